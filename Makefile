@@ -1,0 +1,63 @@
+# The two commands: `make demo` shows what the template gives, `make test` proves it.
+# They need Python >= 3.11, git and make; everything else goes into .venv and build/ here.
+
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+PROJECT := build/my-project
+SOURCE := {{cookiecutter.project_slug}}
+INSTALL := PATH="$$PATH:$(BIN)" uv pip install --quiet --python $(BIN)/python --constraint '$(SOURCE)/constraints.txt'
+
+# Baking again drops files that the template no longer has, and keeps data and earlier runs.
+define BAKE
+mkdir -p $(PROJECT)
+find $(PROJECT) -mindepth 1 -maxdepth 1 ! -name data ! -name runs ! -name outputs -exec rm -rf {} +
+$(BIN)/cookiecutter . --no-input --default-config --overwrite-if-exists --output-dir build >build/bake.log || \
+  { cat build/bake.log; exit 1; }
+endef
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench bake clean
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: bake ## make a project and train it; make demo ARGS="data=mnist optimizer.lr=0.1" passes overrides on
+	cd $(PROJECT) && ../../$(BIN)/python train.py $(ARGS)
+	@echo 'The project, with this run in it, is in $(PROJECT).'
+
+test: bake ## run every test: the template's, then the generated project's
+	$(BIN)/python -m pytest $(ARGS)
+	$(MAKE) -C $(PROJECT) test VENV=../../.venv
+
+lint: .venv/installed ## check style and types of the template's own code; changes nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m mypy
+
+format: .venv/installed ## put the template's own code into style
+	$(BIN)/ruff check --fix --exit-zero .
+	$(BIN)/ruff format .
+
+bench: bake ## run the benchmarks, on a project with the defaults
+	@for benchmark in benchmarks/*.py; do \
+	  echo "$$benchmark"; $(BIN)/python "$$benchmark" $(ARGS) || exit 1; \
+	done
+
+bake: .venv/installed ## make a project with the defaults in build/
+	@$(BAKE)
+
+# One environment for the template's tools and for the project in build/, which it holds as editable.
+.venv/installed: pyproject.toml $(SOURCE)/pyproject.toml $(SOURCE)/constraints.txt
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
+	@command -v uv >/dev/null || test -x $(BIN)/uv || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@echo 'Installing into .venv ...'
+	@$(INSTALL) --group dev
+	@$(BAKE)
+	@$(INSTALL) --editable '$(PROJECT)[dev]'
+	@touch $@
+
+clean: ## remove build/, .venv and what tools leave behind
+	rm -rf build .venv .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,43 @@
+"""The last steps in the new folder: drop what was not chosen, `git init`, say what comes next."""
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+CI = "{{ cookiecutter.ci }}"  # one of a fixed list, hence safe between quotes
+NOT_FOR = {
+    "github": [".gitlab-ci.yml"],
+    "gitlab": [".github"],
+    "none": [".github", ".gitlab-ci.yml"],
+}
+
+
+def main() -> None:
+    """Run in the project's folder, as Cookiecutter does; running it again changes nothing."""
+    project = Path.cwd()
+    for name in NOT_FOR[CI]:
+        remove(project / name)
+    if shutil.which("git") and not in_repository(project):
+        # `git init -b main` would need git 2.28.
+        subprocess.run(["git", "-c", "init.defaultBranch=main", "init", "--quiet"], check=False)
+    print(f"\n{project.name} is ready. Next, type:\n")
+    print(f"  cd {shlex.quote(str(project))}")
+    print("  make setup")
+    print("  .venv/bin/python train.py\n", flush=True)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a whole folder, where it exists."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def in_repository(folder: Path) -> bool:
+    """Whether a git repository holds the folder; a worktree's `.git` is a file."""
+    return any((parent / ".git").exists() for parent in [folder, *folder.parents])
+
+
+main()

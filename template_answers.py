@@ -1,0 +1,161 @@
+"""What the answers may be: a Jinja extension, which Cookiecutter loads before it writes anything.
+
+A `pre_gen_project` hook would be too late: it runs in the project's folder, already made under
+whatever name was given (`a/b`, `../up`), and its refusal shows a traceback. Only the standard
+library is used here, besides what Cookiecutter itself brings.
+"""
+
+import json
+import keyword
+import re
+import sys
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+
+from cookiecutter.exceptions import FailedHookException
+from jinja2 import Environment
+from jinja2.ext import Extension
+
+MAX_NAME = 40
+MAX_TEXT = {"project_name": 100, "description": 300, "author": 200, "email": 254}
+SLUG = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+PACKAGE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+EMAIL = re.compile(r"[\w!#$%&'*+/=?^`|~-]+(\.[\w!#$%&'*+/=?^`|~-]+)*@[\w-]+(\.[\w-]+)+", re.ASCII)
+PROJECT = Path(__file__).parent / "{{cookiecutter.project_slug}}"
+
+# Modules of the standard library of a Python between 3.11 and 3.14 other than the one that runs.
+OTHER_STDLIB = """
+aifc annotationlib asynchat asyncore audioop cgi cgitb chunk compression crypt distutils imghdr
+imp lib2to3 mailcap msilib nis nntplib ossaudiodev pipes smtpd sndhdr spwd sunau telnetlib test uu
+xdrlib
+"""
+# What the dependencies are imported as, where that is not the name they are installed by.
+IMPORT_NAMES = """
+absl antlr4 attr coreweave_evaluations cuda cv2 dateutil functorch google grpc hydra hydra_plugins
+isympy lightning_fabric markdown_it mpl_toolkits mypyc nvidia opentelemetry pil pkg_resources py
+pydevd_plugins pylab sklearn torchaudio torchgen yaml
+"""
+# Folders and modules that a project gets later, and the tools around it.
+PROJECT_NAMES = """
+benchmarks build checkpoints conftest cookiecutter data dist doc docs hatchling logs multirun
+notebooks outputs pip report runs scripts setup site test uv venv wheel
+"""
+
+
+class BadAnswer(FailedHookException):
+    """An answer that cannot be used; Cookiecutter prints the one line and exits with 1."""
+
+
+class Answers(Extension):
+    """Two filters: `check_answers` refuses bad answers, `quoted` writes text into TOML and YAML."""
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        environment.filters["check_answers"] = check_answers
+        environment.filters["quoted"] = quoted
+
+
+def quoted(text: str) -> str:
+    """A string literal that TOML, YAML, JSON and Python all read back as `text`."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def check_answers(answers: Mapping[str, str]) -> str:
+    """Check every answer that somebody types.
+
+    Raises:
+        BadAnswer: one line with the variable, its value, what is allowed and what would work.
+    """
+    for variable in MAX_TEXT:
+        check_text(variable, answers[variable])
+    if not EMAIL.fullmatch(answers["email"]):
+        refuse("email", answers["email"], "is not an e-mail address", "try 'you@example.com'")
+    check_name("project_slug", answers["project_slug"], SLUG, "-")
+    check_name("package_name", answers["package_name"], PACKAGE, "_")
+    return "yes"
+
+
+def check_text(variable: str, text: str) -> None:
+    """Free text: one printable line, which no later rendering would take for a template."""
+    allowed = f"allowed is one line of 1 to {MAX_TEXT[variable]} characters"
+    tried = " ".join("".join(c if is_printable(c) else " " for c in str(text)).split())
+    tried = re.sub(r"\{(?=[{%#])", "{ ", tried)[: MAX_TEXT[variable]].strip()
+    advice = f"{allowed}, try {shown(tried or 'My Project')}"
+    if not isinstance(text, str) or not text.strip():
+        refuse(variable, text, "is empty", advice)
+    if not all(map(is_printable, text)):
+        refuse(variable, text, "has a line break or a control character in it", advice)
+    if text != text.strip():
+        refuse(variable, text, "starts or ends with a blank", advice)
+    if len(text) > MAX_TEXT[variable]:
+        refuse(variable, text, f"has {len(text)} characters", advice)
+    if re.search(r"\{[{%#]", text):
+        refuse(variable, text, "has a template's opening braces in it", advice)
+
+
+def check_name(variable: str, name: str, pattern: re.Pattern[str], separator: str) -> None:
+    """A name of a folder or package, which must not hide anything that the project imports."""
+    joined = {"-": "digits, dashes and underscores", "_": "digits and underscores"}[separator]
+    allowed = f"allowed are small letters, {joined}, a letter first, at most {MAX_NAME} characters"
+    advice = f"{allowed}, try {similar_name(name, pattern, separator)!r}"
+    if not isinstance(name, str) or not pattern.fullmatch(name):
+        refuse(variable, name, "is not a name that can be used", advice)
+    if len(name) > MAX_NAME:
+        refuse(variable, name, f"has {len(name)} characters", advice)
+    if taken := taken_by(name):
+        refuse(variable, name, taken, advice)
+
+
+def taken_by(name: str) -> str | None:
+    """What a name already stands for, or None."""
+    name = name.replace("-", "_").lower()
+    stdlib = {module.lower() for module in sys.stdlib_module_names}
+    # `type` is a soft keyword from Python 3.12 on.
+    keywords = {word.lower() for word in [*keyword.kwlist, *keyword.softkwlist, "type"]}
+    reserved = {
+        "is a Python keyword": keywords,
+        "is a module of Python's standard library": stdlib.union(OTHER_STDLIB.split()),
+        "is the name of a dependency": dependencies().union(IMPORT_NAMES.split()),
+        "is a folder or module of the project": project_names().union(PROJECT_NAMES.split()),
+    }
+    return next((reason for reason, names in reserved.items() if name in names), None)
+
+
+def dependencies() -> set[str]:
+    """The names in the generated project's constraints, as they would be imported."""
+    lines = (PROJECT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line.partition("==")[0] for line in lines if "==" in line]
+    return {name.replace("-", "_").replace(".", "_").lower() for name in pins}
+
+
+def project_names() -> set[str]:
+    """The folders and modules at the top of the generated project."""
+    return {path.stem.lower() for path in PROJECT.iterdir()}
+
+
+def similar_name(name: str, pattern: re.Pattern[str], separator: str) -> str:
+    """The nearest name that is allowed."""
+    text = unicodedata.normalize("NFKD", str(name)).encode("ascii", "ignore").decode().lower()
+    words = re.findall(r"[a-z0-9]+", text)
+    near = separator.join(words).lstrip(f"0123456789{separator}")
+    near = near[:MAX_NAME].rstrip(separator)
+    if near and taken_by(near):
+        near = f"{near[: MAX_NAME - 8]}{separator}project"
+    return near if pattern.fullmatch(near) else f"my{separator}project"
+
+
+def is_printable(character: str) -> bool:
+    """Whether a character stays on its line and can be written as UTF-8; emoji joiners may stay."""
+    return unicodedata.category(character) not in {"Cc", "Cs", "Zl", "Zp"}
+
+
+def shown(text: object) -> str:
+    """A value on one line, shortened."""
+    line = repr(text)
+    return line if len(line) <= 80 else f"{line[:60]}...{line[-1]}"
+
+
+def refuse(variable: str, value: object, fault: str, advice: str) -> None:
+    """Raise the one line."""
+    raise BadAnswer(f"{variable}: {shown(value)} {fault}; {advice}.")

@@ -1,0 +1,48 @@
+"""Bake a project in this process, as the `cookiecutter` command does, and leave the home alone."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from cookiecutter.main import cookiecutter
+
+TEMPLATE = Path(__file__).parents[1]
+PROJECT = "{{cookiecutter.project_slug}}"
+PACKAGE = "{{cookiecutter.package_name}}"
+
+
+def bake(output: Path, **answers: str) -> Path:
+    """Bake into `output` and return the project's folder."""
+    own = output.parent / f"{output.name}-cookiecutter"
+    own.mkdir(parents=True, exist_ok=True)
+    settings = own / "settings.yaml"
+    folders = {"replay_dir": str(own / "replay"), "cookiecutters_dir": str(own)}
+    settings.write_text(json.dumps(folders, ensure_ascii=False))  # JSON is YAML too
+    project = cookiecutter(
+        str(TEMPLATE),
+        no_input=True,
+        extra_context=answers,
+        output_dir=str(output),
+        config_file=str(settings),
+    )
+    return Path(project)
+
+
+def files_of(project: Path) -> set[str]:
+    """Every file of a bake, relative to its folder, without git's own."""
+    paths = (path.relative_to(project) for path in project.rglob("*") if not path.is_dir())
+    return {path.as_posix() for path in paths if path.parts[0] != ".git"}
+
+
+def template_files() -> set[str]:
+    """What the template would bake if no choice left anything out, for the default package name."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", PROJECT],
+        cwd=TEMPLATE,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    paths = [TEMPLATE / name for name in listing.split("\0") if name]
+    names = [path.relative_to(TEMPLATE / PROJECT).as_posix() for path in paths if path.exists()]
+    return {name.replace(PACKAGE, "my_project") for name in names}

@@ -1,0 +1,235 @@
+"""What people type: bad names get one clear line and leave nothing; free text arrives as typed."""
+
+import importlib.metadata
+import json
+import keyword
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from baking import PROJECT, TEMPLATE, bake, files_of
+
+from template_answers import BadAnswer, dependencies, similar_name, taken_by
+
+NO_NAME = [
+    *("My Project", "my project", " project", "project ", "MyProject", "myProject", "PROJECT"),
+    *("1project", "3d-vision", "_project", "-project", "project-", "project_", "my--project"),
+    *("my__project", "a/b", "../up", "/absolute", "a\\b", "C:\\project", ".", "..", ".hidden"),
+    *("a.b", "project.py", "~", "~root", "$HOME", "${name}", "%s", "a\nb", "a\tb", "a\0b"),
+    *("\x1b[31mred", "naïve", "проект", "项目", "🔥", "ﬁre", "a\u202eb", "a\u2028b", "'", '"'),
+    *("'; import os; '", "$(reboot)", "`reboot`", "a;b", "a&b", "a|b", "*", "?", "#", "--help"),
+    *("x" * 41, "x" * 300, "x" * 5000),
+]
+TAKEN = [
+    *("class", "import", "none", "true", "match", "case", "type", "async", "lambda"),
+    *("json", "os", "test", "typing", "random", "queue", "tomllib", "distutils", "annotationlib"),
+    *("torch", "torchvision", "lightning", "pytorch_lightning", "hydra", "omegaconf"),
+    *("torchmetrics", "wandb", "sklearn", "numpy", "scipy", "rich", "pil", "matplotlib"),
+    *("tensorboard", "pytest", "ruff", "mypy", "yaml", "setuptools", "pip", "pillow"),
+    *("src", "tests", "configs", "docs", "data", "train", "evaluate", "predict", "runs", "build"),
+]
+TAKEN_SLUGS = [*TAKEN, "scikit-learn", "hydra-core", "pytorch-lightning"]
+BAD_TEXT = [
+    *("", " ", "two\nlines", "two\r\nlines", "a\ttab", "nul\0", "bell\a", "\x1b[31mred", "a\x7fb"),
+    *("a\x85b", "a\u2028b", "a\u2029b", " leading", "trailing ", "half \ud83d", "x" * 1000),
+]
+GOOD_TEXT = [
+    "It's \"quoted\", 'twice' and `once`",
+    '"""',
+    "'''",
+    "C:\\new\\table \\u0041 \\",
+    "\\",
+    "100 % of ${oc.env:HOME}, $HOME, %(name)s and %s",
+    "key: value # no comment, - no item, [no, list], {no: map}, *no_alias, &no_anchor, !no_tag",
+    "<b>no</b> & nothing else | > @ ` ~",
+    "--no-option",
+    "null",
+    "2026-01-01",
+    "äöüß ñ 中文 עברית العربية",
+    "👩‍🔬 trains 🔥 on 🧠",
+    "}} %} #} closes nothing",
+    "x" * 100,
+]
+BAD_EMAIL = [
+    *("nobody", "a@b", "a@b.c d", "a@@b.c", "@b.c", "a@", "a b@c.d", "a@b..c", ".a@b.c"),
+    *('"a"@b.c', "a@b.c>", "ä@b.c", "a@" + "b" * 260 + ".c"),
+]
+
+
+def refused(tmp_path: Path, **answers: str) -> str:
+    """Bake with answers that must be refused, and return the line that says so."""
+    output = tmp_path / "deep" / "output"
+    output.mkdir(parents=True)
+    with pytest.raises(BadAnswer) as raised:
+        bake(output, **answers)
+    assert list(output.iterdir()) == []
+    assert {path.name for path in (tmp_path / "deep").iterdir()} <= {
+        "output",
+        "output-cookiecutter",
+    }
+    line = str(raised.value)
+    assert line.isprintable()
+    assert len(line) < 600
+    return line
+
+
+def suggested(line: str) -> str:
+    found = re.search(r", try '(.*)'\.$", line)
+    assert found, line
+    return found[1]
+
+
+@pytest.mark.parametrize("name", [*NO_NAME, *TAKEN_SLUGS], ids=ascii)
+def test_bad_slug(tmp_path: Path, name: str) -> None:
+    line = refused(tmp_path, project_slug=name, package_name="fine")
+    assert line.startswith("project_slug: ")
+    assert "allowed are small letters, digits, dashes and underscores" in line
+    bake(tmp_path / "second", project_slug=suggested(line), package_name="fine")
+
+
+@pytest.mark.parametrize("name", [*NO_NAME, *TAKEN, "my-project"], ids=ascii)
+def test_bad_package(tmp_path: Path, name: str) -> None:
+    line = refused(tmp_path, package_name=name)
+    assert line.startswith("package_name: ")
+    assert "allowed are small letters, digits and underscores" in line
+    bake(tmp_path / "second", package_name=suggested(line))
+
+
+@pytest.mark.parametrize("variable", ["project_name", "description", "author"])
+@pytest.mark.parametrize("text", BAD_TEXT, ids=lambda text: ascii(text[:20]))
+def test_bad_text(tmp_path: Path, variable: str, text: str) -> None:
+    line = refused(tmp_path, **{"project_slug": "fine", variable: text})
+    assert line.startswith(f"{variable}: ")
+    assert "allowed is one line of 1 to" in line
+
+
+@pytest.mark.parametrize("email", BAD_EMAIL)
+def test_bad_email(tmp_path: Path, email: str) -> None:
+    assert refused(tmp_path, email=email).startswith("email: ")
+
+
+@pytest.mark.parametrize("text", GOOD_TEXT)
+def test_free_text_arrives_as_it_was_typed(tmp_path: Path, text: str) -> None:
+    answers = {"project_name": text, "description": text, "author": text}
+    project = bake(tmp_path / "out", project_slug="my-project", **answers)
+    metadata = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert metadata["description"] == text
+    assert metadata["authors"] == [{"name": text, "email": "you@example.com"}]
+    assert text in (project / "LICENSE").read_text(encoding="utf-8")
+    parse_all(project)
+
+
+def parse_all(project: Path) -> None:
+    for name in files_of(project):
+        text = (project / name).read_text(encoding="utf-8")
+        match Path(name).suffix:
+            case ".toml":
+                tomllib.loads(text)
+            case ".yaml" | ".yml":
+                list(yaml.safe_load_all(text))
+            case ".json":
+                json.loads(text)
+            case ".py":
+                compile(text, name, "exec", dont_inherit=True)
+
+
+@pytest.mark.parametrize("email", ["o'neil+ml@mail.example.co.uk", "x_1@example.org"])
+def test_unusual_email(tmp_path: Path, email: str) -> None:
+    pyproject = bake(tmp_path / "out", email=email) / "pyproject.toml"
+    assert tomllib.loads(pyproject.read_text())["project"]["authors"][0]["email"] == email
+
+
+def test_a_name_without_letters_still_has_a_slug(tmp_path: Path) -> None:
+    assert bake(tmp_path / "out", project_name="🔥").name == "my-project"
+
+
+def test_everything_that_can_be_imported_is_taken() -> None:
+    """Every import name of every installed distribution that the constraints name."""
+    names = {
+        module
+        for module, owners in importlib.metadata.packages_distributions().items()
+        if dependencies() & {owner.replace("-", "_").replace(".", "_").lower() for owner in owners}
+    }
+    names = {name for name in names if re.fullmatch(r"[a-z][a-z0-9_]*", name)}
+    assert "sklearn" in names
+    free = {name for name in names if not taken_by(name) and "__" not in name}
+    assert not free
+    assert all(taken_by(name.lower()) for name in [*keyword.kwlist, *sys.stdlib_module_names])
+    at_the_top = {path.stem for path in (TEMPLATE / PROJECT).glob("[!.]*")}
+    assert {"train", "src"} <= at_the_top
+    assert all(map(taken_by, at_the_top))
+
+
+def test_a_suggestion_is_never_taken() -> None:
+    pattern = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+    for name in dependencies():
+        assert not taken_by(similar_name(name, pattern, "_"))
+
+
+# The command itself: what the user sees.
+
+
+def command(*arguments: str, typed: str = "", cwd: Path) -> subprocess.CompletedProcess[str]:
+    cwd.mkdir(exist_ok=True)
+    settings = cwd.parent / "settings.yaml"
+    settings.write_text(json.dumps({"replay_dir": str(cwd.parent / "replay")}))
+    template = [str(TEMPLATE), "--config-file", str(settings)]
+    return subprocess.run(
+        [sys.executable, "-m", "cookiecutter", *template, *arguments],
+        cwd=cwd,
+        input=typed,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["project_slug=a/b", "project_slug=../up", "package_name=torch", "description=two\nlines"],
+    ids=ascii,
+)
+def test_the_command_refuses_with_one_line(tmp_path: Path, answer: str) -> None:
+    result = command("--no-input", answer, cwd=tmp_path / "here")
+    assert result.returncode == 1
+    assert result.stderr == ""
+    assert result.stdout.count("\n") == 1
+    assert result.stdout.startswith(f"{answer.partition('=')[0]}: ")
+    assert list((tmp_path / "here").iterdir()) == []
+    assert not (tmp_path / "up").exists()
+
+
+def test_answers_typed_at_the_prompts(tmp_path: Path) -> None:
+    """Cookiecutter takes typed text as it is, where it renders the text of `--no-input`."""
+    description = "\\ \"both\" 'quotes' ${x} %s 👩‍🔬"
+    typed = ["Ärger & Co", "aerger", "", description, 'Zoë "Z" O\'Neil', "", "2", "4", "3", "3"]
+    result = command(typed="\n".join(typed) + "\n", cwd=tmp_path / "here")
+    assert result.returncode == 0, result.stdout + result.stderr
+    project = tmp_path / "here" / "aerger"
+    metadata = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert metadata["description"] == description
+    assert metadata["authors"][0]["name"] == 'Zoë "Z" O\'Neil'
+    assert metadata["license"] == "BSD-3-Clause"
+    assert metadata["requires-python"] == ">=3.14"
+
+
+@pytest.mark.parametrize("text", ["{{ cookiecutter }}", "{{", "{% raw %}", "{# no #}"])
+def test_a_template_typed_at_the_prompts(tmp_path: Path, text: str) -> None:
+    result = command(
+        typed="\n".join(["Fine", "", "", text] + [""] * 6) + "\n", cwd=tmp_path / "here"
+    )
+    assert result.returncode == 1
+    assert "template's opening braces" in result.stdout.splitlines()[-1]
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["{{", "{% raw %}", "{{ 1 / 0 }}"])
+def test_a_template_that_fails_leaves_nothing(tmp_path: Path, text: str) -> None:
+    """Cookiecutter renders what follows --no-input by itself, and fails by itself."""
+    result = command("--no-input", f"description={text}", cwd=tmp_path / "here")
+    assert result.returncode == 1
+    assert list((tmp_path / "here").iterdir()) == []

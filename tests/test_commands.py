@@ -1,0 +1,195 @@
+"""The commands that a project comes with: its Makefile, CI files, constraints, pre-commit hooks."""
+
+import email
+import email.utils
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+import yaml
+from baking import TEMPLATE, bake
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+# A machine where nothing can be downloaded.
+OFFLINE = {"UV_OFFLINE": "1", "PIP_NO_INDEX": "1", "https_proxy": "http://127.0.0.1:9"}
+
+
+def read_yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def make(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {k: v for k, v in os.environ.items() if k not in {"MAKEFLAGS", "MAKELEVEL"}}
+    return subprocess.run(
+        ["make", "--no-print-directory", *arguments],
+        cwd=project,
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_github(tmp_path: Path, python: str) -> None:
+    workflow = read_yaml(bake(tmp_path / "out", python=python) / ".github/workflows/test.yml")
+    steps = workflow["jobs"]["test"]["steps"]
+    versions = [step["with"]["python-version"] for step in steps if "with" in step]
+    assert versions == [python]
+    commands = [step["run"] for step in steps if "run" in step]
+    assert commands == ["make setup", "make lint", "make test"]
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_gitlab(tmp_path: Path, python: str) -> None:
+    job = read_yaml(bake(tmp_path / "out", python=python, ci="gitlab") / ".gitlab-ci.yml")["test"]
+    assert job["image"] == f"python:{python}"
+    assert job["script"] == ["make setup", "make lint", "make test"]
+
+
+def test_the_template_runs_its_tests_on_every_push() -> None:
+    job = read_yaml(TEMPLATE / ".github/workflows/test.yml")["jobs"]["test"]
+    assert "make test" in [step.get("run") for step in job["steps"]]
+
+
+@pytest.mark.parametrize("outcome", ["true", "false"])
+def test_the_ci_script_has_the_exit_status_of_the_tests(tmp_path: Path, outcome: str) -> None:
+    shutil.copytree(TEMPLATE / ".ci", tmp_path / ".ci")
+    (tmp_path / "Makefile").write_text(f"test:\n\t@echo '2 passed in 1.00s'\n\t@{outcome}\n")
+    assert (tmp_path / ".ci/run").stat().st_mode & stat.S_IXUSR
+    result = subprocess.run([tmp_path / ".ci/run"], capture_output=True, text=True, check=False)
+    assert (result.returncode == 0) == (outcome == "true")
+    assert result.stdout == "2 passed in 1.00s\n"
+
+
+@pytest.mark.parametrize("license", ["MIT", "BSD-3-Clause", "Apache-2.0", "Proprietary"])
+def test_license(tmp_path: Path, license: str) -> None:
+    project = bake(tmp_path / "out", license=license, author="Ada Lovelace")
+    metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+    text = (project / "LICENSE").read_text()
+    assert re.search(r"Copyright (\(c\) )?20\d\d,? Ada Lovelace", text)
+    opening = {
+        "MIT": "MIT License",
+        "BSD-3-Clause": "BSD 3-Clause License",
+        "Apache-2.0": "Apache License",
+        "Proprietary": "Copyright",
+    }
+    assert text.lstrip().startswith(opening[license])
+    private = license == "Proprietary"
+    assert metadata["license"] == ("LicenseRef-Proprietary" if private else license)
+    assert ("Private :: Do Not Upload" in metadata.get("classifiers", [])) == private
+
+
+def test_make_alone_lists_every_command(tmp_path: Path) -> None:
+    for folder in (bake(tmp_path / "out"), TEMPLATE):
+        phony = re.search(r"^\.PHONY: (.*)$", (folder / "Makefile").read_text(), re.MULTILINE)
+        assert phony
+        listed = re.findall(r"^  make (\w+) +\S", make(folder).stdout, re.MULTILINE)
+        assert sorted(listed) == sorted(phony[1].split())
+
+
+def test_lint_changes_nothing_and_format_does(tmp_path: Path) -> None:
+    project = bake(tmp_path / "a folder")
+    ugly = project / "src" / "my_project" / "ugly.py"
+    ugly.write_text("import os\nimport ast\nx = [ 'a' ]\n")
+    before = ugly.read_text()
+    venv = str(Path(sys.executable).parents[1])
+    assert make(project, "lint", f"VENV={venv}").returncode == 2
+    assert ugly.read_text() == before
+    make(project, "format", f"VENV={venv}")
+    assert 'x = ["a"]' in ugly.read_text()
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_constraints_fit_the_floors(tmp_path: Path, python: str) -> None:
+    project = bake(tmp_path / "out", python=python)
+    machine = {"python_version": python, "python_full_version": f"{python}.0"}
+    pins = {}
+    for line in (project / "constraints.txt").read_text().splitlines():
+        if line.startswith("#"):
+            continue
+        pin = Requirement(line)
+        if pin.marker is None or pin.marker.evaluate(machine):
+            assert canonicalize_name(pin.name) not in pins
+            (specifier,) = pin.specifier
+            assert specifier.operator == "=="
+            pins[canonicalize_name(pin.name)] = specifier.version
+    metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+    for text in metadata["dependencies"] + metadata["optional-dependencies"]["dev"]:
+        floor = Requirement(text)
+        assert floor.specifier.contains(pins[canonicalize_name(floor.name)]), text
+
+
+def test_malicious_releases_are_left_out(tmp_path: Path) -> None:
+    project = bake(tmp_path / "out")
+    metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+    floors = {floor.name: floor for floor in map(Requirement, metadata["dependencies"])}
+    assert not {"2.6.2", "2.6.3"} & set(floors["lightning"].specifier.filter(["2.6.2", "2.6.3"]))
+    assert floors["lightning"].specifier.contains("2.6.1")
+
+
+def test_the_constraints_name_no_address(tmp_path: Path) -> None:
+    text = (bake(tmp_path / "out") / "constraints.txt").read_text()
+    assert not re.search(r"://|--hash|--index|--find-links|@", text)
+
+
+@pytest.mark.slow
+def test_setup_test_lint_commit_and_wheel(tmp_path: Path) -> None:
+    """The whole way in a folder with a space, in an environment of its own; needs the network."""
+    author = 'Zoë "Z" O\'Neil \\ 👩‍🔬'
+    description = 'It\'s "100 %" of ${this} \\n 🔥: yes'
+    project = bake(tmp_path / "a folder", author=author, description=description)
+    python = project / ".venv" / "bin" / "python"
+    try:
+        for target in ("setup", "setup"):
+            result = make(project, target)
+            assert result.returncode == 0, result.stdout + result.stderr
+        for arguments in (["test", "ARGS=tests/test_optimizers.py"], ["lint"]):
+            result = make(project, *arguments, **OFFLINE)
+            assert result.returncode == 0, result.stdout + result.stderr
+
+        subprocess.run(["git", "add", "--all"], cwd=project, check=True)
+        cache = {**os.environ, **OFFLINE, "PRE_COMMIT_HOME": str(tmp_path / "pre-commit")}
+        hooks = [str(python.with_name("pre-commit")), "run", "--all-files"]
+        result = subprocess.run(
+            hooks, cwd=project, env=cache, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+
+        wheel = [
+            str(python),
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--wheel-dir",
+            "dist",
+            ".",
+        ]
+        subprocess.run(wheel, cwd=project, check=True)
+        (built,) = (project / "dist").glob("*.whl")
+        with ZipFile(built) as archive:
+            names = archive.namelist()
+            metadata = next(archive.read(n).decode() for n in names if n.endswith("/METADATA"))
+        fields = email.message_from_string(metadata)
+        assert fields["Name"] == "my-project"
+        assert fields["Summary"] == description
+        assert email.utils.parseaddr(fields["Author-email"]) == (author, "you@example.com")
+        assert fields["License-Expression"] == "MIT"
+        assert {name.partition("/")[0] for name in names} == {
+            "my_project",
+            "my_project-0.1.0.dist-info",
+        }
+    finally:
+        shutil.rmtree(project / ".venv", ignore_errors=True)  # gigabytes

@@ -1,0 +1,72 @@
+"""What happens around the files: the repository, the folder, the closing lines."""
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from baking import bake, files_of
+from cookiecutter.exceptions import OutputDirExistsException
+
+
+def test_a_new_project_is_a_repository_without_a_commit(tmp_path: Path) -> None:
+    project = bake(tmp_path / "out")
+    assert (project / ".git" / "HEAD").read_text() == "ref: refs/heads/main\n"
+    assert not any((project / ".git" / "objects").glob("??"))
+
+
+def test_inside_a_repository_there_is_no_second_one(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    project = bake(tmp_path / "some" / "folder")
+    assert not (project / ".git").exists()
+
+
+def test_inside_a_worktree_there_is_no_second_one(tmp_path: Path) -> None:
+    (tmp_path / ".git").write_text("gitdir: elsewhere\n")
+    project = bake(tmp_path / "folder")
+    assert not (project / ".git").exists()
+
+
+def test_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_git = bake(tmp_path / "with")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert shutil.which("git") is None
+    project = bake(tmp_path / "without")
+    assert not (project / ".git").exists()
+    assert files_of(project) == files_of(with_git)
+
+
+def test_a_folder_that_is_there_already_is_left_alone(tmp_path: Path) -> None:
+    mine = tmp_path / "out" / "my-project" / "mine.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    with pytest.raises(OutputDirExistsException):
+        bake(tmp_path / "out")
+    assert files_of(mine.parent) == {"mine.txt"}
+
+
+@pytest.mark.parametrize("folder", ["plain", "with space", 'it\'s 100 % "mine"', "ünïcode 🔥"])
+def test_the_closing_lines_are_commands(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], folder: str
+) -> None:
+    project = bake(tmp_path / folder)
+    first, second, third = [
+        line.strip() for line in capfd.readouterr().out.splitlines() if line.startswith("  ")
+    ]
+    shown = subprocess.run(
+        ["sh", "-c", f"{first} && pwd"], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout == f"{project}\n"
+    assert second == "make setup"
+    assert third == ".venv/bin/python train.py"
+    assert (project / shlex.split(third)[1]).is_file()
+    assert "\nsetup:" in (project / "Makefile").read_text()
+
+
+def test_baking_twice_gives_the_same(tmp_path: Path) -> None:
+    first, second = bake(tmp_path / "one"), bake(tmp_path / "two")
+    assert files_of(first) == files_of(second)
+    assert all(
+        (first / name).read_bytes() == (second / name).read_bytes() for name in files_of(first)
+    )

@@ -1,0 +1,1 @@
+"""What happens around training: one file per callback."""

@@ -1,0 +1,95 @@
+"""Image files: finding them, reading one, checking that it is one."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from ..errors import UserError
+from .resize import resize_images
+
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+class UnreadableImageError(UserError):
+    """A file that is not the image it should be."""
+
+    def __init__(self, message: str) -> None:
+        # What a DataLoader worker raises, PyTorch raises again in the training process with the
+        # whole formatted traceback as the message. It ends with the line that is wanted.
+        super().__init__(message.rsplit(f"{type(self).__name__}: ", 1)[-1].strip())
+
+
+def list_images(path: str | Path) -> list[Path]:
+    """List the images in a folder and in all folders below it, sorted; or the one file named.
+
+    Raises:
+        UserError: there is no such file or folder.
+    """
+    path = Path(path).expanduser()
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise UserError(
+            f"{path}: no such file or folder; name an image, or a folder with images in it"
+        )
+    return sorted(
+        file
+        for file in path.rglob("*")
+        if file.suffix.lower() in IMAGE_SUFFIXES
+        and not file.name.startswith(".")
+        and file.is_file()
+    )
+
+
+def read_image(path: str | Path, channels: int, image_size: int, resize: str) -> Tensor:
+    """Read an image file as uint8 (channels, image_size, image_size).
+
+    Args:
+        path: the file.
+        channels: 1 for grey, 3 for colour, 4 for colour and transparency, whatever the file has.
+        image_size: height and width of the result.
+        resize: `pad` or `stretch`, see `resize_images`.
+
+    Raises:
+        UserError: the file cannot be read as an image.
+    """
+    try:
+        with Image.open(path) as image:
+            # Cameras store how they were held beside the pixels.
+            upright = ImageOps.exif_transpose(image)
+            if upright.mode.startswith("I;16"):
+                # Pillow would cut 16-bit grey values off at 255.
+                upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+            pixels = np.array(upright.convert(PILLOW_MODES[channels]))
+    except Exception as error:  # Pillow's decoders raise almost anything on a damaged file.
+        raise _unreadable(path, error) from error
+    images = torch.from_numpy(pixels).view(1, *pixels.shape[:2], channels).permute(0, 3, 1, 2)
+    return resize_images(images, image_size, resize)[0].contiguous()
+
+
+def check_image(path: str | Path) -> None:
+    """Check a file without decoding its pixels.
+
+    Raises:
+        UserError: it is not an image, or is damaged where that shows without decoding.
+    """
+    try:
+        with Image.open(path) as image:
+            image.verify()
+    except Exception as error:  # See read_image.
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str | Path, error: Exception) -> UnreadableImageError:
+    reason = (
+        "not an image"
+        if isinstance(error, UnidentifiedImageError)
+        else " ".join(str(error).split())
+    )
+    return UnreadableImageError(
+        f"{path}: cannot be read as an image ({reason}); replace it or take it away"
+    )

@@ -1,0 +1,44 @@
+"""Images that fit in memory, cut into batches as whole tensors."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+Batch = tuple[Tensor, Tensor]
+
+
+class InMemoryImages(Dataset[Batch]):
+    """Labelled images in two tensors.
+
+    PyTorch's DataLoader asks for a whole batch at once where a dataset has `__getitems__`. That
+    batch is complete, so the DataLoader needs `collate_fn=whole_batch`.
+
+    Args:
+        images: (N, C, H, W), uint8.
+        labels: (N,), int64.
+    """
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self.images = images.contiguous()
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Batch:
+        return self.images[index], self.labels[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        index = torch.as_tensor(indices)
+        return self.images.index_select(0, index), self.labels.index_select(0, index)
+
+    def subset(self, indices: Tensor) -> "InMemoryImages":
+        """Return the images at these indices as a set of their own."""
+        return InMemoryImages(self.images[indices], self.labels[indices])
+
+
+def whole_batch(batch: Batch) -> Batch:
+    """Collate function of a dataset whose `__getitems__` returns the batch itself."""
+    return batch

@@ -1,0 +1,1 @@
+"""What a checkpoint file holds, and how it is read."""

@@ -1,0 +1,88 @@
+"""The command line: runs a Hydra application and says every foreseeable mistake in one line."""
+
+import difflib
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ...errors import stop, user_error_behind
+from .launch import RankFailed
+from .resolvers import register_resolvers
+from .values import dotted
+
+
+def command(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
+    """Run `main`, a function made by ``hydra.main``, as the whole program.
+
+    Exit status: 0 after a finished run, 1 after a failure or a mistake that Hydra finds, 2 after a
+    refusal, 130 after Ctrl-C.
+    """
+    register_resolvers()
+    before = os.environ.get("HYDRA_FULL_ERROR")
+    # Makes Hydra raise its errors instead of printing them, so that the nearest key can be added.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        main()
+    except RankFailed as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.status)
+    except KeyboardInterrupt:
+        print("stopped by Ctrl-C", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        if before == "1":
+            raise
+        if refusal := user_error_behind(error):
+            stop(refusal)
+        below = _below_hydra(error.__traceback__)
+        if below is None or isinstance(error, HydraException | OmegaConfBaseException):
+            print(f"error: {explain(error, config_dir, config_name)}", file=sys.stderr)
+        else:
+            traceback.print_exception(error.with_traceback(below))
+        sys.exit(1)
+    finally:
+        os.environ.pop("HYDRA_FULL_ERROR")
+        if before is not None:
+            os.environ["HYDRA_FULL_ERROR"] = before
+
+
+def explain(error: Exception, config_dir: Path, config_name: str) -> str:
+    """One line for an error of Hydra's, with the nearest name that exists."""
+    text = " ".join(str(error).split())
+    if unknown := re.search(r"Could not (?:load|find) '([\w./-]+)/([\w.-]*)'", text):
+        group, choice = unknown.groups()
+        options = sorted(path.stem for path in (config_dir / group).glob("*.yaml"))
+        if options:
+            example = (difflib.get_close_matches(choice, options, 1, cutoff=0.4) or options)[0]
+            allowed = ", ".join(options)
+            return f"{group}={choice}: must be one of {allowed}, such as {group}={example}"
+    if unknown := re.search(r"Could not override '([\w./@-]+)'|'([\w./@-]+)' does not exist", text):
+        key = unknown[1] or unknown[2]
+        near = difflib.get_close_matches(key, known_keys(config_dir, config_name), 3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "see `--cfg job` for all keys"
+        return f"{key}: there is no such key; {hint}"
+    return text
+
+
+def known_keys(config_dir: Path, config_name: str) -> list[str]:
+    """Every group, and every key of the default configuration."""
+    with initialize_config_dir(str(config_dir.resolve()), version_base="1.3"):
+        config = OmegaConf.to_container(compose(config_name), resolve=False)
+    groups = [path.name for path in config_dir.iterdir() if path.is_dir() and path.name != "hydra"]
+    return [*groups, *(key for key, _ in dotted(config))]
+
+
+def _below_hydra(trace: TracebackType | None) -> TracebackType | None:
+    """What follows Hydra's call of the task function; None if it had not come to that."""
+    while trace is not None and trace.tb_frame.f_code.co_name != "run_job":
+        trace = trace.tb_next
+    return trace.tb_next if trace else None

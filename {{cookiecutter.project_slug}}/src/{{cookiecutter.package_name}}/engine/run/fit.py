@@ -1,0 +1,78 @@
+"""What one process of a training run does, from top to bottom."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import instantiate
+from lightning.pytorch import LightningModule, Trainer, seed_everything
+from omegaconf import DictConfig, OmegaConf
+
+from ..checkpoint.contents import CarryConfig, epoch_position, read_checkpoint
+from . import record
+from .summary import show_training
+from .trainer import build_trainer, checkpoint_callback
+
+
+def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
+    """Train, test the best weights, record.
+
+    Args:
+        config: The resolved training configuration.
+        run_dir: Where the run leaves its files.
+
+    Returns:
+        The final metrics by name, the same on every rank.
+    """
+    cfg = OmegaConf.create(config)
+    seed_everything(cfg.seed, workers=True, verbose=False)
+
+    data = instantiate(cfg.data)
+    task = build_task(cfg)
+    trainer = build_trainer(cfg, run_dir, extra_callbacks=[CarryConfig(config)])
+    if cfg.resume is not None:
+        position = epoch_position(read_checkpoint(cfg.resume))
+        trainer.strategy.resume_position = position  # type: ignore[attr-defined]
+
+    started = time.perf_counter()
+    trainer.fit(task, datamodule=data, ckpt_path=cfg.resume)
+    seconds = time.perf_counter() - started
+    samples = getattr(trainer.strategy, "samples_seen", 0)
+    metrics = task_metrics(trainer)
+
+    checkpoint = checkpoint_callback(trainer)
+    best = checkpoint.best_model_path if checkpoint else ""
+    if cfg.test:
+        trainer.test(task, datamodule=data, ckpt_path=best or None, verbose=False)
+        metrics |= task_metrics(trainer)
+
+    facts = {
+        "strategy": cfg.strategy.name,
+        "world_size": trainer.world_size,
+        "global_step": trainer.global_step,
+        "seconds": round(seconds, 3),
+        "samples_per_second": round(samples / seconds, 1),
+    }
+    if trainer.is_global_zero:
+        record.finished(run_dir, metrics | facts)
+        show_training(metrics, facts, run_dir, best)
+    return metrics
+
+
+def task_metrics(trainer: Trainer) -> dict[str, float]:
+    """What the task logged last, by name; learning rates and the like are left to metrics.csv."""
+    metrics = trainer.callback_metrics.items()
+    return {name: value.item() for name, value in metrics if "/" in name}
+
+
+def build_task(cfg: DictConfig) -> LightningModule:
+    """The LightningModule that a training configuration describes, with fresh weights."""
+    network = instantiate(cfg.model)
+    instantiate(cfg.init)(network)
+    task: LightningModule = instantiate(
+        cfg.task,
+        network=network,
+        optimizer=instantiate(cfg.optimizer),
+        scheduler=instantiate(cfg.scheduler),
+    )
+    return task

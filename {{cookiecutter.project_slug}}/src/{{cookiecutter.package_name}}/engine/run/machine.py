@@ -1,0 +1,97 @@
+"""What this machine offers and how many processes a run needs, without importing torch."""
+
+import os
+import platform
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+# Test machines are small: allow some more processes than cores, but not by mistake.
+MOST_PROCESSES_ON_A_SMALL_CPU = 8
+
+
+@cache
+def count_gpus() -> int:
+    """CUDA devices that this process may use."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([entry for entry in visible.split(",") if entry.strip() not in ("", "-1")])
+    listed = Path("/proc/driver/nvidia/gpus")
+    if listed.is_dir() and any(listed.iterdir()):
+        return len(list(listed.iterdir()))
+    if not shutil.which("nvidia-smi"):
+        return 0
+    try:
+        lines = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10, check=True
+        ).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return sum(line.startswith("GPU ") for line in lines)
+
+
+def count_cores() -> int:
+    """CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def has_mps() -> bool:
+    """Whether this is a Mac with Apple's GPU."""
+    return platform.system() == "Darwin" and platform.machine() == "arm64"
+
+
+def accelerator(trainer: Any, one_process: bool) -> str:
+    """`trainer.accelerator` made definite: "cuda", "mps" or "cpu".
+
+    Apple's GPU cannot take part in a process group, so it counts for one process alone.
+    """
+    wanted = str(trainer.accelerator)
+    if wanted in ("auto", "gpu"):
+        if count_gpus():
+            return "cuda"
+        if has_mps() and one_process:
+            return "mps"
+        return "cuda" if wanted == "gpu" else "cpu"
+    return wanted
+
+
+def local_devices(trainer: Any, one_process: bool) -> int:
+    """`trainer.devices` made definite: devices (and processes) on this node.
+
+    ``auto`` is one for a strategy of one process, else every GPU; without a GPU, two CPU processes.
+    """
+    devices = trainer.devices
+    if devices in ("auto", -1, "-1"):
+        if one_process:
+            return 1
+        return count_gpus() if accelerator(trainer, one_process) == "cuda" else 2
+    if isinstance(devices, int):
+        return devices
+    if isinstance(devices, str):
+        parts = [part for part in devices.split(",") if part.strip()]
+        return int(parts[0]) if len(parts) == 1 and "," not in devices else len(parts)
+    return len(devices)
+
+
+def most_devices(kind: str) -> int:
+    """How many devices of an accelerator a run may ask for here."""
+    if kind == "cuda":
+        return count_gpus()
+    if kind == "mps":
+        return int(has_mps())
+    return max(MOST_PROCESSES_ON_A_SMALL_CPU, count_cores())
+
+
+def ranks_exist() -> bool:
+    """Whether torchrun or srun has started one process a rank already, of which this is one.
+
+    A Kubeflow PyTorchJob sets RANK for each *pod*, without LOCAL_RANK: that is no rank yet.
+    """
+    environment = os.environ
+    if "RANK" in environment and "LOCAL_RANK" in environment:
+        return True
+    return "SLURM_PROCID" in environment and int(environment.get("SLURM_NTASKS", "1")) > 1

@@ -1,0 +1,64 @@
+"""The table at the end of a run: metrics, time, where everything is, what to type next."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def show_training(
+    metrics: dict[str, float], facts: dict[str, Any], run_dir: Path, best: str
+) -> None:
+    """Print what a finished training run reached and left behind."""
+    table = _table("Training finished")
+    _add_metrics(table, metrics)
+    table.add_section()
+    table.add_row("steps", str(facts["global_step"]))
+    table.add_row("time", f"{facts['seconds']:.1f} s")
+    table.add_row("samples per second", f"{facts['samples_per_second']:,.0f}")
+    table.add_row("strategy", f"{facts['strategy']} on {_processes(facts['world_size'])}")
+    console = Console()
+    console.print(table)
+    _print_path(console, "Run directory", run_dir)
+    if best:
+        console.print("Evaluate the best checkpoint:")
+        console.print(
+            f"  python evaluate.py checkpoint={shlex.quote(_short(best))}", soft_wrap=True
+        )
+
+
+def show_metrics(metrics: dict[str, float], run_dir: Path) -> None:
+    """Print the metrics of an evaluation."""
+    table = _table("Evaluation finished")
+    _add_metrics(table, metrics)
+    console = Console()
+    console.print(table)
+    _print_path(console, "Written to", run_dir / "metrics.json")
+
+
+def _table(title: str) -> Table:
+    table = Table(title=title, show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    return table
+
+
+def _add_metrics(table: Table, metrics: dict[str, float]) -> None:
+    for name in sorted(metrics):
+        table.add_row(name, f"{metrics[name]:.4f}")
+
+
+def _processes(count: int) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
+
+
+def _print_path(console: Console, what: str, path: Path) -> None:
+    console.print(f"{what}: {_short(path)}", soft_wrap=True, highlight=False)
+
+
+def _short(path: str | Path) -> str:
+    """A path relative to the current directory where that is shorter."""
+    path = Path(path)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

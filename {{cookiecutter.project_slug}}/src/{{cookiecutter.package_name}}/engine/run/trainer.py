@@ -1,0 +1,58 @@
+"""Builds the Lightning Trainer of a run from the configuration."""
+
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import instantiate
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ModelSummary, ProgressBar
+from omegaconf import DictConfig, OmegaConf
+
+from . import machine
+
+
+def build_trainer(cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback]) -> Trainer:
+    """The Trainer with the configured strategy, callbacks and loggers.
+
+    Args:
+        cfg: A configuration with `trainer` and `strategy`, and maybe `callbacks` and `logger`.
+        run_dir: Where everything is written.
+        extra_callbacks: What the engine itself needs.
+    """
+    callbacks = [*_instances(cfg.get("callbacks")), *extra_callbacks]
+    loggers = _instances(cfg.get("logger"))
+    one_process = cfg.strategy.processes == "one"
+    arguments: dict[str, Any] = OmegaConf.to_container(cfg.trainer)  # type: ignore[assignment]
+    arguments["accelerator"] = machine.accelerator(cfg.trainer, one_process)
+    if arguments["devices"] in ("auto", -1, "-1"):
+        arguments["devices"] = machine.local_devices(cfg.trainer, one_process)
+    return Trainer(
+        **arguments,
+        strategy=_strategy(cfg.strategy),
+        callbacks=callbacks,
+        logger=loggers or False,
+        default_root_dir=run_dir,
+        # Each of these would add a callback of Lightning's own that nobody asked for.
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
+        enable_model_summary=any(isinstance(callback, ModelSummary) for callback in callbacks),
+        # The strategies shard by themselves: engine/strategies/sampler.py.
+        use_distributed_sampler=False,
+    )
+
+
+def checkpoint_callback(trainer: Trainer) -> ModelCheckpoint | None:
+    """The callback that knows the best checkpoint, if there is one and it saved something."""
+    callback = trainer.checkpoint_callback
+    if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
+        return callback
+    return None
+
+
+def _instances(group: DictConfig | None) -> list[Any]:
+    return [instantiate(entry) for entry in (group or {}).values() if entry]
+
+
+def _strategy(cfg: DictConfig) -> Any:
+    about = {"name", "processes"}
+    return instantiate({key: value for key, value in cfg.items() if key not in about})

@@ -1,0 +1,116 @@
+"""What every strategy here has in common: the global batch, shared out and weighed by sample.
+
+Exact: the gradient and every logged mean are those of the whole global batch, also where the ranks'
+shares differ by a sample. A rank's loss is scaled by ``weight = share * ranks / total``, so that
+the plain mean over ranks, as DistributedDataParallel and `reduce` take it, is that over samples.
+Not exact: an uneven last batch under manual optimization or with several training loaders at once,
+where no single loss or share passes through here; use ``drop_last=True`` there.
+"""
+
+import os
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.utilities.types import STEP_OUTPUT
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from .loader import ShardedLoader, shard
+
+
+class GlobalBatch(Strategy):
+    """Mix-in for Lightning's strategies; it stands before the strategy class.
+
+    Attributes:
+        data_parallel_rank: This rank's coordinate among the ranks that see different samples.
+        data_parallel_size: How many ranks see different samples.
+        samples_seen: Training samples processed by all ranks in this process's life. Callbacks may
+            read it.
+        resume_position: Where in an epoch a resumed run goes on (`GlobalBatchSampler.state_dict`).
+    """
+
+    data_parallel_rank: int = 0
+    data_parallel_size: int = 1
+    samples_seen: int = 0
+    resume_position: dict[str, int] | None = None
+    _weight: float = 1.0
+
+    def setup(self, trainer: Trainer) -> None:
+        """Make every logged value that of all ranks, whether or not the task asks for it."""
+        super().setup(trainer)
+        module = self.lightning_module
+        assert module is not None
+        if not isinstance(module.log, partial):
+            module.log = partial(module.log, sync_dist=True)  # type: ignore[method-assign]
+            module.log_dict = partial(module.log_dict, sync_dist=True)  # type: ignore[method-assign]
+
+    def process_dataloader(self, dataloader: object) -> object:
+        """Give this rank its share. Lightning calls this for every loader."""
+        if not isinstance(dataloader, DataLoader):
+            return dataloader
+        trainer = self._connected_module.trainer
+        loader = shard(
+            dataloader,
+            rank=self.data_parallel_rank,
+            num_replicas=self.data_parallel_size,
+            # Where Lightning's own DistributedSampler takes its seed from.
+            seed=int(os.environ.get("PL_GLOBAL_SEED", 0)),
+            training=trainer.training,
+        )
+        if isinstance(loader, ShardedLoader):
+            # Loader workers fetch ahead: before Lightning announces the epoch, and before it
+            # restores the position that it saved.
+            loader.batch_sampler.set_epoch(trainer.current_epoch)
+            if trainer.training and self.resume_position is not None:
+                loader.load_state_dict(self.resume_position)
+                self.resume_position = None
+        return loader
+
+    def training_step(self, *args: Any, **kwargs: Any) -> STEP_OUTPUT:
+        """Run the task's own step and weigh its loss by this rank's share of the global batch."""
+        trainer = self._connected_module.trainer
+        loader = trainer.train_dataloader
+        if not isinstance(loader, ShardedLoader):
+            return super().training_step(*args, **kwargs)
+        sampler = loader.batch_sampler
+        share = sampler.share(trainer.fit_loop.batch_idx)
+        self._weight = share.size * sampler.num_replicas / share.total
+        try:
+            output = super().training_step(*args, **kwargs)
+        finally:
+            weight, self._weight = self._weight, 1.0
+        sampler.consumed += share.total
+        self.samples_seen += share.total
+        return output if weight == 1.0 else _scaled(output, weight)
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """All-reduce; a mean during a training step counts by sample.
+
+        In floating point, because Lightning's own mean divides integers without remainder on gloo
+        (its batch-size counter is one).
+        """
+        if reduce_op not in ("mean", "avg") or not isinstance(tensor, Tensor):
+            return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]
+        if not (dist.is_available() and dist.is_initialized()):
+            return tensor
+        total = tensor.double() if tensor.dtype == torch.float64 else tensor.float()
+        total = total * self._weight
+        dist.all_reduce(total, op=dist.ReduceOp.SUM, group=group)
+        return total / dist.get_world_size(group)
+
+    @property
+    def _connected_module(self) -> LightningModule:
+        assert self.lightning_module is not None
+        return self.lightning_module
+
+
+def _scaled(output: STEP_OUTPUT, weight: float) -> STEP_OUTPUT:
+    if isinstance(output, Tensor):
+        return output * weight
+    if isinstance(output, dict):
+        return {**output, "loss": output["loss"] * weight}
+    return output

@@ -1,0 +1,1 @@
+"""Networks and the initialisation of their weights."""

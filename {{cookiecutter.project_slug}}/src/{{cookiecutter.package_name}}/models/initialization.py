@@ -1,0 +1,23 @@
+"""How the weights of linear and convolutional layers start."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+Layers = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def initialize(net: nn.Module, *, weight: Callable[[Tensor], Tensor] | None) -> None:
+    """Initialise weights with a function of `torch.nn.init`, and biases with zero.
+
+    Args:
+        net: the network, changed in place.
+        weight: what fills a weight; None leaves weights and biases as PyTorch made them.
+    """
+    if weight is None:
+        return
+    for layer in net.modules():
+        if isinstance(layer, Layers):
+            weight(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

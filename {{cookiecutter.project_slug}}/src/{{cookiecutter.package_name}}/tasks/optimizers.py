@@ -1,0 +1,121 @@
+"""Building an optimizer, with a learning rate of its own for each part of the network."""
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from hydra.utils import get_class
+from torch import nn
+from torch.optim import Optimizer
+
+from ..errors import UserError
+
+NamedParameters = Iterable[tuple[str, nn.Parameter]]
+
+
+def build_optimizer(
+    named_parameters: NamedParameters,
+    *,
+    algorithm: str,
+    lr: float,
+    lr_scale: Mapping[str, Any],
+    **options: Any,
+) -> Optimizer:
+    """Build an optimizer of the parameters that require a gradient.
+
+    Args:
+        named_parameters: what `network.named_parameters()` returns.
+        algorithm: dotted name of the class, such as `torch.optim.AdamW`.
+        lr: learning rate.
+        lr_scale: factors of the learning rate by the beginning of the parameters' names, for
+            instance `{backbone: 0.1}`. Where several fit, the longest counts. Null is no factor.
+        options: every other argument of the algorithm.
+
+    Raises:
+        UserError: a value that the algorithm refuses, a name in `lr_scale` that fits no parameter,
+            or a network with nothing to train.
+    """
+    if not isinstance(lr, int | float) or lr <= 0:
+        raise UserError(f"optimizer.lr={lr}: must be a positive number; try optimizer.lr=0.001")
+    optimizer_class = get_class(algorithm)
+    known = set(inspect.signature(optimizer_class).parameters)
+    for key in options:
+        if key not in known:
+            nearest = get_close_matches(key, known, n=1) or sorted(known - {"params"})
+            raise UserError(
+                f"optimizer.{key}: {algorithm} has no such argument; try {', '.join(nearest)}"
+            )
+    # Lists become tuples: a ListConfig in a parameter group could not be saved in a checkpoint.
+    options = {
+        key: tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+        for key, value in options.items()
+    }
+    groups = parameter_groups(named_parameters, lr, lr_scale)
+    try:
+        optimizer: Optimizer = optimizer_class(groups, lr=lr, **options)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"optimizer ({algorithm}): {error}") from error
+    return optimizer
+
+
+def parameter_groups(
+    named_parameters: NamedParameters, lr: float, lr_scale: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Group parameters by their learning rate, in the network's order; no group is empty."""
+    scales = dict(_flatten(lr_scale))
+    unused = set(scales)
+    names: list[str] = []
+    groups: dict[str, dict[str, Any]] = {}
+    for name, parameter in named_parameters:
+        names.append(name)
+        fitting = [prefix for prefix in scales if name == prefix or name.startswith(f"{prefix}.")]
+        unused.difference_update(fitting)
+        if not parameter.requires_grad:
+            continue
+        prefix = max(fitting, key=len, default="")
+        # Lightning's LearningRateMonitor shows a group by its name.
+        group = groups.setdefault(
+            prefix, {"params": [], "lr": lr * scales.get(prefix, 1), "name": prefix or "rest"}
+        )
+        group["params"].append(parameter)
+    if unused:
+        raise UserError(
+            f"optimizer.lr_scale.{min(unused)}: no parameter's name begins so; "
+            f"{_nearest(min(unused), names)}"
+        )
+    if not groups:
+        raise UserError(
+            "optimizer: no parameter of the network requires a gradient: there is nothing to train"
+        )
+    if not scales:
+        del groups[""]["name"]
+    return list(groups.values())
+
+
+def _flatten(lr_scale: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, float]]:
+    """Yield ("backbone.layer4_1", 0.1) for that key and for {backbone: {layer4_1: 0.1}} alike."""
+    for key, value in lr_scale.items():
+        name = f"{parent}{key}"
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{name}.")
+        elif isinstance(value, int | float) and value >= 0:
+            yield name, value
+        elif value is not None:
+            raise UserError(
+                f"optimizer.lr_scale.{name}={value}: must be a factor of the learning rate, "
+                f"0 or more; try optimizer.lr_scale.{name}=0.1"
+            )
+
+
+def _nearest(prefix: str, names: Sequence[str]) -> str:
+    prefixes = {
+        ".".join(parts[:n])
+        for parts in (name.split(".") for name in names)
+        for n in range(1, len(parts) + 1)
+    }
+    nearest = get_close_matches(prefix, sorted(prefixes), n=3)
+    if nearest:
+        return f"did you mean {', '.join(nearest)}?"
+    parts = dict.fromkeys(name.split(".")[0] for name in names)
+    return f"the parts of this network are {', '.join(parts)}"

@@ -1,0 +1,105 @@
+"""Learning-rate schedules, as the `lr_scheduler` dictionaries that Lightning takes.
+
+All have one signature: `total_steps` is the number of optimizer steps in the run; `monitor` and
+`mode` (min or max) are the metric of the task that a schedule may react to.
+"""
+
+import math
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
+
+from ..errors import UserError
+
+LRScheduler = dict[str, Any]
+
+
+def no_scheduler(optimizer: Optimizer, *, total_steps: float, monitor: str, mode: str) -> None:
+    """Leave the learning rate as it is."""
+
+
+def cosine(
+    optimizer: Optimizer,
+    *,
+    total_steps: float,
+    monitor: str,
+    mode: str,
+    warmup: float,
+    final: float,
+) -> LRScheduler:
+    """Rise linearly, then fall along half a cosine, step by step.
+
+    Source: Loshchilov and Hutter, "SGDR: Stochastic gradient descent with warm restarts", 2017.
+
+    Args:
+        optimizer: the optimizer.
+        total_steps: optimizer steps in the run.
+        monitor: not used.
+        mode: not used.
+        warmup: part of the run in which the learning rate rises, 0 to 1.
+        final: learning rate at the end, as a part of the highest.
+
+    Raises:
+        UserError: the length of the run is not known, or `warmup` is outside of 0 to 1.
+    """
+    steps = finite_steps("cosine", total_steps)
+    if not 0 <= warmup <= 1:
+        raise UserError(
+            f"scheduler.warmup={warmup}: a part of the run, from 0 to 1; try scheduler.warmup=0.05"
+        )
+    warmup_steps = round(warmup * steps)
+
+    def factor(step: int) -> float:
+        if step < warmup_steps:
+            return (step + 1) / (warmup_steps + 1)
+        progress = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
+        return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
+
+    return {"scheduler": LambdaLR(optimizer, factor), "interval": "step"}
+
+
+def step(
+    optimizer: Optimizer, *, total_steps: float, monitor: str, mode: str, **options: Any
+) -> LRScheduler:
+    """Multiply by a factor every so many epochs: `StepLR` and its arguments."""
+    return {"scheduler": StepLR(optimizer, **options), "interval": "epoch"}
+
+
+def one_cycle(
+    optimizer: Optimizer, *, total_steps: float, monitor: str, mode: str, **options: Any
+) -> LRScheduler:
+    """Rise to the optimizer's learning rate and fall again: `OneCycleLR` and its arguments.
+
+    Raises:
+        UserError: the length of the run is not known, or the optimizer has no momentum to cycle.
+    """
+    steps = finite_steps("one_cycle", total_steps)
+    highest = [group["lr"] for group in optimizer.param_groups]
+    try:
+        scheduler = OneCycleLR(optimizer, max_lr=highest, total_steps=steps, **options)
+    except ValueError as error:
+        raise UserError(f"scheduler=one_cycle: {error}") from error
+    return {"scheduler": scheduler, "interval": "step"}
+
+
+def plateau(
+    optimizer: Optimizer, *, total_steps: float, monitor: str, mode: str, **options: Any
+) -> LRScheduler:
+    """Fall when the task's metric no longer improves: `ReduceLROnPlateau` and its arguments."""
+    scheduler = ReduceLROnPlateau(optimizer, mode="min" if mode == "min" else "max", **options)
+    return {"scheduler": scheduler, "interval": "epoch", "monitor": monitor}
+
+
+def finite_steps(name: str, total_steps: float) -> int:
+    """Return the length of the run in steps.
+
+    Raises:
+        UserError: the run has no end.
+    """
+    if not math.isfinite(total_steps) or total_steps < 1:
+        raise UserError(
+            f"scheduler={name}: needs to know how long the run is; "
+            "set trainer.max_epochs or trainer.max_steps, or take scheduler=none"
+        )
+    return int(total_steps)

@@ -1,0 +1,131 @@
+"""Mistakes that people make get one clear line, and leave nothing behind."""
+
+from pathlib import Path
+
+import pytest
+from conftest import Cli
+from PIL import Image
+
+# What is typed: (exit status, what the line must say).
+MISTAKES = {
+    "strategy=fsdb": (1, ["strategy=fsdb", "ddp, single", "such as strategy="]),
+    "callbacks=[chekpoint]": (1, ["callbacks=chekpoint", "such as callbacks=checkpoint"]),
+    "stratgy=ddp": (1, ["stratgy", "did you mean strategy"]),
+    "trainer.max_epoch=1": (1, ["trainer.max_epoch", "did you mean trainer.max_epochs"]),
+    "~callbacks.checkpiont": (1, ["callbacks.checkpiont", "did you mean callbacks.checkpoint"]),
+    "optimizer.lr=fast": (2, ["optimizer.lr=fast", "a number above 0", "optimizer.lr=0.0"]),
+    "optimizer.lr=-1": (2, ["optimizer.lr=-1", "a number above 0"]),
+    "optimizer.betas=3": (2, ["optimizer.betas=3", "a list", "[0.9,0.999]"]),
+    "data.batch_size=0": (2, ["data.batch_size=0", "from 1", "such as data.batch_size=32"]),
+    "data.batch_size=2.5": (2, ["data.batch_size=2.5", "a whole number"]),
+    "seed=-1": (2, ["seed=-1", "from 0 to 4294967295"]),
+    "mode=best": (2, ["mode=best", "min, max"]),
+    "trainer.precision=half": (2, ["trainer.precision=half", "bf16-mixed"]),
+    "trainer.precision=16-mixed trainer.accelerator=cpu": (2, ["use trainer.precision=bf16-mixed"]),
+    "trainer.sync_batchnorm=3": (2, ["trainer.sync_batchnorm=3", "true or false"]),
+    "trainer.devices=2": (2, ["trainer.devices=2", "strategy=ddp"]),
+    "trainer.devices=0 strategy=ddp": (2, ["trainer.devices=0", "trainer.devices=2"]),
+    "trainer.devices=999 strategy=ddp trainer.accelerator=cpu": (
+        2,
+        ["trainer.devices=999", "at most"],
+    ),
+    "trainer.num_nodes=2": (2, ["trainer.num_nodes=2", "strategy=ddp"]),
+    "trainer.num_nodes=2 strategy=ddp": (2, ["trainer.num_nodes=2", "torchrun"]),
+    "data.batch_size=1 strategy=ddp": (2, ["data.batch_size=1", "2 ranks"]),
+    "trainer.accelerator=gpu": (2, ["trainer.accelerator=gpu", "trainer.accelerator=cpu"]),
+    "trainer.limit_val_batches=0": (2, ["monitor=val/acc", "monitor=train/loss mode=min"]),
+    "data.image_size=28": (2, ["data.image_size=28", "data.image_size=32"]),
+    "init=xavier model=resnet model.weights=DEFAULT": (
+        2,
+        ["model.weights=DEFAULT", "init=default"],
+    ),
+    "logger=wandb logger.wandb.offline=false": (2, ["wandb login", "logger.wandb.offline=true"]),
+    "resume=nowhere.ckpt": (2, ["resume=nowhere.ckpt", "there is no such file"]),
+    "data=image_folder": (2, ["data.root is needed"]),
+    "data=image_folder data.root=nowhere": (2, ["data.root=nowhere", "no such folder"]),
+    "data=image_folder data.root=empty": (2, ["data.root=empty", "no class folder"]),
+    "optimizer.lr_scale.bakbone=0.1": (1, ["lr_scale.bakbone", "did you mean optimizer.lr_scale."]),
+    "callbacks=null": (1, ["must be a string or a list"]),
+    "trainer.max_epochs=-1": (2, ["scheduler=cosine", "trainer.max_epochs"]),
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu_no_account(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_a_mistake_gets_one_line_and_leaves_nothing(cli: Cli, tmp_path: Path, typed: str) -> None:
+    (tmp_path / "empty").mkdir()
+    status, words = MISTAKES[typed]
+    outcome = cli("train.py", *typed.split())
+    assert outcome.status == status, outcome.err
+    assert len(outcome.err.splitlines()) == 1, outcome.err
+    for word in words:
+        assert word in outcome.err
+    assert files(tmp_path) == {"empty"}
+
+
+@pytest.mark.parametrize("script", ["evaluate.py", "predict.py"])
+def test_a_missing_checkpoint_gets_one_line(cli: Cli, tmp_path: Path, script: str) -> None:
+    outcome = cli(
+        script, "checkpoint=nowhere.ckpt", *["predict.images=."] * (script == "predict.py")
+    )
+    assert outcome.status == 2
+    assert outcome.err.startswith("error: checkpoint=nowhere.ckpt: there is no such file")
+    outcome = cli(script)
+    assert outcome.status == 2
+    assert outcome.err.startswith("error: checkpoint is needed: add checkpoint=")
+    assert files(tmp_path) == set()
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp"])
+@pytest.mark.parametrize("in_memory", ["true", "false"])
+def test_a_corrupt_image_is_named(cli: Cli, tmp_path: Path, in_memory: str, strategy: str) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(10):
+            Image.new("RGB", (8, 8)).save(tmp_path / "photos" / name / f"{number}.png")
+    broken = tmp_path / "photos/cat/5.png"
+    broken.write_bytes(b"not an image")
+    before = files(tmp_path)
+    outcome = cli(
+        "train.py", "data=image_folder", "data.root=photos", f"data.in_memory={in_memory}",
+        f"strategy={strategy}", "model=mlp", "callbacks=[]",
+    )  # fmt: skip
+    assert outcome.status == 2, outcome.err
+    assert "photos/cat/5.png" in outcome.err
+    assert len(outcome.err.splitlines()) == 1, outcome.err
+    assert files(tmp_path) == before
+
+
+def test_a_data_set_that_cannot_be_downloaded_gets_one_line(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A proxy that nobody listens to: no network, on any machine.
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    outcome = cli("train.py", "data=mnist", "callbacks=[]")
+    assert outcome.status == 2, outcome.err
+    assert "data.root=" in outcome.err
+    assert "data=digits" in outcome.err
+    assert len(outcome.err.splitlines()) == 1, outcome.err
+    assert files(tmp_path) == set()
+
+
+def test_a_refused_job_of_a_sweep_does_not_stop_the_others(cli: Cli) -> None:
+    outcome = cli("train.py", "-m", "data.batch_size=0,64", "debug=limit", "callbacks=[]")
+    assert outcome.status != 0
+    assert "data.batch_size=0" in outcome.err
+    assert [path.name for path in outcome.runs] == ["1"]
+    assert outcome.metrics["status"] == "finished"

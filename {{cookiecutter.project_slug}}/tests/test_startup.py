@@ -1,0 +1,40 @@
+"""Help, typos and refusals answer at once: none of them imports torch."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["--help"], 0),
+        (["--cfg", "job"], 0),
+        (["strategy=fsdb"], 1),
+        (["trainer.max_epoch=1"], 1),
+        (["data.batch_size=0"], 2),
+        (["strategy=single", "trainer.devices=2"], 2),
+    ],
+)
+@pytest.mark.parametrize("script", ["train.py", "evaluate.py"])
+def test_answers_without_torch(
+    script: str, arguments: list[str], status: int, tmp_path: Path
+) -> None:
+    if script == "evaluate.py":
+        arguments = [*arguments, "checkpoint=."]
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", str(ROOT / script), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+    )
+    assert done.returncode == status, done.stderr[-2000:]
+    imported = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if "|" in line}
+    assert "hydra.main" in imported
+    heavy = {"torch", "lightning", "torchvision", "numpy", "matplotlib", "rich"}
+    assert imported.isdisjoint(heavy), imported & heavy
+    assert list(tmp_path.iterdir()) == []

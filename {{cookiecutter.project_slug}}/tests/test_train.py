@@ -1,0 +1,133 @@
+"""A training run as a user starts it, and what it leaves behind."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import yaml
+from conftest import Cli, column
+
+RUN_FILES = {
+    ".hydra",
+    "checkpoints/best.ckpt",
+    "checkpoints/last.ckpt",
+    "config.yaml",
+    "environment.json",
+    "logs/rank_0.log",
+    "metrics.csv",
+    "metrics.json",
+}
+
+
+def test_the_default_run_reads_handwritten_digits(cli: Cli) -> None:
+    outcome = cli("train.py")
+    assert outcome.status == 0, outcome.err
+    assert outcome.metrics["test/acc"] > 0.97
+    assert outcome.metrics["seconds"] < 30
+    assert "evaluate.py checkpoint=runs/" in outcome.out
+    assert outcome.err == ""
+
+
+def test_the_same_command_twice_gives_the_same_losses(train: Cli) -> None:
+    first, second = train(), train()
+    assert first.run != second.run
+    for name in ("train/loss", "val/loss"):
+        assert column(first.run, name) == column(second.run, name)
+    other = train("seed=1")
+    assert column(first.run, "train/loss") != column(other.run, "train/loss")
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp"])
+def test_the_run_directory_holds_what_it_should(train: Cli, strategy: str) -> None:
+    run = train(f"strategy={strategy}").run
+    assert all((run / name).exists() for name in RUN_FILES)
+    assert (run / "logs/rank_1.log").exists() == (strategy == "ddp")
+
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert metrics["status"] == "finished"
+    assert metrics["strategy"] == strategy
+    assert metrics["global_step"] == 42
+    assert metrics["samples_per_second"] > 0
+    for name in ("train/loss", "val/loss", "val/acc", "test/loss", "test/acc"):
+        assert metrics[name] == column(run, name)[-1]
+    # Every step's loss, and one value a validation.
+    assert len(column(run, "train/loss")) == 42
+    assert len(column(run, "val/acc")) == 2
+
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["strategy"]["name"] == strategy
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment["versions"]["torch"] == torch.__version__.split("+")[0]
+    assert environment["seed"] == 0
+    assert environment["command"][-1] == f"strategy={strategy}"
+
+
+def test_strategies_change_nothing_else_in_the_configuration(train: Cli) -> None:
+    configs = []
+    for strategy in ("single", "ddp"):
+        config = yaml.safe_load((train(f"strategy={strategy}").run / "config.yaml").read_text())
+        del config["strategy"], config["paths"], config["callbacks"], config["logger"]
+        configs.append(config)
+    assert configs[0] == configs[1]
+
+
+def test_a_checkpoint_is_plain_data(train: Cli) -> None:
+    run = train().run
+    checkpoint = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+    assert checkpoint["config"] == yaml.safe_load((run / "config.yaml").read_text())
+    assert set(checkpoint["optimizer_states"][0]["state"]) == {0, 1, 2, 3}
+    assert all(value.device.type == "cpu" for value in checkpoint["state_dict"].values())
+
+
+def test_evaluation_repeats_the_test_of_the_run(train: Cli, cli: Cli) -> None:
+    trained = train()
+    best = trained.run / "checkpoints/best.ckpt"
+    evaluated = cli("evaluate.py", f"checkpoint={best}")
+    assert evaluated.status == 0, evaluated.err
+    assert evaluated.metrics["test/acc"] == trained.metrics["test/acc"]
+    assert evaluated.metrics["test/loss"] == trained.metrics["test/loss"]
+    shared = cli("evaluate.py", f"checkpoint={best}", "strategy=ddp", "data.batch_size=37")
+    assert shared.metrics["test/acc"] == trained.metrics["test/acc"]
+    assert shared.metrics["test/loss"] == pytest.approx(trained.metrics["test/loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("step", [21, 30])
+def test_resuming_continues_the_curve(train: Cli, step: int) -> None:
+    """After an epoch, and in the middle of one."""
+    whole = train("scheduler=none")
+    options = (f"trainer.max_steps={step}", "trainer.max_epochs=-1", "scheduler=none")
+    first = train(
+        *options,
+        "callbacks.checkpoint.every_n_train_steps=1",
+        "callbacks.checkpoint.every_n_epochs=null",
+    )
+    checkpoint = first.run / "checkpoints/last.ckpt"
+    rest = train("scheduler=none", f"resume={checkpoint}")
+    losses = column(first.run, "train/loss") + column(rest.run, "train/loss")
+    assert losses == column(whole.run, "train/loss")
+
+
+def test_resuming_from_something_else_is_refused(train: Cli, cli: Cli, tmp_path) -> None:
+    run = train().run
+    cut = tmp_path / "cut.ckpt"
+    cut.write_bytes((run / "checkpoints/last.ckpt").read_bytes()[:1000])
+    foreign = tmp_path / "foreign.ckpt"
+    torch.save({"weights": torch.zeros(1)}, foreign)
+    for file, reason in ((cut, "not a readable checkpoint"), (foreign, "not a checkpoint of this")):
+        for script, key in (("train.py", "resume"), ("evaluate.py", "checkpoint")):
+            outcome = cli(script, f"{key}={file}")
+            assert outcome.status == 2
+            assert reason in outcome.err
+            assert str(file) in outcome.err
+            assert len(outcome.err.splitlines()) == 1
+            assert outcome.runs == []
+
+
+def test_callbacks_can_be_left_out(train: Cli) -> None:
+    run = train("callbacks=[]").run
+    assert not (run / "checkpoints").exists()
+    assert json.loads((run / "metrics.json").read_text())["status"] == "finished"
+    shutil.rmtree(run)
+    run = train("callbacks=[early_stopping]", "~logger.csv").run
+    assert not (run / "metrics.csv").exists()
