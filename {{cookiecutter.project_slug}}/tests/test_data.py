@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import pickle
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +16,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning import LightningModule, Trainer
 from PIL import Image
+from small_data import random_images, write_cifar10, write_images, write_mnist
 from torchvision import datasets
 
 from {{ cookiecutter.package_name }}.data.augment import RandomCrop, RandomHorizontalFlip
@@ -53,51 +53,6 @@ def load(name: str, *overrides: str) -> ImageDataModule:
 def sizes(module: ImageDataModule) -> list[int]:
     assert module.datasets is not None
     return [len(dataset) for dataset in module.datasets]  # type: ignore[arg-type]
-
-
-# Small files in the formats of the real ones.
-
-
-def random_images(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-
-
-def write_mnist(folder: Path, train: int = 60, test: int = 20) -> None:
-    folder.mkdir(parents=True)
-    for part, count in (("train", train), ("t10k", test)):
-        images = random_images(count, 28, 28)
-        labels = np.arange(count, dtype=np.uint8) % 10
-        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
-            head = (0x800 + array.ndim, *array.shape)
-            content = np.array(head, dtype=">i4").tobytes() + array.tobytes()
-            (folder / f"{part}-{kind}-ubyte").write_bytes(content)
-
-
-def write_cifar10(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = root / "cifar-10-batches-py"
-    folder.mkdir(parents=True)
-
-    def write(name: str, content: dict[str, Any]) -> list[str]:
-        (folder / name).write_bytes(pickle.dumps(content))
-        return [name, hashlib.md5((folder / name).read_bytes()).hexdigest()]
-
-    def batch(name: str) -> list[str]:
-        return write(name, {"data": random_images(20, 3072), "labels": [n % 10 for n in range(20)]})
-
-    # torchvision compares checksums, and these are not the real files.
-    cifar = datasets.CIFAR10
-    monkeypatch.setattr(cifar, "train_list", [batch(f"data_batch_{n}") for n in range(1, 6)])
-    monkeypatch.setattr(cifar, "test_list", [batch("test_batch")])
-    meta = write("batches.meta", {"label_names": [str(n) for n in range(10)]})
-    monkeypatch.setattr(cifar, "meta", {**cifar.meta, "md5": meta[1]})
-
-
-def write_images(folder: Path, count: int, name: str = "{}.png") -> list[Path]:
-    folder.mkdir(parents=True)
-    files = [folder / name.format(number) for number in range(count)]
-    for file in files:
-        Image.fromarray(random_images(20, 30, 3)).save(file)
-    return files
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from ..checkpoint.contents import CarryConfig, epoch_position, read_checkpoint
 from . import record
 from .summary import show_training
-from .trainer import build_trainer, checkpoint_callback
+from .trainer import best_checkpoint, build_trainer, close_loggers
 
 
 def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
@@ -34,17 +34,22 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         position = epoch_position(read_checkpoint(cfg.resume))
         trainer.strategy.resume_position = position  # type: ignore[attr-defined]
 
-    started = time.perf_counter()
-    trainer.fit(task, datamodule=data, ckpt_path=cfg.resume)
-    seconds = time.perf_counter() - started
-    samples = getattr(trainer.strategy, "samples_seen", 0)
-    metrics = task_metrics(trainer)
+    try:
+        started = time.perf_counter()
+        trainer.fit(task, datamodule=data, ckpt_path=cfg.resume)
+        seconds = time.perf_counter() - started
+        samples = getattr(trainer.strategy, "samples_seen", 0)
+        metrics = task_metrics(trainer)
 
-    checkpoint = checkpoint_callback(trainer)
-    best = checkpoint.best_model_path if checkpoint else ""
-    if cfg.test:
-        trainer.test(task, datamodule=data, ckpt_path=best or None, verbose=False)
-        metrics |= task_metrics(trainer)
+        best = best_checkpoint(trainer)
+        if cfg.test:
+            trainer.test(task, datamodule=data, ckpt_path=best, verbose=False)
+            metrics |= task_metrics(trainer)
+    except SystemExit:
+        # Lightning's way to end after Ctrl-C.
+        raise KeyboardInterrupt from None
+    finally:
+        close_loggers(trainer)
 
     facts = {
         "strategy": cfg.strategy.name,

@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,17 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from ...errors import UserError, user_error_behind
 from . import machine
 from .launch import Metrics, RankFailed
 
+SECONDS_TO_BLAME_ANOTHER = 2
+
 # What libraries warn of although it is meant so here.
 EXPECTED_WARNINGS = (
     "Experiment logs directory",  # the CSV logger writes into the run directory
     ".*does not have many workers",  # data in memory needs none
     ".*LeafSpec.*is deprecated",  # Lightning's own use of PyTorch
+    "You requested to overfit",  # debug=overfit: the same batches in the same order
 )
 
 
@@ -42,6 +47,9 @@ def main(job: str, config: dict[str, Any], run_dir: str) -> Metrics:
             if refusal := user_error_behind(error):
                 # The parent recognises it by this class's name, not by that of a subclass.
                 raise UserError(str(refusal)) from None
+            if isinstance(error, DistError) or "gloo" in str(error):
+                # This rank lost contact, and is not the cause: let the agent see the other first.
+                time.sleep(SECONDS_TO_BLAME_ANOTHER)
             raise
     # Only rank 0's are asked for, and a rank that waits for a queue to be read holds up the others.
     return metrics if rank == 0 else {}

@@ -9,7 +9,7 @@ from rich.table import Table
 
 
 def show_training(
-    metrics: dict[str, float], facts: dict[str, Any], run_dir: Path, best: str
+    metrics: dict[str, float], facts: dict[str, Any], run_dir: Path, best: str | None
 ) -> None:
     """Print what a finished training run reached and left behind."""
     table = _table("Training finished")

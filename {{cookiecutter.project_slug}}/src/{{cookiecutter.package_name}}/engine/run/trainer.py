@@ -41,12 +41,18 @@ def build_trainer(cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback
     )
 
 
-def checkpoint_callback(trainer: Trainer) -> ModelCheckpoint | None:
-    """The callback that knows the best checkpoint, if there is one and it saved something."""
+def best_checkpoint(trainer: Trainer) -> str | None:
+    """Path of the best checkpoint, if a callback saved one."""
     callback = trainer.checkpoint_callback
-    if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
-        return callback
-    return None
+    return (callback.best_model_path or None) if isinstance(callback, ModelCheckpoint) else None
+
+
+def close_loggers(trainer: Trainer) -> None:
+    """End what a logger keeps open: Weights & Biases has one run a process until it is finished."""
+    for logger in trainer.loggers:
+        finish = getattr(getattr(logger, "experiment", None), "finish", None)
+        if callable(finish):
+            finish()
 
 
 def _instances(group: DictConfig | None) -> list[Any]:

@@ -1,0 +1,138 @@
+"""Every configuration file is reached: each choice of each group trains two steps.
+
+A new file under `configs/` needs a line in `CHOICES`; without one, a test here fails.
+"""
+
+from collections.abc import Callable
+from itertools import combinations, product
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, TINY, Cli
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from small_data import write_cifar10, write_images, write_mnist
+
+from {{ cookiecutter.package_name }}.engine.run.resolvers import register_resolvers
+
+CONFIGS = ROOT / "configs"
+TWO_STEPS = (
+    "trainer.max_epochs=1",
+    "trainer.limit_train_batches=2",
+    "trainer.limit_val_batches=1",
+    "trainer.limit_test_batches=1",
+    "data.batch_size=4",
+)
+SMALL = "data.val_size=10"
+SMALL_RESNET = ("data=synthetic", "model.small_images=true")
+
+# What each choice needs beside itself to train in a moment.
+CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
+    "callbacks": dict.fromkeys(
+        ("checkpoint", "early_stopping", "lr_monitor", "model_summary", "none", "progress"), ()
+    ),
+    "data": {
+        "cifar10": (SMALL,),
+        "digits": (),
+        "fashion_mnist": (SMALL,),
+        "image_folder": ("data.root=photos",),
+        "mnist": (SMALL,),
+        "synthetic": ("data.channels=2", "data.image_size=9", "data.num_classes=3"),
+    },
+    "debug": dict.fromkeys(("fast_dev_run", "limit", "overfit", "profiler"), ()),
+    "experiment": {
+        "finetune_resnet": ("data.root=photos", "model.weights=null", "data.image_size=64"),
+        "lenet_mnist": (SMALL,),
+        "mlp_fashion_mnist": (SMALL,),
+        "resnet_cifar10": (SMALL,),
+    },
+    "hydra": {"default": ()},
+    "init": dict.fromkeys(("default", "kaiming", "orthogonal", "xavier"), ()),
+    "launch": {"default": ()},
+    "logger": dict.fromkeys(("csv", "tensorboard", "wandb"), ()),
+    "model": {"lenet": ("data.image_size=32",), "mlp": (), "resnet": SMALL_RESNET},
+    "optimizer": dict.fromkeys(("adam", "adamw", "rmsprop", "sgd"), ()),
+    "paths": {"default": ()},
+    "scheduler": dict.fromkeys(("cosine", "none", "one_cycle", "plateau", "step"), ()),
+    "strategy": dict.fromkeys(("ddp", "single"), ()),
+    "task": {"classification": ()},
+    "trainer": {"default": (), "evaluate": ()},
+}
+STEPS = {"debug/fast_dev_run": 1, "debug/overfit": 3}
+# Those that another script uses, or that every run above uses.
+ELSEWHERE = {"trainer/evaluate", "hydra/default"}
+PAIRS = [
+    (f"{group}/{choice}", extras)
+    for group, choices in CHOICES.items()
+    for choice, extras in choices.items()
+    if f"{group}/{choice}" not in ELSEWHERE
+]
+
+
+def test_no_file_is_forgotten() -> None:
+    files = {str(path.relative_to(CONFIGS).with_suffix("")) for path in CONFIGS.rglob("*.yaml")}
+    listed = {f"{group}/{choice}" for group, choices in CHOICES.items() for choice in choices}
+    machine = {"local/default"}
+    assert files - machine == listed | {"train", "evaluate", "predict"}
+
+
+def test_every_file_says_what_it_does() -> None:
+    for path in CONFIGS.rglob("*.yaml"):
+        lines = path.read_text().splitlines()
+        assert lines[lines[0].startswith("# @package")].startswith("# "), path
+
+
+@pytest.fixture
+def small_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small sets where the runs look for the real ones."""
+    write_mnist(tmp_path / "data/MNIST/raw")
+    write_mnist(tmp_path / "data/FashionMNIST/raw")
+    write_cifar10(tmp_path / "data", monkeypatch)
+    for name in ("cat", "dog"):
+        write_images(tmp_path / "photos" / name, 20)
+
+
+@pytest.mark.usefixtures("small_sets")
+@pytest.mark.parametrize(("file", "extras"), PAIRS, ids=[file for file, _ in PAIRS])
+def test_every_choice_trains_two_steps(cli: Cli, file: str, extras: tuple[str, ...]) -> None:
+    group, choice = file.split("/")
+    base = [] if group in ("experiment", "debug") else list(TINY)
+    base = [override for override in base if not override.startswith(f"{group}=")]
+    outcome = cli("train.py", *base, f"{group}={choice}", *TWO_STEPS, *extras)
+    assert outcome.status == 0, outcome.err
+    assert outcome.metrics["status"] == "finished"
+    assert outcome.metrics["global_step"] == STEPS.get(file, 2)
+
+
+def test_every_pair_of_choices_composes_and_instantiates() -> None:
+    """Each choice of one group with each of another: every key is there and every class is built.
+
+    Groups meet in references alone (`data.channels`, `monitor`), so pairs find what products would.
+    """
+    register_resolvers()
+    groups = ("data", "model", "init", "optimizer", "scheduler", "strategy", "logger", "debug")
+    built = 0
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        for first, second in combinations(groups, 2):
+            for pair in product(CHOICES[first], CHOICES[second]):
+                overrides = [
+                    f"{group}={choice}" for group, choice in zip((first, second), pair, strict=True)
+                ]
+                if "image_folder" in pair:
+                    overrides += [f"data.root={ROOT}", "data.class_names=[a,b]"]
+                config = compose("train", [*overrides, "paths.run=unused"])
+                assert OmegaConf.to_container(config, resolve=True)
+                for group in {first, second} & BUILT.keys():
+                    assert BUILT[group](instantiate(config[group])), (overrides, group)
+                    built += 1
+    assert built > 100
+
+
+# What instantiating a group must give.
+BUILT: dict[str, Callable[[object], bool]] = {
+    "data": lambda value: hasattr(value, "train_dataloader"),
+    "init": callable,
+    "optimizer": callable,
+    "scheduler": callable,
+}

@@ -1,0 +1,41 @@
+"""Where metrics go besides metrics.csv."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from conftest import Cli, column
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp"])
+def test_tensorboard_has_the_curves(train: Cli, strategy: str) -> None:
+    run = train("logger=[csv,tensorboard]", f"strategy={strategy}").run
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    for name in ("train/loss", "val/loss", "val/acc", "test/acc"):
+        logged = [event.value for event in events.Scalars(name)]
+        assert logged == pytest.approx(column(run, name))
+
+
+def test_wandb_works_without_an_account_or_a_network(
+    train: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    outcome = train("logger=[csv,wandb]")
+    (offline,) = (outcome.run / "wandb").glob("offline-run-*/*.wandb")
+    assert offline.stat().st_size > 0
+    assert not list(tmp_path.glob("wandb"))
+
+
+def test_nothing_of_wandb_appears_where_it_is_not_chosen(
+    train: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError(f"a connection was opened: {arguments}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    outcome = train()
+    assert "wandb" not in outcome.out + outcome.err
+    assert not list(outcome.run.glob("wandb*"))
