@@ -13,6 +13,7 @@ Prints the median of the pairwise ratios for each network. Exit status 1 if one 
 
 import contextlib
 import io
+import json
 import statistics
 import sys
 import tempfile
@@ -27,13 +28,14 @@ from hydra.utils import instantiate
 from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 
-from my_project.engine.run import fit, record
+from my_project.engine.run import fit, rank
 from my_project.engine.run.resolvers import register_resolvers
 
 CONFIGS = Path(__file__).resolve().parent.parent / "build" / "my-project" / "configs"
 LIMITS = {"lenet": 1.2, "mlp": 1.6}
 # LeNet-5 reads 28 x 28 images in a margin of two black pixels.
 IMAGE_SIZE = {"lenet": 32, "mlp": 28}
+RUN_DIRECTORY = "/run-directory"
 
 
 class Stopwatch(Callback):
@@ -50,7 +52,7 @@ class Stopwatch(Callback):
         Stopwatch.seconds = time.perf_counter() - self.started
 
 
-def configuration(model: str, run_dir: Path) -> dict[str, Any]:
+def configuration(model: str) -> dict[str, Any]:
     """The default configuration with 60,000 synthetic images and one epoch."""
     overrides = [
         f"model={model}",
@@ -61,7 +63,7 @@ def configuration(model: str, run_dir: Path) -> dict[str, Any]:
         "scheduler=none",
         "trainer.max_epochs=1",
         "test=false",
-        f"paths.run={run_dir}",
+        f"paths.run={RUN_DIRECTORY}",
         "+callbacks.stopwatch._target_=__main__.Stopwatch",
     ]
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
@@ -73,14 +75,9 @@ def configuration(model: str, run_dir: Path) -> dict[str, Any]:
 def project(config: dict[str, Any]) -> float:
     """Seconds of one epoch by the project."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        config = OmegaConf.to_container(  # the run directory is in several values
-            OmegaConf.create(config), resolve=True
-        )
-        run_dir = Path(folder)
-        text = OmegaConf.to_yaml(OmegaConf.create(config)).replace("RUN_DIRECTORY", folder)
-        config = OmegaConf.to_container(OmegaConf.create(text))
-        record.start(run_dir, config)
-        fit.work(config, run_dir)
+        placed = json.loads(json.dumps(config).replace(RUN_DIRECTORY, folder))
+        with rank.log_to_file(Path(folder), rank=0):
+            fit.work(placed, Path(folder))
     return Stopwatch.seconds
 
 
@@ -110,8 +107,9 @@ def main(pairs: int) -> int:
     register_resolvers()
     held = True
     for model, limit in LIMITS.items():
-        config = configuration(model, Path("RUN_DIRECTORY"))
-        by_hand(config), project(config)  # the first of each also warms up caches
+        config = configuration(model)
+        by_hand(config)  # the first of each also warms up caches
+        project(config)
         ratios = []
         for _ in range(pairs):
             plain = by_hand(config)

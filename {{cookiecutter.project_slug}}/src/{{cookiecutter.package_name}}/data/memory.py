@@ -1,6 +1,7 @@
 """Images that fit in memory, cut into batches as whole tensors."""
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -34,9 +35,9 @@ class InMemoryImages(Dataset[Batch]):
         index = torch.as_tensor(indices)
         return self.images.index_select(0, index), self.labels.index_select(0, index)
 
-    def subset(self, indices: Tensor) -> "InMemoryImages":
+    def subset(self, indices: Tensor) -> Self:
         """Return the images at these indices as a set of their own."""
-        return InMemoryImages(self.images[indices], self.labels[indices])
+        return type(self)(self.images[indices], self.labels[indices])
 
 
 def whole_batch(batch: Batch) -> Batch:

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 from ...errors import UserError
 from ..checkpoint.contents import read_checkpoint
+from . import record
 from .evaluate import without_pretrained_weights
 from .fit import build_task
 
@@ -22,7 +23,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
 
     Args:
         config: The resolved configuration of `predict.py`.
-        run_dir: Unused; the output's path is in the configuration.
+        run_dir: Where the run's record goes; the output's own path is in the configuration.
 
     Returns:
         Nothing to compare runs by: an empty dictionary.
@@ -64,6 +65,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         from .contact_sheet import draw
 
         print(f"Contact sheet: {draw(rows, output.with_suffix('.png'))}")
+    record.finished(run_dir, {"checkpoint": str(cfg.checkpoint), "images": len(rows)})
     return {}
 
 

@@ -1,0 +1,1 @@
+"""Where metrics go: Lightning's loggers, buffered."""
