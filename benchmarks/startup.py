@@ -3,7 +3,7 @@
 Starts `python train.py` as a user does, several times, and notes when each phase ends: Python and
 Hydra are up and the configuration is composed; torch and Lightning are imported; the data are in
 memory; the network is built; the first training step is done. Beside it, in the same rounds, what
-cannot be avoided: `python -c "import lightning.pytorch, torchvision"`, and `python train.py --help`.
+cannot be avoided, `python -c "import lightning.pytorch, torchvision"`, and `train.py --help`.
 
     python benchmarks/startup.py [ROUNDS]
 
