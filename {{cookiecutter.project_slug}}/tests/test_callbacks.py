@@ -35,7 +35,7 @@ def test_one_rank_speaks(tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert len([line for line in done.stdout.splitlines() if line.startswith("epoch ")]) == 2
-    assert done.stdout.count("Trainable params") == 1
+    assert done.stdout.count("of them trainable") == 1
     assert done.stdout.count("Training finished") == 1
     assert done.stderr == ""
 

@@ -4,7 +4,8 @@ Source: Y. LeCun, L. Bottou, Y. Bengio and P. Haffner, "Gradient-based learning 
 recognition", Proceedings of the IEEE 86 (11), 1998, section II.B, figure 2 and table I.
 
 One thing is not the paper's: its output layer of Euclidean radial basis functions is replaced by a
-linear layer, to be trained with cross entropy. Up to there it has the paper's 60,000 parameters.
+linear layer, to be trained with cross entropy. Up to there it has the paper's 60,000 parameters;
+tools that count tensors find 900 more, the weights of C3 that table I leaves out and a mask removes.
 """
 
 from collections import OrderedDict

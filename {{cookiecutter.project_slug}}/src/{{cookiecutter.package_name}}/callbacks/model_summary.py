@@ -1,0 +1,36 @@
+"""The network at a glance: its layers and their parameters, before training starts."""
+
+from typing import Any
+
+from lightning.pytorch.callbacks import ModelSummary
+from rich.console import Console
+from rich.table import Table
+
+
+class LayerTable(ModelSummary):
+    """Lightning's summary as a narrow table, without the columns that need an example input."""
+
+    @staticmethod
+    def summarize(
+        summary_data: list[tuple[str, list[str]]],
+        total_parameters: int,
+        trainable_parameters: int,
+        model_size: float,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        """Print the table. Lightning calls this on the first rank."""
+        columns = dict(summary_data)
+        table = Table()
+        table.add_column("layer")
+        table.add_column("type")
+        table.add_column("parameters", justify="right")
+        for row in zip(columns["Name"], columns["Type"], columns["Params"], strict=True):
+            table.add_row(*row)
+        console = Console()
+        console.print(table)
+        console.print(
+            f"{total_parameters:,} parameters, {trainable_parameters:,} of them trainable, "
+            f"{model_size:.1f} MB",
+            highlight=False,
+        )
