@@ -1,5 +1,6 @@
 """A run that fails says which rank failed and why, once, and leaves no process behind."""
 
+import json
 import os
 import signal
 import subprocess
@@ -95,6 +96,8 @@ def test_ctrl_c_ends_everything(tmp_path: Path, strategy: str) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
+    (metrics,) = tmp_path.glob("runs/*/*/metrics.json")
+    assert json.loads(metrics.read_text()) == {"status": "interrupted"}
     deadline = time.monotonic() + 20
     while session_members(process.pid) and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -30,7 +30,7 @@ MISTAKES = {
         ["trainer.devices=999", "at most"],
     ),
     "trainer.num_nodes=2": (2, ["trainer.num_nodes=2", "strategy=ddp"]),
-    "trainer.num_nodes=2 strategy=ddp": (2, ["trainer.num_nodes=2", "torchrun"]),
+    "trainer.num_nodes=2 strategy=ddp": (2, ["trainer.num_nodes=2", "trainer.num_nodes=1"]),
     "data.batch_size=1 strategy=ddp": (2, ["data.batch_size=1", "2 ranks"]),
     "trainer.accelerator=gpu": (2, ["trainer.accelerator=gpu", "trainer.accelerator=cpu"]),
     "trainer.limit_val_batches=0": (2, ["monitor=val/acc", "monitor=train/loss mode=min"]),
@@ -120,6 +120,17 @@ def test_a_data_set_that_cannot_be_downloaded_gets_one_line(
     assert "data.root=" in outcome.err
     assert "data=digits" in outcome.err
     assert len(outcome.err.splitlines()) == 1, outcome.err
+    assert files(tmp_path) == set()
+
+
+def test_ranks_that_torchrun_started_are_refused(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("RANK", "1"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    outcome = cli("train.py", "strategy=ddp")
+    assert outcome.status == 2
+    assert "type the command once" in outcome.err
     assert files(tmp_path) == set()
 
 

@@ -92,18 +92,20 @@ def test_evaluation_repeats_the_test_of_the_run(train: Cli, cli: Cli) -> None:
     assert shared.metrics["test/loss"] == pytest.approx(trained.metrics["test/loss"], rel=1e-5)
 
 
+@pytest.mark.parametrize("strategy", ["single", "ddp"])
 @pytest.mark.parametrize("step", [21, 30])
-def test_resuming_continues_the_curve(train: Cli, step: int) -> None:
+def test_resuming_continues_the_curve(train: Cli, step: int, strategy: str) -> None:
     """After an epoch, and in the middle of one."""
-    whole = train("scheduler=none")
-    options = (f"trainer.max_steps={step}", "trainer.max_epochs=-1", "scheduler=none")
+    same = ("scheduler=none", f"strategy={strategy}")
+    whole = train(*same)
+    options = (*same, f"trainer.max_steps={step}", "trainer.max_epochs=-1")
     first = train(
         *options,
         "callbacks.checkpoint.every_n_train_steps=1",
         "callbacks.checkpoint.every_n_epochs=null",
     )
     checkpoint = first.run / "checkpoints/last.ckpt"
-    rest = train("scheduler=none", f"resume={checkpoint}")
+    rest = train(*same, f"resume={checkpoint}")
     losses = column(first.run, "train/loss") + column(rest.run, "train/loss")
     assert losses == column(whole.run, "train/loss")
 

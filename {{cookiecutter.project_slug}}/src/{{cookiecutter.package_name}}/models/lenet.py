@@ -5,7 +5,7 @@ recognition", Proceedings of the IEEE 86 (11), 1998, section II.B, figure 2 and 
 
 One thing is not the paper's: its output layer of Euclidean radial basis functions is replaced by a
 linear layer, to be trained with cross entropy. Up to there it has the paper's 60,000 parameters;
-tools that count tensors find 900 more, the weights of C3 that table I leaves out and a mask removes.
+who counts tensors finds 900 more, the weights of C3 that table I leaves out and a mask removes.
 """
 
 from collections import OrderedDict

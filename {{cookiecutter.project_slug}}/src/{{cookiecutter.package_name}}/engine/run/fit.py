@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..checkpoint.contents import CarryConfig, epoch_position, read_checkpoint
 from . import record
+from .launch import RankFailed
 from .summary import show_training
 from .trainer import best_checkpoint, build_trainer, close_loggers
 
@@ -47,7 +48,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
             metrics |= task_metrics(trainer)
     except SystemExit:
         # Lightning's way to end after Ctrl-C.
-        raise KeyboardInterrupt from None
+        raise RankFailed("stopped by Ctrl-C", status=130) from None
     finally:
         close_loggers(trainer)
 

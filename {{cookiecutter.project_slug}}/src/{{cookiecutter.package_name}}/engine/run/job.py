@@ -40,7 +40,7 @@ def run(job: str, config: DictConfig) -> float | None:
             if hydra.mode == RunMode.RUN:
                 stop(refusal)
             raise refusal from None
-        record.failed(run_dir)
+        record.unfinished(run_dir, interrupted=getattr(error, "status", None) == 130)
         raise
     return metrics.get(str(plain.get("monitor")))
 

@@ -1,7 +1,6 @@
 """How many processes a run has, and who starts them.
 
-- Ranks exist already (torchrun, srun): this process is one of them, the work is done inline.
-- One process is needed: inline.
+- One process is needed: the work is done inline.
 - Otherwise torchelastic starts the ranks of this node, for single runs and sweep jobs alike, from a
   warm forkserver: a server process that has imported the stack once and forks a worker in
   milliseconds. This process is the agent and never a rank.
@@ -20,8 +19,6 @@ from importlib import import_module
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
-
-from . import machine
 
 Metrics = dict[str, float]
 
@@ -66,7 +63,7 @@ def launch(job: str, config: dict[str, Any], run_dir: Path, processes: int) -> M
         RankFailed: If a rank failed; names the rank and holds its traceback.
         UserError: If a rank raised one.
     """
-    if processes == 1 or machine.ranks_exist():
+    if processes == 1:
         return _inline(job, config, run_dir)
     return _elastic(job, config, run_dir, processes)
 
@@ -75,7 +72,7 @@ def _inline(job: str, config: dict[str, Any], run_dir: Path) -> Metrics:
     from .rank import log_to_file
 
     work: Callable[..., Metrics] = import_module(f"{__package__}.{job}").work
-    with log_to_file(run_dir, rank=int(os.environ.get("RANK", "0"))):
+    with log_to_file(run_dir, rank=0):
         return work(config, run_dir)
 
 

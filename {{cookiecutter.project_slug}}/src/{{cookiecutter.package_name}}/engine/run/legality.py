@@ -95,17 +95,16 @@ RULES: tuple[Rule, ...] = (
         "use trainer.num_nodes=1, or strategy=ddp",
     ),
     Rule(
-        lambda plan: plan.one_process and machine.ranks_exist() and _ranks_around() > 1,
-        "strategy={strategy}: torchrun or srun started several ranks, which would each train the "
-        "same model; use strategy=ddp, or start one process",
+        lambda plan: plan.num_nodes > 1,
+        "trainer.num_nodes={num_nodes}: runs are on one node so far; use trainer.num_nodes=1",
     ),
     Rule(
-        lambda plan: plan.num_nodes > 1 and not machine.ranks_exist(),
-        "trainer.num_nodes={num_nodes}: start one process a rank with torchrun or srun, "
-        "or use trainer.num_nodes=1",
+        lambda plan: machine.ranks_around() > 1,
+        "strategy={strategy}: torchrun or srun started several ranks, but a run starts its own; "
+        "type the command once, without them",
     ),
     Rule(
-        lambda plan: not machine.ranks_exist() and plan.devices > plan.most_devices,
+        lambda plan: plan.devices > plan.most_devices,
         "trainer.devices={config.trainer.devices}: at most {most_devices} for "
         "trainer.accelerator={accelerator} on this machine; use trainer.devices={most_devices}",
     ),
@@ -149,10 +148,6 @@ ON_DISK = {
     "checkpoint": "a checkpoint file, such as runs/.../checkpoints/best.ckpt",
     "predict.images": "an image, or a folder with images in it",
 }
-
-
-def _ranks_around() -> int:
-    return int(os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS") or 1)
 
 
 def _is_model(plan: Plan, name: str) -> bool:

@@ -86,12 +86,9 @@ def most_devices(kind: str) -> int:
     return max(MOST_PROCESSES_ON_A_SMALL_CPU, count_cores())
 
 
-def ranks_exist() -> bool:
-    """Whether torchrun or srun has started one process a rank already, of which this is one.
-
-    A Kubeflow PyTorchJob sets RANK for each *pod*, without LOCAL_RANK: that is no rank yet.
-    """
+def ranks_around() -> int:
+    """Ranks that torchrun or srun has started, of which this process is one; 1 if none has."""
     environment = os.environ
     if "RANK" in environment and "LOCAL_RANK" in environment:
-        return True
-    return "SLURM_PROCID" in environment and int(environment.get("SLURM_NTASKS", "1")) > 1
+        return int(environment.get("WORLD_SIZE", "1"))
+    return int(environment.get("SLURM_NTASKS", "1")) if "SLURM_PROCID" in environment else 1

@@ -38,9 +38,9 @@ def finished(run_dir: Path, facts: dict[str, Any]) -> None:
     _write_json(run_dir / "metrics.json", {"status": "finished", **facts})
 
 
-def failed(run_dir: Path) -> None:
-    """Say in metrics.json that the run did not finish."""
-    _write_json(run_dir / "metrics.json", {"status": "failed"})
+def unfinished(run_dir: Path, interrupted: bool = False) -> None:
+    """Say in metrics.json that the run failed, or that somebody stopped it."""
+    _write_json(run_dir / "metrics.json", {"status": "interrupted" if interrupted else "failed"})
 
 
 def refused(run_dir: Path, keep: bool) -> None:
@@ -52,7 +52,7 @@ def refused(run_dir: Path, keep: bool) -> None:
     """
     started = any((run_dir / name).exists() for name in ("metrics.csv", "checkpoints"))
     if keep or started:
-        failed(run_dir)
+        unfinished(run_dir)
         return
     shutil.rmtree(run_dir)
     for parent in run_dir.parents[:2]:
