@@ -76,7 +76,7 @@ def test_a_checkpoint_is_plain_data(train: Cli) -> None:
     run = train().run
     checkpoint = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
     assert checkpoint["config"] == yaml.safe_load((run / "config.yaml").read_text())
-    assert set(checkpoint["optimizer_states"][0]["state"]) == {0, 1, 2, 3}
+    assert set(checkpoint["optimizer_states"][0]["state"]) == set(range(6))
     assert all(value.device.type == "cpu" for value in checkpoint["state_dict"].values())
 
 
