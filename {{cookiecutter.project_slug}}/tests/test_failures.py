@@ -79,8 +79,9 @@ def test_a_killed_rank_ends_the_others(broken: Cli) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["single", "ddp"])
-def test_ctrl_c_ends_everything(tmp_path: Path, strategy: str) -> None:
-    """As a terminal does it: the signal goes to the whole process group."""
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=lambda sent: sent.name)
+def test_a_signal_ends_everything(tmp_path: Path, strategy: str, sent: signal.Signals) -> None:
+    """Ctrl-C goes to the whole process group, as from a terminal; SIGTERM to the command alone."""
     process = subprocess.Popen(
         [
             sys.executable, str(ROOT / "train.py"), *TINY,
@@ -92,9 +93,13 @@ def test_ctrl_c_ends_everything(tmp_path: Path, strategy: str) -> None:
     assert process.stdout is not None
     while not process.stdout.readline().startswith("epoch 1/"):
         assert process.poll() is None
-    os.killpg(process.pid, signal.SIGINT)
+    if sent == signal.SIGINT:
+        os.killpg(process.pid, sent)
+    else:
+        process.send_signal(sent)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + sent
+    assert err.splitlines()[-1] == f"stopped by {sent.name}"
     assert "Traceback" not in err
     (metrics,) = tmp_path.glob("runs/*/*/metrics.json")
     assert json.loads(metrics.read_text()) == {"status": "interrupted"}

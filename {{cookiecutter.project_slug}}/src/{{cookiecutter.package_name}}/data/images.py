@@ -103,6 +103,11 @@ class ImageDataModule(LightningDataModule):
                 f"data.channels={self.channels}: these images have {images.shape[1]}; "
                 f"use data.channels={images.shape[1]}"
             )
+        if labels.max() >= self.num_classes:
+            raise UserError(
+                f"data.class_names: names {self.num_classes} classes, but the labels go up to "
+                f"{labels.max()}; give one name for each, or leave data.class_names out"
+            )
         return InMemoryImages(resize_images(images, self.image_size, self.resize), labels)
 
     def setup(self, stage: str) -> None:

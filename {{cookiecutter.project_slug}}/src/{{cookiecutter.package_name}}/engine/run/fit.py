@@ -6,6 +6,7 @@ from typing import Any
 
 from hydra.utils import instantiate
 from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 
 from ..checkpoint.contents import CarryConfig, epoch_position, read_checkpoint
@@ -46,9 +47,11 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         if cfg.test:
             trainer.test(task, datamodule=data, ckpt_path=best, verbose=False)
             metrics |= task_metrics(trainer)
-    except SystemExit:
-        # Lightning's way to end after Ctrl-C.
-        raise RankFailed("stopped by Ctrl-C", status=130) from None
+    except SystemExit as end:
+        # Lightning's ways to end after SIGTERM and after Ctrl-C.
+        if isinstance(end, SIGTERMException):
+            raise RankFailed("stopped by SIGTERM", status=143) from None
+        raise RankFailed("stopped by SIGINT", status=130) from None
     finally:
         close_loggers(trainer)
 

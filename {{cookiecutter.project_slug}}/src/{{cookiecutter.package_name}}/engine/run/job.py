@@ -1,5 +1,6 @@
 """One job from the composed configuration to its record: what `train.py` and its siblings call."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,11 @@ def run(job: str, config: DictConfig) -> float | None:
             if hydra.mode == RunMode.RUN:
                 stop(refusal)
             raise refusal from None
-        record.unfinished(run_dir, interrupted=getattr(error, "status", None) == 130)
+        record.unfinished(run_dir, interrupted=getattr(error, "status", 1) > 128)
+        if isinstance(error, launch.RankFailed) and hydra.mode == RunMode.RUN:
+            # Hydra would put a line of its own before what is to be read.
+            print(error, file=sys.stderr)
+            sys.exit(error.status)
         raise
     return metrics.get(str(plain.get("monitor")))
 

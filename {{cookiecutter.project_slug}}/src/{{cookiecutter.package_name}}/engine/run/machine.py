@@ -63,6 +63,7 @@ def local_devices(trainer: Any, one_process: bool) -> int:
     """`trainer.devices` made definite: devices (and processes) on this node.
 
     ``auto`` is one for a strategy of one process, else every GPU; without a GPU, two CPU processes.
+    0 stands for a value that is none of auto, a number and a list of GPU numbers.
     """
     devices = trainer.devices
     if devices in ("auto", -1, "-1"):
@@ -72,8 +73,10 @@ def local_devices(trainer: Any, one_process: bool) -> int:
     if isinstance(devices, int):
         return devices
     if isinstance(devices, str):
-        parts = [part for part in devices.split(",") if part.strip()]
-        return int(parts[0]) if len(parts) == 1 and "," not in devices else len(parts)
+        parts = [part.strip() for part in devices.split(",") if part.strip()]
+        if not all(part.isdigit() for part in parts):
+            return 0
+        return len(parts) if "," in devices else int(devices)
     return len(devices)
 
 

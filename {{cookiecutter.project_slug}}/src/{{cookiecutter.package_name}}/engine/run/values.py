@@ -83,6 +83,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "trainer.accelerator": ("auto", "cpu", "gpu", "cuda", "mps"),
     "trainer.precision": PRECISIONS,
     "trainer.gradient_clip_algorithm": ("norm", "value"),
+    "trainer.profiler": ("simple", "advanced", "pytorch", None),
 }
 
 
