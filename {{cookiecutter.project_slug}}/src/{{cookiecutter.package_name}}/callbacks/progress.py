@@ -7,6 +7,8 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
 
+SECONDS_OF_A_STRETCH = 0.5
+
 
 def progress(refresh_rate: int, seconds_between_lines: float) -> ProgressBar:
     """The display that fits where the output goes.
@@ -22,18 +24,22 @@ def progress(refresh_rate: int, seconds_between_lines: float) -> ProgressBar:
 
 
 class SpeedMeter:
-    """Samples per second of all ranks since the last reading."""
+    """Samples per second of all ranks, over a stretch of half a second or more."""
 
     def __init__(self) -> None:
         self._samples = 0
         self._since = time.perf_counter()
+        self._speed = 0.0
 
-    def read(self, trainer: Trainer) -> float:
-        """Samples per second since the last call. Validation in between counts as time."""
-        now, samples = time.perf_counter(), getattr(trainer.strategy, "samples_seen", 0)
-        speed = (samples - self._samples) / max(now - self._since, 1e-9)
-        self._samples, self._since = samples, now
-        return float(speed)
+    def read(self, trainer: Trainer) -> str:
+        """The speed of the last stretch that had samples in it. Validation counts as time."""
+        seconds = time.perf_counter() - self._since
+        samples = getattr(trainer.strategy, "samples_seen", 0) - self._samples
+        if samples and (seconds > SECONDS_OF_A_STRETCH or not self._speed):
+            self._speed = samples / seconds
+            self._samples += samples
+            self._since += seconds
+        return f"{self._speed:,.0f}"
 
 
 class ProgressInTerminal(RichProgressBar):
@@ -49,7 +55,7 @@ class ProgressInTerminal(RichProgressBar):
         """The task's metrics and the speed, instead of the version number."""
         metrics = super().get_metrics(trainer, pl_module)
         metrics.pop("v_num", None)
-        metrics["samples/s"] = round(self._meter.read(trainer))
+        metrics["samples/s"] = self._meter.read(trainer)
         return metrics
 
 
@@ -85,6 +91,6 @@ class ProgressLines(ProgressBar):
             f"epoch {trainer.current_epoch + 1}/{epochs}",
             f"step {trainer.global_step}",
             *(f"{name} {value:.4f}" for name, value in values if isinstance(value, float)),
-            f"{self._meter.read(trainer):,.0f} samples/s",
+            f"{self._meter.read(trainer)} samples/s",
         ]
         print("  ".join(parts), flush=True)
