@@ -3,7 +3,7 @@
 A new file under `configs/` needs a line in `CHOICES`; without one, a test here fails.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import combinations, product
 from pathlib import Path
 
@@ -105,27 +105,59 @@ def test_every_choice_trains_two_steps(cli: Cli, file: str, extras: tuple[str, .
     assert outcome.metrics["global_step"] == STEPS.get(file, 2)
 
 
-@pytest.mark.slow
-def test_every_pair_of_choices_composes_and_instantiates() -> None:
-    """Each choice of one group with each of another: every key is there and every class is built.
+def compositions(groups: dict[str, list[str]]) -> Iterator[dict[str, str]]:
+    """Whole choices, one of each group, in which every two choices of two groups meet.
 
-    Groups meet in references alone (`data.channels`, `monitor`), so pairs find what products would.
+    Greedy: each group takes what meets most of the others for the first time.
     """
+    sizes = {group: range(len(choices)) for group, choices in groups.items()}
+    left = {
+        frozenset([(a, i), (b, k)])
+        for a, b in combinations(sizes, 2)
+        for i, k in product(sizes[a], sizes[b])
+    }
+    while left:
+        taken = dict(min(left, key=sorted))
+        for group in groups.keys() - taken:
+            new = [
+                sum(frozenset([(group, i), other]) in left for other in taken.items())
+                for i in sizes[group]
+            ]
+            taken[group] = new.index(max(new))
+        left -= set(map(frozenset, combinations(taken.items(), 2)))
+        yield {group: groups[group][i] for group, i in taken.items()}
+
+
+def test_every_two_choices_compose_and_instantiate() -> None:
+    """In compositions of all groups: every reference resolves and every class is built."""
     register_resolvers()
-    groups = ("data", "model", "init", "optimizer", "scheduler", "strategy", "logger", "debug")
-    built = 0
+    groups = {
+        group: sorted(choices)
+        for group, choices in CHOICES.items()
+        if group not in ("hydra", "experiment", "trainer")
+    }
+    seen = set()
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        for first, second in combinations(groups, 2):
-            for pair in product(CHOICES[first], CHOICES[second]):
-                overrides = [f"{first}={pair[0]}", f"{second}={pair[1]}"]
-                if "image_folder" in pair:
-                    overrides += [f"data.root={ROOT}", "data.class_names=[a,b]"]
-                config = compose("train", [*overrides, "paths.run=unused"])
-                assert OmegaConf.to_container(config, resolve=True)
-                for group in {first, second} & BUILT.keys():
-                    assert BUILT[group](instantiate(config[group])), (overrides, group)
-                    built += 1
-    assert built > 100
+        for chosen in compositions(groups):
+            # Callbacks and loggers are lists by default, so that is how one is chosen.
+            several = ("callbacks", "logger")
+            overrides = [
+                f"{group}=[{choice}]" if group in several else f"{group}={choice}"
+                for group, choice in chosen.items()
+            ]
+            if chosen["data"] == "image_folder":
+                overrides += [f"data.root={ROOT}", "data.class_names=[a,b]"]
+            config = compose("train", [*overrides, "paths.run=unused"])
+            assert OmegaConf.to_container(config, resolve=True)
+            for group, is_right in BUILT.items():
+                assert is_right(instantiate(config[group])), (overrides, group)
+            seen |= set(combinations(sorted(chosen.items()), 2))
+    expected = {
+        ((a, first), (b, second))
+        for a, b in combinations(sorted(groups), 2)
+        for first, second in product(groups[a], groups[b])
+    }
+    assert seen == expected
 
 
 # What instantiating a group must give.
