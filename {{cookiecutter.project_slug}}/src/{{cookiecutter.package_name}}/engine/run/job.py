@@ -54,5 +54,6 @@ def _processes(config: DictConfig) -> int:
     """Ranks that this node needs."""
     if "strategy" not in config:
         return 1
-    one_process = config.strategy.processes == "one"
-    return 1 if one_process else machine.local_devices(config.trainer, one_process)
+    if config.strategy.processes != "one per device":
+        return 1
+    return machine.local_devices(config.trainer, one_device=False)

@@ -44,7 +44,7 @@ def has_mps() -> bool:
     return platform.system() == "Darwin" and platform.machine() == "arm64"
 
 
-def accelerator(trainer: Any, one_process: bool) -> str:
+def accelerator(trainer: Any, one_device: bool) -> str:
     """`trainer.accelerator` made definite: "cuda", "mps" or "cpu".
 
     Apple's GPU cannot take part in a process group, so it counts for one process alone.
@@ -53,13 +53,13 @@ def accelerator(trainer: Any, one_process: bool) -> str:
     if wanted in ("auto", "gpu"):
         if count_gpus():
             return "cuda"
-        if has_mps() and one_process:
+        if has_mps() and one_device:
             return "mps"
         return "cuda" if wanted == "gpu" else "cpu"
     return wanted
 
 
-def local_devices(trainer: Any, one_process: bool) -> int:
+def local_devices(trainer: Any, one_device: bool) -> int:
     """`trainer.devices` made definite: devices (and processes) on this node.
 
     ``auto`` is one for a strategy of one process, else every GPU; without a GPU, two CPU processes.
@@ -67,9 +67,9 @@ def local_devices(trainer: Any, one_process: bool) -> int:
     """
     devices = trainer.devices
     if devices in ("auto", -1, "-1"):
-        if one_process:
+        if one_device:
             return 1
-        return count_gpus() if accelerator(trainer, one_process) == "cuda" else 2
+        return count_gpus() if accelerator(trainer, one_device) == "cuda" else 2
     if isinstance(devices, int):
         return devices
     if isinstance(devices, str):

@@ -21,11 +21,11 @@ def build_trainer(cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback
     """
     callbacks = [*_instances(cfg.get("callbacks")), *extra_callbacks]
     loggers = _instances(cfg.get("logger"))
-    one_process = cfg.strategy.processes == "one"
+    one_device = cfg.strategy.processes == "one"
     arguments: dict[str, Any] = OmegaConf.to_container(cfg.trainer)  # type: ignore[assignment]
-    arguments["accelerator"] = machine.accelerator(cfg.trainer, one_process)
+    arguments["accelerator"] = machine.accelerator(cfg.trainer, one_device)
     if arguments["devices"] in ("auto", -1, "-1"):
-        arguments["devices"] = machine.local_devices(cfg.trainer, one_process)
+        arguments["devices"] = machine.local_devices(cfg.trainer, one_device)
     return Trainer(
         **arguments,
         strategy=_strategy(cfg.strategy),

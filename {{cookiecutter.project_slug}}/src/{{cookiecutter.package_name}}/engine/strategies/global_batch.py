@@ -17,8 +17,11 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader
+from torchmetrics import Metric
 
+from .clip import clip_by_global_norm
 from .loader import ShardedLoader, shard
 
 
@@ -31,22 +34,38 @@ class GlobalBatch(Strategy):
         samples_seen: Training samples processed by all ranks in this process's life. Callbacks may
             read it.
         resume_position: Where in an epoch a resumed run goes on (`GlobalBatchSampler.state_dict`).
+        samples_group: The ranks that hold the same parameters and see different samples; None
+            stands for all ranks.
+        parts_group: The ranks that hold different parts of one network; None if each holds all.
     """
 
     data_parallel_rank: int = 0
     data_parallel_size: int = 1
     samples_seen: int = 0
     resume_position: dict[str, int] | None = None
+    samples_group: dist.ProcessGroup | None = None
+    parts_group: dist.ProcessGroup | None = None
     _weight: float = 1.0
 
     def setup(self, trainer: Trainer) -> None:
-        """Make every logged value that of all ranks, whether or not the task asks for it."""
+        """Set the strategy up. Lightning calls this before a fit, a test, ..."""
         super().setup(trainer)
-        module = self.lightning_module
-        assert module is not None
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Make logged values, metrics and clipping those of all ranks, whatever the task asks."""
+        module = self._connected_module
         if not isinstance(module.log, partial):
             module.log = partial(module.log, sync_dist=True)  # type: ignore[method-assign]
             module.log_dict = partial(module.log_dict, sync_dist=True)  # type: ignore[method-assign]
+        for metric in module.modules():
+            if isinstance(metric, Metric) and metric.process_group is None:
+                metric.process_group = self.samples_group
+        self.precision_plugin.clip_grad_by_norm = self._clip_by_norm  # type: ignore[method-assign]
+
+    def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
+        parameters = self.precision_plugin.main_params(optimizer)
+        clip_by_global_norm(parameters, clip_val, self.parts_group)
 
     def process_dataloader(self, dataloader: object) -> object:
         """Give this rank its share. Lightning calls this for every loader."""
@@ -88,11 +107,12 @@ class GlobalBatch(Strategy):
         return output if weight == 1.0 else _scaled(output, weight)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """All-reduce; a mean during a training step counts by sample.
+        """All-reduce over the ranks that see different samples.
 
-        In floating point, because Lightning's own mean divides integers without remainder on gloo
-        (its batch-size counter is one).
+        A mean during a training step counts by sample, and in floating point: Lightning's own
+        divides integers without remainder on gloo (its batch-size counter is one).
         """
+        group = group or self.samples_group
         if reduce_op not in ("mean", "avg") or not isinstance(tensor, Tensor):
             return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]
         if not (dist.is_available() and dist.is_initialized()):
@@ -101,6 +121,14 @@ class GlobalBatch(Strategy):
         total = total * self._weight
         dist.all_reduce(total, op=dist.ReduceOp.SUM, group=group)
         return total / dist.get_world_size(group)
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Whether all ranks, or any of them, say yes: all of the world, whoever sees what."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return decision
+        votes = torch.tensor(int(decision), device=self.root_device)
+        dist.all_reduce(votes)
+        return bool(votes == dist.get_world_size()) if all else bool(votes)
 
     @property
     def _connected_module(self) -> LightningModule:

@@ -1,0 +1,40 @@
+"""The ordered layers of a network: where it may be cut.
+
+A task says what they are by one nn.Sequential, or by a method ``layers()`` that returns them.
+"""
+
+from lightning.pytorch import LightningModule
+from torch import nn
+
+
+def find_layers(module: LightningModule) -> dict[str, nn.Module] | None:
+    """The layers whose composition is ``module.forward``, in order, by their dotted names.
+
+    They are what ``module.layers()`` returns where there is such a method, else the elements of the
+    one nn.Sequential that holds all of the module's parameters. An nn.Sequential within is opened.
+
+    Returns:
+        None if the module says nothing of an order.
+    """
+    layers = getattr(module, "layers", None)
+    if isinstance(layers, nn.Sequential | nn.ModuleList):
+        sequence: list[nn.Module] = list(layers)
+    elif callable(layers):
+        sequence = list(layers())
+    else:
+        parents = [
+            child for child in module.children() if next(child.parameters(), None) is not None
+        ]
+        if len(parents) != 1 or type(parents[0]) is not nn.Sequential:
+            return None
+        sequence = [parents[0]]
+    names = {layer: name for name, layer in module.named_modules()}
+    return {names[layer]: layer for layer in _opened(sequence)}
+
+
+def _opened(sequence: list[nn.Module]) -> list[nn.Module]:
+    """Each nn.Sequential replaced by its elements."""
+    opened: list[nn.Module] = []
+    for layer in sequence:
+        opened += _opened(list(layer)) if type(layer) is nn.Sequential else [layer]
+    return opened
