@@ -42,7 +42,7 @@ CHANGES = {
 AT_THE_TOP = {
     *(".editorconfig", ".github", ".gitignore", ".gitlab-ci.yml", ".pre-commit-config.yaml"),
     *("LICENSE", "Makefile", "README.md", "configs", "constraints.txt", "evaluate.py"),
-    *("predict.py", "pyproject.toml", "src", "tests", "train.py"),
+    *("docs", "predict.py", "pyproject.toml", "src", "tests", "train.py"),
 }
 
 

@@ -55,7 +55,7 @@ CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "optimizer": dict.fromkeys(("adam", "adamw", "rmsprop", "sgd"), ()),
     "paths": {"default": ()},
     "scheduler": dict.fromkeys(("cosine", "none", "one_cycle", "plateau", "step"), ()),
-    "strategy": dict.fromkeys(("ddp", "single"), ()),
+    "strategy": dict.fromkeys(("ddp", "dp", "fsdp", "pipeline", "single"), ()),
     "task": {"classification": ()},
     "trainer": {"default": (), "evaluate": ()},
 }

@@ -14,19 +14,30 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class FailOnRank(Callback):
-    """Breaks one rank in its third step."""
+    """Breaks one rank in its third training step, or in the second batch of validation."""
 
-    def __init__(self, rank: int, how: str = "raise") -> None:
+    def __init__(self, rank: int, how: str = "raise", when: str = "train") -> None:
         self.rank = rank
         self.how = how
+        self.when = when
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, *rest: object
     ) -> None:
-        if trainer.global_rank == self.rank and trainer.global_step == 3:
+        if self.when == "train" and trainer.global_step == 3:
+            self.fail(trainer)
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, i: int
+    ) -> None:
+        if self.when == "validation" and i == 1:
+            self.fail(trainer)
+
+    def fail(self, trainer: Trainer) -> None:
+        if trainer.global_rank == self.rank:
             if self.how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            raise ArithmeticError("the third step failed")
+            raise ArithmeticError(f"{self.when} failed")
 
 
 def ranks() -> list[str]:
@@ -44,41 +55,55 @@ def ranks() -> list[str]:
 def broken(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
-    def run(strategy: str, rank: int, how: str = "raise") -> Outcome:
+    def run(strategy: str, rank: int, how: str = "raise", when: str = "train") -> Outcome:
         return cli(
             "train.py", *TINY, f"strategy={strategy}",
-            "+callbacks.fail._target_=test_failures.FailOnRank",
+            "+callbacks.fail._target_=test_failures.FailOnRank", f"+callbacks.fail.when={when}",
             f"+callbacks.fail.rank={rank}", f"+callbacks.fail.how={how}",
         )  # fmt: skip
 
     return run
 
 
-@pytest.mark.parametrize(("strategy", "rank"), [("single", 0), ("ddp", 0), ("ddp", 1)])
-def test_an_exception_is_shown_once(broken: Cli, strategy: str, rank: int) -> None:
-    outcome = broken(strategy, rank)
+@pytest.mark.parametrize("when", ["train", "validation"])
+@pytest.mark.parametrize(
+    ("strategy", "rank"),
+    [
+        ("single", 0),
+        ("dp", 0),
+        ("ddp", 0),
+        ("ddp", 1),
+        ("fsdp", 1),
+        ("pipeline", 0),
+        ("pipeline", 1),
+    ],
+)
+def test_an_exception_is_shown_once(broken: Cli, strategy: str, rank: int, when: str) -> None:
+    outcome = broken(strategy, rank, when=when)
     assert outcome.status == 1
-    assert outcome.err.count("ArithmeticError: the third step failed") == 1
-    assert "on_train_batch_end" in outcome.err
-    if strategy == "ddp":
+    assert outcome.err.count(f"ArithmeticError: {when} failed") == 1
+    assert f"on_{when}_batch_end" in outcome.err
+    if strategy not in ("single", "dp"):
         assert f"rank {rank} failed" in outcome.err
     log = (outcome.run / f"logs/rank_{rank}.log").read_text()
-    assert "ArithmeticError: the third step failed" in log
+    assert f"ArithmeticError: {when} failed" in log
     assert outcome.metrics == {"status": "failed"}
     assert ranks() == []
 
 
-def test_a_killed_rank_ends_the_others(broken: Cli) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "pipeline"])
+def test_a_killed_rank_ends_the_others(broken: Cli, strategy: str, rank: int) -> None:
     started = time.monotonic()
-    outcome = broken("ddp", 1, "kill")
+    outcome = broken(strategy, rank, "kill")
     assert outcome.status == 1
-    assert "rank 1 was ended by signal SIGKILL" in outcome.err
+    assert f"rank {rank} was ended by signal SIGKILL" in outcome.err
     assert time.monotonic() - started < 60
     assert ranks() == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["single", "ddp"])
+@pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp", "pipeline"])
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=lambda sent: sent.name)
 def test_a_signal_ends_everything(tmp_path: Path, strategy: str, sent: signal.Signals) -> None:
     """Ctrl-C goes to the whole process group, as from a terminal; SIGTERM to the command alone."""

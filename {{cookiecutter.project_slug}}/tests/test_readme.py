@@ -1,5 +1,6 @@
 """Every command of the README runs, with small data and few steps."""
 
+import math
 import re
 import shlex
 from pathlib import Path
@@ -21,7 +22,7 @@ FEW_STEPS = (
     "trainer.limit_train_batches=2",
     "trainer.limit_val_batches=1",
     "trainer.limit_test_batches=1",
-    "data.batch_size=2",
+    "data.batch_size=4",
 )
 ALSO = {"data=mnist": "data.val_size=10", "experiment=lenet_mnist": "data.val_size=10"}
 
@@ -63,7 +64,8 @@ def test_command_runs(cli: Cli, checkpoint: str, command: str) -> None:
     outcome = cli(script, *arguments)
     assert outcome.status == 0, outcome.err
     shows = {"--help", "--cfg"} & set(arguments)
-    expected = 4 if "-m" in arguments else 0 if shows else 1
+    jobs = math.prod(word.count(",") + 1 for word in arguments if "[" not in word)
+    expected = jobs if "-m" in arguments else 0 if shows else 1
     finished = [run for run in outcome.runs if "finished" in (run / "metrics.json").read_text()]
     assert len(finished) == expected
 

@@ -84,7 +84,8 @@ class Classification(LightningModule):
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Probabilities (N, num_classes)."""
-        return self.forward(batch[0]).softmax(dim=-1)
+        probabilities: Tensor = self(batch[0]).softmax(dim=-1)
+        return probabilities
 
     def configure_optimizers(self) -> Any:
         """The optimizer, and the scheduler if there is one."""

@@ -1,10 +1,11 @@
 """What one process of a training run does, from top to bottom."""
 
 import time
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import instantiate
+from hydra.utils import get_class, instantiate
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
@@ -75,13 +76,20 @@ def task_metrics(trainer: Trainer) -> dict[str, float]:
 
 
 def build_task(cfg: DictConfig) -> LightningModule:
-    """The LightningModule that a training configuration describes, with fresh weights."""
-    network = instantiate(cfg.model)
-    instantiate(cfg.init)(network)
-    task: LightningModule = instantiate(
-        cfg.task,
-        network=network,
-        optimizer=instantiate(cfg.optimizer),
-        scheduler=instantiate(cfg.scheduler),
-    )
+    """The LightningModule that a training configuration describes, with fresh weights.
+
+    It is given those of `network`, `optimizer` and `scheduler` that its ``__init__`` takes.
+    """
+    arguments = signature(get_class(cfg.task._target_)).parameters.values()
+    takes = {argument.name for argument in arguments}
+    if any(argument.kind == Parameter.VAR_KEYWORD for argument in arguments):
+        takes = {"network", "optimizer", "scheduler"}
+    parts: dict[str, Any] = {}
+    if "network" in takes:
+        parts["network"] = instantiate(cfg.model)
+        instantiate(cfg.init)(parts["network"])
+    for name in ("optimizer", "scheduler"):
+        if name in takes:
+            parts[name] = instantiate(cfg[name])
+    task: LightningModule = instantiate(cfg.task, **parts)
     return task

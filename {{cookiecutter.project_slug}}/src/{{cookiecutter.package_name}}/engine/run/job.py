@@ -8,9 +8,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from ...errors import stop, user_error_behind
-from . import launch, machine, record
-from .legality import check
+from ...errors import REFUSED, UserError, user_error_behind
+from . import launch, machine, meeting, record
+from .legality import check, refuse_sweep
 
 
 def run(job: str, config: DictConfig) -> float | None:
@@ -25,34 +25,47 @@ def run(job: str, config: DictConfig) -> float | None:
     """
     hydra = HydraConfig.get()
     if hydra.mode == RunMode.MULTIRUN:
+        refuse_sweep(config)
         check(config, str(hydra.job.config_name), list(hydra.overrides.task))
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     processes = _processes(config)
-    if processes > 1:
+    if processes > 1 or (meeting.current is not None and machine.ranks_around() is None):
         launch.warm_up()
 
     run_dir = Path(hydra.runtime.output_dir)
-    record.start(run_dir, plain)
+    if meeting.writes_record():
+        record.start(run_dir, plain)
     try:
         metrics = launch.launch(job, plain, run_dir, processes)
     except BaseException as error:
-        if refusal := user_error_behind(error):
-            record.refused(run_dir, keep=hydra.mode == RunMode.MULTIRUN)
-            if hydra.mode == RunMode.RUN:
-                stop(refusal)
+        refusal = user_error_behind(error)
+        speaks = meeting.speaks()
+        # Ranks that torchrun started end one by one, and the first to do so knows why.
+        if speaks if machine.ranks_around() else meeting.writes_record():
+            if refusal:
+                record.refused(run_dir, keep=hydra.mode == RunMode.MULTIRUN)
+            else:
+                record.unfinished(run_dir, interrupted=getattr(error, "status", 1) > 128)
+        if hydra.mode == RunMode.RUN:
+            _end(refusal or error, speaks)
+        if refusal:
             raise refusal from None
-        record.unfinished(run_dir, interrupted=getattr(error, "status", 1) > 128)
-        if isinstance(error, launch.RankFailed) and hydra.mode == RunMode.RUN:
-            # Hydra would put a line of its own before what is to be read.
-            print(error, file=sys.stderr)
-            sys.exit(error.status)
         raise
     return metrics.get(str(plain.get("monitor")))
 
 
+def _end(error: BaseException, speaks: bool) -> None:
+    """End the command with the one thing to read; Hydra would put a line of its own before it."""
+    if not isinstance(error, UserError | launch.RankFailed):
+        return
+    if speaks:
+        print(f"error: {error}" if isinstance(error, UserError) else error, file=sys.stderr)
+    sys.exit(REFUSED if isinstance(error, UserError) else error.status)
+
+
 def _processes(config: DictConfig) -> int:
-    """Ranks that this node needs."""
-    if "strategy" not in config:
+    """Ranks that this process has to start on this node; 1 stands for itself."""
+    if "strategy" not in config or machine.ranks_around() is not None:
         return 1
     if config.strategy.processes != "one per device":
         return 1

@@ -5,10 +5,11 @@ Combinations of keys that cannot work are a table in `rules.py`; values on their
 """
 
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -18,9 +19,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ...errors import UserError, stop, user_error_behind
-from .rules import RULES, Plan
+from ...errors import REFUSED, UserError, stop, user_error_behind
+from . import machine, meeting
+from .rules import RULES, Plan, pipeline_refusal
 from .values import check_values, dotted
+
+SECONDS_TO_LET_ANOTHER_SPEAK = 5
 
 # Keys that name what must be there already, and what to give instead.
 ON_DISK = {
@@ -55,6 +59,13 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> None:
             for rule in RULES:
                 if rule.broken(plan):
                     raise UserError(rule.says.format(**vars(plan)))
+            if refusal := pipeline_refusal(plan):
+                raise UserError(refusal)
+        elif (ranks := machine.ranks_around()) and ranks.world_size > 1:
+            raise UserError(
+                f"{config_name}.py: is one process, but {ranks.starter} has started "
+                f"{ranks.world_size}; type the command once without {ranks.starter}"
+            )
     except OmegaConfBaseException as error:
         line = " ".join(str(error).split())
         raise user_error_behind(error) or UserError(line) from None
@@ -80,11 +91,31 @@ def _defaults(config_name: str, overrides: list[str]) -> DictConfig:
     return config
 
 
+def refuse_sweep(config: DictConfig) -> None:
+    """Refuse a sweep of which every job would have to find its processes elsewhere.
+
+    Raises:
+        UserError: With the one line to show.
+    """
+    ranks = machine.ranks_around()
+    if ranks is not None and ranks.world_size > 1:
+        raise UserError(
+            f"-m: {ranks.starter} has started {ranks.world_size} ranks, but a sweep starts those "
+            f"of each job by itself; type the command once without {ranks.starter}"
+        )
+    nodes = OmegaConf.select(config, "trainer.num_nodes")
+    if isinstance(nodes, int) and nodes > 1:
+        raise UserError(
+            f"trainer.num_nodes={nodes}: a sweep (-m) is on one node; use trainer.num_nodes=1, or "
+            "one command a run"
+        )
+
+
 class RefuseBeforeRun:
     """Hydra callback: checks a single run before Hydra makes its output directory.
 
     In a sweep each job checks itself, so that one that is refused does not keep the others from
-    running.
+    running. A run of several nodes settles on one directory here.
     """
 
     def on_run_start(self, config: DictConfig, config_name: str, **kwargs: Any) -> None:
@@ -95,15 +126,34 @@ class RefuseBeforeRun:
         job.pop("hydra")
         try:
             check(job, config_name, list(config.hydra.overrides.task))
+            meeting.settle(config)
         # Hydra turns an Exception of a callback into a warning; SystemExit ends the command.
         except UserError as error:
-            stop(error)
+            _stop_once(error)
         except Exception:
             traceback.print_exc()
             sys.exit(1)
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Hydra has read the command line of a sweep and made nothing yet."""
+        meeting.current = None
+        try:
+            refuse_sweep(config)
+        except UserError as error:
+            _stop_once(error)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         """Hydra calls every hook of a callback; the others do nothing here."""
         if not name.startswith("on_"):
             raise AttributeError(name)
         return lambda **kwargs: None
+
+
+def _stop_once(error: UserError) -> NoReturn:
+    """Show a refusal once a node: all ranks that torchrun or srun started come to the same."""
+    ranks = machine.ranks_around()
+    if ranks is None or ranks.local_rank == 0:
+        stop(error)
+    # torchrun ends the others as soon as one has ended.
+    time.sleep(SECONDS_TO_LET_ANOTHER_SPEAK)
+    sys.exit(REFUSED)

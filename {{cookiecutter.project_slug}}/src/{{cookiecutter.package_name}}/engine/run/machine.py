@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 # Test machines are small: allow some more processes than cores, but not by mistake.
 MOST_PROCESSES_ON_A_SMALL_CPU = 8
@@ -62,13 +62,16 @@ def accelerator(trainer: Any, one_device: bool) -> str:
 def local_devices(trainer: Any, one_device: bool) -> int:
     """`trainer.devices` made definite: devices (and processes) on this node.
 
-    ``auto`` is one for a strategy of one process, else every GPU; without a GPU, two CPU processes.
+    ``auto`` is one for a strategy of one process, else the ranks that torchrun or srun started
+    here, or every GPU; without a GPU, two CPU processes.
     0 stands for a value that is none of auto, a number and a list of GPU numbers.
     """
     devices = trainer.devices
     if devices in ("auto", -1, "-1"):
         if one_device:
             return 1
+        if ranks := ranks_around():
+            return ranks.on_this_node
         return count_gpus() if accelerator(trainer, one_device) == "cuda" else 2
     if isinstance(devices, int):
         return devices
@@ -89,9 +92,40 @@ def most_devices(kind: str) -> int:
     return max(MOST_PROCESSES_ON_A_SMALL_CPU, count_cores())
 
 
-def ranks_around() -> int:
-    """Ranks that torchrun or srun has started, of which this process is one; 1 if none has."""
+class Ranks(NamedTuple):
+    """What this process is told about itself by torchrun or srun, which started it."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    on_this_node: int
+    starter: str
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes they are on."""
+        return self.world_size // self.on_this_node
+
+
+def ranks_around() -> Ranks | None:
+    """The ranks of which this process is one; None if it was started by hand.
+
+    torchelastic's own workers are ranks as well. A pod of a Kubeflow PyTorchJob is none: it has
+    RANK but no LOCAL_RANK, and starts the ranks of its node by itself.
+    """
     environment = os.environ
     if "RANK" in environment and "LOCAL_RANK" in environment:
-        return int(environment.get("WORLD_SIZE", "1"))
-    return int(environment.get("SLURM_NTASKS", "1")) if "SLURM_PROCID" in environment else 1
+        world = int(environment.get("WORLD_SIZE", "1"))
+        here = int(environment.get("LOCAL_WORLD_SIZE", world))
+        return Ranks(
+            int(environment["RANK"]), int(environment["LOCAL_RANK"]), world, here, "torchrun"
+        )
+    # One task needs no others, and Slurm's interactive shells are one task of many.
+    world = int(environment.get("SLURM_NTASKS", "1"))
+    by_hand = environment.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    if "SLURM_PROCID" not in environment or world == 1 or by_hand:
+        return None
+    rank = int(environment["SLURM_PROCID"])
+    nodes = int(environment.get("SLURM_NNODES") or environment.get("SLURM_JOB_NUM_NODES") or "1")
+    here = int(environment.get("SLURM_NTASKS_PER_NODE") or world // nodes)
+    return Ranks(rank, int(environment.get("SLURM_LOCALID", rank % here)), world, here, "srun")

@@ -3,18 +3,21 @@
 import logging
 import os
 import re
+import signal
 import sys
 import time
+import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed import DistError
+from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousError
 
 from ...errors import UserError, user_error_behind
 from . import machine
@@ -33,21 +36,25 @@ EXPECTED_WARNINGS = (
 
 def main(job: str, config: dict[str, Any], run_dir: str) -> Metrics:
     """Entry point of a worker process that torchelastic started."""
-    rank = int(os.environ["RANK"])
-    torch.set_num_threads(max(1, machine.count_cores() // int(os.environ["LOCAL_WORLD_SIZE"])))
+    ranks = machine.ranks_around()
+    assert ranks is not None, "whoever starts a rank tells it which one it is"
+    rank = ranks.rank
+    torch.set_num_threads(max(1, machine.count_cores() // ranks.on_this_node))
     if rank == 0:
         logging.basicConfig(format="%(message)s")
         logging.getLogger().handlers[0].setLevel(logging.WARNING)
     else:
         _redirect_output(_log_file(Path(run_dir), rank))
+    # Imported before logging is set up: Lightning adds handlers of its own.
+    work: Callable[..., Metrics] = import_module(f"{__package__}.{job}").work
     with log_to_file(Path(run_dir), rank):
         try:
-            metrics: Metrics = import_module(f"{__package__}.{job}").work(config, Path(run_dir))
+            metrics = work(config, Path(run_dir))
         except Exception as error:
             if refusal := user_error_behind(error):
                 # The parent recognises it by this class's name, not by that of a subclass.
                 raise UserError(str(refusal)) from None
-            if isinstance(error, DistError) or "gloo" in str(error):
+            if _lost_contact(f"{type(error).__name__}: {error}"):
                 # This rank lost contact, and is not the cause: let the agent see the other first.
                 time.sleep(SECONDS_TO_BLAME_ANOTHER)
             raise
@@ -83,8 +90,45 @@ def log_to_file(run_dir: Path, rank: int) -> Iterator[None]:
         handler.close()
 
 
-def failure(error: ChildFailedError, run_dir: Path) -> Exception:
-    """The exception to raise in the parent for the rank that failed first."""
+def started_elsewhere(job: str, config: dict[str, Any], run_dir: Path) -> Metrics:
+    """The part of a rank that torchrun or srun started: as `main`, but it tells its own failure.
+
+    Raises:
+        RankFailed: If the work failed; names the rank and holds its traceback.
+        UserError: If the work raised one.
+    """
+
+    def ended(number: int, _frame: object) -> None:
+        raise RankFailed(f"stopped by {signal.Signals(number).name}", 128 + number)
+
+    # torchrun ends the other ranks so; outside of fit, where Lightning listens itself.
+    signal.signal(signal.SIGTERM, ended)
+    sys.stderr.flush()
+    console = os.dup(2)
+    try:
+        return main(job, config, str(run_dir))
+    except (UserError, RankFailed):
+        raise
+    except Exception as error:
+        ranks = machine.ranks_around()
+        rank = ranks.rank if ranks else 0
+        trace = "".join(traceback.format_exception(error)).strip()
+        where = f"rank {rank} failed (its log: {_log_file(run_dir, rank)})"
+        raise RankFailed(f"{where}\n{trace}") from None
+    finally:
+        sys.stderr.flush()
+        os.dup2(console, 2)
+        os.close(console)
+
+
+def failure(
+    error: ChildFailedError | SignalException | RendezvousError, run_dir: Path
+) -> UserError | RankFailed:
+    """The exception to raise in the parent: for the rank that failed first, or what ended it."""
+    if isinstance(error, SignalException):
+        return RankFailed(f"stopped by {error.sigval.name}", 128 + error.sigval.value)
+    if isinstance(error, RendezvousError):
+        return RankFailed(f"the nodes did not meet again: {error!r}", lost_contact=True)
     rank, first = error.get_first_failure()
     message = first.error_file_data.get("message", "")
     details = message if isinstance(message, dict) else {}
@@ -94,7 +138,12 @@ def failure(error: ChildFailedError, run_dir: Path) -> Exception:
     trace = details.get("extraInfo", {}).get("py_callstack", "").strip()
     how = f"was ended by signal {first.signal_name()}" if first.exitcode < 0 else "failed"
     where = f"rank {rank} {how} (its log: {_log_file(run_dir, rank)})"
-    return RankFailed(f"{where}\n{trace}" if trace else where)
+    return RankFailed(f"{where}\n{trace}" if trace else where, lost_contact=_lost_contact(said))
+
+
+def _lost_contact(said: str) -> bool:
+    """Whether an error only says that another rank is gone: PyTorch's DistErrors, or gloo's."""
+    return re.match(r"Dist\w*Error: ", said) is not None or "gloo" in said
 
 
 def _log_file(run_dir: Path, rank: int) -> Path:

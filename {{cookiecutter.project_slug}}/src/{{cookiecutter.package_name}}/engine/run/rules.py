@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from . import machine
+from .addresses import is_host_and_port, rendezvous
 
 
 class Plan:
@@ -21,8 +22,17 @@ class Plan:
         self.accelerator = machine.accelerator(config.trainer, self.one_device)
         self.devices = machine.local_devices(config.trainer, self.one_device)
         self.num_nodes = int(config.trainer.num_nodes)
+        self.ranks = machine.ranks_around()
+        # What one node ignores may be left over in its environment.
+        self.rendezvous = rendezvous(config) if self.num_nodes > 1 and not self.ranks else None
         self.world_size = self.devices * self.num_nodes
         self.most_devices = machine.most_devices(self.accelerator)
+        self.replicas = int(config.strategy.get("replicas", 1))
+        self.batch_size = self.get("data.batch_size")
+        # How many parts a global batch is cut into.
+        self.shares = 1 if self.one_process else self.world_size
+        if self.strategy == "pipeline":
+            self.shares = self.replicas
 
     def get(self, key: str, default: Any = None) -> Any:
         """A key that may be absent."""
@@ -81,13 +91,39 @@ RULES: tuple[Rule, ...] = (
         "use trainer.num_nodes=1, or strategy=ddp",
     ),
     Rule(
-        lambda plan: plan.num_nodes > 1,
-        "trainer.num_nodes={num_nodes}: runs are on one node so far; use trainer.num_nodes=1",
+        lambda plan: plan.ranks is not None and plan.one_process and plan.ranks.world_size > 1,
+        "strategy={strategy}: is one process, but {ranks.starter} has started "
+        "{ranks.world_size}; type the command once without it, or use strategy=ddp",
     ),
     Rule(
-        lambda plan: machine.ranks_around() > 1,
-        "strategy={strategy}: torchrun or srun started several ranks, but a run starts its own; "
-        "type the command once, without them",
+        lambda plan: plan.ranks is not None and plan.config.launch.rendezvous is not None,
+        "launch.rendezvous={config.launch.rendezvous}: {ranks.starter} has started the ranks, "
+        "which meet by themselves; use launch.rendezvous=null",
+    ),
+    Rule(
+        lambda plan: plan.ranks is not None and plan.num_nodes != plan.ranks.nodes,
+        "trainer.num_nodes={num_nodes}: {ranks.starter} has started {ranks.world_size} ranks, "
+        "{ranks.on_this_node} of them here; use trainer.num_nodes={ranks.nodes}",
+    ),
+    Rule(
+        lambda plan: plan.ranks is not None and plan.devices != plan.ranks.on_this_node,
+        "trainer.devices={config.trainer.devices}: {ranks.starter} has started "
+        "{ranks.on_this_node} ranks on this node; use trainer.devices=auto",
+    ),
+    Rule(
+        lambda plan: plan.ranks is None and plan.num_nodes > 1 and plan.rendezvous is None,
+        "trainer.num_nodes={num_nodes}: the nodes need a place to meet; add "
+        "launch.rendezvous=HOST:PORT, where HOST is one of them, to the same command on every node",
+    ),
+    Rule(
+        lambda plan: plan.num_nodes == 1 and plan.config.launch.rendezvous is not None,
+        "launch.rendezvous={config.launch.rendezvous}: one node has nobody to meet; add "
+        "trainer.num_nodes=2, or use launch.rendezvous=null",
+    ),
+    Rule(
+        lambda plan: plan.rendezvous is not None and not is_host_and_port(plan.rendezvous),
+        "launch.rendezvous={rendezvous}: must be HOST:PORT with a port from 1 to 65535, such as "
+        "launch.rendezvous=10.0.0.1:29500",
     ),
     Rule(
         lambda plan: plan.devices > plan.most_devices,
@@ -95,9 +131,14 @@ RULES: tuple[Rule, ...] = (
         "trainer.accelerator={accelerator} on this machine; use trainer.devices={most_devices}",
     ),
     Rule(
-        lambda plan: (plan.get("data.batch_size") or plan.world_size) < plan.world_size,
-        "data.batch_size={config.data.batch_size}: is shared by {world_size} ranks, so it must be "
-        "at least that; use data.batch_size={world_size}, or fewer trainer.devices",
+        lambda plan: plan.world_size % plan.replicas != 0,
+        "strategy.replicas={replicas}: must divide the {world_size} ranks, such as "
+        "strategy.replicas=1",
+    ),
+    Rule(
+        lambda plan: plan.batch_size is not None and plan.batch_size < plan.shares,
+        "data.batch_size={batch_size}: is shared by {shares} ranks, so it must be at least that; "
+        "use data.batch_size={shares}, or fewer trainer.devices",
     ),
     Rule(
         lambda plan: (
@@ -131,3 +172,40 @@ RULES: tuple[Rule, ...] = (
 
 def _is_model(plan: Plan, name: str) -> bool:
     return str(plan.get("model._target_", "")).rsplit(".", 2)[-2:-1] == [name]
+
+
+def pipeline_refusal(plan: Plan) -> str | None:
+    """Why a schedule cannot run as asked; None if it can, and for other strategies."""
+    if plan.strategy != "pipeline":
+        return None
+    # Here, so that a project without the pipeline's folder runs.
+    from ..strategies.pipeline.limits import SCHEDULES, nearest, takes
+
+    strategy = plan.config.strategy
+    schedule, microbatches = strategy.schedule, strategy.microbatches
+    ranks = plan.world_size // plan.replicas
+    limits = SCHEDULES[schedule]
+    if limits.fixed and strategy.stages_per_rank not in ("auto", limits.stages_per_rank):
+        return (
+            f"strategy.stages_per_rank={strategy.stages_per_rank}: strategy.schedule={schedule} "
+            f"has {limits.stages_per_rank}; use strategy.stages_per_rank=auto, or "
+            "strategy.schedule=interleaved_1f1b"
+        )
+    share = (plan.batch_size or microbatches * plan.replicas) // plan.replicas
+    if microbatches > share:
+        return (
+            f"strategy.microbatches={microbatches}: a pipeline has {share} samples of a batch; "
+            f"use strategy.microbatches={nearest(schedule, share, ranks, share)}"
+        )
+    if not takes(schedule, microbatches, ranks):
+        wanted = nearest(schedule, microbatches, ranks, share)
+        return (
+            f"strategy.microbatches={microbatches}: strategy.schedule={schedule} on {ranks} ranks "
+            f"cannot take that; use strategy.microbatches={wanted}, or strategy.schedule=gpipe"
+        )
+    if isinstance(strategy.balance, str) and strategy.balance != "auto":
+        return (
+            f"strategy.balance={strategy.balance}: must be auto, or a list of the number of layers "
+            "of each stage, such as strategy.balance=[7,7]"
+        )
+    return None

@@ -76,10 +76,25 @@ RANGES: dict[str, Range] = {
     "trainer.check_val_every_n_epoch": Range(1, least=1, also=(None,)),
     "trainer.num_sanity_val_steps": Range(0, least=-1),
     "launch.max_restarts": Range(0, least=0),
+    "launch.timeout_seconds": Range(600, above=0, whole=False),
+    "strategy.microbatches": Range(4, least=1),
+    "strategy.replicas": Range(1, least=1),
+    "strategy.stages_per_rank": Range("auto", least=1, also=("auto",)),
+    "strategy.min_params": Range(1_000_000, least=1),
+    "strategy.timeout_seconds": Range(1800, above=0, whole=False),
 }
 
 CHOICES: dict[str, tuple[Any, ...]] = {
     "mode": ("min", "max"),
+    "strategy.communication_dtype": ("bf16", "fp16", None),
+    "strategy.schedule": (
+        "gpipe",
+        "1f1b",
+        "looped_bfs",
+        "interleaved_1f1b",
+        "interleaved_zero_bubble",
+        "zbv",
+    ),
     "trainer.accelerator": ("auto", "cpu", "gpu", "cuda", "mps"),
     "trainer.precision": PRECISIONS,
     "trainer.gradient_clip_algorithm": ("norm", "value"),

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities.types import STEP_OUTPUT
@@ -53,7 +54,11 @@ class GlobalBatch(Strategy):
         self.prepare()
 
     def prepare(self) -> None:
-        """Make logged values, metrics and clipping those of all ranks, whatever the task asks."""
+        """Make logged values, metrics and clipping those of all ranks, whatever the task asks.
+
+        And let random numbers start anew: what a strategy drew in its setup makes no difference.
+        """
+        reset_seed()
         module = self._connected_module
         if not isinstance(module.log, partial):
             module.log = partial(module.log, sync_dist=True)  # type: ignore[method-assign]
@@ -89,17 +94,42 @@ class GlobalBatch(Strategy):
                 self.resume_position = None
         return loader
 
-    def training_step(self, *args: Any, **kwargs: Any) -> STEP_OUTPUT:
+    def task_step(self, name: str, *args: Any) -> Any:
+        """Run a step of the task. A strategy that redirects `forward` for its length does it here.
+
+        Args:
+            name: "training_step", "validation_step", "test_step" or "predict_step".
+            args: The batch and what else Lightning passes on.
+        """
+        return getattr(super(), name)(*args)
+
+    def validation_step(self, *args: Any) -> STEP_OUTPUT:
+        """Run the task's own step."""
+        output: STEP_OUTPUT = self.task_step("validation_step", *args)
+        return output
+
+    def test_step(self, *args: Any) -> STEP_OUTPUT:
+        """Run the task's own step."""
+        output: STEP_OUTPUT = self.task_step("test_step", *args)
+        return output
+
+    def predict_step(self, *args: Any) -> Any:
+        """Run the task's own step."""
+        return self.task_step("predict_step", *args)
+
+    def training_step(self, *args: Any) -> STEP_OUTPUT:
         """Run the task's own step and weigh its loss by this rank's share of the global batch."""
         trainer = self._connected_module.trainer
         loader = trainer.train_dataloader
+        output: STEP_OUTPUT
         if not isinstance(loader, ShardedLoader):
-            return super().training_step(*args, **kwargs)
+            output = self.task_step("training_step", *args)
+            return output
         sampler = loader.batch_sampler
         share = sampler.share(trainer.fit_loop.batch_idx)
         self._weight = share.size * sampler.num_replicas / share.total
         try:
-            output = super().training_step(*args, **kwargs)
+            output = self.task_step("training_step", *args)
         finally:
             weight, self._weight = self._weight, 1.0
         sampler.consumed += share.total

@@ -1,0 +1,100 @@
+"""What each rank must hold: bytes of parameters, gradients and optimizer state.
+
+Trains a transformer for two steps under each strategy on two ranks and counts, on every rank, the
+bytes of what belongs to the network, against the ideal: a half of what `single` holds. A rank under
+`fsdp` may hold the largest unit besides (it is gathered to compute); one under `pipeline` cannot be
+below the largest stage.
+
+    python benchmarks/memory.py
+
+Exit status 1 if fsdp is above 1.15 of the ideal plus the largest unit, or pipeline above 1.15 of
+the largest stage.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from baked import folder_for_runs, train
+from lightning.pytorch import Callback
+
+RANKS = 2
+# Weights, gradients and AdamW's two moments.
+COPIES = 4
+TASK = (
+    "model._target_=sequences.transformer",
+    "+model.width=128",
+    "+model.depth=8",
+    "data._target_=sequences.Sequences",
+    "data.batch_size=32",
+    "trainer.max_epochs=1",
+    "trainer.limit_train_batches=2",
+    "trainer.limit_val_batches=1",
+    "test=false",
+    "callbacks=[]",
+    "logger=csv",
+    "+callbacks.count._target_=memory.Count",
+)
+STRATEGIES = {
+    "single": ("strategy=single",),
+    "ddp": ("strategy=ddp", f"trainer.devices={RANKS}"),
+    "fsdp": ("strategy=fsdp", f"trainer.devices={RANKS}"),
+    "pipeline": ("strategy=pipeline", f"trainer.devices={RANKS}"),
+}
+
+
+class Count(Callback):
+    """Writes what this rank holds at the end of the second step."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
+        """Gradients are there until the next step clears them."""
+        if trainer.global_step < 2:
+            return
+        held = {"parameters": 0, "gradients": 0, "optimizer": 0}
+        for parameter in pl_module.parameters():
+            held["parameters"] += local_bytes(parameter)
+            held["gradients"] += local_bytes(parameter.grad)
+        for state in trainer.optimizers[0].state.values():
+            held["optimizer"] += sum(local_bytes(value) for value in state.values())
+        layers = [sum(p.numel() * 4 for p in layer.parameters()) for layer in pl_module.network]
+        path = Path(trainer.default_root_dir) / f"held_{trainer.global_rank}.json"
+        path.write_text(json.dumps({"held": held, "largest layer": max(layers)}))
+
+
+def local_bytes(value: Any) -> int:
+    """Bytes that a tensor, or its shard, takes on this rank."""
+    if value is None or not hasattr(value, "untyped_storage") or value.is_meta:
+        return 0
+    local = value.to_local() if hasattr(value, "to_local") else value
+    return int(local.numel() * local.element_size())
+
+
+def main() -> int:
+    """Count, print, and say whether the limits hold."""
+    found = {}
+    with folder_for_runs():
+        for name, strategy in STRATEGIES.items():
+            run = train(*TASK, *strategy)
+            ranks = [json.loads(path.read_text()) for path in sorted(run.glob("held_*.json"))]
+            found[name] = ranks
+    whole = sum(found["single"][0]["held"].values())
+    unit = found["single"][0]["largest layer"]
+    print(f"{'':10}{'parameters':>12}{'gradients':>12}{'optimizer':>12}  fullest rank / single")
+    for name, ranks in found.items():
+        fullest = max((rank["held"] for rank in ranks), key=lambda held: sum(held.values()))
+        megabytes = "".join(f"{value / 2**20:10.2f} M" for value in fullest.values())
+        print(f"{name:10}{megabytes}  {sum(fullest.values()) / whole:.3f}")
+    shards = max(sum(rank["held"].values()) for rank in found["fsdp"])
+    stages = [sum(rank["held"].values()) for rank in found["pipeline"]]
+    # The largest stage's share of the weights, four times: nothing else may be held.
+    largest = COPIES * max(rank["held"]["parameters"] for rank in found["pipeline"])
+    fsdp_limit = 1.15 * whole / RANKS + unit
+    print(f"fsdp: {shards / fsdp_limit:.3f} of 1.15 x the ideal half plus the largest unit")
+    print(f"pipeline: {max(stages) / largest:.3f} of the largest stage (limit 1.15)")
+    print(f"pipeline, both ranks together: {sum(stages) / whole:.3f} of single")
+    return 0 if shards <= fsdp_limit and max(stages) <= 1.15 * largest else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

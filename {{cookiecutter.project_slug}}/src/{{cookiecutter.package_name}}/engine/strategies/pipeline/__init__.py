@@ -1,0 +1,1 @@
+"""Pipeline parallelism: partition, schedule, forward-only passes, gradients, state, timeline."""

@@ -1,0 +1,70 @@
+"""What each schedule can take: plain numbers, so that a mistake is refused without torch.
+
+Sources: GPipe (Huang et al. 2019), 1F1B (Narayanan et al. 2019), breadth-first (Lamy-Poirier 2023),
+interleaved 1F1B (Narayanan et al. 2021), zero bubble and ZBV (Qi et al. 2024), as implemented in
+https://docs.pytorch.org/docs/stable/distributed.pipelining.html
+"""
+
+from typing import NamedTuple
+
+
+class Limits(NamedTuple):
+    """What a schedule can take."""
+
+    torch_class: str
+    """Its name in `torch.distributed.pipelining.schedules`."""
+    stages_per_rank: int
+    """How many a rank usually has."""
+    fixed: bool
+    """Whether it takes only that many."""
+    splits_backward: bool = False
+    """Whether gradients of inputs and of weights are computed apart."""
+
+
+SCHEDULES = {
+    "gpipe": Limits("ScheduleGPipe", 1, fixed=True),
+    "1f1b": Limits("Schedule1F1B", 1, fixed=True),
+    "looped_bfs": Limits("ScheduleLoopedBFS", 2, fixed=False),
+    "interleaved_1f1b": Limits("ScheduleInterleaved1F1B", 2, fixed=False),
+    "interleaved_zero_bubble": Limits(
+        "ScheduleInterleavedZeroBubble", 2, False, splits_backward=True
+    ),
+    "zbv": Limits("ScheduleZBVZeroBubble", 2, True, splits_backward=True),
+}
+
+
+def takes(schedule: str, microbatches: int, num_ranks: int) -> bool:
+    """Whether a schedule runs with this many micro-batches on this many ranks."""
+    if schedule == "1f1b":
+        return microbatches >= num_ranks
+    if schedule in ("interleaved_1f1b", "interleaved_zero_bubble"):
+        return microbatches % max(1, microbatches // num_ranks) == 0
+    return True
+
+
+def nearest(schedule: str, microbatches: int, num_ranks: int, most: int) -> int:
+    """The number of micro-batches nearest to a wanted one that a schedule runs with.
+
+    Args:
+        schedule: A key of `SCHEDULES`.
+        microbatches: The wanted number.
+        num_ranks: Ranks of the pipeline.
+        most: Samples that there are, if the schedule runs with so few.
+    """
+    candidates = range(1, max(most, num_ranks) + 1)
+    fitting = [number for number in candidates if takes(schedule, number, num_ranks)]
+    return min(fitting, key=lambda number: (abs(number - microbatches), -number))
+
+
+def split(schedule: str, microbatches: int, num_ranks: int, batch_size: int) -> tuple[str, int]:
+    """The schedule and the number of equal micro-batches for a batch of any size.
+
+    Equal, because a mean over micro-batches is the batch's only then. The number is the wanted one
+    where it divides the batch, else the nearest that does, up to twice as many; a batch for which
+    `1f1b` finds none goes through `gpipe`, which takes any.
+    """
+    divisors = [n for n in range(1, min(batch_size, 2 * microbatches) + 1) if batch_size % n == 0]
+    fitting = [number for number in divisors if takes(schedule, number, num_ranks)]
+    if not fitting:
+        return split("gpipe", microbatches, num_ranks, batch_size)
+    return schedule, min(fitting, key=lambda number: (abs(number - microbatches), -number))

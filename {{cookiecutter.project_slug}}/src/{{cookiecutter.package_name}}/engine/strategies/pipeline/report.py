@@ -1,0 +1,82 @@
+"""What is said about a partition before training starts: a table, and a picture of the schedule."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+from .partition import Partition
+from .placement import Placement
+from .timeline import bubble, draw, simulate
+
+
+def report(
+    trainer: Trainer, placement: Placement, schedule: Any, microbatches: int, batch_size: int
+) -> None:
+    """Print the partition and draw `pipeline.png` into the run directory, and to TensorBoard.
+
+    Args:
+        trainer: Its ``default_root_dir`` is the run directory.
+        placement: Which rank holds what.
+        schedule: PyTorch's schedule for a whole batch.
+        microbatches: How many it cuts the batch into.
+        batch_size: Samples that one pipeline gets.
+    """
+    partition = placement.partition
+    parameters = [sum(p.numel() for p in layer.parameters()) for layer in placement.layers.values()]
+    spans = simulate(schedule.pipeline_order, partition.costs)
+    name = trainer.strategy.schedule  # type: ignore[attr-defined]
+    console = Console()
+    console.print(partition_table(partition, list(placement.layers), parameters))
+    console.print(
+        f"imbalance {partition.imbalance:.2f} (largest stage / mean)\n"
+        f"{name}: {microbatches} micro-batches of {batch_size // microbatches}, "
+        f"predicted bubble {bubble(spans):.1%}",
+        highlight=False,
+    )
+    title = f"{name}, {microbatches} micro-batches"
+    picture = draw(spans, Path(trainer.default_root_dir) / "pipeline.png", title)
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            pixels = np.asarray(Image.open(picture).convert("RGB"))
+            logger.experiment.add_image("pipeline", pixels, dataformats="HWC")
+
+
+def partition_table(partition: Partition, names: Sequence[str], parameters: Sequence[int]) -> Table:
+    """One row a stage: its rank, layers, parameters and share of the cost.
+
+    Args:
+        partition: The stages.
+        names: Name of each layer.
+        parameters: Number of parameters of each layer.
+    """
+    table = Table(title="Pipeline", title_justify="left")
+    table.add_column("stage", justify="right")
+    table.add_column("rank", justify="right")
+    table.add_column("layers")
+    table.add_column("parameters", justify="right")
+    table.add_column("cost", justify="right")
+    names = _without_common_parent(names)
+    for stage, layers in enumerate(partition.ranges):
+        first, last = names[layers[0]], names[layers[-1]]
+        span = first if len(layers) == 1 else f"{first} … {last} ({len(layers)})"
+        count = sum(parameters[layer] for layer in layers)
+        share = partition.costs[stage] / sum(partition.costs)
+        table.add_row(str(stage), str(partition.owner[stage]), span, f"{count:,}", f"{share:.1%}")
+    return table
+
+
+def _without_common_parent(names: Sequence[str]) -> list[str]:
+    """Drop what all names begin with, as in ``network.c1`` and ``network.s2``."""
+    shortened = list(names)
+    while len({name.partition(".")[0] for name in shortened}) == 1 and all(
+        "." in name for name in shortened
+    ):
+        shortened = [name.partition(".")[2] for name in shortened]
+    return shortened

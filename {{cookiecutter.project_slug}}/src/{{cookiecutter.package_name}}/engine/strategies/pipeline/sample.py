@@ -1,0 +1,97 @@
+"""What a task gives to its network: taken from the first batch, before anything is partitioned."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from ....errors import UserError
+from ..loader import ShardedLoader
+
+
+class _Reached(BaseException):
+    """Ends a step as soon as it has called `forward`."""
+
+    def __init__(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        self.inputs = inputs
+        self.options = options
+
+
+@contextmanager
+def forward_replaced(module: LightningModule, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let another function stand for ``module.forward`` meanwhile."""
+    module.forward = forward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del module.forward
+
+
+def first_inputs(trainer: Trainer) -> tuple[Tensor, ...]:
+    """The tensors that the task's step passes to `forward` for the first batch, on the device.
+
+    Nothing is consumed: neither samples nor random numbers.
+
+    Raises:
+        UserError: If the step does not call `forward` with tensors.
+    """
+    module = trainer.lightning_module
+    name = STEPS[trainer.state.fn]  # type: ignore[index]
+    step = getattr(module, name)
+    parameters = signature(step).parameters
+    log, log_dict = module.log, module.log_dict
+    with torch.random.fork_rng():
+        batch = _first_batch(trainer)
+        options = {key: 0 for key in ("batch_idx", "dataloader_idx") if key in parameters}
+        module.log = module.log_dict = lambda *args, **kwargs: None  # type: ignore[assignment,method-assign]
+        try:
+            with forward_replaced(module, _reach), torch.no_grad():
+                step(batch, **options)
+        except _Reached as reached:
+            tensors = all(isinstance(value, Tensor) for value in reached.inputs)
+            if tensors and reached.inputs and not reached.options:
+                return tuple(value.detach() for value in reached.inputs)
+        finally:
+            module.log, module.log_dict = log, log_dict  # type: ignore[method-assign]
+    raise UserError(
+        f"strategy=pipeline: {type(module).__name__}.{name} must call self(inputs) with tensors by "
+        "position, and reach its network in no other way; change it, or use strategy=fsdp"
+    )
+
+
+STEPS = {
+    TrainerFn.FITTING: "training_step",
+    TrainerFn.VALIDATING: "validation_step",
+    TrainerFn.TESTING: "test_step",
+    TrainerFn.PREDICTING: "predict_step",
+}
+
+
+def _reach(*inputs: Any, **options: Any) -> None:
+    raise _Reached(inputs, options)
+
+
+def _first_batch(trainer: Trainer) -> Any:
+    loop: Any = {
+        TrainerFn.FITTING: trainer.fit_loop,
+        TrainerFn.VALIDATING: trainer.validate_loop,
+        TrainerFn.TESTING: trainer.test_loop,
+        TrainerFn.PREDICTING: trainer.predict_loop,
+    }[trainer.state.fn]  # type: ignore[index]
+    loop.setup_data()
+    assert loop._combined_loader is not None
+    loader = loop._combined_loader.flattened[0]
+    if isinstance(loader, ShardedLoader):
+        # Its own iterator might start workers, which fetch ahead.
+        first = [next(iter(loader.batch_sampler))]
+        loader = DataLoader(loader.dataset, batch_sampler=first, collate_fn=loader.collate_fn)
+    module = trainer.lightning_module
+    batch = trainer.precision_plugin.convert_input(next(iter(loader)))
+    batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
+    return trainer.strategy.batch_to_device(batch, dataloader_idx=0)

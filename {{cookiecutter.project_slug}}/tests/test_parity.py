@@ -1,0 +1,107 @@
+"""The promise: the loss curve does not tell which strategy made it, nor do the weights.
+
+`benchmarks/parity.py` of the template prints every cell of the table; here every strategy meets
+every setting once, several settings in a run.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Cli, Outcome, column, largest_difference
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+# 1,297 training samples: 25 batches of 50 and one of 47, which ranks and micro-batches share
+# unevenly.
+FIFTY_STEPS = ("data.batch_size=50", "trainer.max_epochs=2")
+
+TASKS = {
+    "lenet": ("model=lenet", "data.image_size=32"),
+    "transformer": ("model._target_=sequences.transformer", "data._target_=sequences.Sequences"),
+}
+
+STRATEGIES = {
+    "dp": ("strategy=dp", "trainer.devices=2"),
+    "dp of 3": ("strategy=dp", "trainer.devices=3"),
+    "ddp": ("strategy=ddp",),
+    "fsdp": ("strategy=fsdp",),
+    "gpipe": ("strategy=pipeline", "strategy.schedule=gpipe"),
+    "1f1b": ("strategy=pipeline", "strategy.schedule=1f1b"),
+    "looped_bfs": ("strategy=pipeline", "strategy.schedule=looped_bfs"),
+    "interleaved_1f1b": ("strategy=pipeline", "strategy.schedule=interleaved_1f1b"),
+    "interleaved_zero_bubble": ("strategy=pipeline", "strategy.schedule=interleaved_zero_bubble"),
+    "zbv": ("strategy=pipeline", "strategy.schedule=zbv"),
+    "2 pipelines of 2": ("strategy=pipeline", "strategy.replicas=2", "trainer.devices=4"),
+    "2 x 2 fsdp": ("strategy=fsdp", "strategy.replicas=2", "trainer.devices=4"),
+}
+
+SETTINGS = {
+    "sgd, validation in between, clip by value": (
+        "optimizer=sgd",
+        "optimizer.lr=0.05",
+        "optimizer.momentum=0",
+        "trainer.val_check_interval=10",
+        "trainer.gradient_clip_val=0.01",
+        "trainer.gradient_clip_algorithm=value",
+    ),
+    "adamw, accumulate, clip by norm, frozen layer": (
+        "trainer.accumulate_grad_batches=2",
+        "trainer.gradient_clip_val=0.3",
+        "+callbacks.freeze._target_=test_parity.Freeze",
+        "trainer.max_epochs=4",
+    ),
+}
+
+
+class Freeze(Callback):
+    """Freezes the first layer that has parameters."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        first = next(layer for layer in pl_module.network if list(layer.parameters()))  # type: ignore[union-attr]
+        first.requires_grad_(False)
+
+
+@pytest.fixture(autouse=True)
+def _this_folder_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+REFERENCES: dict[Any, Any] = {}
+
+
+def reference(train: Cli, *overrides: str) -> Outcome:
+    """A run under `single`, made once for all strategies."""
+    if overrides not in REFERENCES:
+        outcome = train(*overrides)
+        weights = torch.load(outcome.run / "checkpoints/last.ckpt", weights_only=True)
+        curves = {name: column(outcome.run, name) for name in LOGGED}
+        REFERENCES[overrides] = curves, weights["state_dict"]
+    found: Outcome = REFERENCES[overrides]
+    return found
+
+
+LOGGED = ("train/loss", "val/loss", "val/acc", "test/loss", "test/acc")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_curve_is_that_of_single(train: Cli, strategy: str, task: str, setting: str) -> None:
+    overrides = (*FIFTY_STEPS, *TASKS[task], *SETTINGS[setting])
+    curves, weights = reference(train, *overrides)
+    outcome = train(*overrides, *STRATEGIES[strategy])
+    assert len(curves["train/loss"]) == 52
+    for name in LOGGED:
+        difference = largest_difference(curves[name], column(outcome.run, name))
+        assert difference <= 1e-5, f"{name} differs by {difference:.1e}"
+    found = torch.load(outcome.run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    assert list(found) == list(weights)
+    assert distance(found, weights) <= 1e-4
+
+
+def distance(state: dict[str, Any], expected: dict[str, Any]) -> float:
+    """Norm of the difference over the norm: single weights may have no gradient but rounding."""
+    flat = [torch.cat([v.flatten().double() for v in part.values()]) for part in (state, expected)]
+    return float((flat[0] - flat[1]).norm() / flat[1].norm())

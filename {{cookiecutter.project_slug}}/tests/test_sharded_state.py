@@ -1,0 +1,44 @@
+"""What strategy=fsdp saves is whole: every strategy reads it, and it reads what they save."""
+
+import pytest
+import torch
+from conftest import Cli, column, largest_difference
+from torch import Tensor
+
+
+def test_a_checkpoint_is_that_of_single(train: Cli, cli: Cli) -> None:
+    runs = [train().run, train("strategy=fsdp").run]
+    single, fsdp = (torch.load(run / "checkpoints/last.ckpt", weights_only=True) for run in runs)
+    assert list(fsdp["state_dict"]) == list(single["state_dict"])
+    for name, weight in single["state_dict"].items():
+        assert type(fsdp["state_dict"][name]) is Tensor
+        torch.testing.assert_close(fsdp["state_dict"][name], weight, rtol=1e-5, atol=1e-6)
+    (mine,), (wanted,) = fsdp["optimizer_states"], single["optimizer_states"]
+    assert mine["param_groups"] == wanted["param_groups"]
+    torch.testing.assert_close(mine["state"], wanted["state"], rtol=1e-3, atol=1e-6)
+
+    command = ("evaluate.py", f"checkpoint={runs[1] / 'checkpoints/best.ckpt'}")
+    evaluated = cli(*command), cli(*command, "strategy=fsdp", "trainer.devices=3")
+    for name in ("test/loss", "test/acc"):
+        values = [outcome.metrics[name] for outcome in evaluated]
+        assert values[1] == pytest.approx(values[0], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    ["optimizer=adamw", pytest.param("optimizer=sgd optimizer.momentum=0", marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize("order", [("fsdp", "single"), ("single", "fsdp")])
+def test_a_run_goes_on_under_another_strategy(
+    train: Cli, optimizer: str, order: tuple[str, str]
+) -> None:
+    """In the middle of the second epoch."""
+    same = (*optimizer.split(), "scheduler=none")
+    whole = train(*same)
+    first = train(
+        *same, f"strategy={order[0]}", "trainer.max_steps=30", "trainer.max_epochs=-1",
+        "callbacks.checkpoint.every_n_train_steps=1", "callbacks.checkpoint.every_n_epochs=null",
+    )  # fmt: skip
+    rest = train(*same, f"strategy={order[1]}", f"resume={first.run / 'checkpoints/last.ckpt'}")
+    losses = column(first.run, "train/loss") + column(rest.run, "train/loss")
+    assert largest_difference(losses, column(whole.run, "train/loss")) <= 1e-5

@@ -1,0 +1,58 @@
+"""A checkpoint moves: saved in the middle of an epoch under A, gone on with under B.
+
+Every strategy and world size saves; every other one resumes; the continued curve is that of a run
+that was never interrupted.
+"""
+
+import pytest
+from conftest import Cli, column, largest_difference
+
+RUNS = {
+    f"{strategy}({size})": (f"strategy={strategy}", f"trainer.devices={size}")
+    for strategy in ("single", "dp", "ddp", "fsdp", "pipeline")
+    for size in (1, 2, 3)
+    if (strategy, size) not in {("single", 2), ("single", 3)}
+}
+# 21 batches an epoch, the last one of 17: the save is in the middle of the first.
+SAME = (
+    "callbacks=[checkpoint]",
+    "callbacks.checkpoint.every_n_train_steps=1",
+    "callbacks.checkpoint.every_n_epochs=null",
+    "callbacks.checkpoint.monitor=null",
+    "trainer.max_epochs=2",
+    "trainer.gradient_clip_val=1.0",
+    "scheduler=none",
+    "test=false",
+)
+SAVED_AFTER = 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("saver", RUNS)
+def test_every_strategy_goes_on_with_the_checkpoint(train: Cli, saver: str) -> None:
+    whole = column(train(*SAME, "strategy=single").run, "train/loss")
+    assert len(whole) == 42
+    saved = train(*SAME, *RUNS[saver], f"trainer.max_steps={SAVED_AFTER}").run
+    for resumer in resumers(saver):
+        rest = train(*SAME, *RUNS[resumer], f"resume={saved}/checkpoints/last.ckpt").run
+        curve = column(saved, "train/loss") + column(rest, "train/loss")
+        difference = largest_difference(whole, curve)
+        assert difference <= 1e-5, f"{saver} to {resumer}: {difference:.1e}"
+
+
+def resumers(saver: str) -> list[str]:
+    """Every strategy once, at world sizes that change from saver to saver."""
+    names = list(RUNS)
+    turn = names.index(saver)
+    chosen = []
+    for strategy in ("single", "dp", "ddp", "fsdp", "pipeline"):
+        sizes = [name for name in names if name.startswith(f"{strategy}(")]
+        chosen.append(sizes[turn % len(sizes)])
+    return chosen
+
+
+def test_all_pairs_of_strategies_are_there() -> None:
+    pairs = {(a.partition("(")[0], b.partition("(")[0]) for a in RUNS for b in resumers(a)}
+    assert len(pairs) == 25
+    sizes = {(a.partition("(")[2], b.partition("(")[2]) for a in RUNS for b in resumers(a)}
+    assert len(sizes) == 9
