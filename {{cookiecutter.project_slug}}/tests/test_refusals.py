@@ -33,6 +33,7 @@ MISTAKES = {
     "trainer.profiler=cprofile": (2, ["trainer.profiler=cprofile", "simple, advanced"]),
     "data.class_names=[a,b]": (2, ["data.class_names", "labels go up to 9"]),
     "trainer.num_nodes=2": (2, ["trainer.num_nodes=2", "strategy=ddp"]),
+    "trainer.num_nodes=2 strategy=dp": (2, ["trainer.num_nodes=2", "one process", "strategy=ddp"]),
     "trainer.num_nodes=2 strategy=ddp": (2, ["trainer.num_nodes=2", "launch.rendezvous=HOST:PORT"]),
     "trainer.num_nodes=2 strategy=ddp launch.rendezvous=host": (
         2,

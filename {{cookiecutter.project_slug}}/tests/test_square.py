@@ -13,8 +13,10 @@ RUNS = {
     for size in (1, 2, 3)
     if (strategy, size) not in {("single", 2), ("single", 3)}
 }
-# 21 batches an epoch, the last one of 17: the save is in the middle of the first.
+# 21 batches an epoch, the last one of 17: the save is in the middle of the first. In float64, so
+# that rounding, which AdamW makes large where a gradient is almost zero, does not hide an error.
 SAME = (
+    "trainer.precision=64-true",
     "callbacks=[checkpoint]",
     "callbacks.checkpoint.every_n_train_steps=1",
     "callbacks.checkpoint.every_n_epochs=null",
@@ -25,19 +27,21 @@ SAME = (
     "test=false",
 )
 SAVED_AFTER = 9
+WHOLE: list[float] = []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("saver", RUNS)
 def test_every_strategy_goes_on_with_the_checkpoint(train: Cli, saver: str) -> None:
-    whole = column(train(*SAME, "strategy=single").run, "train/loss")
-    assert len(whole) == 42
+    if not WHOLE:
+        WHOLE.extend(column(train(*SAME, "strategy=single").run, "train/loss"))
+    assert len(WHOLE) == 42
     saved = train(*SAME, *RUNS[saver], f"trainer.max_steps={SAVED_AFTER}").run
     for resumer in resumers(saver):
         rest = train(*SAME, *RUNS[resumer], f"resume={saved}/checkpoints/last.ckpt").run
         curve = column(saved, "train/loss") + column(rest, "train/loss")
-        difference = largest_difference(whole, curve)
-        assert difference <= 1e-5, f"{saver} to {resumer}: {difference:.1e}"
+        difference = largest_difference(WHOLE, curve)
+        assert difference <= 1e-6, f"{saver} to {resumer}: {difference:.1e}"
 
 
 def resumers(saver: str) -> list[str]:
@@ -45,9 +49,9 @@ def resumers(saver: str) -> list[str]:
     names = list(RUNS)
     turn = names.index(saver)
     chosen = []
-    for strategy in ("single", "dp", "ddp", "fsdp", "pipeline"):
+    for shift, strategy in enumerate(("single", "dp", "ddp", "fsdp", "pipeline")):
         sizes = [name for name in names if name.startswith(f"{strategy}(")]
-        chosen.append(sizes[turn % len(sizes)])
+        chosen.append(sizes[(turn + shift) % len(sizes)])
     return chosen
 
 

@@ -11,8 +11,7 @@ Slower than `ddp`: the network is copied to every GPU in every step. Source:
 https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from torch.nn.parallel import parallel_apply, replicate
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from ...errors import UserError
+from .redirect import forward_replaced
 from .single import Single
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -35,7 +35,7 @@ class DP(Single):
     def task_step(self, name: str, *args: Any) -> Any:
         """Run a step of the task with `forward` split over the devices."""
         module = self._connected_module
-        with _replaced_forward(module, self._split_forward(module)):
+        with forward_replaced(module, self._split_forward(module)):
             return super().task_step(name, *args)
 
     def _split_forward(self, module: LightningModule) -> Callable[..., Any]:
@@ -122,12 +122,3 @@ def _on_replicas(
     return parallel_apply(
         callers, [args for args, _ in moved], [kwargs for _, kwargs in moved], devices
     )
-
-
-@contextmanager
-def _replaced_forward(module: LightningModule, forward: Callable[..., Any]) -> Iterator[None]:
-    module.forward = forward  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        del module.forward

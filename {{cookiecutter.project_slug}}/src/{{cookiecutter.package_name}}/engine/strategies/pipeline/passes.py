@@ -88,7 +88,8 @@ class Passes:
         # Who looks at its value must wait for the device: once is enough.
         self._loss_is_known = True
         self._check_gradients()
-        loss = torch.zeros((), device=self.device) if loss is None else loss.float()
+        unknown = torch.zeros((), dtype=torch.float32, device=self.device)
+        loss = unknown if loss is None else loss.float()
         dist.broadcast(loss, group=self.group, group_src=self.placement.last_rank)
         return outputs, loss
 

@@ -1,18 +1,17 @@
 """What a task gives to its network: taken from the first batch, before anything is partitioned."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ....errors import UserError
 from ..loader import ShardedLoader
+from ..redirect import forward_replaced
 
 
 class _Reached(BaseException):
@@ -21,16 +20,6 @@ class _Reached(BaseException):
     def __init__(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
         self.inputs = inputs
         self.options = options
-
-
-@contextmanager
-def forward_replaced(module: LightningModule, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let another function stand for ``module.forward`` meanwhile."""
-    module.forward = forward  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        del module.forward
 
 
 def first_inputs(trainer: Trainer) -> tuple[Tensor, ...]:

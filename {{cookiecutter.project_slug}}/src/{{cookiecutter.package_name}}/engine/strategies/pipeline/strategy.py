@@ -29,6 +29,7 @@ from torch.optim import Optimizer
 
 from ....errors import UserError
 from ..ranks import PartPerRank
+from ..redirect import forward_replaced
 from .contract import check_composition, check_loss, check_structure, split_batch
 from .gradients import agree_on_overflow, average
 from .limits import SCHEDULES
@@ -36,7 +37,7 @@ from .partition import Partition
 from .passes import Passes
 from .placement import Placement, move, stage_tensors
 from .report import report
-from .sample import first_inputs, forward_replaced
+from .sample import first_inputs
 from .shapes import LayerShapes
 from .state import (
     load_model_part,
