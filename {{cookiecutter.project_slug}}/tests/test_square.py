@@ -17,16 +17,19 @@ RUNS = {
 # that rounding, which AdamW makes large where a gradient is almost zero, does not hide an error.
 SAME = (
     "trainer.precision=64-true",
-    "callbacks=[checkpoint]",
-    "callbacks.checkpoint.every_n_train_steps=1",
-    "callbacks.checkpoint.every_n_epochs=null",
-    "callbacks.checkpoint.monitor=null",
+    "callbacks=[]",
     "trainer.max_epochs=2",
     "trainer.gradient_clip_val=1.0",
     "scheduler=none",
     "test=false",
 )
-SAVED_AFTER = 9
+SAVE = (
+    "callbacks=[checkpoint]",
+    "callbacks.checkpoint.every_n_train_steps=9",
+    "callbacks.checkpoint.every_n_epochs=null",
+    "callbacks.checkpoint.monitor=null",
+    "trainer.max_steps=9",
+)
 WHOLE: list[float] = []
 
 
@@ -36,7 +39,7 @@ def test_every_strategy_goes_on_with_the_checkpoint(train: Cli, saver: str) -> N
     if not WHOLE:
         WHOLE.extend(column(train(*SAME, "strategy=single").run, "train/loss"))
     assert len(WHOLE) == 42
-    saved = train(*SAME, *RUNS[saver], f"trainer.max_steps={SAVED_AFTER}").run
+    saved = train(*SAME, *RUNS[saver], *SAVE).run
     for resumer in resumers(saver):
         rest = train(*SAME, *RUNS[resumer], f"resume={saved}/checkpoints/last.ckpt").run
         curve = column(saved, "train/loss") + column(rest, "train/loss")
