@@ -103,7 +103,9 @@ def _largest(reference: Path, run: Path, name: str) -> float:
 def _weights(reference: Path, run: Path) -> float:
     expected, found = weights(reference), weights(run)
     assert list(expected) == list(found)
-    flat = [torch.cat([v.flatten().double() for v in state.values()]) for state in (expected, found)]
+    flat = [
+        torch.cat([v.flatten().double() for v in state.values()]) for state in (expected, found)
+    ]
     return float((flat[0] - flat[1]).norm() / flat[0].norm())
 
 

@@ -45,11 +45,11 @@ def test_a_first_hour(tmp_path: Path) -> None:
     cookiecutter = Path(sys.executable).with_name("cookiecutter")
     first = f"'{cookiecutter}' '{TEMPLATE}' --no-input --default-config"
     commands = re.sub(r"^(python train.py[^#\n]*)", r"\1 trainer.max_epochs=1 ", USE, flags=re.M)
-    assert commands.count("trainer.max_epochs=1") == 3
+    assert commands.count("trainer.max_epochs=1") == 4
     try:
         shown = bash(f"{first}\n{commands}", tmp_path)
     finally:
         shutil.rmtree(tmp_path / "my-project" / ".venv", ignore_errors=True)  # gigabytes
-    assert shown.count("Training finished") == 1 + 1 + 4
+    assert shown.count("Training finished") == 1 + 1 + 1 + 10
     runs = list((tmp_path / "my-project" / "runs").rglob("metrics.csv"))
-    assert len(runs) == 1 + 1 + 4
+    assert len(runs) == 1 + 1 + 1 + 10

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from {{ cookiecutter.package_name }}.engine.strategies.pipeline import partition, report, shapes
+import {{ cookiecutter.package_name }}.engine.strategies.pipeline.partition as partition
+import {{ cookiecutter.package_name }}.engine.strategies.pipeline.report as report
+import {{ cookiecutter.package_name }}.engine.strategies.pipeline.shapes as shapes
 from {{ cookiecutter.package_name }}.errors import UserError
 
 

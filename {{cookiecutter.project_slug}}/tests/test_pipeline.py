@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import torch
 from conftest import TINY, Cli, column, largest_difference
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from {{ cookiecutter.package_name }}.engine.strategies.pipeline import limits
-from {{ cookiecutter.package_name }}.engine.strategies.pipeline.gradients import Stash
-from {{ cookiecutter.package_name }}.engine.strategies.pipeline.schedule import split_targets
+import {{ cookiecutter.package_name }}.engine.strategies.pipeline.gradients as gradients
+import {{ cookiecutter.package_name }}.engine.strategies.pipeline.limits as limits
+import {{ cookiecutter.package_name }}.engine.strategies.pipeline.schedule as schedules
 from {{ cookiecutter.package_name }}.tasks.classification import Batch, Classification
 
 
@@ -167,7 +168,7 @@ def test_a_split_is_one_that_the_schedule_takes() -> None:
 
 def test_targets_are_cut_whatever_they_are() -> None:
     targets = {"label": torch.arange(6), "boxes": (torch.arange(12).view(6, 2), list("abcdef"))}
-    parts = split_targets(targets, 3)
+    parts = schedules.split_targets(targets, 3)
     assert parts[1]["label"].tolist() == [2, 3]
     assert parts[2]["boxes"][0].tolist() == [[8, 9], [10, 11]]
     assert parts[0]["boxes"][1] == ["a", "b"]
@@ -177,7 +178,7 @@ def test_a_deposit_multiplies_by_what_reaches_the_loss_and_keeps_what_was_there(
     weight = nn.Parameter(torch.tensor([1.0, 2.0]))
     frozen = nn.Parameter(torch.ones(2), requires_grad=False)
     weight.grad = torch.tensor([10.0, 10.0])
-    stash = Stash([weight, frozen])
+    stash = gradients.Stash([weight, frozen])
     with stash.collect():
         assert weight.grad is None
         (8 * weight.square().sum()).backward()
@@ -286,3 +287,21 @@ def test_a_weight_that_a_split_backward_misses_is_named(
     assert outcome.status == 2, outcome.err
     assert "network.3.unused gets no gradient" in outcome.err
     assert "use strategy.schedule=1f1b" in outcome.err
+
+
+class Thaw(Callback):
+    """Trains the first layer from the second epoch on."""
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        pl_module.network[1].requires_grad_(trainer.current_epoch > 0)  # type: ignore[index]
+
+
+def test_layers_may_be_thawed_on_the_way(train: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    thaw = "+callbacks.thaw._target_=test_pipeline.Thaw"
+    single = train(thaw)
+    pipeline = train(thaw, "strategy=pipeline", "strategy.balance=[2,4]")
+    curves = [column(outcome.run, "train/loss") for outcome in (single, pipeline)]
+    assert largest_difference(*curves) <= 1e-5
+    still = train("strategy=pipeline", "+callbacks.freeze._target_=test_parity.Freeze")
+    assert largest_difference(column(still.run, "train/loss"), curves[0]) > 1e-3

@@ -10,7 +10,9 @@ import pytest
 from PIL import Image
 from torch.distributed.pipelining import schedules
 
-from {{ cookiecutter.package_name }}.engine.strategies.pipeline import limits, partition, timeline
+import {{ cookiecutter.package_name }}.engine.strategies.pipeline.limits as limits
+import {{ cookiecutter.package_name }}.engine.strategies.pipeline.partition as partition
+import {{ cookiecutter.package_name }}.engine.strategies.pipeline.timeline as timeline
 
 SIZES = ((4, 8), (4, 16), (2, 8), (3, 6))
 

@@ -168,7 +168,7 @@ def _nodes_meet(config: DictConfig) -> Meeting:
         me,
         nodes,
         deadline,
-        f"launch.rendezvous={endpoint}: only {{}} of {nodes} nodes (trainer.num_nodes) came within "
+        f"launch.rendezvous={endpoint}: only @ of {nodes} nodes (trainer.num_nodes) came within "
         f"{limit:g} s (launch.timeout_seconds); type the same command on every node",
     )
     members.sort()
@@ -187,12 +187,12 @@ def _ranks_meet(ranks: machine.Ranks, config: DictConfig) -> Meeting:
     # torchrun has a server at this address already, otherwise the process group shares this one.
     hosts = ranks.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     missing = (
-        f"trainer.num_nodes={config.trainer.num_nodes}: only {{}} of {ranks.world_size} ranks came "
+        f"trainer.num_nodes={config.trainer.num_nodes}: only @ of {ranks.world_size} ranks came "
         f"to {host}:{port} within {limit:g} s (launch.timeout_seconds); start all of them at the "
         "same time with torchrun or srun"
     )
     if not hosts:
-        _wait(lambda: addresses.answers(host, port), deadline, lambda: missing.format(1))
+        _wait(lambda: addresses.answers(host, port), deadline, lambda: missing.replace("@", "1"))
     store = TCPStore(
         host, port, is_master=hosts, multi_tenant=True, wait_for_workers=False,
         timeout=timedelta(seconds=SECONDS_TO_ANSWER),
@@ -219,7 +219,7 @@ def _gather(
     _wait(
         lambda: store.check(keys),
         deadline,
-        lambda: missing.format(sum(store.check([key]) for key in keys)),
+        lambda: missing.replace("@", str(sum(store.check([key]) for key in keys))),
     )
     return [Member(*json.loads(store.get(key))) for key in keys]
 

@@ -25,7 +25,7 @@ class Stash:
     """Gradients of one batch, kept apart from ``.grad`` until the loss's backward."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self.parameters = list(parameters)
         self.gradients: list[Tensor | None] = []
 
     @contextmanager

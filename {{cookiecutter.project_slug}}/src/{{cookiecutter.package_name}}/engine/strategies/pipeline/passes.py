@@ -64,6 +64,7 @@ class Passes:
             group=group,
             device=device,
         )
+        self._trained = [parameter.requires_grad for parameter in module.parameters()]
         self._loss_is_known = False
 
     def train(self, inputs: Tensors, targets: Any, scale: float) -> tuple[Tensors, Tensor | None]:
@@ -78,6 +79,7 @@ class Passes:
             The outputs, detached, on every rank; and, for the first batch, the mean loss of the
             micro-batches.
         """
+        self._follow_freezing()
         # The schedule enters autocast itself, around forward passes alone.
         no_autocast = torch.autocast(self.device.type, enabled=False)
         with no_autocast, torch.enable_grad(), self._own_random_numbers(), self.stash.collect():
@@ -93,6 +95,14 @@ class Passes:
         dist.broadcast(loss, group=self.group, group_src=self.placement.last_rank)
         return outputs, loss
 
+    def _follow_freezing(self) -> None:
+        """Build schedules anew where a callback froze or thawed layers: less or more is sent."""
+        trained = [parameter.requires_grad for parameter in self.module.parameters()]
+        if trained != self._trained:
+            self.shapes = LayerShapes(self.placement.layers, self.context)
+            self.schedules.forget()
+            self._trained = trained
+
     def _check_gradients(self) -> None:
         """Refuse a schedule that does not find all weights, which would be silently wrong."""
         name = self.schedules.name
@@ -101,7 +111,7 @@ class Passes:
         missing = {
             parameter
             for parameter, gradient in zip(self.stash.parameters, self.stash.gradients, strict=True)
-            if gradient is None
+            if gradient is None and parameter.requires_grad
         }
         for path, parameter in self.module.named_parameters():
             if parameter in missing:

@@ -121,6 +121,10 @@ class Schedules:
         schedule.step(*arguments)
         return (), None
 
+    def forget(self) -> None:
+        """Drop all schedules: what stages send to each other has changed."""
+        self._schedules.clear()
+
     def get(self, inputs: Tensors) -> tuple[Any, int]:
         """PyTorch's schedule for a batch, and its number of micro-batches."""
         size = len(inputs[0])

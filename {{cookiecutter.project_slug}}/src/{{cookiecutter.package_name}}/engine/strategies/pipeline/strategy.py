@@ -143,7 +143,8 @@ class Pipeline(PartPerRank):
         context = self.precision_plugin.forward_context
         shapes = LayerShapes(layers, context)
         partition = Partition.of(
-            shapes.costs(inputs),
+            # Replicas whose shares differ by a sample must cut at the same layers.
+            self.broadcast(shapes.costs(inputs)),
             num_ranks=self.num_ranks,
             stages_per_rank=self.stages_per_rank,
             v_shaped=self.schedule == "zbv",
