@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import {{ cookiecutter.package_name }}.engine.strategies.pipeline.gradients as gradients
 import {{ cookiecutter.package_name }}.engine.strategies.pipeline.limits as limits
 import {{ cookiecutter.package_name }}.engine.strategies.pipeline.schedule as schedules
+from {{ cookiecutter.package_name }}.data.augment import RandomCrop
 from {{ cookiecutter.package_name }}.tasks.classification import Batch, Classification
 
 
@@ -206,7 +207,7 @@ def test_augmentation_draws_the_same_on_every_stage(train: Cli) -> None:
     """Random numbers outside of the layers come from a generator that layers do not disturb."""
     augment = (
         "trainer.max_epochs=1",
-        "+data.augment.crop._target_=my_project.data.augment.RandomCrop",
+        f"+data.augment.crop._target_={RandomCrop.__module__}.RandomCrop",
         "+data.augment.crop.padding=1",
     )
     single = train(*augment)
