@@ -105,3 +105,38 @@ def distance(state: dict[str, Any], expected: dict[str, Any]) -> float:
     """Norm of the difference over the norm: single weights may have no gradient but rounding."""
     flat = [torch.cat([v.flatten().double() for v in part.values()]) for part in (state, expected)]
     return float((flat[0] - flat[1]).norm() / flat[1].norm())
+
+
+@pytest.mark.parametrize("strategy", ["dp", "fsdp", "1f1b", "zbv"])
+def test_what_waits_for_a_metric_does_so_everywhere(train: Cli, strategy: str) -> None:
+    """Plateaus, early stopping, limits, parameter groups: every logged column is that of single."""
+    settings = (
+        "scheduler=plateau", "scheduler.patience=0", "scheduler.threshold=0.3", "monitor=val/loss",
+        "mode=min", "callbacks=[early_stopping,lr_monitor,checkpoint]", "trainer.max_epochs=30",
+        "callbacks.early_stopping.patience=2", "callbacks.early_stopping.min_delta=0.02",
+        "trainer.num_sanity_val_steps=2", "trainer.limit_train_batches=5", "optimizer.lr=0.01",
+        "trainer.limit_val_batches=2", "+optimizer.lr_scale.hidden1=0.1",
+    )  # fmt: skip
+    single = train(*settings)
+    other = train(*settings, *STRATEGIES[strategy])
+    steps = single.metrics["global_step"]
+    assert other.metrics["global_step"] == steps
+    assert 10 < steps < 150, "stopped early"
+    names = (single.run / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert set(names) == set((other.run / "metrics.csv").read_text().splitlines()[0].split(","))
+    assert {name for name in names if name.startswith("lr-")} >= {"lr-AdamW/hidden1"}
+    for name in names:
+        a, b = column(single.run, name), column(other.run, name)
+        assert largest_difference(a, b) <= 1e-5, name
+        if name.startswith("lr-"):
+            assert len(set(a)) > 1, "the learning rate fell"
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "1f1b"])
+def test_overfitting_a_batch_is_that_of_single(train: Cli, strategy: str) -> None:
+    settings = ("trainer.overfit_batches=2", "trainer.max_epochs=5", "callbacks=[]")
+    single = train(*settings)
+    other = train(*settings, *STRATEGIES[strategy])
+    curves = [column(outcome.run, "train/loss") for outcome in (single, other)]
+    assert largest_difference(*curves) <= 1e-5
+    assert len(curves[0]) == 10

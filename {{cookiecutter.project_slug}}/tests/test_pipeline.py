@@ -1,12 +1,16 @@
 """strategy=pipeline: which modules and numbers it refuses, and its parts one by one."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import TINY, Cli, column, largest_difference
+from conftest import ROOT, TINY, Cli, column, largest_difference, run_directories
 from lightning.pytorch import Callback, LightningModule, Trainer
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
 
 import {{ cookiecutter.package_name }}.engine.strategies.pipeline.gradients as gradients
@@ -135,6 +139,7 @@ def test_a_module_that_breaks_a_rule_is_refused(
             "strategy.schedule=zbv strategy.stages_per_rank=3",
             ["strategy.stages_per_rank=3", "stages_per_rank=auto"],
         ),
+        ("trainer.sync_batchnorm=true", ["trainer.sync_batchnorm=true", "strategy=ddp"]),
         ("strategy.balance=even", ["strategy.balance=even", "such as strategy.balance="]),
         ("strategy.balance=[1,1]", ["strategy.balance=[1,1]", "6 layers"]),
         ("trainer.devices=7 strategy.schedule=gpipe", ["6 layers", "trainer.devices=6"]),
@@ -306,3 +311,22 @@ def test_layers_may_be_thawed_on_the_way(train: Cli, monkeypatch: pytest.MonkeyP
     assert largest_difference(*curves) <= 1e-5
     still = train("strategy=pipeline", "+callbacks.freeze._target_=test_parity.Freeze")
     assert largest_difference(column(still.run, "train/loss"), curves[0]) > 1e-3
+
+
+@pytest.mark.slow
+def test_a_run_says_how_the_network_is_cut(tmp_path: Path) -> None:
+    """A table of stages, the idle time to expect, and a picture, in TensorBoard too."""
+    # In a process of its own: what ranks print goes where their server's output went.
+    command = (
+        sys.executable, str(ROOT / "train.py"), *TINY, "strategy=pipeline",
+        "logger=[csv,tensorboard]", "trainer.max_epochs=1",
+    )  # fmt: skip
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    for words in ("flatten … relu1 (3)", "33,280", "imbalance 1.", "4 micro-batches of 16"):
+        assert words in done.stdout
+    assert "predicted bubble" in done.stdout
+    (run,) = run_directories(tmp_path)
+    with Image.open(run / "pipeline.png") as picture:
+        assert picture.width > picture.height > 100
+    events = EventAccumulator(str(run / "tensorboard")).Reload()
+    assert "pipeline" in events.Tags()["images"]

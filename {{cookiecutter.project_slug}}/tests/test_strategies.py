@@ -1,5 +1,6 @@
 """What holds at the edges: rounding, batches smaller than the ranks, sweeps. See test_parity.py."""
 
+import pytest
 from conftest import Cli, column, largest_difference
 
 # 1,297 training samples: 25 batches of 50 and one of 47, which two and three ranks share unevenly.
@@ -38,3 +39,20 @@ def test_every_job_of_a_sweep_has_its_own_world(cli: Cli) -> None:
     curves = [column(run, "train/loss") for run in outcome.runs]
     assert largest_difference(curves[0], curves[1]) <= 1e-5
     assert largest_difference(curves[0], curves[2]) <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_gradients_may_be_sent_in_16_bits(train: Cli, dtype: str) -> None:
+    """Half of the traffic, and no longer exact: the curve differs, but little."""
+    whole = column(train("strategy=ddp").run, "train/loss")
+    short = column(train("strategy=ddp", f"strategy.communication_dtype={dtype}").run, "train/loss")
+    assert 1e-6 < largest_difference(whole, short) < 0.05
+
+
+@pytest.mark.parametrize(
+    "key", ["find_unused_parameters=true", "static_graph=true", "gradient_as_bucket_view=false"]
+)
+def test_other_keys_of_ddp_change_no_number(train: Cli, key: str) -> None:
+    whole = column(train("strategy=ddp").run, "train/loss")
+    other = column(train("strategy=ddp", f"strategy.{key}").run, "train/loss")
+    assert largest_difference(whole, other) <= 1e-6

@@ -185,6 +185,11 @@ def pipeline_refusal(plan: Plan) -> str | None:
     schedule, microbatches = strategy.schedule, strategy.microbatches
     ranks = plan.world_size // plan.replicas
     limits = SCHEDULES[schedule]
+    if plan.get("trainer.sync_batchnorm"):
+        return (
+            "trainer.sync_batchnorm=true: a pipeline takes BatchNorm's statistics over each "
+            "micro-batch; use trainer.sync_batchnorm=false, or strategy=ddp"
+        )
     if limits.fixed and strategy.stages_per_rank not in ("auto", limits.stages_per_rank):
         return (
             f"strategy.stages_per_rank={strategy.stages_per_rank}: strategy.schedule={schedule} "

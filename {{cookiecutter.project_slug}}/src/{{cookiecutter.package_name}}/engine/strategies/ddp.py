@@ -10,11 +10,11 @@ https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedData
 from typing import Any
 
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
 
 from .ranks import RankPerDevice
 
 COMPRESSION = {
-    None: None,
     "bf16": default_hooks.bf16_compress_hook,
     "fp16": default_hooks.fp16_compress_hook,
 }
@@ -29,4 +29,11 @@ class DDP(RankPerDevice):
     """
 
     def __init__(self, communication_dtype: str | None = None, **kwargs: Any) -> None:
-        super().__init__(ddp_comm_hook=COMPRESSION[communication_dtype], **kwargs)
+        super().__init__(**kwargs)
+        self.communication_dtype = communication_dtype
+
+    def _register_ddp_hooks(self) -> None:
+        """Lightning calls this once the module is wrapped; its own registers hooks on GPUs only."""
+        assert isinstance(self.model, DistributedDataParallel)
+        if self.communication_dtype is not None:
+            self.model.register_comm_hook(None, COMPRESSION[self.communication_dtype])
