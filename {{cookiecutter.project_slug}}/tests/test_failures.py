@@ -103,8 +103,16 @@ def test_a_killed_rank_ends_the_others(broken: Cli, strategy: str, rank: int) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["single", "ddp", "pipeline"])
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=lambda sent: sent.name)
+@pytest.mark.parametrize(
+    ("strategy", "sent"),
+    [
+        ("single", signal.SIGINT),
+        ("ddp", signal.SIGINT),
+        ("ddp", signal.SIGTERM),
+        ("pipeline", signal.SIGINT),
+        ("pipeline", signal.SIGTERM),
+    ],
+)
 def test_a_signal_ends_everything(tmp_path: Path, strategy: str, sent: signal.Signals) -> None:
     """Ctrl-C goes to the whole process group, as from a terminal; SIGTERM to the command alone."""
     process = subprocess.Popen(

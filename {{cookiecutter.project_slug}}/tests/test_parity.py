@@ -16,11 +16,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 # unevenly.
 FIFTY_STEPS = ("data.batch_size=50", "trainer.max_epochs=2")
 
-TASKS = {
-    "lenet": ("model=lenet", "data.image_size=32"),
-    "transformer": ("model._target_=sequences.transformer", "data._target_=sequences.Sequences"),
-}
-
 STRATEGIES = {
     "dp": ("strategy=dp", "trainer.devices=2"),
     "dp of 3": ("strategy=dp", "trainer.devices=3"),
@@ -36,8 +31,10 @@ STRATEGIES = {
     "2 x 2 fsdp": ("strategy=fsdp", "strategy.replicas=2", "trainer.devices=4"),
 }
 
-SETTINGS = {
-    "sgd, validation in between, clip by value": (
+RUNS = {
+    "lenet": (
+        "model=lenet",
+        "data.image_size=32",
         "optimizer=sgd",
         "optimizer.lr=0.05",
         "optimizer.momentum=0",
@@ -45,13 +42,31 @@ SETTINGS = {
         "trainer.gradient_clip_val=0.01",
         "trainer.gradient_clip_algorithm=value",
     ),
-    "adamw, accumulate, clip by norm, frozen layer": (
+    "lenet with a frozen layer": (
+        "model=lenet",
+        "data.image_size=32",
+        "optimizer=sgd",
+        "optimizer.lr=0.05",
+        "optimizer.momentum=0.9",
+        "+callbacks.freeze._target_=test_parity.Freeze",
+    ),
+    "transformer": (
+        "model._target_=sequences.transformer",
+        "data._target_=sequences.Sequences",
+        "optimizer=adamw",
         "trainer.accumulate_grad_batches=2",
         "trainer.gradient_clip_val=0.3",
-        "+callbacks.freeze._target_=test_parity.Freeze",
         "trainer.max_epochs=4",
     ),
 }
+# Where each is known to be got wrong; all of them in the template's benchmarks/parity.py.
+FROZEN = ("ddp", "fsdp", "1f1b", "interleaved_zero_bubble", "zbv")
+CELLS = [
+    (strategy, run)
+    for strategy in STRATEGIES
+    for run in RUNS
+    if "frozen" not in run or strategy in FROZEN
+]
 
 
 class Freeze(Callback):
@@ -85,11 +100,9 @@ LOGGED = ("train/loss", "val/loss", "val/acc", "test/loss", "test/acc")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_curve_is_that_of_single(train: Cli, strategy: str, task: str, setting: str) -> None:
-    overrides = (*FIFTY_STEPS, *TASKS[task], *SETTINGS[setting])
+@pytest.mark.parametrize(("strategy", "run"), CELLS)
+def test_the_curve_is_that_of_single(train: Cli, strategy: str, run: str) -> None:
+    overrides = (*FIFTY_STEPS, *RUNS[run])
     curves, weights = reference(train, *overrides)
     outcome = train(*overrides, *STRATEGIES[strategy])
     assert len(curves["train/loss"]) == 52
