@@ -8,7 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from ...errors import REFUSED, UserError, user_error_behind
+from ...errors import REFUSED, UserError, stop, user_error_behind
 from . import launch, machine, meeting, record
 from .legality import check, refuse_sweep
 
@@ -56,11 +56,14 @@ def run(job: str, config: DictConfig) -> float | None:
 
 def _end(error: BaseException, speaks: bool) -> None:
     """End the command with the one thing to read; Hydra would put a line of its own before it."""
-    if not isinstance(error, UserError | launch.RankFailed):
-        return
-    if speaks:
-        print(f"error: {error}" if isinstance(error, UserError) else error, file=sys.stderr)
-    sys.exit(REFUSED if isinstance(error, UserError) else error.status)
+    if isinstance(error, UserError):
+        if speaks:
+            stop(error)
+        sys.exit(REFUSED)
+    if isinstance(error, launch.RankFailed):
+        if speaks:
+            print(error, file=sys.stderr)
+        sys.exit(error.status)
 
 
 def _processes(config: DictConfig) -> int:

@@ -176,6 +176,8 @@ class Pipeline(PartPerRank):
         module = self._connected_module
         fit = name == "training_step"
         targets = split_batch(args[0]) if fit else None
+        # Read once: on a GPU it has to be waited for.
+        scale = self._loss_scale if fit else 1.0
         calls: list[Tensor | None] = []
 
         def forward(*inputs: Tensor) -> Any:
@@ -185,7 +187,7 @@ class Pipeline(PartPerRank):
                     "the whole batch, or use strategy=fsdp"
                 )
             if fit:
-                outputs, loss = self.passes.train(inputs, targets, self._loss_scale)
+                outputs, loss = self.passes.train(inputs, targets, scale)
             else:
                 outputs, loss = self.passes.run(inputs), None
             calls.append(loss)
@@ -203,7 +205,7 @@ class Pipeline(PartPerRank):
             )
         if calls[0] is not None:
             check_loss(module, loss, calls[0])
-        attached = self.passes.stash.attach(loss, self._loss_scale)
+        attached = self.passes.stash.attach(loss, scale)
         return {**result, "loss": attached} if isinstance(result, dict) else attached
 
     @property
