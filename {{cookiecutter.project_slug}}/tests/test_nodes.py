@@ -91,9 +91,10 @@ def has_the_curve_of_one_node(run: Path, train: Cli) -> bool:
 
 
 @pytest.mark.slow
-def test_two_nodes_are_one_run(start: Start, train: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "pipeline"])
+def test_two_nodes_are_one_run(start: Start, train: Cli, tmp_path: Path, strategy: str) -> None:
     place = f"launch.rendezvous=localhost:{free_port()}"
-    nodes = [start(*TRAIN, *NODE, place) for _ in range(2)]
+    nodes = [start(*TRAIN[:-1], f"strategy={strategy}", *NODE, place) for _ in range(2)]
     said = finish(*nodes)
     run = one_run(tmp_path)
     assert sorted("Training finished" in out for out, _ in said) == [False, True]
