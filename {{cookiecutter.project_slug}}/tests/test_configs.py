@@ -8,6 +8,7 @@ from itertools import combinations, product
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import ROOT, TINY, Cli
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
@@ -29,6 +30,7 @@ SMALL_RESNET = ("data=synthetic", "model.small_images=true")
 
 # What each choice needs beside itself to train in a moment.
 CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
+    "checkpoint": {"default": ()},
     "callbacks": dict.fromkeys(
         ("checkpoint", "early_stopping", "lr_monitor", "model_summary", "none", "progress"), ()
     ),
@@ -48,7 +50,8 @@ CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
         "resnet_cifar10": (SMALL,),
     },
     "hydra": {"default": ()},
-    "init": dict.fromkeys(("default", "kaiming", "orthogonal", "xavier"), ()),
+    "init": dict.fromkeys(("default", "kaiming", "orthogonal", "xavier"), ())
+    | {"weights": ("init.file=weights.pt",)},
     "launch": {"default": ()},
     "logger": dict.fromkeys(("csv", "tensorboard", "wandb"), ()),
     "model": {"lenet": ("data.image_size=32",), "mlp": (), "resnet": SMALL_RESNET},
@@ -91,6 +94,7 @@ def small_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_cifar10(tmp_path / "data", monkeypatch)
     for name in ("cat", "dog"):
         write_images(tmp_path / "photos" / name, 20)
+    torch.save({"output.bias": torch.zeros(10)}, tmp_path / "weights.pt")
 
 
 @pytest.mark.usefixtures("small_sets")

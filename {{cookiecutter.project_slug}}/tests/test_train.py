@@ -115,7 +115,7 @@ def test_resuming_from_something_else_is_refused(train: Cli, cli: Cli, tmp_path)
     cut.write_bytes((run / "checkpoints/last.ckpt").read_bytes()[:1000])
     foreign = tmp_path / "foreign.ckpt"
     torch.save({"weights": torch.zeros(1)}, foreign)
-    for file, reason in ((cut, "not a readable checkpoint"), (foreign, "not a checkpoint of this")):
+    for file, reason in ((cut, "cut short"), (foreign, "not written by a training run")):
         for script, key in (("train.py", "resume"), ("evaluate.py", "checkpoint")):
             outcome = cli(script, f"{key}={file}")
             assert outcome.status == 2

@@ -2,17 +2,45 @@
 
 The Trainer asks every logger to save after every step. Opening, writing and closing a file each
 time costs as much as the step of a small network.
+
+A checkpoint holds the `position` of each, taken when all that was logged is on the disk; a run that
+resumes in the same directory tells it with `go_on`, and what was logged after it is dropped.
 """
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
+from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
+
+from .metrics_file import MetricsFile
 
 
 class BufferedCSVLogger(CSVLogger):
     """Writes metrics.csv when ``flush_logs_every_n_steps`` rows are waiting, and at the end."""
+
+    _keep: int | None = None
+    _experiment: MetricsFile | None
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> MetricsFile:
+        """The file, opened when first asked for."""
+        if self._experiment is None:
+            self._experiment = MetricsFile(self.log_dir, self._keep)
+        return self._experiment
+
+    def position(self) -> dict[str, Any]:
+        """How many rows there are."""
+        super().save()
+        return {"rows": self.experiment.written}
+
+    def go_on(self, position: dict[str, Any] | None) -> None:
+        """Keep the rows that were there at a position."""
+        self._keep = position["rows"] if position else 0
+        self._experiment = None
 
     @rank_zero_only
     def save(self) -> None:
@@ -39,12 +67,30 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
         self._seconds_between_writes = seconds_between_writes
         self._last_write = time.monotonic()
         self._waiting: list[tuple[str, float, int | None, float]] = []
+        self._last_step: int | None = None
+        self._at_last_step: dict[str, float] = {}
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Keep each value with its step and the time of day, as its chart will show it."""
         now = time.time()
-        self._waiting += [(name, float(value), step, now) for name, value in metrics.items()]
+        values = {name: float(value) for name, value in metrics.items()}
+        self._waiting += [(name, value, step, now) for name, value in values.items()]
+        if step != self._last_step:
+            self._last_step, self._at_last_step = step, {}
+        self._at_last_step |= values
+
+    def position(self) -> dict[str, Any]:
+        """The last step and its values: TensorBoard forgets by whole steps."""
+        self._write()
+        return {"step": self._last_step, "values": self._at_last_step}
+
+    def go_on(self, position: dict[str, Any] | None) -> None:
+        """Have TensorBoard forget what was logged after a position."""
+        step = position["step"] if position else None
+        self._kwargs["purge_step"] = step or 0
+        if position and step is not None:
+            self.log_metrics(position["values"], step)
 
     @rank_zero_only
     def save(self) -> None:

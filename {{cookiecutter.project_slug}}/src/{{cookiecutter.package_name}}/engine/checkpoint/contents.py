@@ -1,4 +1,8 @@
-"""A checkpoint is Lightning's dictionary in plain containers, and carries the configuration."""
+"""What a checkpoint holds: Lightning's dictionary in plain containers, and what it takes to go on.
+
+Beside Lightning's keys there are ``config``, the resolved configuration, with which a checkpoint
+alone is enough to rebuild the task and its data, and ``logs``, how far the loggers had come.
+"""
 
 import pickle
 from pathlib import Path
@@ -6,24 +10,75 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import Logger
 
 from ...errors import UserError
+from .file import damage
+
+NAMES_SHOWN = 3
 
 
-class CarryConfig(Callback):
-    """Adds the resolved configuration to every checkpoint, under ``config``.
+class CarryOn(Callback):
+    """Adds to every checkpoint what another run needs to go on with it.
 
-    With it a checkpoint alone is enough to rebuild the task and the data it was trained on.
+    Args:
+        config: The resolved configuration.
+        logs: ``logs`` of the checkpoint that this run goes on with in the same directory.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], logs: dict[str, Any] | None = None) -> None:
         self.config = config
+        self.logs = logs
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log what the checkpoint was written too early for."""
+        if self.logs and self.logs["unlogged"]:
+            for logger in trainer.loggers:
+                logger.log_metrics(self.logs["unlogged"], step=self.logs["step"])
+        self.logs = None
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Hear of a file that could not be written in the background."""
+        poll = getattr(trainer.strategy.checkpoint_io, "poll", None)
+        if poll is not None:
+            poll()
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Lightning is about to write the file."""
+        """Lightning is about to write the file; everything logged so far goes to the disk first."""
         checkpoint["config"] = self.config
+        loop = trainer.fit_loop.epoch_loop
+        # At the end of a step, and of an epoch, its metrics are logged only after the callbacks.
+        batch: Any = loop.batch_progress.current
+        in_step = batch.processed > batch.completed and not trainer.fit_loop._should_accumulate()
+        epoch: Any = trainer.fit_loop.epoch_progress.current
+        unlogged: dict[str, float] = {}
+        if in_step or epoch.processed > epoch.completed:
+            metrics = trainer._logger_connector.metrics["log"]
+            unlogged = {name: float(value) for name, value in metrics.items()}
+        if unlogged:
+            unlogged["epoch"] = trainer.current_epoch
+        positions = {
+            type(logger).__name__: logger.position()
+            for logger in trainer.loggers
+            if trainer.is_global_zero and hasattr(logger, "position")
+        }
+        checkpoint["logs"] = {
+            # Lightning logs the end of an epoch at its last step.
+            "step": loop._batches_that_stepped - (not in_step),
+            "unlogged": unlogged,
+            "positions": positions,
+        }
+
+
+def go_on_logging(loggers: list[Logger], logs: dict[str, Any]) -> None:
+    """Tell loggers where a checkpoint was written; they drop what came after it."""
+    for logger in loggers:
+        if hasattr(logger, "go_on"):
+            logger.go_on(logs["positions"].get(type(logger).__name__))
 
 
 def epoch_position(checkpoint: dict[str, Any]) -> dict[str, int] | None:
@@ -39,20 +94,20 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         Lightning's dictionary: ``state_dict``, ``optimizer_states``, ``loops``, ... and ``config``.
 
     Raises:
-        UserError: If there is no such file, or it is no checkpoint of this project.
+        UserError: If there is no such file, or it is no complete checkpoint of this project.
     """
     path = Path(path)
-    if not path.is_file():
+    if reason := damage(path):
         raise UserError(
-            f"checkpoint={path}: no such file; give one that a training run wrote, "
-            "such as checkpoint=runs/.../checkpoints/best.ckpt"
+            f"{path}: is no complete checkpoint: {reason}; give one that a training run wrote, "
+            "such as runs/.../checkpoints/best.ckpt"
         )
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise UserError(
-            f"{path}: not a readable checkpoint ({' '.join(str(error).split())[:80]}); "
-            "give one that a training run wrote"
+            f"{path}: holds more than plain data ({' '.join(str(error).split())[:80]}); "
+            "keep to tensors, numbers, strings and containers in state_dict() of callbacks"
         ) from None
     if not isinstance(checkpoint, dict) or not {"state_dict", "config"} <= checkpoint.keys():
         raise UserError(
@@ -60,3 +115,26 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
             "give one that a training run wrote"
         )
     return checkpoint
+
+
+def refuse_other_network(task: LightningModule, checkpoint: dict[str, Any], path: str) -> None:
+    """Refuse to go on with another network's weights.
+
+    Raises:
+        UserError: That names the first keys in which they differ.
+    """
+    own, other = task.state_dict(), checkpoint["state_dict"]
+    different = [f"{name} is only in the checkpoint" for name in other if name not in own]
+    different += [f"{name} is not in the checkpoint" for name in own if name not in other]
+    different += [
+        f"{name} is {tuple(other[name].shape)} there and {tuple(own[name].shape)} here"
+        for name in own
+        if name in other and own[name].shape != other[name].shape
+    ]
+    if different:
+        more = len(different) - NAMES_SHOWN
+        rest = f" and {more} more" if more > 0 else ""
+        raise UserError(
+            f"resume={path}: is of another network: {', '.join(different[:NAMES_SHOWN])}{rest}; "
+            f"give the model that it was trained with, or take what fits of it: init={path}"
+        )

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ...errors import stop, user_error_behind
+from . import resume
 from .launch import RankFailed
 from .resolvers import register_resolvers
 from .values import dotted
@@ -24,13 +25,15 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
     """Run `main`, a function made by ``hydra.main``, as the whole program.
 
     Exit status: 0 after a finished run, 1 after a failure or a mistake that Hydra finds, 2 after a
-    refusal, 130 after Ctrl-C.
+    refusal; 143, 138 and 130 after SIGTERM, SIGUSR1 and Ctrl-C, training being saved.
     """
     register_resolvers()
     before = os.environ.get("HYDRA_FULL_ERROR")
     # Makes Hydra raise its errors instead of printing them, so that the nearest key can be added.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    typed = sys.argv
     try:
+        sys.argv = [typed[0], *resume.expand(typed[1:], config_dir, config_name)]
         main()
     except RankFailed as error:
         print(error, file=sys.stderr)
@@ -50,6 +53,7 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
             traceback.print_exception(error.with_traceback(below))
         sys.exit(1)
     finally:
+        sys.argv = typed
         os.environ.pop("HYDRA_FULL_ERROR")
         if before is not None:
             os.environ["HYDRA_FULL_ERROR"] = before

@@ -1,5 +1,6 @@
 """What one process of a training run does, from top to bottom."""
 
+import os
 import time
 from inspect import Parameter, signature
 from pathlib import Path
@@ -10,9 +11,18 @@ from lightning.pytorch import LightningModule, Trainer, seed_everything
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 
-from ..checkpoint.contents import CarryConfig, epoch_position, read_checkpoint
+from ..checkpoint.contents import (
+    CarryOn,
+    epoch_position,
+    go_on_logging,
+    read_checkpoint,
+    refuse_other_network,
+)
 from . import record
 from .launch import RankFailed
+from .rank import STOPPED
+from .resume import newest_checkpoint
+from .stopping import StopOnSignal, Stopped
 from .summary import show_training
 from .trainer import best_checkpoint, build_trainer, close_loggers
 
@@ -30,16 +40,26 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     cfg = OmegaConf.create(config)
     seed_everything(cfg.seed, workers=True, verbose=False)
 
+    resume = _checkpoint_to_resume(cfg, run_dir)
+    checkpoint = read_checkpoint(resume) if resume else None
+    in_place = resume is not None and resume.is_relative_to(run_dir)
+
     data = instantiate(cfg.data)
     task = build_task(cfg)
-    trainer = build_trainer(cfg, run_dir, extra_callbacks=[CarryConfig(config)])
-    if cfg.resume is not None:
-        position = epoch_position(read_checkpoint(cfg.resume))
+    carry_on = CarryOn(config, checkpoint["logs"] if checkpoint and in_place else None)
+    stop_on_signal = StopOnSignal(run_dir / "checkpoints" / "last.ckpt")
+    trainer = build_trainer(cfg, run_dir, extra_callbacks=[carry_on, stop_on_signal])
+    if checkpoint:
+        refuse_other_network(task, checkpoint, str(resume))
+        position = epoch_position(checkpoint)
         trainer.strategy.resume_position = position  # type: ignore[attr-defined]
+        if in_place:
+            go_on_logging(trainer.loggers, checkpoint["logs"])
+        del checkpoint
 
     try:
         started = time.perf_counter()
-        trainer.fit(task, datamodule=data, ckpt_path=cfg.resume)
+        trainer.fit(task, datamodule=data, ckpt_path=resume)
         seconds = time.perf_counter() - started
         samples = getattr(trainer.strategy, "samples_seen", 0)
         metrics = task_metrics(trainer)
@@ -48,6 +68,8 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         if cfg.test:
             trainer.test(task, datamodule=data, ckpt_path=best, verbose=False)
             metrics |= task_metrics(trainer)
+    except Stopped as stopped:
+        return {STOPPED: stopped.number, "global_step": stopped.step}
     except SystemExit as end:
         # Lightning's ways to end after SIGTERM and after Ctrl-C.
         if isinstance(end, SIGTERMException):
@@ -67,6 +89,18 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         record.finished(run_dir, metrics | facts)
         show_training(metrics, facts, run_dir, best)
     return metrics
+
+
+def _checkpoint_to_resume(cfg: DictConfig, run_dir: Path) -> Path | None:
+    """The file to go on from: after a restart by torchelastic the newest of this run itself."""
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    if attempt:
+        found = newest_checkpoint(run_dir)
+        where = f"from {found.file.name}" if found.file else "from the start"
+        print(f"restart {attempt} of {cfg.launch.max_restarts}: the ranks go on {where}")
+        if found.file:
+            return found.file
+    return Path(cfg.resume) if cfg.resume is not None else None
 
 
 def task_metrics(trainer: Trainer) -> dict[str, float]:

@@ -13,6 +13,7 @@ torch is imported only once ranks are to be started.
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import uuid
@@ -82,11 +83,12 @@ def launch(job: str, config: dict[str, Any], run_dir: Path, processes: int) -> M
 
 
 def _inline(job: str, config: dict[str, Any], run_dir: Path) -> Metrics:
-    from .rank import log_to_file
+    from .rank import log_to_file, unless_stopped
 
     work: Callable[..., Metrics] = import_module(f"{__package__}.{job}").work
     with log_to_file(run_dir, rank=0):
-        return work(config, run_dir)
+        metrics = work(config, run_dir)
+    return unless_stopped(metrics)
 
 
 def _elastic(job: str, config: dict[str, Any], run_dir: Path, processes: int) -> Metrics:
@@ -95,7 +97,10 @@ def _elastic(job: str, config: dict[str, Any], run_dir: Path, processes: int) ->
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from . import nodes, rank
+    from . import nodes, rank, stopping
+
+    def stop_at_once(number: int, _frame: object) -> None:
+        raise SignalException("asked to stop", signal.Signals(number))
 
     # What goes wrong is said once, below.
     for name in ("torch.distributed.elastic", "torch.multiprocessing", "torchelastic-events-null"):
@@ -107,19 +112,27 @@ def _elastic(job: str, config: dict[str, Any], run_dir: Path, processes: int) ->
     )
     sys.stdout.flush()
     others = meeting.current
-    with tempfile.TemporaryDirectory(prefix="ranks-") as error_files:
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+        error_files, listening = Path(folder, "errors"), Path(folder, "listening")
+        listening.mkdir()
         agent = LaunchConfig(
             nproc_per_node=processes,
             rdzv_backend="c10d",
             max_restarts=config["launch"]["max_restarts"],
             start_method="forkserver",
-            logs_specs=DefaultLogsSpecs(log_dir=error_files),
+            logs_specs=DefaultLogsSpecs(log_dir=str(error_files)),
             shutdown_timeout=SECONDS_TO_SHUT_DOWN,
+            # The others are passed on to the ranks.
+            signals_to_handle="SIGHUP,SIGQUIT",
             **_place(config, others),
         )
         try:
-            with nodes.watching(others) if others else nullcontext():
-                results = elastic_launch(agent, rank.main)(job, config, str(run_dir))
+            with (
+                nodes.watching(others) if others else nullcontext(),
+                stopping.passing_on(listening, processes, stop_at_once) as received,
+            ):
+                entry = elastic_launch(agent, rank.main)
+                results = entry(job, config, str(run_dir), str(listening))
         except (ChildFailedError, SignalException, RendezvousError) as error:
             failure = rank.failure(error, run_dir)
             raise nodes.agree(others, failure) if others else failure from None
@@ -130,7 +143,8 @@ def _elastic(job: str, config: dict[str, Any], run_dir: Path, processes: int) ->
                     os.environ[name] = value
             if others:
                 nodes.leave(others)
-    return dict(results.get(0, {}))
+    metrics = dict(results.get(0, {}))
+    return rank.unless_stopped(metrics, received)
 
 
 def _place(config: dict[str, Any], others: meeting.Meeting | None) -> dict[str, Any]:

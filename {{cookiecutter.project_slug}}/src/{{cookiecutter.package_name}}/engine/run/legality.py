@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ...errors import REFUSED, UserError, stop, user_error_behind
+from ..checkpoint.file import damage
 from . import machine, meeting
 from .rules import RULES, Plan, pipeline_refusal
 from .values import check_values, dotted
@@ -28,7 +29,8 @@ SECONDS_TO_LET_ANOTHER_SPEAK = 5
 
 # Keys that name what must be there already, and what to give instead.
 ON_DISK = {
-    "resume": "a checkpoint file, such as runs/.../checkpoints/last.ckpt, or leave it out",
+    "resume": "last, a run directory, a checkpoint file, or leave it out",
+    "init.file": "a file with weights, such as runs/.../checkpoints/best.ckpt",
     "checkpoint": "a checkpoint file, such as runs/.../checkpoints/best.ckpt",
     "predict.images": "an image, or a folder with images in it",
 }
@@ -52,8 +54,12 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> None:
         check_values(config, _defaults(config_name, overrides))
         for key, wanted in ON_DISK.items():
             path = OmegaConf.select(config, key)
-            if path is not None and not Path(path).expanduser().exists():
+            if not isinstance(path, str):
+                continue
+            if not Path(path).expanduser().exists():
                 raise UserError(f"{key}={path}: there is no such file; give {wanted}")
+            if key in ("resume", "checkpoint") and (reason := damage(path)):
+                raise UserError(f"{key}={path}: is no complete checkpoint: {reason}; give {wanted}")
         if "trainer" in config:
             plan = Plan(config)
             for rule in RULES:

@@ -25,7 +25,7 @@ SECONDS_TO_LEAVE = 15
 
 @contextmanager
 def watching(meeting: Meeting) -> Iterator[None]:
-    """End this node's ranks, by SIGTERM to their agent, some seconds after another node failed."""
+    """End this node's ranks, by SIGHUP to their agent, some seconds after another node failed."""
     done = threading.Event()
 
     def watch() -> None:
@@ -34,8 +34,8 @@ def watching(meeting: Meeting) -> Iterator[None]:
                 continue
             done.wait(SECONDS_TO_END_ALONE)
             # torchelastic sets its handler when it starts the ranks.
-            if not done.is_set() and callable(signal.getsignal(signal.SIGTERM)):
-                os.kill(os.getpid(), signal.SIGTERM)
+            if not done.is_set() and callable(signal.getsignal(signal.SIGHUP)):
+                os.kill(os.getpid(), signal.SIGHUP)
                 return
 
     thread = threading.Thread(target=watch, daemon=True)

@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -20,10 +20,12 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousError
 
 from ...errors import UserError, user_error_behind
-from . import machine
+from . import machine, stopping
 from .launch import Metrics, RankFailed
 
 SECONDS_TO_BLAME_ANOTHER = 2
+# In what `work` returns: the signal that stopped training.
+STOPPED = "stopped_by_signal"
 
 # What libraries warn of although it is meant so here.
 EXPECTED_WARNINGS = (
@@ -34,8 +36,9 @@ EXPECTED_WARNINGS = (
 )
 
 
-def main(job: str, config: dict[str, Any], run_dir: str) -> Metrics:
+def main(job: str, config: dict[str, Any], run_dir: str, listening: str | None = None) -> Metrics:
     """Entry point of a worker process that torchelastic started."""
+    stopping.listening = Path(listening) if listening else None
     ranks = machine.ranks_around()
     assert ranks is not None, "whoever starts a rank tells it which one it is"
     rank = ranks.rank
@@ -59,7 +62,27 @@ def main(job: str, config: dict[str, Any], run_dir: str) -> Metrics:
                 time.sleep(SECONDS_TO_BLAME_ANOTHER)
             raise
     # Only rank 0's are asked for, and a rank that waits for a queue to be read holds up the others.
-    return metrics if rank == 0 else {}
+    return metrics if rank == 0 or STOPPED in metrics else {}
+
+
+def unless_stopped(metrics: Metrics, received: Sequence[int] = ()) -> Metrics:
+    """The metrics of a run that went to its end.
+
+    Args:
+        metrics: What `work` returned.
+        received: Signals that this process passed on to the ranks.
+
+    Raises:
+        RankFailed: If training was stopped by a signal. Its exit status is 128 + the signal.
+    """
+    if STOPPED not in metrics:
+        return metrics
+    number = int(received[0] if received else metrics[STOPPED])
+    raise RankFailed(
+        f"stopped by {signal.Signals(number).name} after step {metrics['global_step']:g}, which is "
+        "saved; go on with resume=last",
+        128 + number,
+    )
 
 
 @contextmanager
@@ -106,7 +129,7 @@ def started_elsewhere(job: str, config: dict[str, Any], run_dir: Path) -> Metric
     sys.stderr.flush()
     console = os.dup(2)
     try:
-        return main(job, config, str(run_dir))
+        return unless_stopped(main(job, config, str(run_dir)))
     except (UserError, RankFailed):
         raise
     except Exception as error:

@@ -1,13 +1,14 @@
 """Builds the Lightning Trainer of a run from the configuration."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra.utils import instantiate
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ModelSummary, ProgressBar
 from omegaconf import DictConfig, OmegaConf
 
+from ..checkpoint.storage import LocalFiles
 from . import machine
 
 
@@ -26,9 +27,11 @@ def build_trainer(cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback
     arguments["accelerator"] = machine.accelerator(cfg.trainer, one_device)
     if arguments["devices"] in ("auto", -1, "-1"):
         arguments["devices"] = machine.local_devices(cfg.trainer, one_device)
+    strategy = _strategy(cfg.strategy)
+    strategy.checkpoint_io = _storage(cfg)
     return Trainer(
         **arguments,
-        strategy=_strategy(cfg.strategy),
+        strategy=strategy,
         callbacks=callbacks,
         logger=loggers or False,
         default_root_dir=run_dir,
@@ -43,8 +46,11 @@ def build_trainer(cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback
 
 def best_checkpoint(trainer: Trainer) -> str | None:
     """Path of the best checkpoint, if a callback saved one."""
-    callback = trainer.checkpoint_callback
-    return (callback.best_model_path or None) if isinstance(callback, ModelCheckpoint) else None
+    cast(LocalFiles, trainer.strategy.checkpoint_io).finish()
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and Path(callback.best_model_path).is_file():
+            return callback.best_model_path
+    return None
 
 
 def close_loggers(trainer: Trainer) -> None:
@@ -57,6 +63,13 @@ def close_loggers(trainer: Trainer) -> None:
 
 def _instances(group: DictConfig | None) -> list[Any]:
     return [instantiate(entry) for entry in (group or {}).values() if entry]
+
+
+def _storage(cfg: DictConfig) -> LocalFiles:
+    settings = cfg.get("checkpoint")
+    if not isinstance(settings, DictConfig):
+        return LocalFiles()
+    return LocalFiles(settings["async"], stop_on_failure=settings.on_failure == "stop")
 
 
 def _strategy(cfg: DictConfig) -> Any:

@@ -75,6 +75,8 @@ RANGES: dict[str, Range] = {
     "trainer.log_every_n_steps": Range(1, least=1),
     "trainer.check_val_every_n_epoch": Range(1, least=1, also=(None,)),
     "trainer.num_sanity_val_steps": Range(0, least=-1),
+    "callbacks.checkpoint.last_every_n_steps": Range(100, least=1, also=(None,)),
+    "callbacks.checkpoint.last_every_minutes": Range(30, above=0, whole=False, also=(None,)),
     "launch.max_restarts": Range(0, least=0),
     "launch.timeout_seconds": Range(600, above=0, whole=False),
     "strategy.microbatches": Range(4, least=1),
@@ -85,6 +87,7 @@ RANGES: dict[str, Range] = {
 }
 
 CHOICES: dict[str, tuple[Any, ...]] = {
+    "checkpoint.on_failure": ("continue", "stop"),
     "mode": ("min", "max"),
     "strategy.communication_dtype": ("bf16", "fp16", None),
     "strategy.schedule": (

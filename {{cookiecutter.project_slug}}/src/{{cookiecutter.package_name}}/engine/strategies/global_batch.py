@@ -7,7 +7,6 @@ Not exact: an uneven last batch under manual optimization or with several traini
 where no single loss or share passes through here; use ``drop_last=True`` there.
 """
 
-import os
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ from torchmetrics import Metric
 
 from .clip import clip_by_global_norm
 from .loader import ShardedLoader, shard
+from .seeding import draw_from, global_seed
 
 
 class GlobalBatch(Strategy):
@@ -81,8 +81,7 @@ class GlobalBatch(Strategy):
             dataloader,
             rank=self.data_parallel_rank,
             num_replicas=self.data_parallel_size,
-            # Where Lightning's own DistributedSampler takes its seed from.
-            seed=int(os.environ.get("PL_GLOBAL_SEED", 0)),
+            seed=global_seed(),
             training=trainer.training,
         )
         if isinstance(loader, ShardedLoader):
@@ -93,6 +92,16 @@ class GlobalBatch(Strategy):
                 loader.load_state_dict(self.resume_position)
                 self.resume_position = None
         return loader
+
+    def batch_to_device(
+        self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0
+    ) -> Any:
+        """Move a batch. For training, its augmentation and its step draw anew: see `seeding`."""
+        trainer = self._connected_module.trainer
+        if trainer.training:
+            step = trainer.fit_loop.epoch_loop.batch_progress.total.ready
+            draw_from(global_seed(), step, self.data_parallel_rank)
+        return super().batch_to_device(batch, device, dataloader_idx)
 
     def task_step(self, name: str, *args: Any) -> Any:
         """Run a step of the task. A strategy that redirects `forward` for its length does it here.

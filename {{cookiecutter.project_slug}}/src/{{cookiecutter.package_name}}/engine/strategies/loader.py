@@ -6,6 +6,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 
 from ...errors import UserError
 from .sampler import GlobalBatchSampler
+from .seeding import DrawnBySample
 
 
 class ShardedLoader(DataLoader[Any]):
@@ -63,8 +64,11 @@ def shard(
         drop_last=loader.drop_last,
         merge_tail=not training,
     )
+    dataset = loader.dataset
+    if training and not hasattr(dataset, "__getitems__"):
+        dataset = DrawnBySample(dataset)
     return ShardedLoader(
-        loader.dataset,
+        dataset,
         batch_sampler=sampler,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
+from .seeding import Indices
+
 
 class Share(NamedTuple):
     """One rank's part of one global batch, as positions in the epoch's order."""
@@ -114,7 +116,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
             if start == stop:
                 # A rank without a share still takes part in the step: its sample weighs nothing.
                 start, stop = stop - 1, stop
-            yield order[start:stop].tolist()
+            yield Indices(order[start:stop].tolist(), self.seed, self.epoch)
 
     def first_batch(self) -> int:
         """Index of the first global batch that was not consumed before a resume."""

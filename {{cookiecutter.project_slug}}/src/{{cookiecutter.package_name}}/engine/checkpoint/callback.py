@@ -1,0 +1,79 @@
+"""`callbacks=checkpoint`: Lightning's ModelCheckpoint, with a clock of its own for last.ckpt."""
+
+import time
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.trainer.states import TrainerFn
+
+
+class BestAndLast(ModelCheckpoint):
+    """Keeps the best weights by a metric, and the newest state to go on from.
+
+    The best are compared after every validation, and last.ckpt is written then too: by Lightning's
+    own only where one of the best was. Between validations it is written every so many steps or
+    minutes, whatever comes first.
+
+    Args:
+        last_every_n_steps: Optimizer steps between two last.ckpt; None for none.
+        last_every_minutes: Minutes between two last.ckpt; None for none.
+        options: Those of ModelCheckpoint.
+    """
+
+    def __init__(
+        self,
+        last_every_n_steps: int | None = None,
+        last_every_minutes: float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.last_every_n_steps = last_every_n_steps
+        self.last_every_minutes = last_every_minutes
+        self._last_saved = time.monotonic()
+        self._has_saved_last = False
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Compare, and write last.ckpt in any case."""
+        self._has_saved_last = False
+        super().on_validation_end(trainer, pl_module)
+        fits = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        if fits and not self._should_save_on_train_epoch_end(trainer):
+            self._save_last_unless_saved(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """As after a validation, where there is one at the end of each epoch or none at all."""
+        self._has_saved_last = False
+        super().on_train_epoch_end(trainer, pl_module)
+        if self._should_save_on_train_epoch_end(trainer):
+            self._save_last_unless_saved(trainer)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Write last.ckpt if it is time to, once the gradients of a step are used up."""
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        if self.save_last and not trainer.fit_loop._should_accumulate() and self._is_time(trainer):
+            saved_at = self._last_global_step_saved
+            self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
+            # Or a validation after this same step would compare nothing.
+            self._last_global_step_saved = saved_at
+
+    def _save_last_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Any]) -> None:
+        super()._save_last_checkpoint(trainer, monitor_candidates)
+        self._last_saved = time.monotonic()
+        self._has_saved_last = True
+
+    def _save_last_unless_saved(self, trainer: Trainer) -> None:
+        fast = getattr(trainer, "fast_dev_run", False)
+        if self.save_last and not self._has_saved_last and not fast:
+            self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
+
+    def _is_time(self, trainer: Trainer) -> bool:
+        if self.last_every_n_steps and trainer.global_step % self.last_every_n_steps == 0:
+            return True
+        if not self.last_every_minutes:
+            return False
+        # The first rank's clock is everybody's.
+        due = time.monotonic() - self._last_saved >= 60 * self.last_every_minutes
+        return bool(trainer.strategy.broadcast(due))
