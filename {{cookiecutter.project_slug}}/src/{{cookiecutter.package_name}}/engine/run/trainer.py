@@ -47,10 +47,13 @@ def build_trainer(cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback
 def best_checkpoint(trainer: Trainer) -> str | None:
     """Path of the best checkpoint, if a callback saved one."""
     cast(LocalFiles, trainer.strategy.checkpoint_io).finish()
-    for callback in trainer.checkpoint_callbacks:
-        if isinstance(callback, ModelCheckpoint) and Path(callback.best_model_path).is_file():
-            return callback.best_model_path
-    return None
+    paths = [
+        callback.best_model_path
+        for callback in trainer.checkpoint_callbacks
+        if isinstance(callback, ModelCheckpoint) and Path(callback.best_model_path).is_file()
+    ]
+    # The first rank wrote them and knows.
+    return trainer.strategy.broadcast(paths[0] if paths else None)
 
 
 def close_loggers(trainer: Trainer) -> None:
