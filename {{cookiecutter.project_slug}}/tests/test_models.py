@@ -16,7 +16,8 @@ from {{ cookiecutter.package_name }}.models.lenet import PartialConv2d, ScaledTa
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 MODELS = sorted(path.stem for path in (CONFIGS / "model").glob("*.yaml"))
-INITS = sorted(path.stem for path in (CONFIGS / "init").glob("*.yaml"))
+# Those that draw weights; test_checkpoint_files.py takes them from a file.
+INITS = sorted({path.stem for path in (CONFIGS / "init").glob("*.yaml")} - {"weights"})
 
 
 def build(*overrides: str) -> nn.Sequential:
