@@ -45,7 +45,9 @@ class BestAndLast(ModelCheckpoint):
         """As after a validation, where there is one at the end of each epoch or none at all."""
         self._has_saved_last = False
         super().on_train_epoch_end(trainer, pl_module)
-        if self._should_save_on_train_epoch_end(trainer):
+        # Not where max_steps ended it in the middle: a resumed run would leave the rest out.
+        complete = trainer.fit_loop.epoch_loop._num_ready_batches_reached()
+        if complete and self._should_save_on_train_epoch_end(trainer):
             self._save_last_unless_saved(trainer)
 
     def on_train_batch_end(

@@ -143,8 +143,10 @@ def _elastic(job: str, config: dict[str, Any], run_dir: Path, processes: int) ->
                     os.environ[name] = value
             if others:
                 nodes.leave(others)
-    metrics = dict(results.get(0, {}))
-    return rank.unless_stopped(metrics, received)
+    for metrics in results.values():
+        # Rank 0 may be on another node, but all of them were stopped.
+        rank.unless_stopped(metrics or {}, received)
+    return dict(results.get(0, {}))
 
 
 def _place(config: dict[str, Any], others: meeting.Meeting | None) -> dict[str, Any]:

@@ -18,8 +18,9 @@ import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
+# Where ranks were sent different ones, the later in this list is what stopped the run.
 SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGINT") if hasattr(signal, name)
+    getattr(signal, name) for name in ("SIGUSR1", "SIGTERM", "SIGINT") if hasattr(signal, name)
 )
 
 Handler = Callable[[int, FrameType | None], Any]
@@ -98,7 +99,7 @@ class StopOnSignal(Checkpoint):
         self._forget()
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = number
+        self.asked = max(self.asked, 1 + SIGNALS.index(signal.Signals(number)))
         self._interrupts += number == signal.SIGINT
         if self._interrupts > 1:
             self._forget()
@@ -117,13 +118,13 @@ class StopOnSignal(Checkpoint):
         self._vote = None
         return int(self._votes)
 
-    def _stop(self, trainer: Trainer, number: int) -> None:
+    def _stop(self, trainer: Trainer, agreed: int) -> None:
         self._count()
         trainer.save_checkpoint(self.file)
         finish = getattr(trainer.strategy.checkpoint_io, "finish", None)
         if finish is not None:
             finish()
-        raise Stopped(number, trainer.global_step)
+        raise Stopped(SIGNALS[agreed - 1], trainer.global_step)
 
     def _forget(self) -> None:
         if listening is not None:
@@ -155,7 +156,7 @@ def passing_on(ranks: Path, processes: int, stop_at_once: Handler) -> Iterator[l
             stop_at_once(number, frame)
         for pid in pids:
             # Not SIGINT: a terminal has sent that to the ranks as well, and twice means at once.
-            os.kill(pid, signal.SIGUSR1)
+            os.kill(pid, signal.SIGUSR1 if number == signal.SIGINT else number)
 
     before = {number: signal.signal(number, pass_on) for number in SIGNALS}
     try:
