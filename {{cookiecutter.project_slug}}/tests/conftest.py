@@ -5,6 +5,7 @@ a multi-process run are forked from one warm server.
 """
 
 import json
+import logging
 import runpy
 import sys
 from collections.abc import Callable, Iterator
@@ -63,6 +64,7 @@ def cli(
     """Run a script with arguments in an empty folder: ``cli("train.py", "strategy=ddp")``."""
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
+    handlers = logging.getLogger().handlers[:]
 
     def run(script: str, *arguments: str) -> Outcome:
         before = set(run_directories(tmp_path))
@@ -81,6 +83,8 @@ def cli(
 
     yield run
     torch.set_num_threads(threads)
+    # Hydra's handlers write to this test's stdout, which is closed when the next test runs.
+    logging.getLogger().handlers[:] = handlers
 
 
 @pytest.fixture
