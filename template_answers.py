@@ -34,7 +34,7 @@ xdrlib
 IMPORT_NAMES = """
 absl antlr4 attr coreweave_evaluations cuda cv2 dateutil functorch google grpc hydra hydra_plugins
 isympy lightning_fabric markdown_it mpl_toolkits mypyc nvidia opentelemetry pil pkg_resources py
-pydevd_plugins pylab sklearn torchaudio torchgen yaml
+pydevd_plugins pylab sklearn torchaudio torchgen xdist yaml
 """
 # Folders and modules that a project gets later, and the tools around it.
 PROJECT_NAMES = """
