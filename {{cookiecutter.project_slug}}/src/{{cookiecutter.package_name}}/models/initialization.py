@@ -2,10 +2,12 @@
 
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from ..engine.checkpoint.contents import read_checkpoint
 from ..errors import UserError
 
 Layers = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -40,7 +42,10 @@ def load_weights(net: nn.Module, *, file: str | None) -> None:
     if file is None:
         raise UserError("init=weights: says not of which file; type init=FILE")
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        if Path(file).is_dir():
+            content = read_checkpoint(file)
+        else:
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise UserError(
             f"init={file}: cannot be read ({' '.join(str(error).split())[:80]}); give a file that "

@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import Logger
 
 from ...errors import UserError
 from .file import damage
+from .shards import read_rest, read_whole
 
 NAMES_SHOWN = 3
 
@@ -87,8 +88,12 @@ def epoch_position(checkpoint: dict[str, Any]) -> dict[str, int] | None:
     return dict(positions[0]) if positions else None
 
 
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
+def read_checkpoint(path: str | Path, whole: bool = True) -> dict[str, Any]:
     """Read a checkpoint onto the CPU without running any code in it (``weights_only=True``).
+
+    Args:
+        path: A file, or the folder of a sharded checkpoint.
+        whole: Whether to read the tensors of a sharded one; otherwise see `shards.read_rest`.
 
     Returns:
         Lightning's dictionary: ``state_dict``, ``optimizer_states``, ``loops``, ... and ``config``.
@@ -103,6 +108,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
             "such as runs/.../checkpoints/best.ckpt"
         )
     try:
+        if path.is_dir():
+            checkpoint = read_rest(path)
+            return read_whole(checkpoint) if whole else checkpoint
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise UserError(

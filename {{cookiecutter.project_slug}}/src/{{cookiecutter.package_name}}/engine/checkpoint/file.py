@@ -8,9 +8,12 @@ is told without torch.
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from .folder import damage_of_folder, set_aside, sync_folder
 
 FORMAT = 1
 TRAILER = re.compile(rb"\ncheckpoint (\d{3}) sha256 ([0-9a-f]{64})\n")
@@ -32,7 +35,9 @@ def write_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
 
 
 def damage(path: str | Path) -> str | None:
-    """What is wrong with a file, in a few words; None if it is complete."""
+    """What is wrong with a file, or a sharded one, in a few words; None if it is complete."""
+    if Path(path).is_dir():
+        return damage_of_folder(path)
     try:
         with Path(path).open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -53,15 +58,11 @@ def damage(path: str | Path) -> str | None:
     return None if digest.hexdigest().encode() == trailer[2] else "its checksum is wrong"
 
 
-def sync_folder(path: Path) -> None:
-    """Bring a folder's list of names to the disk, so that a rename in it lasts."""
-    if os.name != "posix":
-        return
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def disk_error(error: BaseException | None) -> OSError | None:
+    """The reason that torch hides behind an error of its own."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 class _Hashing:
@@ -90,20 +91,16 @@ def _replace(path: Path, fill: Callable[[Any], None]) -> None:
             file.write(_trailer(hashing.digest.hexdigest()))
             file.flush()
             os.fsync(file.fileno())
+        earlier = set_aside(path) if path.is_dir() else None
         unfinished.replace(path)
+        if earlier:
+            shutil.rmtree(earlier)
     except BaseException as error:
         unfinished.unlink(missing_ok=True)
-        # torch hides the reason behind an error of its own.
-        if cause := _disk_error(error):
+        if cause := disk_error(error):
             raise cause from None
         raise
     sync_folder(path.parent)
-
-
-def _disk_error(error: BaseException | None) -> OSError | None:
-    while error is not None and not isinstance(error, OSError):
-        error = error.__cause__ or error.__context__
-    return error
 
 
 def _trailer(digest: str) -> bytes:

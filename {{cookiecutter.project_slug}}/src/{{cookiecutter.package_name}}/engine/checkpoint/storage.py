@@ -1,20 +1,24 @@
 """How the Trainer writes, reads and removes checkpoint files: in order, maybe in the background."""
 
 import errno
+import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from lightning.fabric.plugins import CheckpointIO
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from ...errors import UserError
 from .contents import read_checkpoint
 from .file import write_checkpoint
+from .shards import write_shards
 
 
 class LocalFiles(CheckpointIO):
@@ -44,15 +48,23 @@ class LocalFiles(CheckpointIO):
             checkpoint = tree_map_only(Tensor, _copied, checkpoint)
         self._do(lambda: self._write(checkpoint, Path(path)))
 
+    def put(self, checkpoint: dict[str, Any], path: Path) -> None:
+        """Write one file.
+
+        Raises:
+            OSError: If it cannot be written; what was there is untouched.
+        """
+        write_checkpoint(checkpoint, path)
+
     def load_checkpoint(
         self,
         path: str | Path,
         map_location: Any = None,
         weights_only: bool | None = None,
     ) -> dict[str, Any]:
-        """Read a file onto the CPU, once everything is written."""
+        """Read a file, once everything is written; the tensors of a sharded one are read later."""
         self.finish()
-        return read_checkpoint(path)
+        return read_checkpoint(path, whole=False)
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Remove a file, unless the one that replaces it could not be written."""
@@ -88,7 +100,7 @@ class LocalFiles(CheckpointIO):
 
     def _write(self, checkpoint: dict[str, Any], path: Path) -> None:
         try:
-            write_checkpoint(checkpoint, path)
+            self.put(checkpoint, path)
             self._last_failed = False
         except OSError as error:
             self._last_failed = True
@@ -108,10 +120,35 @@ class LocalFiles(CheckpointIO):
             )
 
     def _remove(self, path: Path) -> None:
-        if not self._last_failed:
+        if self._last_failed:
+            return
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
             path.unlink(missing_ok=True)
 
 
+class ShardedFolders(LocalFiles):
+    """Every rank writes what it holds into one folder, on a disk that all ranks see."""
+
+    _group: dist.ProcessGroup | None = None
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write this rank's part, or have it written. All ranks call this together."""
+        if dist.is_available() and dist.is_initialized() and self._group is None:
+            # Its own: a writer in the background must not meet what training sends.
+            self._group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
+        super().save_checkpoint(checkpoint, path, storage_options)
+
+    def put(self, checkpoint: dict[str, Any], path: Path) -> None:
+        """Write this rank's part of one checkpoint."""
+        write_shards(checkpoint, path, self._group)
+
+
 def _copied(tensor: Tensor) -> Tensor:
-    """On the CPU, and no longer the one that training changes."""
+    """On the CPU, and no longer the one that training changes. A shard stays on its device."""
+    if isinstance(tensor, DTensor):
+        return tensor.detach().clone()
     return torch.empty_like(tensor, device="cpu").copy_(tensor)

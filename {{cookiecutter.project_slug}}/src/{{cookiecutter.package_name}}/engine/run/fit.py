@@ -41,7 +41,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     seed_everything(cfg.seed, workers=True, verbose=False)
 
     resume = _checkpoint_to_resume(cfg, run_dir)
-    checkpoint = read_checkpoint(resume) if resume else None
+    checkpoint = read_checkpoint(resume, whole=False) if resume else None
     in_place = resume is not None and resume.is_relative_to(run_dir)
 
     data = instantiate(cfg.data)

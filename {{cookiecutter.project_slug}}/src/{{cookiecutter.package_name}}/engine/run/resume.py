@@ -16,6 +16,7 @@ from hydra import compose, initialize_config_dir
 
 from ...errors import UserError
 from ..checkpoint.file import damage
+from ..checkpoint.folder import INDEX, is_sharded
 
 SWEEP_FLAGS = ("-m", "--multirun")
 
@@ -47,7 +48,7 @@ def expand(arguments: list[str], config_dir: Path, config_name: str) -> list[str
     others = [argument for argument in arguments if argument not in typed]
     if value == "last":
         run_dir = _newest_run(others, config_dir, config_name)
-    elif Path(value).expanduser().is_dir():
+    elif Path(value).expanduser().is_dir() and not is_sharded(Path(value).expanduser()):
         run_dir = Path(value).expanduser().resolve()
     else:
         return arguments
@@ -63,7 +64,7 @@ def newest_checkpoint(run_dir: Path) -> Found:
     """The newest complete checkpoint of a run."""
     files = sorted(
         (run_dir / "checkpoints").glob("*.ckpt"),
-        key=lambda path: path.stat().st_mtime_ns,
+        key=lambda path: _written(path).stat().st_mtime_ns,
         reverse=True,
     )
     passed_over: list[str] = []
@@ -73,6 +74,11 @@ def newest_checkpoint(run_dir: Path) -> Found:
             return Found(file, passed_over)
         passed_over.append(f"{file.name}: {reason}")
     return Found(None, passed_over)
+
+
+def _written(path: Path) -> Path:
+    """What was written last of a checkpoint."""
+    return path / INDEX if is_sharded(path) else path
 
 
 def _in_place(value: str, run_dir: Path, typed: list[str]) -> list[str]:

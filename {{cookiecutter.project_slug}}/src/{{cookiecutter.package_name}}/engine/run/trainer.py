@@ -8,7 +8,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ModelSummary, ProgressBar
 from omegaconf import DictConfig, OmegaConf
 
-from ..checkpoint.storage import LocalFiles
+from ..checkpoint.storage import LocalFiles, ShardedFolders
 from . import machine
 
 
@@ -50,7 +50,7 @@ def best_checkpoint(trainer: Trainer) -> str | None:
     paths = [
         callback.best_model_path
         for callback in trainer.checkpoint_callbacks
-        if isinstance(callback, ModelCheckpoint) and Path(callback.best_model_path).is_file()
+        if isinstance(callback, ModelCheckpoint) and Path(callback.best_model_path).exists()
     ]
     # The first rank wrote them and knows.
     return trainer.strategy.broadcast(paths[0] if paths else None)
@@ -72,7 +72,8 @@ def _storage(cfg: DictConfig) -> LocalFiles:
     settings = cfg.get("checkpoint")
     if not isinstance(settings, DictConfig):
         return LocalFiles()
-    return LocalFiles(settings["async"], stop_on_failure=settings.on_failure == "stop")
+    kind = {"file": LocalFiles, "sharded": ShardedFolders}[settings.format]
+    return kind(settings["async"], stop_on_failure=settings.on_failure == "stop")
 
 
 def _strategy(cfg: DictConfig) -> Any:

@@ -87,6 +87,7 @@ RANGES: dict[str, Range] = {
 }
 
 CHOICES: dict[str, tuple[Any, ...]] = {
+    "checkpoint.format": ("file", "sharded"),
     "checkpoint.on_failure": ("continue", "stop"),
     "mode": ("min", "max"),
     "strategy.communication_dtype": ("bf16", "fp16", None),

@@ -38,6 +38,7 @@ from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from ...errors import UserError
+from ..checkpoint.shards import model_state_here, optimizer_states_here
 from .layers import find_layers
 from .ranks import PartPerRank
 from .sharded_state import cut_like, cut_optimizer_state, gather
@@ -181,28 +182,33 @@ class FSDP(PartPerRank):
     # Checkpoints
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """On rank 0 the whole network's state under the original names; elsewhere nothing."""
-        state: dict[str, Any] = gather(self._connected_module.state_dict(), self.is_global_zero)
-        return state
+        """On rank 0 the whole network's state under the original names; elsewhere nothing.
+
+        For a sharded checkpoint this rank's shards.
+        """
+        state: dict[str, Any] = self._connected_module.state_dict()
+        return state if self.keeps_shards else gather(state, self.is_global_zero)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Take this rank's shard of a whole network's state."""
         own = self._connected_module.state_dict()
         shards = {
-            name: cut_like(value, own.get(name)) for name, value in checkpoint["state_dict"].items()
+            name: cut_like(value, own.get(name))
+            for name, value in model_state_here(checkpoint, own).items()
         }
         super().load_model_state_dict({"state_dict": shards}, strict)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """On rank 0 the state of whole parameters under their usual ids; elsewhere nothing."""
+        """As `lightning_module_state_dict`; parameters have their usual ids."""
         if isinstance(optimizer, LightningOptimizer):
             optimizer = optimizer.optimizer
-        state: dict[str, Any] = gather(optimizer.state_dict(), self.is_global_zero)
-        return state
+        state: dict[str, Any] = optimizer.state_dict()
+        return state if self.keeps_shards else gather(state, self.is_global_zero)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Take the state of this rank's shards."""
-        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+        states = optimizer_states_here(checkpoint, self.optimizers)
+        for optimizer, state in zip(self.optimizers, states, strict=True):
             optimizer.load_state_dict(cut_optimizer_state(state, optimizer))
 
 

@@ -7,7 +7,9 @@ Not exact: an uneven last batch under manual optimization or with several traini
 where no single loss or share passes through here; use ``drop_last=True`` there.
 """
 
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +23,8 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
+from ..checkpoint.shards import model_state_here, optimizer_states_here
+from ..checkpoint.storage import ShardedFolders
 from .clip import clip_by_global_norm
 from .loader import ShardedLoader, shard
 from .seeding import draw_from, global_seed
@@ -92,6 +96,32 @@ class GlobalBatch(Strategy):
                 loader.load_state_dict(self.resume_position)
                 self.resume_position = None
         return loader
+
+    # Checkpoints
+
+    @property
+    def keeps_shards(self) -> bool:
+        """Whether every rank writes what it holds, so that nothing is gathered."""
+        return isinstance(self.checkpoint_io, ShardedFolders)
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint; Lightning's own does so on the first rank."""
+        if self.keeps_shards:
+            self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
+        else:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Load the network's state, of which a sharded checkpoint has to be asked."""
+        state = model_state_here(checkpoint, self._connected_module.state_dict())
+        super().load_model_state_dict({"state_dict": state}, strict)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Load the optimizers' states, likewise."""
+        states = optimizer_states_here(checkpoint, self.optimizers)
+        super().load_optimizer_state_dict({"optimizer_states": states})
 
     def batch_to_device(
         self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0

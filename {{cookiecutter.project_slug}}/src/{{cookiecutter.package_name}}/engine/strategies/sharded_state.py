@@ -35,10 +35,10 @@ def cut_like(whole: Any, like: Any) -> Any:
     """This rank's shard of a whole tensor, sharded as another one is. Sends nothing.
 
     Args:
-        whole: A tensor that every rank has, or anything else.
+        whole: A tensor that every rank has, or anything else; what is a shard already stays so.
         like: The tensor to imitate; where it is not sharded, `whole` is returned.
     """
-    if not isinstance(like, DTensor) or not isinstance(whole, Tensor):
+    if not isinstance(like, DTensor) or not isinstance(whole, Tensor) or isinstance(whole, DTensor):
         return whole
     return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
 

@@ -12,6 +12,11 @@ from ....errors import UserError
 from .placement import Placement
 
 
+def model_part(module: nn.Module, placement: Placement) -> dict[str, Any]:
+    """This rank's part of the network's state: what has memory here."""
+    return {name: value for name, value in module.state_dict().items() if placement.holds(name)}
+
+
 def whole_model_state(
     module: nn.Module, placement: Placement, group: dist.ProcessGroup
 ) -> dict[str, Any]:

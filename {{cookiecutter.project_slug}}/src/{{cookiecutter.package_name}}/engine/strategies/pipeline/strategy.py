@@ -28,6 +28,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import Optimizer
 
 from ....errors import UserError
+from ...checkpoint.shards import model_state_here, optimizer_states_here
 from ..ranks import PartPerRank
 from ..redirect import forward_replaced
 from .contract import check_composition, check_loss, check_structure, split_batch
@@ -41,6 +42,7 @@ from .sample import first_inputs
 from .shapes import LayerShapes
 from .state import (
     load_model_part,
+    model_part,
     optimizer_part,
     whole_model_state,
     whole_optimizer_state,
@@ -240,7 +242,12 @@ class Pipeline(PartPerRank):
     # Checkpoints
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """On rank 0 the whole network's state under the original names; elsewhere nothing."""
+        """On rank 0 the whole network's state under the original names; elsewhere nothing.
+
+        For a sharded checkpoint what this rank holds.
+        """
+        if self.keeps_shards:
+            return model_part(self._connected_module, self._placed)
         if self.data_parallel_rank > 0:
             return {}
         return whole_model_state(self._connected_module, self._placed, self._cpu_group)
@@ -250,13 +257,15 @@ class Pipeline(PartPerRank):
         if self.placement is None:
             super().load_model_state_dict(checkpoint, strict)
         else:
-            state = checkpoint["state_dict"]
+            state = model_state_here(checkpoint, self._connected_module.state_dict())
             load_model_part(self._connected_module, state, self.placement, strict)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """On rank 0 the state of all parameters under their usual ids; elsewhere nothing."""
+        """As `lightning_module_state_dict`; parameters have their usual ids."""
         if isinstance(optimizer, LightningOptimizer):
             optimizer = optimizer.optimizer
+        if self.keeps_shards:
+            return optimizer.state_dict()
         if self.data_parallel_rank > 0:
             return {}
         return whole_optimizer_state(
@@ -268,7 +277,7 @@ class Pipeline(PartPerRank):
         parts = [
             optimizer_part(self._connected_module, optimizer, state, self._placed)
             for optimizer, state in zip(
-                self.optimizers, checkpoint["optimizer_states"], strict=True
+                self.optimizers, optimizer_states_here(checkpoint, self.optimizers), strict=True
             )
         ]
         super().load_optimizer_state_dict({**checkpoint, "optimizer_states": parts})

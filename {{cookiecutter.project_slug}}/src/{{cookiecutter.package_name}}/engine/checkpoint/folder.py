@@ -1,0 +1,95 @@
+"""A sharded checkpoint: a folder that is whole or not there, as a single file is.
+
+    last.ckpt/
+        index.json    which folder beside it is complete, and the SHA-256 of each of its files
+        1f0c.../      .metadata and *.distcp, PyTorch's distributed checkpoint; and rest.ckpt
+
+A new one is written into the same folder as the old, and takes its place when index.json is
+replaced. torch is not imported.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+FORMAT = 1
+INDEX = "index.json"
+CHUNK_BYTES = 1 << 20
+
+
+def is_sharded(path: str | Path) -> bool:
+    """Whether a path is a sharded checkpoint, complete or not."""
+    return Path(path, INDEX).is_file()
+
+
+def complete_folder(path: str | Path) -> Path:
+    """The folder with the files of a sharded checkpoint."""
+    return Path(path, json.loads(Path(path, INDEX).read_text())["folder"])
+
+
+def damage_of_folder(path: str | Path) -> str | None:
+    """What is wrong with a sharded checkpoint, in a few words; None if it is complete."""
+    try:
+        index = json.loads(Path(path, INDEX).read_text())
+        if index["format"] > FORMAT:
+            return f"it has format {index['format']}, and this project reads up to {FORMAT}"
+        folder = Path(path, index["folder"])
+        for name, digest in index["files"].items():
+            if not (folder / name).is_file():
+                return f"{name} is missing"
+            if digest_of(folder / name) != digest:
+                return f"the checksum of {name} is wrong"
+    except OSError as error:
+        return str(error.strerror)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{INDEX} is not what a training run writes"
+    return None
+
+
+def commit(path: Path, folder: str, digests: dict[str, str]) -> None:
+    """Make a folder below `path` the checkpoint, and remove the one that it replaces.
+
+    Raises:
+        OSError: If the disk is full; the old one is untouched.
+    """
+    index = {"format": FORMAT, "folder": folder, "files": digests}
+    unfinished = path / f".{INDEX}"
+    with unfinished.open("w") as file:
+        json.dump(index, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    for changed in (path / folder, path):
+        sync_folder(changed)
+    unfinished.replace(path / INDEX)
+    for changed in (path, path.parent):
+        sync_folder(changed)
+    for other in path.iterdir():
+        if other.is_dir() and other.name != folder:
+            shutil.rmtree(other)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a checkpoint of the other format; it can be read until the new one is whole."""
+    return path.rename(path.with_name(f"{path.stem}.earlier{path.suffix}"))
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sync_folder(path: Path) -> None:
+    """Bring a folder's list of names to the disk, so that a rename in it lasts."""
+    if os.name != "posix":
+        return
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,282 @@
+"""What a sharded checkpoint holds: every rank writes its tensors, and reads only what it needs.
+
+PyTorch's distributed checkpoint (DCP) lays the tensors out. The rest of Lightning's dictionary is
+one small file beside them.
+Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
+"""
+
+import pickle
+import shutil
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from .file import disk_error, write_checkpoint
+from .folder import commit, complete_folder, digest_of, set_aside
+
+REST = "rest.ckpt"
+MODEL, OPTIMIZERS = "state_dict", "optimizer_states"
+# In a checkpoint that was read: where its tensors are. Until then they are on the device "meta".
+STORED_IN = "stored_in"
+
+# All that .metadata may name: it is a pickle, which could otherwise run anything.
+METADATA_NAMES = {
+    ("torch", "Size"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch.distributed.checkpoint.metadata", "BytesStorageMetadata"),
+    ("torch.distributed.checkpoint.metadata", "ChunkStorageMetadata"),
+    ("torch.distributed.checkpoint.metadata", "Metadata"),
+    ("torch.distributed.checkpoint.metadata", "MetadataIndex"),
+    ("torch.distributed.checkpoint.metadata", "StorageMeta"),
+    ("torch.distributed.checkpoint.metadata", "TensorProperties"),
+    ("torch.distributed.checkpoint.metadata", "TensorStorageMetadata"),
+    ("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING"),
+    ("torch.serialization", "_get_layout"),
+}
+
+
+# Writing
+
+
+def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGroup | None) -> None:
+    """Write a checkpoint of which every rank has a part. All ranks call this, in the same order.
+
+    Args:
+        checkpoint: Lightning's dictionary with this rank's tensors, sharded ones among them.
+        path: The folder, which all ranks see.
+        group: All ranks, with gloo; None for a single process.
+
+    Raises:
+        OSError: On every rank, if one of them could not write; the old checkpoint is untouched.
+    """
+    rank = 0 if group is None else dist.get_rank(group)
+    tensors, rest = _split(checkpoint)
+    earlier = set_aside(path) if rank == 0 and path.is_file() else None
+    name = _from_first_rank(uuid.uuid4().hex[:8], group)
+    folder = path / name
+    try:
+        with _without_hints():
+            save(
+                cast(dict[str, Any], tensors),
+                storage_writer=_Writer(folder),
+                process_group=group,
+                no_dist=group is None,
+            )
+        mine = folder.glob(f"__{rank}_*")
+        digests = _on_first_rank({file.name: digest_of(file) for file in mine}, group)
+        rests = _on_first_rank(rest if rank == 0 else _parts(rest), group)
+        if rank == 0:
+            write_checkpoint(_merged(rests), folder / REST)
+            digests += [{file: digest_of(folder / file)} for file in (REST, ".metadata")]
+            commit(path, name, {file: one for each in digests for file, one in each.items()})
+            if earlier:
+                earlier.unlink()
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        for failure, _ in getattr(error, "failures", {}).values():
+            if isinstance(failure, OSError):
+                raise failure from None
+        raise
+
+
+def _split(checkpoint: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors under flat names, and the same dictionary without them."""
+    tensors: dict[str, Tensor] = {}
+
+    def without_tensors(values: Mapping[Any, Any], prefix: str) -> dict[Any, Any]:
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"{prefix}/{name}"] = value
+        return {name: value for name, value in values.items() if not isinstance(value, Tensor)}
+
+    optimizers = []
+    for number, optimizer in enumerate(checkpoint.get(OPTIMIZERS, [])):
+        state = {
+            key: without_tensors(entry, f"{OPTIMIZERS}/{number}/{key}")
+            for key, entry in optimizer["state"].items()
+        }
+        optimizers.append({**optimizer, "state": state})
+    model = without_tensors(checkpoint[MODEL], MODEL)
+    rest = {**checkpoint, MODEL: model}
+    return tensors, {**rest, OPTIMIZERS: optimizers} if optimizers else rest
+
+
+def _parts(rest: dict[str, Any]) -> dict[str, Any]:
+    """What another rank than the first has of its own."""
+    return {key: rest[key] for key in (MODEL, OPTIMIZERS) if key in rest}
+
+
+def _merged(rests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    first = rests[0]
+    for other in rests[1:]:
+        first[MODEL].update(other[MODEL])
+        for mine, theirs in zip(first.get(OPTIMIZERS, []), other.get(OPTIMIZERS, []), strict=True):
+            mine["state"].update(theirs["state"])
+    return first
+
+
+# Reading
+
+
+def read_rest(path: Path) -> dict[str, Any]:
+    """Lightning's dictionary, in which tensors of the network and of optimizers have no memory."""
+    folder = complete_folder(path)
+    checkpoint: dict[str, Any] = torch.load(folder / REST, weights_only=True)
+    for key, stored in _Reader(folder).read_metadata().state_dict_metadata.items():
+        if not isinstance(stored, TensorStorageMetadata):
+            continue
+        tensor = torch.empty(stored.size, dtype=stored.properties.dtype, device="meta")
+        kind, name = key.split("/", 1)
+        if kind == MODEL:
+            checkpoint[MODEL][name] = tensor
+        else:
+            number, parameter, name = name.split("/", 2)
+            state = checkpoint[OPTIMIZERS][int(number)]["state"]
+            state.setdefault(int(parameter), {})[name] = tensor
+    return {**checkpoint, STORED_IN: str(folder)}
+
+
+def read_whole(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """All tensors of a checkpoint that `read_rest` returned, whole, on the CPU."""
+    if STORED_IN not in checkpoint:
+        return checkpoint
+    optimizers = [
+        optimizer_state_here(checkpoint, number, ())
+        for number in range(len(checkpoint.get(OPTIMIZERS, [])))
+    ]
+    whole = {**checkpoint, MODEL: model_state_here(checkpoint, {})}
+    whole |= {OPTIMIZERS: optimizers} if optimizers else {}
+    return {key: value for key, value in whole.items() if key != STORED_IN}
+
+
+def model_state_here(checkpoint: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The network's state out of a checkpoint of either format.
+
+    Args:
+        checkpoint: Where it is sharded, only the part that this process holds is read.
+        own: The network's present state. A tensor is read in the layout that it has here: a shard
+            of it, or nothing if it is on the device "meta".
+    """
+    state: dict[str, Any] = checkpoint[MODEL]
+    if STORED_IN not in checkpoint:
+        return state
+    return {**state, **_read(checkpoint[STORED_IN], MODEL, state, own)}
+
+
+def optimizer_state_here(
+    checkpoint: Mapping[str, Any], number: int, parameters: Sequence[Tensor]
+) -> dict[str, Any]:
+    """The same for an optimizer, whose parameters stand in the order of their ids."""
+    state: dict[str, Any] = checkpoint[OPTIMIZERS][number]
+    if STORED_IN not in checkpoint:
+        return state
+    folder = checkpoint[STORED_IN]
+    entries: dict[int, Any] = {}
+    for key, entry in state["state"].items():
+        own = dict.fromkeys(entry, parameters[key]) if parameters else {}
+        entries[key] = {**entry, **_read(folder, f"{OPTIMIZERS}/{number}/{key}", entry, own)}
+    return {**state, "state": entries}
+
+
+def optimizer_states_here(
+    checkpoint: Mapping[str, Any], optimizers: Sequence[Optimizer]
+) -> list[dict[str, Any]]:
+    """The same for all optimizers."""
+    return [
+        optimizer_state_here(
+            checkpoint,
+            number,
+            [parameter for group in optimizer.param_groups for parameter in group["params"]],
+        )
+        for number, optimizer in enumerate(optimizers)
+    ]
+
+
+def _read(
+    folder: str, prefix: str, stored: Mapping[str, Any], own: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    wanted: dict[str, Any] = {}
+    for name, value in stored.items():
+        here = own.get(name)
+        if not isinstance(value, Tensor) or (isinstance(here, Tensor) and here.is_meta):
+            continue
+        if isinstance(here, DTensor) and here.shape == value.shape:
+            wanted[f"{prefix}/{name}"] = torch.empty_like(here, dtype=value.dtype)
+        else:
+            wanted[f"{prefix}/{name}"] = torch.empty_like(value, device="cpu")
+    if wanted:
+        with _without_hints():
+            load(wanted, storage_reader=_Reader(folder), no_dist=True)
+    return {key.removeprefix(f"{prefix}/"): value for key, value in wanted.items()}
+
+
+class _Writer(FileSystemWriter):
+    """PyTorch's own notes the path, as a class of Python's, and hides why it could not write."""
+
+    def storage_meta(self) -> None:
+        return None
+
+    def write_data(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().write_data(*args, **kwargs)
+        except Exception as error:
+            if cause := disk_error(error):
+                raise cause from None
+            raise
+
+
+class _Reader(FileSystemReader):
+    """PyTorch's own unpickles whatever .metadata holds."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        with Path(self.path, ".metadata").open("rb") as file:
+            metadata: Metadata = _PlainUnpickler(file).load()
+        metadata.storage_meta = None
+        return metadata
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        is_plain = (module, name) in METADATA_NAMES
+        if not is_plain and not isinstance(found := super().find_class(module, name), torch.dtype):
+            raise pickle.UnpicklingError(f"{module}.{name} has no place in .metadata")
+        return super().find_class(module, name) if is_plain else found
+
+
+# Between ranks
+
+
+def _from_first_rank(value: str, group: dist.ProcessGroup | None) -> str:
+    box = [value]
+    if group is not None:
+        dist.broadcast_object_list(box, group=group, group_src=0)
+    return box[0]
+
+
+def _on_first_rank(value: dict[str, Any], group: dist.ProcessGroup | None) -> list[dict[str, Any]]:
+    if group is None:
+        return [value]
+    first = dist.get_rank(group) == 0
+    values: list[Any] | None = [None] * dist.get_world_size(group) if first else None
+    dist.gather_object(value, values, group=group, group_dst=0)
+    return values or []
+
+
+@contextmanager
+def _without_hints() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        yield
