@@ -5,7 +5,6 @@ one small file beside them.
 Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
 """
 
-import pickle
 import shutil
 import uuid
 import warnings
@@ -17,35 +16,20 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from .file import disk_error, write_checkpoint
+from .file import write_checkpoint
 from .folder import commit, complete_folder, digest_of, set_aside
+from .shard_files import ShardReader, ShardWriter
 
 REST = "rest.ckpt"
 MODEL, OPTIMIZERS = "state_dict", "optimizer_states"
 # In a checkpoint that was read: where its tensors are. Until then they are on the device "meta".
 STORED_IN = "stored_in"
-
-# All that .metadata may name: it is a pickle, which could otherwise run anything.
-METADATA_NAMES = {
-    ("torch", "Size"),
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    ("torch.distributed.checkpoint.metadata", "BytesStorageMetadata"),
-    ("torch.distributed.checkpoint.metadata", "ChunkStorageMetadata"),
-    ("torch.distributed.checkpoint.metadata", "Metadata"),
-    ("torch.distributed.checkpoint.metadata", "MetadataIndex"),
-    ("torch.distributed.checkpoint.metadata", "StorageMeta"),
-    ("torch.distributed.checkpoint.metadata", "TensorProperties"),
-    ("torch.distributed.checkpoint.metadata", "TensorStorageMetadata"),
-    ("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING"),
-    ("torch.serialization", "_get_layout"),
-}
 
 
 # Writing
@@ -71,7 +55,7 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
         with _without_hints():
             save(
                 cast(dict[str, Any], tensors),
-                storage_writer=_Writer(folder),
+                storage_writer=ShardWriter(folder),
                 process_group=group,
                 no_dist=group is None,
             )
@@ -135,7 +119,7 @@ def read_rest(path: Path) -> dict[str, Any]:
     """Lightning's dictionary, in which tensors of the network and of optimizers have no memory."""
     folder = complete_folder(path)
     checkpoint: dict[str, Any] = torch.load(folder / REST, weights_only=True)
-    for key, stored in _Reader(folder).read_metadata().state_dict_metadata.items():
+    for key, stored in ShardReader(folder).read_metadata().state_dict_metadata.items():
         if not isinstance(stored, TensorStorageMetadata):
             continue
         tensor = torch.empty(stored.size, dtype=stored.properties.dtype, device="meta")
@@ -219,41 +203,8 @@ def _read(
             wanted[f"{prefix}/{name}"] = torch.empty_like(value, device="cpu")
     if wanted:
         with _without_hints():
-            load(wanted, storage_reader=_Reader(folder), no_dist=True)
+            load(wanted, storage_reader=ShardReader(folder), no_dist=True)
     return {key.removeprefix(f"{prefix}/"): value for key, value in wanted.items()}
-
-
-class _Writer(FileSystemWriter):
-    """PyTorch's own notes the path, as a class of Python's, and hides why it could not write."""
-
-    def storage_meta(self) -> None:
-        return None
-
-    def write_data(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return super().write_data(*args, **kwargs)
-        except Exception as error:
-            if cause := disk_error(error):
-                raise cause from None
-            raise
-
-
-class _Reader(FileSystemReader):
-    """PyTorch's own unpickles whatever .metadata holds."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        with Path(self.path, ".metadata").open("rb") as file:
-            metadata: Metadata = _PlainUnpickler(file).load()
-        metadata.storage_meta = None
-        return metadata
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        is_plain = (module, name) in METADATA_NAMES
-        if not is_plain and not isinstance(found := super().find_class(module, name), torch.dtype):
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in .metadata")
-        return super().find_class(module, name) if is_plain else found
 
 
 # Between ranks
