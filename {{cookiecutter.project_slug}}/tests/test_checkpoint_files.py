@@ -1,6 +1,8 @@
 """A checkpoint file is whole or not there, and a reader knows which."""
 
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ from conftest import Cli
 
 from {{ cookiecutter.package_name }}.engine.checkpoint.file import damage, write_checkpoint
 
+PACKAGE = "{{ cookiecutter.package_name }}"
 CONTENT = {"weights": torch.arange(100.0), "names": ["a", "b"], "step": 3}
 
 
@@ -102,6 +105,23 @@ def test_writing_in_the_background_changes_nothing(train: Cli) -> None:
         assert damage(other) is None
         a, b = (torch.load(path, weights_only=True)["state_dict"] for path in (one, other))
         assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_nothing_but_torch_is_needed_to_read_one(train: Cli) -> None:
+    best = train("test=false").run / "checkpoints/best.ckpt"
+    for program in (
+        "import sys, torch; c = torch.load(sys.argv[1]); "
+        f"assert not set(['lightning', 'omegaconf', '{PACKAGE}']) & set(sys.modules); "
+        "print(len(c['state_dict']), c['config']['optimizer']['lr'])",
+        "import sys; "
+        f"from {PACKAGE}.tasks.classification import Classification as Task; "
+        "task = Task.load_from_checkpoint(sys.argv[1], label_smoothing=0.5); "
+        "print(len(task.state_dict()), task.build_optimizer.keywords['lr'], task.label_smoothing)",
+    ):
+        command = [sys.executable, "-c", program, str(best)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split()[:2] == ["6", "0.001"]
 
 
 def test_another_network_is_refused_and_its_weights_can_be_taken(train: Cli, cli: Cli) -> None:

@@ -29,6 +29,19 @@ def test_wandb_works_without_an_account_or_a_network(
     assert not list(tmp_path.glob("wandb"))
 
 
+def test_a_run_that_goes_on_is_the_same_run_for_wandb(
+    train: Cli, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    first = train("logger=[csv,wandb]", "test=false", "trainer.max_epochs=1").run
+    assert cli("train.py", "resume=last", "trainer.max_epochs=2").status == 0
+    another = train("logger=[csv,wandb]", "test=false", "trainer.max_epochs=1").run
+    folders = [path.name for run in (first, another) for path in run.glob("wandb/offline-run-*")]
+    ids = [name.rsplit("-", 1)[1] for name in folders]
+    assert len(ids) == 3
+    assert ids[0] == ids[1] != ids[2]
+
+
 def test_nothing_of_wandb_appears_where_it_is_not_chosen(
     train: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,6 +138,9 @@ def test_what_is_typed_comes_on_top_of_the_run_s_own(train: Cli, cli: Cli) -> No
     assert more.runs == []
     assert first.metrics["strategy"] == "ddp"
     assert len(column(first.run, "train/loss")) == 42
+    again = cli("train.py", f"resume={first.run}", "trainer.max_epochs=3", "strategy=single")
+    assert again.status == 0, again.err
+    assert "resume: saved under ddp on 2, goes on under single on 1: the samples stay" in again.out
     config = (first.run / "config.yaml").read_text()
     assert "lr: 0.01" in config
 

@@ -9,6 +9,8 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
+from .parts import built
+
 Batch = tuple[Tensor, Tensor]
 
 
@@ -20,7 +22,8 @@ class Classification(LightningModule):
     batch; the rest is an ordinary LightningModule.
 
     Args:
-        network: Maps inputs (N, ...) to logits (N, num_classes).
+        network: Maps inputs (N, ...) to logits (N, num_classes). This and the next two may also be
+            given as their configuration.
         optimizer: Called with the network's named parameters, returns the optimizer.
         scheduler: Called with the optimizer and ``total_steps``, ``monitor``, ``mode``; returns
             Lightning's scheduler configuration, or None.
@@ -32,18 +35,18 @@ class Classification(LightningModule):
 
     def __init__(
         self,
-        network: nn.Module,
-        optimizer: Callable[..., torch.optim.Optimizer],
-        scheduler: Callable[..., dict[str, Any] | None],
+        network: nn.Module | dict[str, Any],
+        optimizer: Callable[..., torch.optim.Optimizer] | dict[str, Any],
+        scheduler: Callable[..., dict[str, Any] | None] | dict[str, Any],
         num_classes: int,
         monitor: str = "val/acc",
         mode: str = "max",
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__()
-        self.network = network
-        self.build_optimizer = optimizer
-        self.build_scheduler = scheduler
+        self.network: nn.Module = built(network)
+        self.build_optimizer = built(optimizer)
+        self.build_scheduler = built(scheduler)
         self.monitor = monitor
         self.mode = mode
         self.label_smoothing = label_smoothing

@@ -1,7 +1,9 @@
 """What a checkpoint holds: Lightning's dictionary in plain containers, and what it takes to go on.
 
 Beside Lightning's keys there are ``config``, the resolved configuration, with which a checkpoint
-alone is enough to rebuild the task and its data, and ``logs``, how far the loggers had come.
+alone is enough to rebuild the task and its data; ``logs``, how far the loggers had come; and
+``layout``, how many ranks there were. Lightning's ``hyper_parameters`` are the task's arguments out
+of the configuration, so that `load_from_checkpoint` needs nothing but the file.
 """
 
 import pickle
@@ -25,14 +27,30 @@ class CarryOn(Callback):
     Args:
         config: The resolved configuration.
         logs: ``logs`` of the checkpoint that this run goes on with in the same directory.
+        layout: ``layout`` of the checkpoint that this run goes on with.
     """
 
-    def __init__(self, config: dict[str, Any], logs: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        config: dict[str, Any],
+        logs: dict[str, Any] | None = None,
+        layout: dict[str, Any] | None = None,
+    ) -> None:
         self.config = config
         self.logs = logs
+        self.layout = layout
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log what the checkpoint was written too early for."""
+        """Say how the layout changed, and log what the checkpoint was written too early for."""
+        here = self._layout(trainer)
+        if self.layout and self.layout != here and trainer.is_global_zero:
+            before, now = (
+                f"{layout['strategy']} on {layout['world_size']}" for layout in (self.layout, here)
+            )
+            print(
+                f"resume: saved under {before}, goes on under {now}: the samples stay in order; "
+                "what a step draws at random is derived anew from seed, step and rank"
+            )
         if self.logs and self.logs["unlogged"]:
             for logger in trainer.loggers:
                 logger.log_metrics(self.logs["unlogged"], step=self.logs["step"])
@@ -51,6 +69,8 @@ class CarryOn(Callback):
     ) -> None:
         """Lightning is about to write the file; everything logged so far goes to the disk first."""
         checkpoint["config"] = self.config
+        checkpoint["layout"] = self._layout(trainer)
+        checkpoint.setdefault(pl_module.CHECKPOINT_HYPER_PARAMS_KEY, task_arguments(self.config))
         loop = trainer.fit_loop.epoch_loop
         # At the end of a step, and of an epoch, its metrics are logged only after the callbacks.
         batch: Any = loop.batch_progress.current
@@ -73,6 +93,17 @@ class CarryOn(Callback):
             "unlogged": unlogged,
             "positions": positions,
         }
+
+    def _layout(self, trainer: Trainer) -> dict[str, Any]:
+        return {"strategy": self.config["strategy"]["name"], "world_size": trainer.world_size}
+
+
+def task_arguments(config: dict[str, Any]) -> dict[str, Any]:
+    """What the task's ``__init__`` is given, as plain data and without weights to download."""
+    network = {key: None if key == "weights" else value for key, value in config["model"].items()}
+    parts = {"network": network, "optimizer": config["optimizer"], "scheduler": config["scheduler"]}
+    own = {key: value for key, value in config["task"].items() if key != "_target_"}
+    return parts | own
 
 
 def go_on_logging(loggers: list[Logger], logs: dict[str, Any]) -> None:

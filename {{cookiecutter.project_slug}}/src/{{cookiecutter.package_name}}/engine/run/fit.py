@@ -46,7 +46,11 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
 
     data = instantiate(cfg.data)
     task = build_task(cfg)
-    carry_on = CarryOn(config, checkpoint["logs"] if checkpoint and in_place else None)
+    carry_on = CarryOn(
+        config,
+        logs=checkpoint["logs"] if checkpoint and in_place else None,
+        layout=checkpoint["layout"] if checkpoint else None,
+    )
     stop_on_signal = StopOnSignal(run_dir / "checkpoints" / "last.ckpt")
     trainer = build_trainer(cfg, run_dir, extra_callbacks=[carry_on, stop_on_signal])
     if checkpoint:

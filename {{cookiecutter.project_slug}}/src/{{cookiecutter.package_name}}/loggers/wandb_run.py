@@ -1,0 +1,28 @@
+"""Weights & Biases, where a run that goes on in its directory is the same run there."""
+
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import WandbLogger
+
+
+class SameRunWandbLogger(WandbLogger):
+    """Lightning's WandbLogger, which looks for an earlier run in its directory.
+
+    Steps that were logged after the checkpoint that a run goes on from are logged again: with the
+    same values, under the same ``trainer/global_step``.
+
+    Args:
+        save_dir: Where Weights & Biases makes its folder.
+        version: The run's id; None goes on with the run in `save_dir`, or makes a new one.
+        options: Those of WandbLogger.
+    """
+
+    def __init__(self, save_dir: str = ".", version: str | None = None, **options: Any) -> None:
+        super().__init__(save_dir=save_dir, version=version or earlier_run(save_dir), **options)
+
+
+def earlier_run(save_dir: str) -> str | None:
+    """The id of the newest run in a directory; it stands at the end of its folder's name."""
+    folders = sorted(Path(save_dir, "wandb").glob("*run-*-*"))
+    return folders[-1].name.rsplit("-", 1)[1] if folders else None
