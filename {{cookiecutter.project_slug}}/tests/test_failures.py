@@ -115,17 +115,7 @@ def test_a_killed_rank_ends_the_others(broken: Cli, strategy: str, rank: int) ->
 )
 def test_a_signal_ends_everything(tmp_path: Path, strategy: str, sent: signal.Signals) -> None:
     """Ctrl-C goes to the whole process group, as from a terminal; SIGTERM to the command alone."""
-    process = subprocess.Popen(
-        [
-            sys.executable, str(ROOT / "train.py"), *TINY,
-            "callbacks=[progress]", "trainer.max_epochs=100000", f"strategy={strategy}",
-        ],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    while not process.stdout.readline().startswith("epoch 1/"):
-        assert process.poll() is None
+    process = in_training(tmp_path, strategy)
     if sent == signal.SIGINT:
         os.killpg(process.pid, sent)
     else:
@@ -136,10 +126,38 @@ def test_a_signal_ends_everything(tmp_path: Path, strategy: str, sent: signal.Si
     assert "Traceback" not in err
     (metrics,) = tmp_path.glob("runs/*/*/metrics.json")
     assert json.loads(metrics.read_text()) == {"status": "interrupted"}
+    assert_nothing_runs(process.pid)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "pipeline"])
+def test_ranks_end_with_the_command_that_is_killed(tmp_path: Path, strategy: str) -> None:
+    process = in_training(tmp_path, strategy)
+    process.kill()
+    process.communicate(timeout=60)
+    assert_nothing_runs(process.pid)
+
+
+def in_training(folder: Path, strategy: str) -> subprocess.Popen[str]:
+    """A command that has begun to train, in a session of its own."""
+    process = subprocess.Popen(
+        [
+            sys.executable, str(ROOT / "train.py"), *TINY,
+            "callbacks=[progress]", "trainer.max_epochs=100000", f"strategy={strategy}",
+        ],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("epoch 1/"):
+        assert process.poll() is None
+    return process
+
+
+def assert_nothing_runs(session: int) -> None:
     deadline = time.monotonic() + 20
-    while session_members(process.pid) and time.monotonic() < deadline:
+    while session_members(session) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert session_members(process.pid) == []
+    assert session_members(session) == []
 
 
 def session_members(session: int) -> list[str]:

@@ -1,10 +1,12 @@
 """One rank of a run: what happens in a worker process around the actual work, and how it fails."""
 
 import logging
+import multiprocessing
 import os
 import re
 import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -38,7 +40,9 @@ EXPECTED_WARNINGS = (
 
 def main(job: str, config: dict[str, Any], run_dir: str, listening: str | None = None) -> Metrics:
     """Entry point of a worker process that torchelastic started."""
-    stopping.listening = Path(listening) if listening else None
+    if listening:
+        stopping.listening = Path(listening)
+        _end_with_the_agent()
     ranks = machine.ranks_around()
     assert ranks is not None, "whoever starts a rank tells it which one it is"
     rank = ranks.rank
@@ -63,6 +67,18 @@ def main(job: str, config: dict[str, Any], run_dir: str, listening: str | None =
             raise
     # Only rank 0's are asked for, and a rank that waits for a queue to be read holds up the others.
     return metrics if rank == 0 or STOPPED in metrics else {}
+
+
+def _end_with_the_agent() -> None:
+    """A rank whose agent was killed would train on, in a run that is gone on with meanwhile."""
+    agent = multiprocessing.parent_process()
+    assert agent is not None
+
+    def watch() -> None:
+        agent.join()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="agent", daemon=True).start()
 
 
 def unless_stopped(metrics: Metrics, received: Sequence[int] = ()) -> Metrics:
