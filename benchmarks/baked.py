@@ -46,7 +46,7 @@ def train(*overrides: str) -> Path:
     before = set(Path.cwd().glob("runs/*/*/metrics.json"))
     arguments, sys.argv = sys.argv, [str(PROJECT / "train.py"), *overrides]
     try:
-        with _output_to(os.devnull):
+        with output_to(os.devnull):
             runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:
         if end.code:
@@ -72,11 +72,11 @@ def weights(run: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _output_to(path: str) -> Iterator[None]:
+def output_to(path: str) -> Iterator[None]:
     """Send the standard output of this process and its children to a file."""
     sys.stdout.flush()
     kept = os.dup(1)
-    target = os.open(path, os.O_WRONLY)
+    target = os.open(path, os.O_WRONLY | os.O_CREAT)
     os.dup2(target, 1)
     try:
         yield

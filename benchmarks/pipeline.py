@@ -182,7 +182,9 @@ def measure(microbatches: int, turns: int) -> dict[str, list[float]]:
 def main(turns: int) -> int:
     """Measure in turn, print, and say whether the limits hold."""
     held = True
-    print("micro-batches  bubble limit  share of it: median    best  limit  step / bare loop's  limit")
+    print(
+        "micro-batches  bubble limit  share of it: median    best  limit  step / bare loop's  limit"
+    )
     for count in (2, 4, 8):
         with folder_for_runs():
             times = measure(count, turns)

@@ -1,6 +1,8 @@
 """The one exception that is shown as a sentence instead of a traceback."""
 
+import errno
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 
@@ -12,8 +14,16 @@ class UserError(Exception):
     """
 
 
+FULL_DISK = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)}
+
 REFUSED = 2
 """Exit status after a UserError; Hydra's own refusals end with 1."""
+
+
+def say(line: str) -> None:
+    """Tell the person at the keyboard, who may have sent stderr to a disk that is full."""
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def stop(error: UserError) -> NoReturn:
@@ -23,7 +33,13 @@ def stop(error: UserError) -> NoReturn:
 
 
 def user_error_behind(error: BaseException | None) -> UserError | None:
-    """The UserError that a library wrapped into an exception of its own, if there is one."""
+    """The UserError that a library wrapped into an exception of its own, if there is one.
+
+    A full disk is one, too.
+    """
     while error is not None and not isinstance(error, UserError):
+        if isinstance(error, OSError) and error.errno in FULL_DISK:
+            where = f"{error.filename}: " if error.filename else ""
+            return UserError(f"{where}the disk is full; make room, then go on with resume=last")
         error = error.__cause__ or error.__context__
     return error

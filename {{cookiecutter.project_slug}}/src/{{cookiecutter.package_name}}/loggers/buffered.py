@@ -8,20 +8,26 @@ resumes in the same directory tells it with `go_on`, and what was logged after i
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from .metrics_file import MetricsFile
+from ..errors import say
+from .metrics_file import MetricsFile, Row
 
 
 class BufferedCSVLogger(CSVLogger):
-    """Writes metrics.csv when ``flush_logs_every_n_steps`` rows are waiting, and at the end."""
+    """Writes metrics.csv when ``flush_logs_every_n_steps`` rows are waiting, and at the end.
+
+    On a full disk the rows wait, and a checkpoint takes them along.
+    """
 
     _keep: int | None = None
+    _waiting: Sequence[Row] = ()
+    _is_full: bool = False
     _experiment: MetricsFile | None
 
     @property
@@ -29,30 +35,40 @@ class BufferedCSVLogger(CSVLogger):
     def experiment(self) -> MetricsFile:
         """The file, opened when first asked for."""
         if self._experiment is None:
-            self._experiment = MetricsFile(self.log_dir, self._keep)
+            self._experiment = MetricsFile(self.log_dir, self._keep, self._waiting)
         return self._experiment
 
     def position(self) -> dict[str, Any]:
-        """How many rows there are."""
-        super().save()
-        return {"rows": self.experiment.written}
+        """How many rows there are, and which could not be written."""
+        self._write()
+        return {"rows": self.experiment.written, "waiting": self.experiment.metrics}
 
     def go_on(self, position: dict[str, Any] | None) -> None:
         """Keep the rows that were there at a position."""
         self._keep = position["rows"] if position else 0
+        self._waiting = position["waiting"] if position else ()
         self._experiment = None
 
     @rank_zero_only
     def save(self) -> None:
         """Write if enough rows are waiting."""
         if len(self.experiment.metrics) >= self._flush_logs_every_n_steps:
-            super().save()
+            self._write()
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
         """Write what is left. Lightning calls this at the end, also after a failure."""
         if self._experiment is not None:
-            super().save()
+            self._write()
+
+    def _write(self) -> None:
+        try:
+            self.experiment.save()
+            self._is_full = False
+        except OSError as error:
+            if not self._is_full:
+                say(f"logger: metrics.csv could not be written: {error.strerror}; its rows wait")
+            self._is_full = True
 
 
 class BufferedTensorBoardLogger(TensorBoardLogger):
@@ -106,7 +122,12 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
 
     def _write(self) -> None:
         self._last_write = time.monotonic()
-        for name, value, step, at in self._waiting:
-            self.experiment.add_scalar(name, value, step, walltime=at)
-        self._waiting.clear()
-        super().save()
+        try:
+            for name, value, step, at in self._waiting:
+                self.experiment.add_scalar(name, value, step, walltime=at)
+            super().save()
+            self._waiting.clear()
+        except OSError:
+            # Its thread has ended: the next time begins another file.
+            self._experiment = None
+            self._kwargs.pop("purge_step", None)

@@ -1,6 +1,9 @@
 """metrics.csv: a table that is never lost or torn, and that a resumed run goes on with."""
 
 import csv
+import io
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,46 +15,80 @@ Row = dict[str, Any]
 class MetricsFile(ExperimentWriter):
     """What `CSVLogger` writes with.
 
-    Lightning's own deletes a file that is there, and empties it before it adds a column.
+    Lightning's own deletes a file that is there, empties it before it adds a column, and leaves
+    half a row on a full disk.
 
     Args:
         log_dir: The run directory.
         keep: How many rows of an earlier file to go on after; None starts a new file.
+        waiting: Rows to write after these.
     """
 
-    def __init__(self, log_dir: str, keep: int | None = None) -> None:
+    def __init__(self, log_dir: str, keep: int | None = None, waiting: Sequence[Row] = ()) -> None:
         super().__init__(log_dir)
+        self.path = Path(self.metrics_file_path)
         self.written = 0
-        file = Path(self.metrics_file_path)
-        if keep is not None and file.is_file():
-            with file.open(newline="") as table:
-                reader = csv.DictReader(table)
-                rows = [row for _, row in zip(range(keep), reader, strict=False)]
-                self.metrics_keys = list(reader.fieldnames or ())
-            self._write_all(rows)
-            self.written = len(rows)
+        self.metrics = [dict(row) for row in waiting]
+        if keep is not None and self.path.is_file():
+            rows, self.metrics_keys = self._read()
+            self._replace(rows[:keep])
+            self.written = len(rows[:keep])
         else:
-            file.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
 
     def save(self) -> None:
-        """Write the rows that are waiting."""
-        waiting = len(self.metrics)
-        super().save()
-        self.written += waiting
+        """Write the rows that are waiting.
+
+        Raises:
+            OSError: If the disk is full. The file is as it was, and the rows still wait.
+        """
+        if not self.metrics:
+            return
+        known = self.metrics_keys
+        keys = sorted({*known, *(key for row in self.metrics for key in row)})
+        if keys == known and self.path.is_file():
+            self._append()
+        else:
+            self.metrics_keys = keys
+            try:
+                self._replace([*(self._read()[0] if self.path.is_file() else []), *self.metrics])
+            except OSError:
+                self.metrics_keys = known
+                raise
+        self.written += len(self.metrics)
+        self.metrics = []
 
     def _check_log_dir_exists(self) -> None:
         """The run directory is never empty."""
 
-    def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
-        with Path(self.metrics_file_path).open(newline="") as file:
-            self._write_all(list(csv.DictReader(file)))
+    def _read(self) -> tuple[list[Row], list[str]]:
+        with self.path.open(newline="") as file:
+            reader = csv.DictReader(file)
+            return list(reader), list(reader.fieldnames or ())
 
-    def _write_all(self, rows: list[Row]) -> None:
-        """Replace the file by one with the columns of today."""
-        path = Path(self.metrics_file_path)
-        unfinished = path.with_suffix(".csv.new")
-        with unfinished.open("w", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=self.metrics_keys)
+    def _append(self) -> None:
+        size = self.path.stat().st_size
+        try:
+            with self.path.open("a", newline="") as file:
+                file.write(self._text(self.metrics))
+        except OSError:
+            os.truncate(self.path, size)
+            raise
+
+    def _replace(self, rows: list[Row]) -> None:
+        """Put a file with the columns of today in its place."""
+        unfinished = self.path.with_suffix(".csv.new")
+        try:
+            unfinished.write_text(self._text(rows, header=True), newline="")
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
+        unfinished.replace(self.path)
+
+    def _text(self, rows: list[Row], header: bool = False) -> str:
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, fieldnames=self.metrics_keys)
+        if header:
             writer.writeheader()
-            writer.writerows(rows)
-        unfinished.replace(path)
+        writer.writerows(rows)
+        return text.getvalue()

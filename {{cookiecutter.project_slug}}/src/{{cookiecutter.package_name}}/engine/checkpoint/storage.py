@@ -2,7 +2,6 @@
 
 import errno
 import shutil
-import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
-from ...errors import UserError
+from ...errors import UserError, say
 from .contents import read_checkpoint
 from .file import write_checkpoint
 from .shards import write_shards
@@ -113,10 +112,9 @@ class LocalFiles(CheckpointIO):
                     "whole: make room and go on with resume=last, or train on without it: "
                     "checkpoint.on_failure=continue"
                 ) from None
-            print(
+            say(
                 f"checkpoint: {path} could not be written: {reason}; training goes on, and what "
-                "was saved before is whole",
-                file=sys.stderr,
+                "was saved before is whole"
             )
 
     def _remove(self, path: Path) -> None:

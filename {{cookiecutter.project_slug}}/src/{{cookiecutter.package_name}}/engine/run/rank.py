@@ -32,6 +32,7 @@ STOPPED = "stopped_by_signal"
 # What libraries warn of although it is meant so here.
 EXPECTED_WARNINGS = (
     "Experiment logs directory",  # the CSV logger writes into the run directory
+    "Checkpoint directory .* is not empty",  # the run goes on in it
     ".*does not have many workers",  # data in memory needs none
     ".*LeafSpec.*is deprecated",  # Lightning's own use of PyTorch
     "You requested to overfit",  # debug=overfit: the same batches in the same order
@@ -107,6 +108,8 @@ def log_to_file(run_dir: Path, rank: int) -> Iterator[None]:
     path = _log_file(run_dir, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path)
+    # A log that cannot be written, on a full disk, must not fill the screen instead.
+    handler.handleError = lambda record: None  # type: ignore[method-assign]
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)

@@ -101,4 +101,6 @@ def _git(*arguments: str) -> str | None:
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n")
+    unfinished = path.with_suffix(".json.new")
+    unfinished.write_text(json.dumps(content, indent=2) + "\n")
+    unfinished.replace(path)

@@ -1,0 +1,21 @@
+"""A short version of benchmarks/faults.py: every kind of fault, once under each strategy."""
+
+import subprocess
+import sys
+
+import pytest
+from baking import TEMPLATE
+
+
+@pytest.mark.slow
+def test_runs_that_are_injured_come_to_the_right_end() -> None:
+    """In the project that `make bake` made, whose package is installed beside these tests."""
+    program = TEMPLATE / "benchmarks/faults.py"
+    done = subprocess.run(
+        [sys.executable, str(program), "6", "1"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    assert [row[0] for row in rows] == ["single", "ddp", "fsdp", "pipeline"]
+    assert all(row[1] == row[2] == "6" for row in rows), done.stdout
+    assert all(row[-1] == "0" for row in rows), done.stdout
