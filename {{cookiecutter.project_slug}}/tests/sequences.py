@@ -40,8 +40,8 @@ def transformer(width: int = 16, depth: int = 4, **_: Any) -> nn.Sequential:
     """Tokens (N, T) to logits (N, CLASSES). It takes and ignores what configures image models."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(embedding=Embedding(width))
     for number in range(depth):
-        # A smooth activation: where the input of a ReLU is zero to rounding, so that its gradient is
-        # a matter of chance, two runs that are equal but for rounding part.
+        # A smooth activation: where the input of a ReLU is zero to rounding, its gradient is a
+        # matter of chance, and two runs that are equal but for rounding part.
         layers[f"block{number}"] = nn.TransformerEncoderLayer(
             width, 2, 4 * width, 0.0, activation="gelu", batch_first=True, norm_first=True
         )

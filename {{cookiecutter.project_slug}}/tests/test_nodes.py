@@ -21,6 +21,8 @@ from conftest import ROOT, TINY, Cli, column, largest_difference, run_directorie
 TRAIN = (sys.executable, str(ROOT / "train.py"), *TINY, "strategy=ddp")
 # Two nodes of one process each are the world of the reference run: two processes on one node.
 NODE = ("trainer.num_nodes=2", "trainer.devices=1")
+# Where the callbacks that break a rank are found.
+TESTS = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
 SLOW_EPOCHS = ("callbacks=[progress]", "trainer.max_epochs=100000")
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -203,36 +205,24 @@ def training_rank(nodes: list[subprocess.Popen[str]], folder: Path, rank: int) -
 
 @pytest.mark.slow
 def test_a_restart_starts_the_ranks_of_both_nodes(start: Start, train: Cli, tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text(
-        "import os, signal\n\n"
-        "from lightning.pytorch import Callback\n\n"
-        "class Broken(Callback):\n"
-        "    def on_train_batch_end(self, trainer, *rest):\n"
-        "        if trainer.global_rank == 1 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
-        "            os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
     place = f"launch.rendezvous=localhost:{free_port()}"
-    broken = (*TRAIN, *NODE, place, "+callbacks.broken._target_=broken.Broken")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    finish(*[start(*broken, "launch.max_restarts=1", PYTHONPATH=path) for _ in range(2)])
+    die = (
+        "+callbacks.die._target_=test_resume.Die",
+        "+callbacks.die.at=[1]",
+        "+callbacks.die.rank=1",
+    )
+    command = (*TRAIN, *NODE, place, *die, "launch.max_restarts=1")
+    finish(*[start(*command, PYTHONPATH=TESTS) for _ in range(2)])
     assert has_the_curve_of_one_node(one_run(tmp_path), train)
 
 
 @pytest.mark.slow
 def test_an_exception_in_validation_on_one_node_ends_both(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text(
-        "from lightning.pytorch import Callback\n\n"
-        "class Broken(Callback):\n"
-        "    def on_validation_epoch_end(self, trainer, pl_module):\n"
-        "        if trainer.global_rank == 1:\n"
-        "            raise ArithmeticError('no number')\n"
-    )
     place = f"launch.rendezvous=localhost:{free_port()}"
-    broken = (*TRAIN, *NODE, place, "+callbacks.broken._target_=broken.Broken")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    nodes = [start(*broken, PYTHONPATH=path) for _ in range(2)]
-    said = finish(*nodes, status=1)
-    assert sorted(err.count("ArithmeticError: no number") for _, err in said) == [0, 1]
+    fail = ("+callbacks.fail._target_=test_failures.FailOnRank", "+callbacks.fail.rank=1")
+    command = (*TRAIN, *NODE, place, *fail, "+callbacks.fail.when=validation")
+    said = finish(*[start(*command, PYTHONPATH=TESTS) for _ in range(2)], status=1)
+    assert sorted(err.count("ArithmeticError: validation failed") for _, err in said) == [0, 1]
     assert all("rank 1 failed" in err for _, err in said)
 
 

@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError
 
 from ...errors import UserError
+from ..strategies.pipeline.limits import SCHEDULES
 
 PRECISIONS = (
     "32-true",
@@ -91,14 +92,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "checkpoint.on_failure": ("continue", "stop"),
     "mode": ("min", "max"),
     "strategy.communication_dtype": ("bf16", "fp16", None),
-    "strategy.schedule": (
-        "gpipe",
-        "1f1b",
-        "looped_bfs",
-        "interleaved_1f1b",
-        "interleaved_zero_bubble",
-        "zbv",
-    ),
+    "strategy.schedule": tuple(SCHEDULES),
     "trainer.accelerator": ("auto", "cpu", "gpu", "cuda", "mps"),
     "trainer.precision": PRECISIONS,
     "trainer.gradient_clip_algorithm": ("norm", "value"),

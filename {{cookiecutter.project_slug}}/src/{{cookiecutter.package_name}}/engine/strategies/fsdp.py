@@ -22,7 +22,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.fabric.utilities.device_dtype_mixin import _update_properties
-from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
@@ -198,10 +197,8 @@ class FSDP(PartPerRank):
         }
         super().load_model_state_dict({"state_dict": shards}, strict)
 
-    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+    def collect_optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """As `lightning_module_state_dict`; parameters have their usual ids."""
-        if isinstance(optimizer, LightningOptimizer):
-            optimizer = optimizer.optimizer
         state: dict[str, Any] = optimizer.state_dict()
         return state if self.keeps_shards else gather(state, self.is_global_zero)
 

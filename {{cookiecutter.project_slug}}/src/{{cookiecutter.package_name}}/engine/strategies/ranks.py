@@ -7,7 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import DDPStrategy, Strategy
+from torch.optim import Optimizer
 
 from .global_batch import GlobalBatch
 
@@ -45,6 +47,16 @@ class PartPerRank(RankPerDevice):
         """Set up as Lightning's Strategy does: DDPStrategy would wrap the module or copy it."""
         Strategy.setup(self, trainer)
         self.prepare()
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """What a checkpoint holds of an optimizer; parameters have their usual ids."""
+        if isinstance(optimizer, LightningOptimizer):
+            optimizer = optimizer.optimizer
+        return self.collect_optimizer_state(optimizer)
+
+    def collect_optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """On rank 0 the state of whole parameters, elsewhere nothing; or this rank's part."""
+        raise NotImplementedError
 
     def _setup_model(self, model: LightningModule) -> LightningModule:  # type: ignore[override]
         return model

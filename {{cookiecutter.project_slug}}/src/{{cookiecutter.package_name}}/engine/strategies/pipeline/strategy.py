@@ -21,7 +21,6 @@ import torch.distributed as dist
 from lightning.fabric.utilities.device_dtype_mixin import _update_properties
 from lightning.fabric.utilities.optimizer import _optimizers_to_device
 from lightning.pytorch import Trainer
-from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
@@ -260,10 +259,8 @@ class Pipeline(PartPerRank):
             state = model_state_here(checkpoint, self._connected_module.state_dict())
             load_model_part(self._connected_module, state, self.placement, strict)
 
-    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+    def collect_optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """As `lightning_module_state_dict`; parameters have their usual ids."""
-        if isinstance(optimizer, LightningOptimizer):
-            optimizer = optimizer.optimizer
         if self.keeps_shards:
             return optimizer.state_dict()
         if self.data_parallel_rank > 0:
