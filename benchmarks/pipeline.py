@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,13 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from baked import PROJECT, folder_for_runs
 from lightning.pytorch import Callback
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 STAGES = 2
 # So many that a micro-batch of an eighth still fills a matrix product, and the time in which its
 # gradients are added to those of the others is small beside it.
 BATCH = 4096
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 STEPS_IN_A_TURN = 2
 SPEED_UP = 0.88
 OVERHEAD = 1.03
@@ -121,7 +123,7 @@ def bare_loop(strategy: Any, batch: Any, steps: int) -> list[float]:
         output_args=strategy.passes.boundary(microbatch, index + 1),
         group=strategy.parts_group,
     )
-    schedule = Schedule1F1B(pipelined, count, loss_fn=F.cross_entropy)
+    schedule = SCHEDULES[strategy.schedule](pipelined, count, loss_fn=F.cross_entropy)
     optimizer = torch.optim.AdamW(stage.parameters(), lr=1e-4)
     times = []
     for _ in range(steps + 1):
@@ -139,7 +141,7 @@ def bare_loop(strategy: Any, batch: Any, steps: int) -> list[float]:
     return times[1:]
 
 
-def measure(microbatches: int, turns: int) -> dict[str, list[float]]:
+def measure(schedule: str, microbatches: int, turns: int) -> dict[str, list[float]]:
     """Seconds of the steps of both runs and of the bare loop, in the order they were made."""
     for name in RUNS:
         os.mkfifo(f"{name}.turn")
@@ -158,7 +160,7 @@ def measure(microbatches: int, turns: int) -> dict[str, list[float]]:
             f"+callbacks.clock.other={other}",
         ]
         if name == "pipeline":
-            command.append(f"strategy.microbatches={microbatches}")
+            command += [f"strategy.schedule={schedule}", f"strategy.microbatches={microbatches}"]
         processes.append(
             subprocess.Popen(
                 command, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": importable}
@@ -182,22 +184,20 @@ def measure(microbatches: int, turns: int) -> dict[str, list[float]]:
 def main(turns: int) -> int:
     """Measure in turn, print, and say whether the limits hold."""
     held = True
-    print(
-        "micro-batches  bubble limit  share of it: median    best  limit  step / bare loop's  limit"
-    )
-    for count in (2, 4, 8):
+    print("schedule  micro-batches  bubble limit  share of it: median    best  step / bare loop's")
+    for schedule, count in product(SCHEDULES, (2, 4, 8)):
         with folder_for_runs():
-            times = measure(count, turns)
+            times = measure(schedule, count, turns)
         limit = STAGES * count / (count + STAGES - 1)
         best = min(times["single"]) / min(times["pipeline"]) / limit
         median = median_ratio(times["single"], times["pipeline"]) / limit
         overhead = median_ratio(times["pipeline"], times["bare"])
         held &= median >= SPEED_UP and overhead <= OVERHEAD
         print(
-            f"{count:13}{limit:14.2f}{median:21.2f}{best:8.2f}{SPEED_UP:7.2f}"
-            f"{overhead:20.3f}{OVERHEAD:7.2f}",
+            f"{schedule:10}{count:13}{limit:14.2f}{median:21.2f}{best:8.2f}{overhead:20.3f}",
             flush=True,
         )
+    print(f"{'limits':37}{SPEED_UP:21.2f}{OVERHEAD:28.2f}")
     return 0 if held else 1
 
 
