@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Cli, column, largest_difference
+from conftest import TINY, Cli, column, largest_difference
 from test_checkpoint_files import files_of_at_most
 
 from {{ cookiecutter.package_name }}.engine.checkpoint.contents import read_checkpoint
@@ -90,8 +90,11 @@ def test_it_holds_what_one_file_holds_and_becomes_one(train: Cli, cli: Cli, tmp_
         assert again.returncode == 2
         assert "is there already" in again.stderr
     assert cli("evaluate.py", f"checkpoint={sharded}/checkpoints/best.ckpt").status == 0
-    fresh = train(f"init={sharded}/checkpoints/best.ckpt", "test=false", "trainer.max_epochs=1")
+    fresh = train(f"init={target}", "test=false", "trainer.max_epochs=1")
     assert "init: 6 of 6 weights" in fresh.out
+    refused = cli("train.py", *TINY, f"init={sharded}/checkpoints/best.ckpt")
+    assert refused.status == 2
+    assert "is a sharded checkpoint; make one file of it: python -m" in refused.err
 
 
 @pytest.mark.parametrize("strategy", ["single", "fsdp"])

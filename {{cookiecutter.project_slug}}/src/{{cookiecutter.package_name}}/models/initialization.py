@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..engine.checkpoint.contents import read_checkpoint
 from ..errors import UserError
 
 Layers = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -41,11 +40,14 @@ def load_weights(net: nn.Module, *, file: str | None) -> None:
     """
     if file is None:
         raise UserError("init=weights: says not of which file; type init=FILE")
+    if Path(file).is_dir():
+        package = __name__.partition(".")[0]
+        raise UserError(
+            f"init={file}: is a sharded checkpoint; make one file of it: "
+            f"python -m {package}.engine.checkpoint.to_file {file} whole.ckpt"
+        )
     try:
-        if Path(file).is_dir():
-            content = read_checkpoint(file)
-        else:
-            content = torch.load(file, map_location="cpu", weights_only=True)
+        content = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise UserError(
             f"init={file}: cannot be read ({' '.join(str(error).split())[:80]}); give a file that "
