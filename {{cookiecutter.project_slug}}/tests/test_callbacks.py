@@ -79,3 +79,21 @@ def test_early_stopping_stops(train: Cli) -> None:
         "callbacks.early_stopping.min_delta=2", "trainer.max_epochs=9",
     )  # fmt: skip
     assert outcome.metrics["global_step"] == 2 * 21
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("callbacks=[checkpoint]",),
+        ("callbacks=[early_stopping]", "strategy=ddp"),
+        ("callbacks=[]", "scheduler=plateau"),
+    ],
+)
+def test_a_metric_that_nothing_logs_is_said_in_one_line(cli: Cli, options: tuple[str, ...]) -> None:
+    outcome = cli("train.py", *TINY, "monitor=val/accuracy", *options)
+    assert outcome.status == 2
+    assert "Traceback" not in outcome.err
+    assert outcome.err.splitlines()[-1] == (
+        "error: monitor=val/accuracy: nothing logs a metric of that name; this task logs "
+        "train/loss, val/acc, val/loss; such as monitor=val/acc"
+    )

@@ -59,6 +59,10 @@ MISTAKES = {
     "data=image_folder data.root=nowhere": (2, ["data.root=nowhere", "no such folder"]),
     "data=image_folder data.root=empty": (2, ["data.root=empty", "no class folder"]),
     "optimizer.lr_scale.bakbone=0.1": (1, ["lr_scale.bakbone", "did you mean optimizer.lr_scale."]),
+    "strategy.microbatches=2": (1, ["only with pipeline; add strategy=pipeline"]),
+    "optimizer.momentum=0.9": (1, ["only with rmsprop or sgd; add optimizer=rmsprop"]),
+    "checkpoint=sharded": (2, ["such as checkpoint={format:file,async:false,"]),
+    "checkpoint.format=shards": (2, ["one of file, sharded, such as checkpoint.format=sharded"]),
     "callbacks=null": (1, ["must be a string or a list"]),
     "trainer.max_epochs=-1": (2, ["scheduler=cosine", "trainer.max_epochs"]),
 }

@@ -71,10 +71,25 @@ def explain(error: Exception, config_dir: Path, config_name: str) -> str:
             return f"{group}={choice}: must be one of {allowed}, such as {group}={example}"
     if unknown := re.search(r"Could not override '([\w./@-]+)'|'([\w./@-]+)' does not exist", text):
         key = unknown[1] or unknown[2]
-        near = difflib.get_close_matches(key, known_keys(config_dir, config_name), 3)
+        known = known_keys(config_dir, config_name)
+        if choices := _choices_with(key, known, config_dir):
+            example = f"{key.partition('.')[0]}={choices[0]}"
+            return f"{key}: there is such a key only with {' or '.join(choices)}; add {example}"
+        near = difflib.get_close_matches(key, known, 3)
         hint = f"did you mean {' or '.join(near)}?" if near else "see `--cfg job` for all keys"
         return f"{key}: there is no such key; {hint}"
     return text
+
+
+def _choices_with(key: str, known: list[str], config_dir: Path) -> list[str]:
+    """The files of a group that have a key which the chosen one lacks."""
+    group, _, name = key.partition(".")
+    name = name.partition(".")[0]
+    if not name or f"{group}.{name}" in known:
+        return []
+    files = (config_dir / group).glob("*.yaml")
+    line = re.compile(rf"^{re.escape(name)}:", re.MULTILINE)
+    return sorted(path.stem for path in files if line.search(path.read_text()))
 
 
 def known_keys(config_dir: Path, config_name: str) -> list[str]:
@@ -82,7 +97,7 @@ def known_keys(config_dir: Path, config_name: str) -> list[str]:
     with initialize_config_dir(str(config_dir.resolve()), version_base="1.3"):
         config = OmegaConf.to_container(compose(config_name), resolve=False)
     groups = [path.name for path in config_dir.iterdir() if path.is_dir() and path.name != "hydra"]
-    return [*groups, *(key for key, _ in dotted(config))]
+    return list(dict.fromkeys([*groups, *(key for key, _ in dotted(config))]))
 
 
 def _below_hydra(trace: TracebackType | None) -> TracebackType | None:

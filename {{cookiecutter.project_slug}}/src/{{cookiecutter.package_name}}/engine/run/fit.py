@@ -20,6 +20,7 @@ from ..checkpoint.contents import (
 )
 from . import record
 from .launch import RankFailed
+from .monitor import missing_metric
 from .rank import STOPPED
 from .resume import newest_checkpoint
 from .stopping import StopOnSignal, Stopped
@@ -79,6 +80,10 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         if isinstance(end, SIGTERMException):
             raise RankFailed("stopped by SIGTERM", status=143) from None
         raise RankFailed("stopped by SIGINT", status=130) from None
+    except Exception as error:
+        if refusal := missing_metric(error, trainer):
+            raise refusal from None
+        raise
     finally:
         close_loggers(trainer)
 

@@ -175,6 +175,8 @@ def _text(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_text(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(_text, value)) + "]"
     return str(value)
