@@ -28,8 +28,11 @@ from .shard_files import ShardReader, ShardWriter
 
 REST = "rest.ckpt"
 MODEL, OPTIMIZERS = "state_dict", "optimizer_states"
-# In a checkpoint that was read: where its tensors are. Until then they are on the device "meta".
-STORED_IN = "stored_in"
+# Means of the weights, by name of the callback: each like the network's state.
+AVERAGES = "averages"
+# Where a tensor of a checkpoint that was read is stored: (folder, name). Until it is asked for, it
+# is on the device "meta".
+STORED = "stored"
 
 
 # Writing
@@ -95,6 +98,11 @@ def _split(checkpoint: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any
         optimizers.append({**optimizer, "state": state})
     model = without_tensors(checkpoint[MODEL], MODEL)
     rest = {**checkpoint, MODEL: model}
+    if AVERAGES in checkpoint:
+        rest[AVERAGES] = {
+            name: without_tensors(state, f"{AVERAGES}/{name}")
+            for name, state in checkpoint[AVERAGES].items()
+        }
     return tensors, {**rest, OPTIMIZERS: optimizers} if optimizers else rest
 
 
@@ -123,88 +131,80 @@ def read_rest(path: Path) -> dict[str, Any]:
         if not isinstance(stored, TensorStorageMetadata):
             continue
         tensor = torch.empty(stored.size, dtype=stored.properties.dtype, device="meta")
+        setattr(tensor, STORED, (str(folder), key))
         kind, name = key.split("/", 1)
         if kind == MODEL:
             checkpoint[MODEL][name] = tensor
+        elif kind == AVERAGES:
+            average, name = name.split("/", 1)
+            checkpoint[AVERAGES][average][name] = tensor
         else:
             number, parameter, name = name.split("/", 2)
             state = checkpoint[OPTIMIZERS][int(number)]["state"]
             state.setdefault(int(parameter), {})[name] = tensor
-    return {**checkpoint, STORED_IN: str(folder)}
+    return checkpoint
 
 
 def read_whole(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """All tensors of a checkpoint that `read_rest` returned, whole, on the CPU."""
-    if STORED_IN not in checkpoint:
-        return checkpoint
-    optimizers = [
-        optimizer_state_here(checkpoint, number, ())
-        for number in range(len(checkpoint.get(OPTIMIZERS, [])))
-    ]
-    whole = {**checkpoint, MODEL: model_state_here(checkpoint, {})}
+    optimizers = [optimizer_state_here(state, ()) for state in checkpoint.get(OPTIMIZERS, [])]
+    averages = {
+        name: model_state_here(state, {}) for name, state in checkpoint.get(AVERAGES, {}).items()
+    }
+    whole = {**checkpoint, MODEL: model_state_here(checkpoint[MODEL], {})}
     whole |= {OPTIMIZERS: optimizers} if optimizers else {}
-    return {key: value for key, value in whole.items() if key != STORED_IN}
+    return whole | ({AVERAGES: averages} if averages else {})
 
 
-def model_state_here(checkpoint: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def model_state_here(state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """The network's state out of a checkpoint of either format.
 
     Args:
-        checkpoint: Where it is sharded, only the part that this process holds is read.
+        state: Of a sharded checkpoint only the part that this process holds is read.
         own: The network's present state. A tensor is read in the layout that it has here: a shard
             of it, or nothing if it is on the device "meta".
     """
-    state: dict[str, Any] = checkpoint[MODEL]
-    if STORED_IN not in checkpoint:
-        return state
-    return {**state, **_read(checkpoint[STORED_IN], MODEL, state, own)}
+    return {**state, **_read(state, own)}
 
 
-def optimizer_state_here(
-    checkpoint: Mapping[str, Any], number: int, parameters: Sequence[Tensor]
-) -> dict[str, Any]:
+def optimizer_state_here(state: Mapping[str, Any], parameters: Sequence[Tensor]) -> dict[str, Any]:
     """The same for an optimizer, whose parameters stand in the order of their ids."""
-    state: dict[str, Any] = checkpoint[OPTIMIZERS][number]
-    if STORED_IN not in checkpoint:
-        return state
-    folder = checkpoint[STORED_IN]
     entries: dict[int, Any] = {}
     for key, entry in state["state"].items():
         own = dict.fromkeys(entry, parameters[key]) if parameters else {}
-        entries[key] = {**entry, **_read(folder, f"{OPTIMIZERS}/{number}/{key}", entry, own)}
+        entries[key] = {**entry, **_read(entry, own)}
     return {**state, "state": entries}
 
 
 def optimizer_states_here(
-    checkpoint: Mapping[str, Any], optimizers: Sequence[Optimizer]
+    states: Sequence[Mapping[str, Any]], optimizers: Sequence[Optimizer]
 ) -> list[dict[str, Any]]:
     """The same for all optimizers."""
     return [
         optimizer_state_here(
-            checkpoint,
-            number,
-            [parameter for group in optimizer.param_groups for parameter in group["params"]],
+            state, [parameter for group in optimizer.param_groups for parameter in group["params"]]
         )
-        for number, optimizer in enumerate(optimizers)
+        for state, optimizer in zip(states, optimizers, strict=True)
     ]
 
 
-def _read(
-    folder: str, prefix: str, stored: Mapping[str, Any], own: Mapping[str, Any]
-) -> dict[str, Tensor]:
-    wanted: dict[str, Any] = {}
+def _read(stored: Mapping[Any, Any], own: Mapping[Any, Any]) -> dict[Any, Tensor]:
+    found: dict[Any, Tensor] = {}
+    wanted: dict[str, dict[str, Any]] = {}
     for name, value in stored.items():
         here = own.get(name)
-        if not isinstance(value, Tensor) or (isinstance(here, Tensor) and here.is_meta):
+        if not hasattr(value, STORED) or (isinstance(here, Tensor) and here.is_meta):
             continue
         if isinstance(here, DTensor) and here.shape == value.shape:
-            wanted[f"{prefix}/{name}"] = torch.empty_like(here, dtype=value.dtype)
+            found[name] = torch.empty_like(here, dtype=value.dtype)
         else:
-            wanted[f"{prefix}/{name}"] = torch.empty_like(value, device="cpu")
-    if wanted:
+            found[name] = torch.empty_like(value, device="cpu")
+        folder, key = getattr(value, STORED)
+        wanted.setdefault(folder, {})[key] = found[name]
+    for folder, tensors in wanted.items():
         with _without_hints():
-            load(wanted, storage_reader=ShardReader(folder), no_dist=True)
-    return {key.removeprefix(f"{prefix}/"): value for key, value in wanted.items()}
+            load(tensors, storage_reader=ShardReader(folder), no_dist=True)
+    return found
 
 
 # Between ranks

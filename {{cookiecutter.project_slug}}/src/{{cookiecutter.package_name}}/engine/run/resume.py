@@ -89,11 +89,11 @@ def _in_place(value: str, run_dir: Path, typed: list[str]) -> list[str]:
             ".hydra/overrides.yaml); give one, such as resume=runs/DATE/TIME"
         )
     names = {_key(argument) for argument in typed} | {"resume", "hydra.run.dir"}
-    earlier = [
-        override
-        for override in yaml.safe_load(overrides.read_text()) or []
-        if _key(override) not in names
-    ]
+    said: list[str] = yaml.safe_load(overrides.read_text()) or []
+    earlier = [override for override in said if _key(override) not in names]
+    # What was added to the configuration with a plus is changed without one.
+    added = {_key(override) for override in said if override.startswith("+")}
+    changed = [f"+{word}" if word.partition("=")[0] in added else word for word in typed]
     found = newest_checkpoint(run_dir)
     for reason in found.passed_over:
         print(f"resume: passed over {reason}")
@@ -102,7 +102,7 @@ def _in_place(value: str, run_dir: Path, typed: list[str]) -> list[str]:
     if typed:
         print(f"resume: changed now: {' '.join(typed)}")
     checkpoint = [f"resume={_quoted(found.file)}"] if found.file else []
-    return [*earlier, *typed, *checkpoint, f"hydra.run.dir={_quoted(run_dir)}"]
+    return [*earlier, *changed, *checkpoint, f"hydra.run.dir={_quoted(run_dir)}"]
 
 
 def _newest_run(typed: list[str], config_dir: Path, config_name: str) -> Path:

@@ -45,9 +45,15 @@ def build_trainer(cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback
 
 
 def best_checkpoint(trainer: Trainer) -> str | None:
-    """Path of the best checkpoint, if a callback saved one."""
+    """Path of the checkpoint to test, if a callback saved one.
+
+    That is the `final_weights` of a callback that has such an attribute, or the best by a metric.
+    """
     cast(LocalFiles, trainer.strategy.checkpoint_io).finish()
-    paths = [
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    final = [getattr(callback, "final_weights", None) for callback in callbacks]
+    paths = [path for path in final if path]
+    paths += [
         callback.best_model_path
         for callback in trainer.checkpoint_callbacks
         if isinstance(callback, ModelCheckpoint) and Path(callback.best_model_path).exists()

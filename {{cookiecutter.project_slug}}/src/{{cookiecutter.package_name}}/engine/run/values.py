@@ -78,6 +78,10 @@ RANGES: dict[str, Range] = {
     "trainer.num_sanity_val_steps": Range(0, least=-1),
     "callbacks.checkpoint.last_every_n_steps": Range(100, least=1, also=(None,)),
     "callbacks.checkpoint.last_every_minutes": Range(30, above=0, whole=False, also=(None,)),
+    "callbacks.swa.start": Range(0.75, least=0, whole=False),
+    "callbacks.swa.every_n_steps": Range(100, least=1, also=(None,)),
+    "callbacks.swa.lr": Range(0.01, above=0, whole=False, also=(None,)),
+    "callbacks.swa.anneal_epochs": Range(1, least=0, whole=False),
     "launch.max_restarts": Range(0, least=0),
     "launch.timeout_seconds": Range(600, above=0, whole=False),
     "strategy.microbatches": Range(4, least=1),
@@ -88,6 +92,7 @@ RANGES: dict[str, Range] = {
 }
 
 CHOICES: dict[str, tuple[Any, ...]] = {
+    "callbacks.swa.annealing": ("cosine", "linear"),
     "checkpoint.format": ("file", "sharded"),
     "checkpoint.on_failure": ("continue", "stop"),
     "mode": ("min", "max"),

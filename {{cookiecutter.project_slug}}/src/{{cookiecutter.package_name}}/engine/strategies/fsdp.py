@@ -193,7 +193,7 @@ class FSDP(PartPerRank):
         own = self._connected_module.state_dict()
         shards = {
             name: cut_like(value, own.get(name))
-            for name, value in model_state_here(checkpoint, own).items()
+            for name, value in model_state_here(checkpoint["state_dict"], own).items()
         }
         super().load_model_state_dict({"state_dict": shards}, strict)
 
@@ -204,7 +204,7 @@ class FSDP(PartPerRank):
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Take the state of this rank's shards."""
-        states = optimizer_states_here(checkpoint, self.optimizers)
+        states = optimizer_states_here(checkpoint["optimizer_states"], self.optimizers)
         for optimizer, state in zip(self.optimizers, states, strict=True):
             optimizer.load_state_dict(cut_optimizer_state(state, optimizer))
 

@@ -7,8 +7,9 @@ Not exact: an uneven last batch under manual optimization or with several traini
 where no single loss or share passes through here; use ``drop_last=True`` there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -115,12 +116,12 @@ class GlobalBatch(Strategy):
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load the network's state, of which a sharded checkpoint has to be asked."""
-        state = model_state_here(checkpoint, self._connected_module.state_dict())
+        state = model_state_here(checkpoint["state_dict"], self._connected_module.state_dict())
         super().load_model_state_dict({"state_dict": state}, strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Load the optimizers' states, likewise."""
-        states = optimizer_states_here(checkpoint, self.optimizers)
+        states = optimizer_states_here(checkpoint["optimizer_states"], self.optimizers)
         super().load_optimizer_state_dict({"optimizer_states": states})
 
     def batch_to_device(
@@ -132,6 +133,37 @@ class GlobalBatch(Strategy):
             step = trainer.fit_loop.epoch_loop.batch_progress.total.ready
             draw_from(global_seed(), step, self.data_parallel_rank)
         return super().batch_to_device(batch, device, dataloader_idx)
+
+    # What callbacks ask for
+
+    def training_batches(self) -> Iterator[tuple[Any, bool]]:
+        """This rank's share of every training batch of an epoch, on its device, as in training.
+
+        Yields:
+            A share, and whether it counts: a batch of fewer samples than ranks leaves some without
+            one of their own.
+        """
+        trainer = self._connected_module.trainer
+        loader: Any = self.process_dataloader(trainer.fit_loop._data_source.dataloader())
+        for index, batch in enumerate(islice(loader, int(trainer.num_training_batches))):
+            is_sharded = isinstance(loader, ShardedLoader)
+            counts = loader.batch_sampler.share(index).size > 0 if is_sharded else True
+            yield self.batch_to_device(batch, self.root_device), counts
+
+    @torch.no_grad()
+    def forward_only(self, batch: Any) -> None:
+        """Pass the inputs of a share through the network in one piece, in the mode that it is in.
+
+        Args:
+            batch: The inputs, or a tuple whose first entry they are.
+        """
+        inputs = batch[0] if isinstance(batch, tuple | list) else batch
+        with self.precision_plugin.forward_context():
+            self.whole_forward(inputs)
+
+    def whole_forward(self, inputs: Any) -> None:
+        """How this strategy does so."""
+        self._connected_module(inputs)
 
     def task_step(self, name: str, *args: Any) -> Any:
         """Run a step of the task. A strategy that redirects `forward` for its length does it here.

@@ -120,12 +120,17 @@ class Passes:
                     "are split like this; use strategy.schedule=1f1b, or freeze it"
                 )
 
-    def run(self, inputs: Tensors) -> Tensors:
-        """Forward only: the outputs for a batch, on every rank."""
+    def run(self, inputs: Tensors, chunks: int | None = None) -> Tensors:
+        """Forward only: the outputs for a batch, on every rank.
+
+        Args:
+            inputs: What enters the network: tensors whose first dimension is the batch.
+            chunks: Number of micro-batches; None takes that of training.
+        """
         with self._own_random_numbers():
             outputs = forward_only(
                 inputs,
-                chunks=min(self.microbatches, len(inputs[0])),
+                chunks=min(chunks or self.microbatches, len(inputs[0])),
                 stages=self.stages,
                 owner=self.placement.partition.owner,
                 boundary=self.boundary,

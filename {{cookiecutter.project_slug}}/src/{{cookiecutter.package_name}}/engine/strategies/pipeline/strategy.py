@@ -209,6 +209,10 @@ class Pipeline(PartPerRank):
         attached = self.passes.stash.attach(loss, scale)
         return {**result, "loss": attached} if isinstance(result, dict) else attached
 
+    def whole_forward(self, inputs: Any) -> None:
+        """Without micro-batches."""
+        self.passes.run((inputs,), chunks=1)
+
     @property
     def _loss_scale(self) -> float:
         """What 16-bit training multiplies the loss by: the schedule must do so, too."""
@@ -256,7 +260,7 @@ class Pipeline(PartPerRank):
         if self.placement is None:
             super().load_model_state_dict(checkpoint, strict)
         else:
-            state = model_state_here(checkpoint, self._connected_module.state_dict())
+            state = model_state_here(checkpoint["state_dict"], self._connected_module.state_dict())
             load_model_part(self._connected_module, state, self.placement, strict)
 
     def collect_optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
@@ -271,11 +275,10 @@ class Pipeline(PartPerRank):
 
     def load_optimizer_state_dict(self, checkpoint: Any) -> None:
         """Take the state of this rank's parameters."""
+        states = optimizer_states_here(checkpoint["optimizer_states"], self.optimizers)
         parts = [
             optimizer_part(self._connected_module, optimizer, state, self._placed)
-            for optimizer, state in zip(
-                self.optimizers, optimizer_states_here(checkpoint, self.optimizers), strict=True
-            )
+            for optimizer, state in zip(self.optimizers, states, strict=True)
         ]
         super().load_optimizer_state_dict({**checkpoint, "optimizer_states": parts})
 

@@ -1,0 +1,83 @@
+"""The mean of the weights that a module had at several moments.
+
+Averaging is linear, so each rank averages what it holds: whole tensors, its shards of them, or its
+layers. Only a checkpoint brings them together, under their usual names.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+
+class RunningAverage:
+    """Sums up weights.
+
+    Attributes:
+        count: How many have been summed up.
+        tensors: Their mean, by parameter name, for what this rank holds.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.tensors: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def add(self, module: LightningModule) -> None:
+        """Take the weights that the module has now into the mean."""
+        self.count += 1
+        for name, value in held(module).items():
+            if name in self.tensors:
+                self.tensors[name].lerp_(value, 1 / self.count)
+            else:
+                self.tensors[name] = value.clone()
+
+    @contextmanager
+    def in_place(self, module: LightningModule) -> Iterator[None]:
+        """Give the module the mean for a while; buffers stay."""
+        self._swap(module)
+        try:
+            yield
+        finally:
+            self._swap(module)
+
+    def gathered(self, trainer: Trainer) -> dict[str, Any]:
+        """The whole mean as a checkpoint holds weights. All ranks call this."""
+        with self.in_place(trainer.lightning_module):
+            state = trainer.strategy.lightning_module_state_dict()
+            # Of what is in place only for now.
+            return tree_map_only(Tensor, torch.clone, dict(state))  # type: ignore[no-any-return]
+
+    def restore(self, trainer: Trainer, gathered: dict[str, Any], count: int) -> None:
+        """Take this rank's part of what `gathered` returned."""
+        module = trainer.lightning_module
+        now = {name: value.clone() for name, value in held(module).items()}
+        trainer.strategy.load_model_state_dict({"state_dict": gathered})
+        self.tensors = {name: value.clone() for name, value in held(module).items()}
+        self.count = count
+        with torch.no_grad():
+            for name, value in held(module).items():
+                value.copy_(now[name])
+
+    @torch.no_grad()
+    def _swap(self, module: LightningModule) -> None:
+        for name, value in held(module).items():
+            now = value.clone()
+            value.copy_(self.tensors[name])
+            self.tensors[name] = now
+
+
+def held(module: LightningModule) -> dict[str, Tensor]:
+    """What this rank holds of the parameters; a change of these tensors changes the module."""
+    names = {name for name, _ in module.named_parameters()}
+    # Not the parameters themselves: between forward and backward pass those may be gathered.
+    state = module.state_dict(keep_vars=True)
+    return {
+        name: value.to_local() if hasattr(value, "to_local") else value.detach()
+        for name, value in state.items()
+        if name in names and not value.is_meta
+    }

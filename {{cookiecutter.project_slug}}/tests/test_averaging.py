@@ -1,0 +1,176 @@
+"""The average of weights is what a hand would compute, and costs training nothing."""
+
+import copy
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import TINY, Cli, column
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
+from torch.utils.data import DataLoader, TensorDataset
+
+from {{ cookiecutter.package_name }}.engine.checkpoint.contents import read_checkpoint
+
+STRATEGIES = {
+    "single": ("strategy=single",),
+    "dp": ("strategy=dp", "trainer.devices=2"),
+    "ddp": ("strategy=ddp",),
+    "fsdp": ("strategy=fsdp",),
+    "pipeline": ("strategy=pipeline",),
+    "interleaved": ("strategy=pipeline", "strategy.schedule=interleaved_1f1b"),
+}
+EPOCHS, BATCH = 4, 20
+NET = (
+    "model._target_=test_averaging.network",
+    "data._target_=test_averaging.Images",
+    f"data.batch_size={BATCH}",
+    f"trainer.max_epochs={EPOCHS}",
+)
+SWA = ("callbacks=[checkpoint,swa]", "callbacks.swa.start=0.5")
+EVERY_EPOCH = ("callbacks.checkpoint.save_top_k=-1", "callbacks.checkpoint.filename='{epoch}'")
+
+
+def network(**_: Any) -> nn.Sequential:
+    """A network with BatchNorm in two of its layers."""
+    return nn.Sequential(
+        OrderedDict(
+            first=nn.Conv2d(1, 8, 3),
+            norm1=nn.BatchNorm2d(8),
+            second=nn.Sequential(nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten()),
+            norm2=nn.BatchNorm1d(128),
+            head=nn.Linear(128, 4),
+        )
+    )
+
+
+def images() -> tuple[Tensor, Tensor]:
+    """210 images, so that the last batch has 10."""
+    random = torch.Generator().manual_seed(0)
+    targets = torch.randint(0, 4, (210,), generator=random)
+    noise = torch.randn(210, 1, 8, 8, generator=random)
+    return noise + targets[:, None, None, None] * 0.3, targets
+
+
+class Images(LightningDataModule):
+    """In an order that a test knows."""
+
+    def __init__(self, batch_size: int, **_: Any) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(TensorDataset(*images()), self.batch_size)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(TensorDataset(*(part[:50] for part in images())), self.batch_size)
+
+    test_dataloader = val_dataloader
+
+
+class Fail(Callback):
+    """Ends the run before a step."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
+    ) -> None:
+        if trainer.global_step == self.at:
+            raise ArithmeticError("it failed")
+
+
+@pytest.fixture(autouse=True)
+def _classes_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def weights(file: Path) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = torch.load(file, weights_only=True)["state_dict"]
+    return state
+
+
+def is_close(a: Tensor, b: Tensor, limit: float) -> bool:
+    return float((a - b).abs().max()) <= limit * max(1.0, float(b.abs().max()))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_average_is_that_of_the_epochs_ends(train: Cli, cli: Cli, name: str) -> None:
+    without = train(*NET, *STRATEGIES[name]).run
+    outcome = train(*NET, *STRATEGIES[name], *SWA, *EVERY_EPOCH)
+    run = outcome.run
+    assert column(run, "train/loss") == column(without, "train/loss")
+
+    ends = [weights(run / f"checkpoints/{epoch}.ckpt") for epoch in (2, 3)]
+    average = weights(run / "swa.ckpt")
+    statistics = {key for key in average if key.split(".")[-1].startswith(("running", "num_b"))}
+    for key in average.keys() - statistics:
+        if average[key].is_floating_point():
+            by_hand = (ends[0][key].double() + ends[1][key].double()) / 2
+            assert is_close(average[key].double(), by_hand, 1e-6), key
+
+    # Statistics as PyTorch takes them, over the same batches.
+    by_hand_net = copy.deepcopy(network())
+    inside = {key.removeprefix("network."): average[key] for key in average if "network." in key}
+    by_hand_net.load_state_dict(inside)
+    update_bn((batch for (batch, _) in Images(BATCH).train_dataloader()), by_hand_net)
+    for key, value in by_hand_net.state_dict().items():
+        if f"network.{key}" in statistics:
+            assert is_close(average[f"network.{key}"].double(), value.double(), 1e-5), key
+
+    # Training went on with its own weights and statistics, and the test took the average.
+    last, last_without = (weights(each / "checkpoints/last.ckpt") for each in (run, without))
+    assert all(torch.equal(last[key], last_without[key]) for key in last_without)
+    tested = cli("evaluate.py", f"checkpoint={run}/swa.ckpt").metrics
+    assert outcome.metrics["test/loss"] == pytest.approx(tested["test/loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("form", ["file", "sharded"])
+@pytest.mark.parametrize("name", ["single", "fsdp", "pipeline"])
+def test_a_run_that_was_interrupted_while_averaging(
+    train: Cli, cli: Cli, name: str, form: str
+) -> None:
+    """Killed in the last epoch, goes on, and ends as the whole run: bit for bit."""
+    options = (
+        *NET,
+        *STRATEGIES[name],
+        *SWA,
+        "callbacks.swa.lr=0.0005",
+        f"checkpoint.format={form}",
+    )
+    options += ("callbacks.swa.every_n_steps=2", "callbacks.checkpoint.last_every_n_steps=3")
+    whole = train(*options, "test=false").run
+    stop = ("+callbacks.fail._target_=test_averaging.Fail", "+callbacks.fail.at=40")
+    stopped = cli("train.py", *TINY, *options, *stop, "test=false")
+    assert stopped.status == 1
+    more = cli("train.py", "resume=last", "callbacks.fail.at=-1")
+    assert more.status == 0, more.err
+    (run,) = set(whole.parent.iterdir()) - {whole}
+    ours, theirs = read_checkpoint(run / "swa.ckpt"), read_checkpoint(whole / "swa.ckpt")
+    for key, value in theirs["state_dict"].items():
+        assert torch.equal(ours["state_dict"][key], value), key
+
+
+@pytest.mark.parametrize("annealing", ["cosine", "linear"])
+def test_the_learning_rate_of_the_phase(train: Cli, annealing: str) -> None:
+    run = train(
+        *NET, *SWA, "callbacks=[checkpoint,swa,lr_monitor]", "scheduler=none",
+        "callbacks.lr_monitor.logging_interval=step", "optimizer.lr=0.01", "callbacks.swa.lr=0.002",
+        f"callbacks.swa.annealing={annealing}", "test=false",
+    ).run  # fmt: skip
+    rates = column(run, "lr-AdamW")
+    assert rates[:23] == [0.01] * 23
+    assert rates[-5:] == pytest.approx([0.002] * 5)
+    half = {"cosine": 0.006, "linear": 0.006}[annealing]
+    assert min(abs(rate - half) for rate in rates) < 0.0006
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_a_run_that_ends_before_says_so(train: Cli) -> None:
+    outcome = train(*NET, "callbacks=[swa]", "callbacks.swa.start=10")
+    assert "swa: the run ended before callbacks.swa.start=10: no average" in outcome.out
+    assert not (outcome.run / "swa.ckpt").exists()
