@@ -84,6 +84,17 @@ class Fail(Callback):
             raise ArithmeticError("it failed")
 
 
+class Record(Callback):
+    """Keeps the weights that every step has reached."""
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, *rest: object
+    ) -> None:
+        state = trainer.strategy.lightning_module_state_dict()
+        if trainer.is_global_zero:
+            torch.save(state, f"step-{trainer.global_step}.pt")
+
+
 @pytest.fixture(autouse=True)
 def _classes_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
@@ -129,6 +140,34 @@ def test_the_average_is_that_of_the_epochs_ends(train: Cli, cli: Cli, name: str)
     assert outcome.metrics["test/loss"] == pytest.approx(tested["test/loss"], rel=1e-5)
 
 
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_exponential_average_is_that_of_the_steps(
+    train: Cli, cli: Cli, tmp_path: Path, name: str
+) -> None:
+    without = train(*NET, *STRATEGIES[name], "test=false").run
+    ema = ("callbacks=[checkpoint,ema]", "callbacks.ema.decay=0.8")
+    record = "+callbacks.record._target_=test_averaging.Record"
+    run = train(*NET, *STRATEGIES[name], *ema, record, "test=false").run
+    assert column(run, "train/loss") == column(without, "train/loss")
+
+    steps = [torch.load(tmp_path / f"step-{step}.pt", weights_only=True) for step in range(1, 45)]
+    last = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+    for key, first in steps[0].items():
+        by_hand = first.double()
+        for count, step in enumerate(steps[1:], 1):
+            decay = min(0.8, (1 + count) / (10 + count))
+            by_hand = decay * by_hand + (1 - decay) * step[key].double()
+        assert torch.equal(last["averages"]["live"][key], steps[-1][key])
+        if "running" in key or not first.is_floating_point():
+            by_hand = steps[-1][key].double()
+        assert is_close(last["state_dict"][key].double(), by_hand, 1e-6), key
+
+    # Validation saw the average.
+    tested = cli("evaluate.py", f"checkpoint={run}/checkpoints/last.ckpt").metrics
+    assert column(run, "val/loss")[-1] == pytest.approx(tested["test/loss"], rel=1e-5)
+    assert column(run, "val/loss") != column(without, "val/loss")
+
+
 @pytest.mark.parametrize("form", ["file", "sharded"])
 @pytest.mark.parametrize("name", ["single", "fsdp", "pipeline"])
 def test_a_run_that_was_interrupted_while_averaging(
@@ -139,6 +178,7 @@ def test_a_run_that_was_interrupted_while_averaging(
         *NET,
         *STRATEGIES[name],
         *SWA,
+        "callbacks=[checkpoint,swa,ema]",
         "callbacks.swa.lr=0.0005",
         f"checkpoint.format={form}",
     )
@@ -150,9 +190,14 @@ def test_a_run_that_was_interrupted_while_averaging(
     more = cli("train.py", "resume=last", "callbacks.fail.at=-1")
     assert more.status == 0, more.err
     (run,) = set(whole.parent.iterdir()) - {whole}
-    ours, theirs = read_checkpoint(run / "swa.ckpt"), read_checkpoint(whole / "swa.ckpt")
-    for key, value in theirs["state_dict"].items():
-        assert torch.equal(ours["state_dict"][key], value), key
+    for file in ("swa.ckpt", "checkpoints/last.ckpt"):
+        ours, theirs = (read_checkpoint(each / file) for each in (run, whole))
+        states = [(ours["state_dict"], theirs["state_dict"])]
+        if file != "swa.ckpt":
+            assert ours["averages"].keys() == {"live", "swa"}
+            states += [(ours["averages"][key], theirs["averages"][key]) for key in ("live", "swa")]
+        for mine, expected in states:
+            assert all(torch.equal(mine[key], expected[key]) for key in expected), file
 
 
 @pytest.mark.parametrize("annealing", ["cosine", "linear"])

@@ -31,7 +31,16 @@ SMALL_RESNET = ("data=synthetic", "model.small_images=true")
 # What each choice needs beside itself to train in a moment.
 CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "callbacks": dict.fromkeys(
-        ("checkpoint", "early_stopping", "lr_monitor", "model_summary", "none", "progress", "swa"),
+        (
+            "checkpoint",
+            "early_stopping",
+            "lr_monitor",
+            "model_summary",
+            "none",
+            "progress",
+            "swa",
+            "ema",
+        ),
         (),
     ),
     "data": {

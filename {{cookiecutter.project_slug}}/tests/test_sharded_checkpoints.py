@@ -72,7 +72,7 @@ def test_it_holds_what_one_file_holds_and_becomes_one(train: Cli, cli: Cli, tmp_
     }
     for name, (one_file, sharded) in runs.items():
         target = tmp_path / f"{name}.ckpt"
-        module = "my_project.engine.checkpoint.to_file"
+        module = "{{ cookiecutter.package_name }}.engine.checkpoint.to_file"
         command = [sys.executable, "-m", module, str(sharded / "checkpoints/last.ckpt"), target]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert f"{target}: " in done.stdout

@@ -27,12 +27,18 @@ class RunningAverage:
         self.tensors: dict[str, Tensor] = {}
 
     @torch.no_grad()
-    def add(self, module: LightningModule) -> None:
-        """Take the weights that the module has now into the mean."""
+    def add(self, module: LightningModule, share: float | None = None) -> None:
+        """Take the weights that the module has now into the mean.
+
+        Args:
+            module: Whose weights.
+            share: How much of the mean they become; None gives all moments the same.
+        """
         self.count += 1
+        share = 1 / self.count if share is None else share
         for name, value in held(module).items():
             if name in self.tensors:
-                self.tensors[name].lerp_(value, 1 / self.count)
+                self.tensors[name].lerp_(value, share)
             else:
                 self.tensors[name] = value.clone()
 

@@ -31,6 +31,7 @@ class StochasticWeightAveraging(Callback):
 
     Attributes:
         final_weights: The file, once it is written; the final test takes it.
+        is_saving: Whether the checkpoint that is being written is that of the average.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class StochasticWeightAveraging(Callback):
         self._lrs: list[list[float]] = []
         self._seen = -1
         self._restored: tuple[dict[str, Any], int] | None = None
-        self._is_saving = False
+        self.is_saving = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Find the first step; take the average of the run that this one goes on with."""
@@ -115,9 +116,9 @@ class StochasticWeightAveraging(Callback):
         }
         with self.average.in_place(pl_module):
             recompute_statistics(trainer)
-            self._is_saving = True
+            self.is_saving = True
             trainer.save_checkpoint(self.file)
-            self._is_saving = False
+            self.is_saving = False
         for name, buffer in pl_module.named_buffers():
             if name in buffers:
                 buffer.copy_(buffers[name])
@@ -136,7 +137,7 @@ class StochasticWeightAveraging(Callback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Add the average, by parameter name."""
-        if self.average.count and not self._is_saving:
+        if self.average.count and not self.is_saving:
             checkpoint.setdefault("averages", {})["swa"] = self.average.gathered(trainer)
 
     def on_load_checkpoint(

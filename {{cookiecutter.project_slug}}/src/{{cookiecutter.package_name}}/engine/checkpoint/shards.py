@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -59,6 +60,8 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
             save(
                 cast(dict[str, Any], tensors),
                 storage_writer=ShardWriter(folder),
+                # Of what several ranks have, the first one's: their BatchNorm buffers differ.
+                planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True),
                 process_group=group,
                 no_dist=group is None,
             )

@@ -1,6 +1,6 @@
 """Turns a sharded checkpoint into one file, which `torch.load` reads anywhere.
 
-python -m {{ cookiecutter.package_name }}.engine.checkpoint.to_file SHARDED FILE
+python -m PACKAGE.engine.checkpoint.to_file SHARDED FILE
 """
 
 import sys

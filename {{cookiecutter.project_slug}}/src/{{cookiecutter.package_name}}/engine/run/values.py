@@ -78,6 +78,7 @@ RANGES: dict[str, Range] = {
     "trainer.num_sanity_val_steps": Range(0, least=-1),
     "callbacks.checkpoint.last_every_n_steps": Range(100, least=1, also=(None,)),
     "callbacks.checkpoint.last_every_minutes": Range(30, above=0, whole=False, also=(None,)),
+    "callbacks.ema.decay": Range(0.999, least=0, most=1, whole=False),
     "callbacks.swa.start": Range(0.75, least=0, whole=False),
     "callbacks.swa.every_n_steps": Range(100, least=1, also=(None,)),
     "callbacks.swa.lr": Range(0.01, above=0, whole=False, also=(None,)),

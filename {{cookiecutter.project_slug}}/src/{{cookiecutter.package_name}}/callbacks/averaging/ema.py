@@ -1,0 +1,83 @@
+"""Exponential moving average of the weights, which is what is validated and kept as best."""
+
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+
+from .average import RunningAverage
+
+
+class ExponentialMovingAverage(Callback):
+    """Averages the weights after every optimizer step, and validates the average.
+
+    Checkpoints hold the average as the network's weights, since it is what was validated, and those
+    that training goes on with beside it. Buffers, such as BatchNorm statistics, are not averaged.
+    Training itself never sees the average.
+
+    Args:
+        decay: Share of the average that a step keeps. The first steps keep less: after n steps at
+            most (1 + n) / (10 + n), as in TensorFlow's ExponentialMovingAverage.
+    """
+
+    def __init__(self, decay: float = 0.999) -> None:
+        self.decay = decay
+        self.average = RunningAverage()
+        self._seen = -1
+        self._validating: Any = None
+        self._restored: dict[str, Any] | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Go on with the weights and the average of the run that this one goes on with."""
+        self._seen = trainer.global_step
+        if self._restored:
+            live = {"state_dict": self._restored["live"]}
+            trainer.strategy.load_model_state_dict(live)
+            self.average.restore(trainer, self._restored["average"], self.average.count)
+            self._restored = None
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Average what a step has reached."""
+        if trainer.global_step != self._seen:
+            self._seen = trainer.global_step
+            count = self.average.count
+            self.average.add(pl_module, 1 - min(self.decay, (1 + count) / (10 + count)))
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the average in place."""
+        if self.average.count and trainer.state.fn == TrainerFn.FITTING:
+            self._validating = self.average.in_place(pl_module)
+            self._validating.__enter__()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """And the weights of training."""
+        if self._validating is not None:
+            self._validating.__exit__(None, None, None)
+            self._validating = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it takes to go on, beside the average."""
+        return {"count": self.average.count}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.average.count = state_dict["count"]
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Let the average stand for the weights, unless it is another average that is saved."""
+        others: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        if self.average.count and not any(getattr(each, "is_saving", False) for each in others):
+            checkpoint.setdefault("averages", {})["live"] = checkpoint["state_dict"]
+            checkpoint["state_dict"] = self.average.gathered(trainer)
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Keep both until each rank knows what it holds."""
+        averages = checkpoint.get("averages", {})
+        if "live" in averages:
+            self._restored = {"live": averages["live"], "average": checkpoint["state_dict"]}
