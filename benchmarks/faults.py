@@ -289,8 +289,8 @@ def disk(folder: Path, small: bool) -> Iterator[bool]:
             subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def injure(strategy: str, injections: int, seed: int, root: Path) -> bool:
-    """Do all injections of a strategy, and print its row; return whether all came out right."""
+def injure(strategy: str, injections: int, seed: int, root: Path) -> list[tuple[str, Result]]:
+    """Do all injections of a strategy, and print its row; return the kind and result of each."""
     whole = root / strategy
     whole.mkdir()
     if Command(whole, *TASK, f"strategy={strategy}").wait() != 0:
@@ -302,7 +302,7 @@ def injure(strategy: str, injections: int, seed: int, root: Path) -> bool:
     seconds_a_step = (events[1] - events[0]) / STEPS
 
     kinds = [kind for kind in KINDS if not (kind == NOT_SINGLE and strategy == "single")]
-    results = []
+    results: list[tuple[str, Result]] = []
     for number in range(injections):
         kind = kinds[number % len(kinds)]
         folder = root / f"{strategy}-{number}"
@@ -313,15 +313,15 @@ def injure(strategy: str, injections: int, seed: int, root: Path) -> bool:
             if result.wrong:
                 print(f"\n{strategy} {number}, {kind}, at step {injection.step}: {result.wrong}")
                 print((folder / "output.txt").read_text())
-        results.append(result)
-    survived = sum(result.wrong is None for result in results)
-    lost = [result.lost_steps for result in results]
+        results.append((kind, result))
+    survived = sum(result.wrong is None for _, result in results)
+    lost = [result.lost_steps for _, result in results]
     print(
         f"{strategy:10}{injections:12}{survived:10}{statistics.median(lost):13g}{max(lost):5}"
         f"{injections - survived:7}",
         flush=True,
     )
-    return survived == injections
+    return results
 
 
 def _step_in(folder: Path) -> int:
@@ -342,8 +342,16 @@ def main(injections: int = 50, seed: int = 0, *strategies: str) -> int:
         print(
             f"{'':10}{'injections':>12}{'survived':>10}{'lost, median':>13}{'max':>5}{'wrong':>7}"
         )
-        right = [injure(name, injections, seed, root) for name in strategies or RANKS]
-    return 0 if all(right) else 1
+        results = [
+            result
+            for name in strategies or RANKS
+            for result in injure(name, injections, seed, root)
+        ]
+    print("\nlost steps by kind: median, max")
+    for kind in KINDS:
+        if lost := [result.lost_steps for its_kind, result in results if its_kind == kind]:
+            print(f"{kind:22}{statistics.median(lost):9g}{max(lost):5}")
+    return 0 if all(result.wrong is None for _, result in results) else 1
 
 
 if __name__ == "__main__":

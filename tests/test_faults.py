@@ -15,7 +15,8 @@ def test_runs_that_are_injured_come_to_the_right_end() -> None:
         [sys.executable, str(program), "6", "1"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    table, _, _ = done.stdout.partition("\n\n")
+    rows = [line.split() for line in table.splitlines()[1:]]
     assert [row[0] for row in rows] == ["single", "ddp", "fsdp", "pipeline"]
     assert all(row[1] == row[2] == "6" for row in rows), done.stdout
     assert all(row[-1] == "0" for row in rows), done.stdout

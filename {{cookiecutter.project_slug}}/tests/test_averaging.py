@@ -140,7 +140,7 @@ def test_the_average_is_that_of_the_epochs_ends(train: Cli, cli: Cli, name: str)
     assert outcome.metrics["test/loss"] == pytest.approx(tested["test/loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", ["single", "ddp", "fsdp", "pipeline"])
 def test_the_exponential_average_is_that_of_the_steps(
     train: Cli, cli: Cli, tmp_path: Path, name: str
 ) -> None:
@@ -168,8 +168,10 @@ def test_the_exponential_average_is_that_of_the_steps(
     assert column(run, "val/loss") != column(without, "val/loss")
 
 
-@pytest.mark.parametrize("form", ["file", "sharded"])
-@pytest.mark.parametrize("name", ["single", "fsdp", "pipeline"])
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("single", "file"), ("fsdp", "sharded"), ("pipeline", "file"), ("pipeline", "sharded")],
+)
 def test_a_run_that_was_interrupted_while_averaging(
     train: Cli, cli: Cli, name: str, form: str
 ) -> None:

@@ -95,7 +95,7 @@ def test_a_full_disk_costs_no_checkpoint(
 
 
 def test_writing_in_the_background_changes_nothing(train: Cli) -> None:
-    options = ("callbacks.checkpoint.last_every_n_steps=1", "callbacks.checkpoint.save_top_k=2")
+    options = ("callbacks.checkpoint.last_every_n_steps=4", "callbacks.checkpoint.save_top_k=2")
     options += ("callbacks.checkpoint.filename='{epoch}'", "trainer.max_epochs=3", "test=false")
     runs = [train(*options, f"checkpoint.async={value}").run for value in ("false", "true")]
     folders = [sorted((run / "checkpoints").iterdir()) for run in runs]

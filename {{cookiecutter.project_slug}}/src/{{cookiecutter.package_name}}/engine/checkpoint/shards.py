@@ -9,7 +9,7 @@ import shutil
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -76,6 +76,11 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
                 earlier.unlink()
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
+        if earlier:
+            # Unless another rank is not through with it; then it is found under its other name.
+            with suppress(OSError):
+                path.rmdir()
+                earlier.rename(path)
         for failure, _ in getattr(error, "failures", {}).values():
             if isinstance(failure, OSError):
                 raise failure from None

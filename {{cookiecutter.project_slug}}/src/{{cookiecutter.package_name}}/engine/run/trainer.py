@@ -56,7 +56,9 @@ def best_checkpoint(trainer: Trainer) -> str | None:
     paths += [
         callback.best_model_path
         for callback in trainer.checkpoint_callbacks
-        if isinstance(callback, ModelCheckpoint) and Path(callback.best_model_path).exists()
+        if isinstance(callback, ModelCheckpoint)
+        and callback.best_model_path
+        and Path(callback.best_model_path).exists()
     ]
     # The first rank wrote them and knows.
     return trainer.strategy.broadcast(paths[0] if paths else None)
