@@ -29,7 +29,7 @@ demo: bake ## make a project and train it; make demo ARGS="data=mnist optimizer.
 	@echo 'The project, with this run in it, is in $(PROJECT).'
 
 test: bake ## run every test: the template's, then the generated project's
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 	$(MAKE) -C $(PROJECT) test VENV=../../.venv
 
 lint: .venv/installed ## check style and types of the template's own code; changes nothing
