@@ -13,12 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .folder import damage_of_folder, set_aside, sync_folder
+from .folder import damage_of_folder, digest_of, set_aside, sync_folder
 
 FORMAT = 1
 TRAILER = re.compile(rb"\ncheckpoint (\d{3}) sha256 ([0-9a-f]{64})\n")
 TRAILER_BYTES = len("\ncheckpoint 001 sha256 \n") + 64
-CHUNK_BYTES = 1 << 20
 
 
 def write_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
@@ -47,15 +46,10 @@ def damage(path: str | Path) -> str | None:
                 return "it is cut short, or not written by a training run"
             if int(trailer[1]) > FORMAT:
                 return f"it has format {int(trailer[1])}, and this project reads up to {FORMAT}"
-            file.seek(0)
-            digest = hashlib.sha256()
-            left = size - TRAILER_BYTES
-            while left and (chunk := file.read(min(CHUNK_BYTES, left))):
-                digest.update(chunk)
-                left -= len(chunk)
+        digest = digest_of(Path(path), size - TRAILER_BYTES)
     except OSError as error:
         return str(error.strerror)
-    return None if digest.hexdigest().encode() == trailer[2] else "its checksum is wrong"
+    return None if digest.encode() == trailer[2] else "its checksum is wrong"
 
 
 def disk_error(error: BaseException | None) -> OSError | None:

@@ -75,12 +75,14 @@ def set_aside(path: Path) -> Path:
     return path.rename(path.with_name(f"{path.stem}.earlier{path.suffix}"))
 
 
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file."""
+def digest_of(path: Path, size: int | None = None) -> str:
+    """The SHA-256 of a file, or of its first `size` bytes."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
+        left = os.fstat(file.fileno()).st_size if size is None else size
+        while left and (chunk := file.read(min(CHUNK_BYTES, left))):
             digest.update(chunk)
+            left -= len(chunk)
     return digest.hexdigest()
 
 
