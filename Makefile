@@ -6,7 +6,7 @@ ARGS ?=
 BIN := .venv/bin
 PROJECT := build/my-project
 SOURCE := {{cookiecutter.project_slug}}
-BENCHMARKS ?= startup epoch pipeline memory parity faults checkpoint
+BENCHMARKS ?= startup epoch pipeline memory parity faults checkpoint callbacks swa
 # Compiled at once, so that the first start is as fast as the second.
 INSTALL := PATH="$$PATH:$(BIN)" uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint '$(SOURCE)/constraints.txt'
 

@@ -221,3 +221,25 @@ def test_a_run_that_ends_before_says_so(train: Cli) -> None:
     outcome = train(*NET, "callbacks=[swa]", "callbacks.swa.start=10")
     assert "swa: the run ended before callbacks.swa.start=10: no average" in outcome.out
     assert not (outcome.run / "swa.ckpt").exists()
+
+
+@pytest.mark.parametrize("name", ["single", "ddp", "fsdp", "pipeline"])
+def test_the_average_can_be_validated(train: Cli, cli: Cli, name: str) -> None:
+    options = (*NET, *STRATEGIES[name], *SWA, "test=false")
+    live = train(*options).run
+    run = train(*options, "callbacks.swa.validate=true").run
+    # Training is what it is without.
+    assert column(run, "train/loss") == column(live, "train/loss")
+    # The first average is of one epoch's end; the last is what is saved in the end.
+    assert column(run, "val/loss")[:2] == column(live, "val/loss")[:2]
+    assert column(run, "val/loss")[-1] != column(live, "val/loss")[-1]
+    tested = cli("evaluate.py", f"checkpoint={run}/swa.ckpt").metrics
+    assert column(run, "val/loss")[-1] == pytest.approx(tested["test/loss"], rel=1e-5)
+    last, expected = (weights(each / "checkpoints/last.ckpt") for each in (run, live))
+    assert all(torch.equal(last[key], expected[key]) for key in expected)
+
+
+def test_two_averages_cannot_be_validated(cli: Cli) -> None:
+    outcome = cli("train.py", "callbacks=[swa,ema]", "callbacks.swa.validate=true")
+    assert outcome.status == 2
+    assert "use callbacks.swa.validate=false, or ~callbacks.ema" in outcome.err

@@ -5,10 +5,17 @@ import pty
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TINY, Cli
+from conftest import ROOT, TINY, Cli, column
+from lightning.pytorch import Callback
+
+
+@pytest.fixture(autouse=True)
+def _classes_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
 def test_a_file_gets_a_line_an_epoch(train: Cli) -> None:
@@ -16,7 +23,8 @@ def test_a_file_gets_a_line_an_epoch(train: Cli) -> None:
     lines = [line for line in out.splitlines() if line.startswith("epoch ")]
     assert len(lines) == 2
     assert re.match(
-        r"epoch 2/2  step 42  train/loss [\d.]+  val/loss [\d.]+  val/acc [\d.]+  [\d,]+ samples/s",
+        r"epoch 2/2  step 42/42  train/loss [\d.]+  val/loss [\d.]+  val/acc [\d.]+  "
+        r"[\d,]+ samples/s  0:00:00 left",
         lines[1],
     )
     assert "\x1b[" not in out
@@ -65,12 +73,15 @@ def test_a_terminal_gets_a_bar(tmp_path: Path, strategy: str) -> None:
             break
     assert process.wait(timeout=60) == 0, shown.decode()
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
-    assert "Epoch 1/1" in text
-    speeds = re.findall(r"samples/s:\s+([\d,.]+)", text)
+    # A line an epoch stays; below it there were bars for the run, the validations and the test.
+    assert len(re.findall(r"epoch \d/2  train/loss [\d.]+  val/loss [\d.]+  val/acc", text)) == 2
+    speeds = re.findall(r"([\d,]+) samples/s  0:00:\d\d left", text)
     assert max(float(speed.replace(",", "")) for speed in speeds) > 0
-    assert "train/loss" in text
+    assert all(f"{name} ━" in text for name in ("epoch 2/2", "validation", "test"))
+    assert "step 42/42" in text
     assert "Training finished" in text
-    assert "v_num" not in text
+    parts = re.split(r"[\r\n]", text)
+    assert max(map(len, parts)) <= 80, max(parts, key=len)
 
 
 def test_early_stopping_stops(train: Cli) -> None:
@@ -97,3 +108,89 @@ def test_a_metric_that_nothing_logs_is_said_in_one_line(cli: Cli, options: tuple
         "error: monitor=val/accuracy: nothing logs a metric of that name; this task logs "
         "train/loss, val/acc, val/loss; such as monitor=val/acc"
     )
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp", "pipeline"])
+def test_a_timer_stops_with_a_checkpoint_to_go_on_from(train: Cli, cli: Cli, strategy: str) -> None:
+    options = (*TINY, "callbacks=[checkpoint,timer]", f"strategy={strategy}", "test=false")
+    whole = train(*options, "trainer.max_epochs=3").run
+    stopped = cli(
+        "train.py", *options, "trainer.max_epochs=3", "callbacks.timer.duration=00:00:00:01",
+        "+callbacks.slow._target_=test_callbacks.Slow",
+    )  # fmt: skip
+    assert stopped.status == 138
+    assert "stopped by SIGUSR1 after step " in stopped.err
+    if strategy == "single":
+        assert "to go on: resume=last callbacks.timer.duration=DD:HH:MM:SS" in stopped.out
+    assert stopped.metrics["status"] == "interrupted"
+    assert 0 < len(column(stopped.run, "train/loss")) < 3 * 21
+    used_up = cli("train.py", "resume=last")
+    assert used_up.status == 2
+    assert "is used up by 0:00:01 of training; give more, or" in used_up.err
+    more = cli("train.py", "resume=last", "callbacks.timer.duration=00:01:00:00", "~callbacks.slow")
+    assert more.status == 0, more.err
+    for name in ("train/loss", "val/loss"):
+        assert column(stopped.run, name) == column(whole, name)
+
+
+class Slow(Callback):
+    """Steps that take a while."""
+
+    def on_train_batch_end(self, *args: object) -> None:
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("strategy", ["single", "fsdp"])
+def test_more_gradients_to_a_step_from_epoch_to_epoch(train: Cli, cli: Cli, strategy: str) -> None:
+    options = (
+        "callbacks=[checkpoint,gradient_accumulation,lr_monitor]", "trainer.max_epochs=3",
+        "callbacks.gradient_accumulation.from_epochs=[0,1,2]", f"strategy={strategy}",
+        "callbacks.gradient_accumulation.batches=[1,2,5]",
+        "callbacks.lr_monitor.logging_interval=step", "callbacks.checkpoint.last_every_n_steps=1",
+        "test=false",
+    )  # fmt: skip
+    whole = train(*options)
+    assert whole.metrics["global_step"] == 21 + 11 + 5
+    # The scheduler comes to its end: it knows how many steps there are.
+    assert column(whole.run, "lr-AdamW")[-1] < 0.01 * column(whole.run, "lr-AdamW")[0]
+    # In the middle of an epoch, too.
+    stop = ("+callbacks.fail._target_=test_averaging.Fail", "+callbacks.fail.at=25")
+    assert cli("train.py", *TINY, *options, *stop).status == 1
+    again = cli("train.py", "resume=last", "callbacks.fail.at=-1")
+    assert again.status == 0, again.err
+    (run,) = set(whole.run.parent.iterdir()) - {whole.run}
+    assert column(run, "train/loss") == column(whole.run, "train/loss")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (("callbacks=[timer]", "callbacks.timer.duration=1h"), "must be days:hours:minutes:sec"),
+        (
+            ("callbacks=[gradient_accumulation]", "trainer.accumulate_grad_batches=2"),
+            "leave one of them out",
+        ),
+        (
+            (
+                "callbacks=[gradient_accumulation]",
+                "callbacks.gradient_accumulation.batches=[1,2]",
+            ),
+            "must be rising epochs from 0, with as many numbers from 1 in batches=[1, 2], such as",
+        ),
+        (
+            ("callbacks=[gradient_accumulation,swa]", "callbacks.swa.start=2"),
+            "give a share of the run, such as callbacks.swa.start=0.75",
+        ),
+        (
+            ("callbacks=[batch_size_finder]", "callbacks.batch_size_finder.first=9999"),
+            "must be at most largest=8192, such as callbacks.batch_size_finder.first=1",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    cli: Cli, overrides: tuple[str, ...], line: str
+) -> None:
+    outcome = cli("train.py", *TINY, *overrides)
+    assert outcome.status == 2
+    assert line in outcome.err
+    assert not outcome.runs

@@ -33,16 +33,27 @@ CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "callbacks": dict.fromkeys(
         (
             "checkpoint",
+            "device_stats",
             "early_stopping",
+            "ema",
+            "gradient_accumulation",
             "lr_monitor",
             "model_summary",
+            "nan_guard",
             "none",
             "progress",
             "swa",
-            "ema",
+            "tensorboard",
+            "throughput",
+            "timer",
+            "wandb",
         ),
         (),
-    ),
+    )
+    | {
+        "batch_size_finder": ("callbacks.batch_size_finder.largest=64",),
+        "lr_finder": ("callbacks.lr_finder.steps=20",),
+    },
     "data": {
         "cifar10": (SMALL,),
         "digits": (),

@@ -1,4 +1,4 @@
-"""What docs/strategies.md says is true: its commands run, and its example trains everywhere."""
+"""What the pages in docs/ say is true: their commands run, and the example trains everywhere."""
 
 import re
 import shlex
@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Cli, column, largest_difference
 
+from {{ cookiecutter.package_name }}.engine.strategies.single import Single
+
 PAGE = (ROOT / "docs/strategies.md").read_text()
 COMMANDS = [
-    line.strip()
-    for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+    line.partition(" #")[0].strip()
+    for page in sorted((ROOT / "docs").glob("*.md"))
+    for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)
     for line in block.splitlines()
 ]
 FEW_STEPS = (
@@ -63,6 +66,22 @@ def test_command_runs(cli: Cli, project: Path, tmp_path: Path, command: str) -> 
     assert outcome.status == 0, outcome.err
     finished = [run for run in outcome.runs if "finished" in (run / "metrics.json").read_text()]
     assert len(finished) == (5 if "-m" in arguments else 1)
+
+
+def test_every_callback_is_in_the_table() -> None:
+    page = (ROOT / "docs/callbacks.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    files = {path.stem for path in (ROOT / "configs/callbacks").glob("*.yaml")} - {"none"}
+    assert files <= named
+
+
+def test_what_a_callback_may_ask_for_is_there() -> None:
+    page = (ROOT / "docs/callbacks.md").read_text().partition("## A callback of your own")[2]
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    methods = {name for row in rows[1:] for name in re.findall(r"`(\w+)\(", row)}
+    assert len(methods) >= 9
+    assert all(hasattr(Single, method) for method in methods)
 
 
 @pytest.mark.slow

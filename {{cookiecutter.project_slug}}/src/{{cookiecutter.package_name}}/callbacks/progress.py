@@ -1,11 +1,15 @@
-"""How training goes: a bar in a terminal, plain lines where the output is a file or a pipe."""
+"""How a run goes: bars in a terminal, plain lines where the output is a file or a pipe."""
 
+import math
 import sys
 import time
+from datetime import timedelta
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
+from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.trainer.states import TrainerFn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 SECONDS_OF_A_STRETCH = 0.5
 
@@ -14,12 +18,12 @@ def progress(refresh_rate: int, seconds_between_lines: float) -> ProgressBar:
     """The display that fits where the output goes.
 
     Args:
-        refresh_rate: In a terminal: redraw the bar every so many steps.
+        refresh_rate: In a terminal: redraw the bars every so many steps.
         seconds_between_lines: Elsewhere: a line at the end of each epoch, and within long ones
             whenever so much time has passed.
     """
     if sys.stdout.isatty():
-        return ProgressInTerminal(refresh_rate=refresh_rate)
+        return ProgressInTerminal(refresh_rate)
     return ProgressLines(seconds_between_lines)
 
 
@@ -42,55 +46,198 @@ class SpeedMeter:
         return f"{self._speed:,.0f}"
 
 
-class ProgressInTerminal(RichProgressBar):
-    """Lightning's Rich bar with the speed in samples per second."""
-
-    def __init__(self, refresh_rate: int) -> None:
-        super().__init__(refresh_rate=refresh_rate)
-        self._meter = SpeedMeter()
-
-    def get_metrics(
-        self, trainer: Trainer, pl_module: LightningModule
-    ) -> dict[str, int | str | float | dict[str, float]]:
-        """The task's metrics and the speed, instead of the version number."""
-        metrics = super().get_metrics(trainer, pl_module)
-        metrics.pop("v_num", None)
-        metrics["samples/s"] = self._meter.read(trainer)
-        return metrics
-
-
 class ProgressLines(ProgressBar):
-    """One line at the end of each epoch, and at intervals within a long one."""
+    """One line at the end of each epoch, and at intervals within a long one.
+
+    Args:
+        seconds_between_lines: The interval.
+    """
 
     def __init__(self, seconds_between_lines: float) -> None:
         super().__init__()
         self._interval = seconds_between_lines
+        self._is_enabled = True
         self._meter = SpeedMeter()
-        self._last_line = time.perf_counter()
 
     def disable(self) -> None:
         """Lightning calls this on every rank but the first."""
-        self._interval = float("inf")
+        self._is_enabled = False
+
+    def enable(self) -> None:
+        """And this after a callback has trained for itself."""
+        self._is_enabled = True
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clock."""
+        self._last_line = self._start = time.perf_counter()
+        self._first_step = trainer.global_step
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         """A line if the last one is long ago."""
         if time.perf_counter() - self._last_line > self._interval:
-            self._print(trainer)
+            self._print_line(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A line with the epoch's metrics."""
-        self._print(trainer)
+        self._print_line(trainer)
 
-    def _print(self, trainer: Trainer) -> None:
-        if not trainer.is_global_zero:
-            return
+    def _print_line(self, trainer: Trainer) -> None:
         self._last_line = time.perf_counter()
-        epochs = trainer.max_epochs if (trainer.max_epochs or -1) > 0 else "?"
-        values = trainer.progress_bar_metrics.items()
-        parts = [
-            f"epoch {trainer.current_epoch + 1}/{epochs}",
-            f"step {trainer.global_step}",
-            *(f"{name} {value:.4f}" for name, value in values if isinstance(value, float)),
-            f"{self._meter.read(trainer)} samples/s",
-        ]
-        print("  ".join(parts), flush=True)
+        if self._is_enabled:
+            parts = [_epoch(trainer), _step(trainer), *_metrics(trainer), self._speed(trainer)]
+            print("  ".join([*parts, *self._time_left(trainer)]), flush=True)
+
+    def _speed(self, trainer: Trainer) -> str:
+        return f"{self._meter.read(trainer)} samples/s"
+
+    def _time_left(self, trainer: Trainer) -> list[str]:
+        """Of the whole run, if each step takes as long as those before, validation included."""
+        steps, total = trainer.global_step - self._first_step, trainer.estimated_stepping_batches
+        if not steps or not 0 < total < math.inf:
+            return []
+        a_step = (time.perf_counter() - self._start) / steps
+        seconds = a_step * max(total - trainer.global_step, 0)
+        return [f"{timedelta(seconds=round(seconds))} left"]
+
+
+class ProgressInTerminal(ProgressLines):
+    """A line an epoch, and below them a bar for the whole run and one for what is under way.
+
+    Args:
+        refresh_rate: Steps between two looks of the bars.
+    """
+
+    def __init__(self, refresh_rate: int) -> None:
+        super().__init__(seconds_between_lines=math.inf)
+        self._refresh_rate = refresh_rate
+        self._bars: Progress | None = None
+        self._run: TaskID | None = None
+        self._loop: TaskID | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A bar for the whole run."""
+        super().on_train_start(trainer, pl_module)
+        total = trainer.estimated_stepping_batches
+        self._run = self._add(_epoch(trainer), total)
+        self._update_run(trainer)
+
+    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Move it."""
+        if trainer.fit_loop.total_batch_idx % self._refresh_rate == 0:
+            self._update_run(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A line above it."""
+        super().on_train_epoch_end(trainer, pl_module)
+        self._update_run(trainer)
+        if self._bars:
+            self._bars.refresh()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """And take it away: the lines stay."""
+        self._stop()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A bar for a validation."""
+        self._start_loop("validation", trainer.num_val_batches)
+
+    def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Move it."""
+        self._advance_loop()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """And take it away."""
+        self._end_loop(trainer)
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A bar for the test."""
+        self._start_loop("test", trainer.num_test_batches)
+
+    def on_test_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Move it."""
+        self._advance_loop()
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """And take it away."""
+        self._end_loop(trainer)
+
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A bar for a prediction."""
+        self._start_loop("prediction", trainer.num_predict_batches)
+
+    def on_predict_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Move it."""
+        self._advance_loop()
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """And take it away."""
+        self._end_loop(trainer)
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Leave the terminal as it was."""
+        self._stop()
+
+    def _add(self, name: str, total: float) -> TaskID | None:
+        if not self._is_enabled:
+            return None
+        if self._bars is None:
+            self._bars = Progress(
+                TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[facts]}")
+            )
+            self._bars.start()
+        return self._bars.add_task(name, total=total if total < math.inf else None, facts="")
+
+    def _update_run(self, trainer: Trainer) -> None:
+        if self._bars is None or self._run is None:
+            return
+        facts = [_step(trainer), self._speed(trainer), *self._time_left(trainer)]
+        self._bars.update(
+            self._run,
+            completed=trainer.global_step,
+            description=_epoch(trainer),
+            facts="  ".join(facts),
+        )
+
+    def _start_loop(self, name: str, batches: list[int | float]) -> None:
+        self._loop = self._add(name, sum(batches))
+
+    def _advance_loop(self) -> None:
+        if self._bars and self._loop is not None:
+            self._bars.advance(self._loop)
+
+    def _end_loop(self, trainer: Trainer) -> None:
+        if self._bars and self._loop is not None:
+            self._bars.remove_task(self._loop)
+            self._loop = None
+        if trainer.state.fn != TrainerFn.FITTING or self._run is None:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._bars:
+            for task in self._bars.task_ids:
+                self._bars.remove_task(task)
+            self._bars.stop()
+        self._bars = self._run = self._loop = None
+
+    def _print_line(self, trainer: Trainer) -> None:
+        # What changes all the time is beside the bar: so this fits into 80 columns.
+        if self._bars:
+            line = "  ".join([_epoch(trainer), *_metrics(trainer)])
+            self._bars.console.print(line, highlight=False, soft_wrap=True)
+
+
+def _epoch(trainer: Trainer) -> str:
+    epochs = trainer.max_epochs if (trainer.max_epochs or -1) > 0 else "?"
+    return f"epoch {trainer.current_epoch + 1}/{epochs}"
+
+
+def _step(trainer: Trainer) -> str:
+    total = trainer.estimated_stepping_batches
+    return f"step {trainer.global_step}" + (f"/{total}" if 0 < total < math.inf else "")
+
+
+def _metrics(trainer: Trainer) -> list[str]:
+    values = trainer.progress_bar_metrics.items()
+    return [f"{name} {value:.4f}" for name, value in values if isinstance(value, float)]

@@ -178,6 +178,10 @@ class ImageDataModule(LightningDataModule):
         self._follow(images.device)
         return images.mul(self._scale).add_(self._shift)
 
+    def denormalize(self, inputs: Tensor) -> Tensor:
+        """Turn the network's input (N, C, H, W) back into images in 0..1, to look at."""
+        return inputs * self._std.to(inputs) + self._mean.to(inputs)
+
     def augmented(self, images: Tensor) -> Tensor:
         """Turn uint8 images (N, C, H, W) into augmented, normalised floats."""
         self._follow(images.device)

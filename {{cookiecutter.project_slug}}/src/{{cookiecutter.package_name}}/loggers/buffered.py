@@ -8,8 +8,8 @@ resumes in the same directory tells it with `go_on`, and what was logged after i
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
@@ -17,6 +17,9 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from ..errors import say
 from .metrics_file import MetricsFile, Row
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 class BufferedCSVLogger(CSVLogger):
@@ -108,6 +111,19 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
         if position and step is not None:
             self.log_metrics(position["values"], step)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether an earlier process has begun this run."""
+        return "purge_step" in self._kwargs
+
+    @rank_zero_only
+    def show(self, draw: "Callable[[SummaryWriter], object]") -> None:
+        """Let a function draw with TensorBoard's writer."""
+        try:
+            draw(self.experiment)
+        except OSError:
+            self._begin_another_file()
+
     @rank_zero_only
     def save(self) -> None:
         """Write if the last time is long ago."""
@@ -128,6 +144,9 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
             super().save()
             self._waiting.clear()
         except OSError:
-            # Its thread has ended: the next time begins another file.
-            self._experiment = None
-            self._kwargs.pop("purge_step", None)
+            self._begin_another_file()
+
+    def _begin_another_file(self) -> None:
+        # On a full disk the writer's thread has ended.
+        self._experiment = None
+        self._kwargs.pop("purge_step", None)

@@ -19,7 +19,9 @@ class SameRunWandbLogger(WandbLogger):
     """
 
     def __init__(self, save_dir: str = ".", version: str | None = None, **options: Any) -> None:
-        super().__init__(save_dir=save_dir, version=version or earlier_run(save_dir), **options)
+        earlier = version or earlier_run(save_dir)
+        self.goes_on = earlier is not None
+        super().__init__(save_dir=save_dir, version=earlier, **options)
 
 
 def earlier_run(save_dir: str) -> str | None:

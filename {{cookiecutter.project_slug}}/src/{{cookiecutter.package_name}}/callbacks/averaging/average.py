@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
@@ -75,6 +75,27 @@ class RunningAverage:
             now = value.clone()
             value.copy_(self.tensors[name])
             self.tensors[name] = now
+
+
+class Averaging(Callback):
+    """What callbacks have in common that average what steps reach.
+
+    Attributes:
+        average: The average so far.
+    """
+
+    def __init__(self) -> None:
+        self.average = RunningAverage()
+        self._seen = -1
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Know the step that the run starts from."""
+        self._seen = trainer.global_step
+
+    def has_stepped(self, trainer: Trainer) -> bool:
+        """Whether the batch that has just ended made an optimizer step."""
+        before, self._seen = self._seen, trainer.global_step
+        return self._seen != before
 
 
 def held(module: LightningModule) -> dict[str, Tensor]:

@@ -5,10 +5,10 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from .average import RunningAverage
+from .average import Averaging
 
 
-class ExponentialMovingAverage(Callback):
+class ExponentialMovingAverage(Averaging):
     """Averages the weights after every optimizer step, and validates the average.
 
     Checkpoints hold the average as the network's weights, since it is what was validated, and those
@@ -21,15 +21,14 @@ class ExponentialMovingAverage(Callback):
     """
 
     def __init__(self, decay: float = 0.999) -> None:
+        super().__init__()
         self.decay = decay
-        self.average = RunningAverage()
-        self._seen = -1
         self._validating: Any = None
         self._restored: dict[str, Any] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go on with the weights and the average of the run that this one goes on with."""
-        self._seen = trainer.global_step
+        super().on_train_start(trainer, pl_module)
         if self._restored:
             live = {"state_dict": self._restored["live"]}
             trainer.strategy.load_model_state_dict(live)
@@ -40,8 +39,7 @@ class ExponentialMovingAverage(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Average what a step has reached."""
-        if trainer.global_step != self._seen:
-            self._seen = trainer.global_step
+        if self.has_stepped(trainer):
             count = self.average.count
             self.average.add(pl_module, 1 - min(self.decay, (1 + count) / (10 + count)))
 

@@ -1,17 +1,20 @@
 """Stochastic weight averaging (Izmailov et al. 2018, https://arxiv.org/abs/1803.05407)."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from torch.optim import Optimizer
 
 from ...errors import UserError
-from .average import RunningAverage
+from .average import Averaging
 from .batchnorm import recompute_statistics
 
 
-class StochasticWeightAveraging(Callback):
+class StochasticWeightAveraging(Averaging):
     """Averages the weights that training reaches late, and has the average tested.
 
     Training itself never sees the average: it makes the steps that it would make without, but for
@@ -28,6 +31,9 @@ class StochasticWeightAveraging(Callback):
             learning rates of their own, it is that of the first, and the others keep their ratio.
         anneal_epochs: Epochs in which the learning rate comes from what it was to `lr`.
         annealing: "cosine" or "linear".
+        validate: Validate the average, once there is one, instead of the weights of training: each
+            time the training set passes through the network for BatchNorm. What the checkpoints
+            hold as weights are those of training.
 
     Attributes:
         final_weights: The file, once it is written; the final test takes it.
@@ -42,17 +48,19 @@ class StochasticWeightAveraging(Callback):
         lr: float | None = None,
         anneal_epochs: float = 1,
         annealing: str = "cosine",
+        validate: bool = False,
     ) -> None:
+        super().__init__()
         self.file = file
         self.start = start
         self.every_n_steps = every_n_steps
         self.lr = lr
         self.anneal_epochs = anneal_epochs
         self.annealing = annealing
+        self.validate = validate
         self.final_weights: str | None = None
-        self.average = RunningAverage()
         self._lrs: list[list[float]] = []
-        self._seen = -1
+        self._validating: Any = None
         self._restored: tuple[dict[str, Any], int] | None = None
         self.is_saving = False
 
@@ -69,7 +77,7 @@ class StochasticWeightAveraging(Callback):
                 f"callbacks.swa.start={self.start:g}: a run without an end has no share; give a "
                 "number of epochs, such as callbacks.swa.start=10"
             )
-        self._seen = trainer.global_step
+        super().on_train_start(trainer, pl_module)
         if self._restored:
             self.average.restore(trainer, *self._restored)
             self._restored = None
@@ -94,9 +102,8 @@ class StochasticWeightAveraging(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Average what a step has reached."""
-        step, before = trainer.global_step, self._seen
-        self._seen = step
-        if step == before or step <= self._first_step:
+        step = trainer.global_step
+        if not self.has_stepped(trainer) or step <= self._first_step:
             return
         if self.every_n_steps:
             is_due = (step - math.floor(self._first_step)) % self.every_n_steps == 0
@@ -111,18 +118,35 @@ class StochasticWeightAveraging(Callback):
             if trainer.is_global_zero:
                 print(f"swa: the run ended before callbacks.swa.start={self.start:g}: no average")
             return
-        buffers = {
-            name: buffer.clone() for name, buffer in pl_module.named_buffers() if not buffer.is_meta
-        }
-        with self.average.in_place(pl_module):
-            recompute_statistics(trainer)
+        with self._in_place(trainer):
             self.is_saving = True
             trainer.save_checkpoint(self.file)
             self.is_saving = False
-        for name, buffer in pl_module.named_buffers():
+        self.final_weights = self.file
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the average in place, if it is to be validated."""
+        if self.validate and self.average.count and trainer.state.fn == TrainerFn.FITTING:
+            self._validating = self._in_place(trainer)
+            self._validating.__enter__()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """And the weights of training."""
+        if self._validating is not None:
+            self._validating.__exit__(None, None, None)
+            self._validating = None
+
+    @contextmanager
+    def _in_place(self, trainer: Trainer) -> Iterator[None]:
+        """The average, with BatchNorm statistics of its own."""
+        module = trainer.lightning_module
+        buffers = {name: each.clone() for name, each in module.named_buffers() if not each.is_meta}
+        with self.average.in_place(module):
+            recompute_statistics(trainer)
+            yield
+        for name, buffer in module.named_buffers():
             if name in buffers:
                 buffer.copy_(buffers[name])
-        self.final_weights = self.file
 
     def state_dict(self) -> dict[str, Any]:
         """What it takes to go on, beside the average."""

@@ -99,11 +99,17 @@ class CarryOn(Callback):
 
 
 def task_arguments(config: dict[str, Any]) -> dict[str, Any]:
-    """What the task's ``__init__`` is given, as plain data and without weights to download."""
-    network = {key: None if key == "weights" else value for key, value in config["model"].items()}
+    """What the task's ``__init__`` is given, as plain data."""
+    network = without_download(config)["model"]
     parts = {"network": network, "optimizer": config["optimizer"], "scheduler": config["scheduler"]}
     own = {key: value for key, value in config["task"].items() if key != "_target_"}
     return parts | own
+
+
+def without_download(config: dict[str, Any]) -> dict[str, Any]:
+    """A training configuration without weights to download, which a checkpoint's replace."""
+    model = config["model"]
+    return {**config, "model": {**model, "weights": None}} if "weights" in model else config
 
 
 def go_on_logging(loggers: list[Logger], logs: dict[str, Any]) -> None:

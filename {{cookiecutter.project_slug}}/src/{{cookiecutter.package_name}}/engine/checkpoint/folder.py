@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+from functools import lru_cache
 from pathlib import Path
 
 FORMAT = 1
@@ -76,10 +77,16 @@ def set_aside(path: Path) -> Path:
 
 
 def digest_of(path: Path, size: int | None = None) -> str:
-    """The SHA-256 of a file, or of its first `size` bytes."""
+    """The SHA-256 of a file, or of its first `size` bytes. A file is read once while it is so."""
+    now = path.stat()
+    return _digest(path, now.st_size if size is None else size, now.st_size, now.st_mtime_ns)
+
+
+@lru_cache
+def _digest(path: Path, size: int, *version: int) -> str:
     digest = hashlib.sha256()
+    left = size
     with path.open("rb") as file:
-        left = os.fstat(file.fileno()).st_size if size is None else size
         while left and (chunk := file.read(min(CHUNK_BYTES, left))):
             digest.update(chunk)
             left -= len(chunk)

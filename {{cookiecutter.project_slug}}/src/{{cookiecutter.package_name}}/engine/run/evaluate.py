@@ -7,7 +7,7 @@ from hydra.utils import instantiate
 from lightning.pytorch import seed_everything
 from omegaconf import OmegaConf
 
-from ..checkpoint.contents import read_checkpoint
+from ..checkpoint.contents import read_checkpoint, without_download
 from . import record
 from .fit import build_task, task_metrics
 from .summary import show_metrics
@@ -26,12 +26,12 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     """
     cfg = OmegaConf.create(config)
     checkpoint = read_checkpoint(cfg.checkpoint)
-    trained = OmegaConf.create(checkpoint["config"])
+    trained = OmegaConf.create(without_download(checkpoint["config"]))
     data_changes = {key: value for key, value in cfg.data.items() if value is not None}
     seed_everything(trained.seed, workers=True, verbose=False)
 
     data = instantiate(OmegaConf.merge(trained.data, data_changes))
-    task = build_task(without_pretrained_weights(trained))
+    task = build_task(trained)
     task.load_state_dict(checkpoint["state_dict"])
     trainer = build_trainer(cfg, run_dir, extra_callbacks=[])
     trainer.test(task, datamodule=data, verbose=False)
@@ -42,10 +42,3 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         record.finished(run_dir, metrics | facts | {"world_size": trainer.world_size})
         show_metrics(metrics, run_dir)
     return metrics
-
-
-def without_pretrained_weights(trained: Any) -> Any:
-    """The training configuration without a download of weights that are replaced at once."""
-    if OmegaConf.select(trained, "model.weights") is None:
-        return trained
-    return OmegaConf.merge(trained, {"model": {"weights": None}})

@@ -25,7 +25,7 @@ from .rank import STOPPED
 from .resume import newest_checkpoint
 from .stopping import StopOnSignal, Stopped
 from .summary import show_training
-from .trainer import best_checkpoint, build_trainer, close_loggers
+from .trainer import best_checkpoint, build_trainer, close_loggers, final_facts
 
 
 def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
@@ -94,6 +94,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         "seconds": round(seconds, 3),
         "samples_per_second": round(samples / seconds, 1),
     }
+    facts = final_facts(trainer) | facts
     if trainer.is_global_zero:
         record.finished(run_dir, metrics | facts)
         show_training(metrics, facts, run_dir, best)

@@ -9,7 +9,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from ...errors import REFUSED, UserError, stop, user_error_behind
-from . import launch, machine, meeting, record
+from . import launch, machine, meeting, record, sweep
 from .legality import check, refuse_sweep
 
 
@@ -25,6 +25,7 @@ def run(job: str, config: DictConfig) -> float | None:
     """
     hydra = HydraConfig.get()
     if hydra.mode == RunMode.MULTIRUN:
+        sweep.announce(hydra)
         refuse_sweep(config)
         check(config, str(hydra.job.config_name), list(hydra.overrides.task))
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]

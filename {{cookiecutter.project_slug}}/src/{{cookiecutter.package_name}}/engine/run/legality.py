@@ -1,7 +1,7 @@
 """Which configurations may run: refused here, before torch is imported or a file is written.
 
-Combinations of keys that cannot work are a table in `rules.py`; values on their own are checked by
-`values.py`.
+Combinations of keys that cannot work are tables in `rules.py` and `callback_rules.py`; values on
+their own are checked by `values.py`.
 """
 
 import sys
@@ -21,7 +21,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ...errors import REFUSED, UserError, stop, user_error_behind
 from ..checkpoint.file import damage
-from . import machine, meeting
+from . import machine, meeting, sweep
+from .callback_rules import CALLBACK_RULES
 from .rules import RULES, Plan, pipeline_refusal
 from .values import check_values, dotted
 
@@ -62,7 +63,7 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> None:
                 raise UserError(f"{key}={path}: is no complete checkpoint: {reason}; give {wanted}")
         if "trainer" in config:
             plan = Plan(config)
-            for rule in RULES:
+            for rule in (*RULES, *CALLBACK_RULES):
                 if rule.broken(plan):
                     raise UserError(rule.says.format(**vars(plan)))
             if refusal := pipeline_refusal(plan):
@@ -147,6 +148,7 @@ class RefuseBeforeRun:
             refuse_sweep(config)
         except UserError as error:
             _stop_once(error)
+        sweep.begin(config)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         """Hydra calls every hook of a callback; the others do nothing here."""

@@ -9,9 +9,8 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from ...errors import UserError
-from ..checkpoint.contents import read_checkpoint
+from ..checkpoint.contents import read_checkpoint, without_download
 from . import record
-from .evaluate import without_pretrained_weights
 from .fit import build_task
 
 
@@ -33,7 +32,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     """
     cfg = OmegaConf.create(config)
     checkpoint = read_checkpoint(cfg.checkpoint)
-    trained = OmegaConf.create(checkpoint["config"])
+    trained = OmegaConf.create(without_download(checkpoint["config"]))
     data = instantiate(trained.data)
     files = data.find_images(cfg.predict.images)
     if not files:
@@ -42,7 +41,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
             "name another, or one file"
         )
     device = _device(cfg.predict.device)
-    task = build_task(without_pretrained_weights(trained))
+    task = build_task(trained)
     task.load_state_dict(checkpoint["state_dict"])
     task.eval().to(device)
 

@@ -50,7 +50,7 @@ def refused(run_dir: Path, keep: bool) -> None:
         run_dir: The run directory.
         keep: Keep it as the record of a sweep's job.
     """
-    started = any((run_dir / name).exists() for name in ("metrics.csv", "checkpoints"))
+    started = any((run_dir / name).exists() for name in ("metrics.csv", "checkpoints", "nan.pt"))
     if keep or started:
         unfinished(run_dir)
         return

@@ -38,6 +38,10 @@ class Plan:
         """A key that may be absent."""
         return OmegaConf.select(self.config, key, default=default)
 
+    def has(self, callback: str) -> bool:
+        """Whether a callback is chosen."""
+        return bool(self.get(f"callbacks.{callback}"))
+
     @property
     def monitors_validation(self) -> bool:
         """Whether a callback waits for a metric that only validation logs."""

@@ -7,6 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+# Facts that every run has, with a row of their own kind.
+SHOWN = {"strategy", "world_size", "global_step", "seconds", "samples_per_second"}
+
 
 def show_training(
     metrics: dict[str, float], facts: dict[str, Any], run_dir: Path, best: str | None
@@ -18,6 +21,8 @@ def show_training(
     table.add_row("steps", str(facts["global_step"]))
     table.add_row("time", f"{facts['seconds']:.1f} s")
     table.add_row("samples per second", f"{facts['samples_per_second']:,.0f}")
+    for name in (name for name in facts if name not in SHOWN):
+        table.add_row(name.replace("_", " "), _number(facts[name]))
     table.add_row("strategy", f"{facts['strategy']} on {_processes(facts['world_size'])}")
     console = Console()
     console.print(table)
@@ -48,6 +53,10 @@ def _table(title: str) -> Table:
 def _add_metrics(table: Table, metrics: dict[str, float]) -> None:
     for name in sorted(metrics):
         table.add_row(name, f"{metrics[name]:.4f}")
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def _processes(count: int) -> str:

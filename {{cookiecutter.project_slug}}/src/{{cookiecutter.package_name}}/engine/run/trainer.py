@@ -1,15 +1,39 @@
 """Builds the Lightning Trainer of a run from the configuration."""
 
+import math
 from pathlib import Path
 from typing import Any, cast
 
 from hydra.utils import instantiate
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ModelSummary, ProgressBar
+from lightning.pytorch.callbacks import (
+    Checkpoint,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    ModelSummary,
+    ProgressBar,
+)
 from omegaconf import DictConfig, OmegaConf
 
 from ..checkpoint.storage import LocalFiles, ShardedFolders
 from . import machine
+
+
+class RunTrainer(Trainer):
+    """Lightning's Trainer, which counts the steps of a schedule of accumulation right."""
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """Optimizer steps of the run: Lightning's own takes the first epoch's number for all."""
+        estimate = super().estimated_stepping_batches
+        callbacks: list[Callback] = self.callbacks  # type: ignore[attr-defined]
+        for callback in callbacks:
+            if isinstance(callback, GradientAccumulationScheduler) and (self.max_epochs or -1) > 0:
+                epochs = range(cast(int, self.max_epochs))
+                sizes = [callback.get_accumulate_grad_batches(epoch) for epoch in epochs]
+                steps = sum(math.ceil(self.num_training_batches / size) for size in sizes)
+                return min(steps, self.max_steps) if self.max_steps != -1 else steps
+        return estimate
 
 
 def build_trainer(cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback]) -> Trainer:
@@ -29,7 +53,7 @@ def build_trainer(cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback
         arguments["devices"] = machine.local_devices(cfg.trainer, one_device)
     strategy = _strategy(cfg.strategy)
     strategy.checkpoint_io = _storage(cfg)
-    return Trainer(
+    return RunTrainer(
         **arguments,
         strategy=strategy,
         callbacks=callbacks,
@@ -62,6 +86,15 @@ def best_checkpoint(trainer: Trainer) -> str | None:
     ]
     # The first rank wrote them and knows.
     return trainer.strategy.broadcast(paths[0] if paths else None)
+
+
+def final_facts(trainer: Trainer) -> dict[str, float]:
+    """What callbacks with an attribute `final_facts` have to say of the whole run, by name."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    facts: dict[str, float] = {}
+    for callback in callbacks:
+        facts |= getattr(callback, "final_facts", {})
+    return facts
 
 
 def close_loggers(trainer: Trainer) -> None:

@@ -83,6 +83,27 @@ RANGES: dict[str, Range] = {
     "callbacks.swa.every_n_steps": Range(100, least=1, also=(None,)),
     "callbacks.swa.lr": Range(0.01, above=0, whole=False, also=(None,)),
     "callbacks.swa.anneal_epochs": Range(1, least=0, whole=False),
+    "callbacks.throughput.every_n_steps": Range(50, least=1),
+    "callbacks.device_stats.every_n_steps": Range(50, least=1),
+    "callbacks.nan_guard.every_n_steps": Range(1, least=1),
+    "callbacks.lr_finder.min_lr": Range(1e-6, above=0, whole=False),
+    "callbacks.lr_finder.max_lr": Range(1.0, above=0, whole=False),
+    "callbacks.lr_finder.steps": Range(100, least=20),
+    "callbacks.batch_size_finder.first": Range(32, least=1),
+    "callbacks.batch_size_finder.largest": Range(8192, least=1),
+    "callbacks.batch_size_finder.steps": Range(3, least=1),
+    **{
+        f"callbacks.{writer}.{key}": Range(example, least=least)
+        for writer in ("tensorboard", "wandb")
+        for key, example, least in (
+            ("images", 32, 0),
+            ("predictions", 32, 0),
+            ("embedding", 500, 0),
+            ("scalars_every_n_steps", 10, 1),
+            ("histograms_every_n_steps", 100, 1),
+            ("figures_every_n_epochs", 5, 1),
+        )
+    },
     "launch.max_restarts": Range(0, least=0),
     "launch.timeout_seconds": Range(600, above=0, whole=False),
     "strategy.microbatches": Range(4, least=1),

@@ -15,7 +15,7 @@ more, but no rank ever holds a whole gradient.
 Source: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -187,6 +187,11 @@ class FSDP(PartPerRank):
         """
         state: dict[str, Any] = self._connected_module.state_dict()
         return state if self.keeps_shards else gather(state, self.is_global_zero)
+
+    def each_whole(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Gathered."""
+        for name, tensor in tensors.items():
+            yield from gather({name: tensor}, self.is_global_zero).items()
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Take this rank's shard of a whole network's state."""

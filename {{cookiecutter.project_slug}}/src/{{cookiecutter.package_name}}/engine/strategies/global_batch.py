@@ -7,17 +7,15 @@ Not exact: an uneven last batch under manual optimization or with several traini
 where no single loss or share passes through here; use ``drop_last=True`` there.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from lightning.fabric.utilities.seed import reset_seed
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.strategies import Strategy
+from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 from torch.optim import Optimizer
@@ -27,11 +25,12 @@ from torchmetrics import Metric
 from ..checkpoint.shards import model_state_here, optimizer_states_here
 from ..checkpoint.storage import ShardedFolders
 from .clip import clip_by_global_norm
+from .for_callbacks import ForCallbacks
 from .loader import ShardedLoader, shard
 from .seeding import draw_from, global_seed
 
 
-class GlobalBatch(Strategy):
+class GlobalBatch(ForCallbacks):
     """Mix-in for Lightning's strategies; it stands before the strategy class.
 
     Attributes:
@@ -40,17 +39,12 @@ class GlobalBatch(Strategy):
         samples_seen: Training samples processed by all ranks in this process's life. Callbacks may
             read it.
         resume_position: Where in an epoch a resumed run goes on (`GlobalBatchSampler.state_dict`).
-        samples_group: The ranks that hold the same parameters and see different samples; None
-            stands for all ranks.
-        parts_group: The ranks that hold different parts of one network; None if each holds all.
     """
 
     data_parallel_rank: int = 0
     data_parallel_size: int = 1
     samples_seen: int = 0
     resume_position: dict[str, int] | None = None
-    samples_group: dist.ProcessGroup | None = None
-    parts_group: dist.ProcessGroup | None = None
     _weight: float = 1.0
 
     def setup(self, trainer: Trainer) -> None:
@@ -134,37 +128,6 @@ class GlobalBatch(Strategy):
             draw_from(global_seed(), step, self.data_parallel_rank)
         return super().batch_to_device(batch, device, dataloader_idx)
 
-    # What callbacks ask for
-
-    def training_batches(self) -> Iterator[tuple[Any, bool]]:
-        """This rank's share of every training batch of an epoch, on its device, as in training.
-
-        Yields:
-            A share, and whether it counts: a batch of fewer samples than ranks leaves some without
-            one of their own.
-        """
-        trainer = self._connected_module.trainer
-        loader: Any = self.process_dataloader(trainer.fit_loop._data_source.dataloader())
-        for index, batch in enumerate(islice(loader, int(trainer.num_training_batches))):
-            is_sharded = isinstance(loader, ShardedLoader)
-            counts = loader.batch_sampler.share(index).size > 0 if is_sharded else True
-            yield self.batch_to_device(batch, self.root_device), counts
-
-    @torch.no_grad()
-    def forward_only(self, batch: Any) -> None:
-        """Pass the inputs of a share through the network in one piece, in the mode that it is in.
-
-        Args:
-            batch: The inputs, or a tuple whose first entry they are.
-        """
-        inputs = batch[0] if isinstance(batch, tuple | list) else batch
-        with self.precision_plugin.forward_context():
-            self.whole_forward(inputs)
-
-    def whole_forward(self, inputs: Any) -> None:
-        """How this strategy does so."""
-        self._connected_module(inputs)
-
     def task_step(self, name: str, *args: Any) -> Any:
         """Run a step of the task. A strategy that redirects `forward` for its length does it here.
 
@@ -230,11 +193,6 @@ class GlobalBatch(Strategy):
         votes = torch.tensor(int(decision), device=self.root_device)
         dist.all_reduce(votes)
         return bool(votes == dist.get_world_size()) if all else bool(votes)
-
-    @property
-    def _connected_module(self) -> LightningModule:
-        assert self.lightning_module is not None
-        return self.lightning_module
 
 
 def _scaled(output: STEP_OUTPUT, weight: float) -> STEP_OUTPUT:

@@ -10,12 +10,13 @@
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ....errors import UserError
 from ..layers import find_layers
+from ..sample import STEPS, first_inputs
 
 INSTEAD = "change it, or use strategy=fsdp"
 
@@ -51,6 +52,22 @@ def check_structure(module: LightningModule) -> dict[str, nn.Module]:
                 "put it into the layer that uses it, or use strategy=fsdp"
             )
     return layers
+
+
+def network_inputs(trainer: Trainer) -> tuple[Tensor, ...]:
+    """What the task's step passes to `forward` for the first batch.
+
+    Raises:
+        UserError: If the step does not call `forward` with tensors.
+    """
+    inputs = first_inputs(trainer)
+    if inputs is None:
+        step = f"{type(trainer.lightning_module).__name__}.{STEPS[trainer.state.fn]}"  # type: ignore[index]
+        raise UserError(
+            f"strategy=pipeline: {step} must call self(inputs) with tensors by position, and "
+            f"reach its network in no other way; {INSTEAD}"
+        )
+    return inputs
 
 
 def check_shared_parameters(layers: dict[str, nn.Module], stage_of: dict[str, int]) -> None:

@@ -12,7 +12,7 @@ Memory per rank: its own layers' parameters, gradients and optimizer state, and 
 the micro-batches under way.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -30,16 +30,22 @@ from ....errors import UserError
 from ...checkpoint.shards import model_state_here, optimizer_states_here
 from ..ranks import PartPerRank
 from ..redirect import forward_replaced
-from .contract import check_composition, check_loss, check_structure, split_batch
+from .contract import (
+    check_composition,
+    check_loss,
+    check_structure,
+    network_inputs,
+    split_batch,
+)
 from .gradients import agree_on_overflow, average
 from .limits import SCHEDULES
 from .partition import Partition
 from .passes import Passes
 from .placement import Placement, move, stage_tensors
 from .report import report
-from .sample import first_inputs
 from .shapes import LayerShapes
 from .state import (
+    collect,
     load_model_part,
     model_part,
     optimizer_part,
@@ -139,7 +145,7 @@ class Pipeline(PartPerRank):
     def _partition(self, trainer: Trainer) -> None:
         module = self._connected_module
         layers = check_structure(module)
-        inputs = first_inputs(trainer)
+        inputs = network_inputs(trainer)
         check_composition(module, layers, inputs)
         context = self.precision_plugin.forward_context
         shapes = LayerShapes(layers, context)
@@ -262,6 +268,14 @@ class Pipeline(PartPerRank):
         else:
             state = model_state_here(checkpoint["state_dict"], self._connected_module.state_dict())
             load_model_part(self._connected_module, state, self.placement, strict)
+
+    def each_whole(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Brought to rank 0 by the ranks that hold them."""
+        for name, _ in self._connected_module.named_parameters():
+            here = {name: tensors[name]} if self._placed.holds(name) and name in tensors else {}
+            owner = {name: self._placed.owner(name)}
+            if self.data_parallel_rank == 0:
+                yield from collect(here, owner, self._cpu_group).items()
 
     def collect_optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """As `lightning_module_state_dict`; parameters have their usual ids."""

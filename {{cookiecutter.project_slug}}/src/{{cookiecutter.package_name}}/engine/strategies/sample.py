@@ -1,4 +1,4 @@
-"""What a task gives to its network: taken from the first batch, before anything is partitioned."""
+"""What a task gives to its network: taken from the first batch, before training starts."""
 
 from inspect import signature
 from typing import Any
@@ -9,9 +9,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ....errors import UserError
-from ..loader import ShardedLoader
-from ..redirect import forward_replaced
+from .loader import ShardedLoader
+from .redirect import forward_replaced
 
 
 class _Reached(BaseException):
@@ -22,13 +21,13 @@ class _Reached(BaseException):
         self.options = options
 
 
-def first_inputs(trainer: Trainer) -> tuple[Tensor, ...]:
+def first_inputs(trainer: Trainer) -> tuple[Tensor, ...] | None:
     """The tensors that the task's step passes to `forward` for the first batch, on the device.
 
-    Nothing is consumed: neither samples nor random numbers.
+    Nothing is consumed: neither samples nor random numbers. All ranks call this.
 
-    Raises:
-        UserError: If the step does not call `forward` with tensors.
+    Returns:
+        None if the step does not call `forward`, or not with tensors by position alone.
     """
     module = trainer.lightning_module
     name = STEPS[trainer.state.fn]  # type: ignore[index]
@@ -48,10 +47,7 @@ def first_inputs(trainer: Trainer) -> tuple[Tensor, ...]:
                 return tuple(value.detach() for value in reached.inputs)
         finally:
             module.log, module.log_dict = log, log_dict  # type: ignore[method-assign]
-    raise UserError(
-        f"strategy=pipeline: {type(module).__name__}.{name} must call self(inputs) with tensors by "
-        "position, and reach its network in no other way; change it, or use strategy=fsdp"
-    )
+    return None
 
 
 STEPS = {

@@ -1,0 +1,61 @@
+"""Finds the largest batch that fits into memory."""
+
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import BatchSizeFinder
+
+from ..errors import say
+
+
+class BatchSizeSearch(BatchSizeFinder):
+    """Lightning's BatchSizeFinder, after which the run is as if it had not been.
+
+    On a CPU memory does not run out in a way that can be caught: it stops at ``largest``.
+
+    Args:
+        first: Batch size to start with.
+        largest: Batch size to stop at.
+        steps: Training steps with each.
+        apply: Whether to train with what it finds, as with ``data.batch_size``.
+
+    Attributes:
+        final_facts: For metrics.json and the table at the end.
+    """
+
+    def __init__(
+        self, first: int = 32, largest: int = 8192, steps: int = 3, apply: bool = False
+    ) -> None:
+        # Lightning's does not try what it stops at.
+        super().__init__("power", steps, init_val=first, max_val=2 * largest)
+        self.largest = largest
+        self.apply = apply
+        self.final_facts: dict[str, float] = {}
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Search, suggest."""
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        if trainer.fast_dev_run or trainer.ckpt_path:  # type: ignore[attr-defined]
+            return
+        before, epochs = data.batch_size, trainer.fit_loop.max_epochs
+        # A short run has fewer steps than the search needs.
+        trainer.fit_loop.max_epochs = -1
+        self.scale_batch_size(trainer, pl_module)
+        trainer.fit_loop.max_epochs = epochs
+        found = min(self.optimal_batch_size or 0, self.largest)
+        if not found:
+            say(f"batch_size_finder: not even {before} samples fit")
+            return
+        self.final_facts = {"largest_batch_size": found}
+        data.batch_size = found if self.apply else before
+        trainer.fit_loop._combined_loader = None
+        trainer.fit_loop.setup_data()
+        # Schedulers count steps, and there may be fewer now.
+        trainer.strategy.setup_optimizers(trainer)
+        does = "training with it" if self.apply else f"training goes on with {before}"
+        print(f"batch_size_finder: data.batch_size={found} fits; {does}", flush=True)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Lightning's searches before an evaluation, too."""
+
+    on_test_start = on_predict_start = on_validation_start

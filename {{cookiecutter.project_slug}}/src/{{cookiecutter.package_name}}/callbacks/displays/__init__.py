@@ -1,0 +1,1 @@
+"""What a run looks like in TensorBoard and in Weights & Biases."""

@@ -1,0 +1,174 @@
+"""What a network answers in a validation: counts of all samples, and some of them whole."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassPrecisionRecallCurve
+
+THRESHOLDS = 101
+
+
+class Samples(NamedTuple):
+    """Some samples, on the CPU."""
+
+    inputs: Tensor
+    targets: Tensor
+    """Labels (N,)."""
+    values: Tensor
+    """For the worst: the loss of each (N,); for the first: the network's features (N, D)."""
+    predictions: Tensor
+    """Probabilities (N, C)."""
+
+    @classmethod
+    def joined(cls, parts: Sequence["Samples"]) -> "Samples":
+        """All of them."""
+        return cls(*(torch.cat(values) for values in zip(*parts, strict=True)))
+
+    def chosen(self, order: Tensor | slice) -> "Samples":
+        """Those at some positions."""
+        return Samples(*(values[order] for values in self))
+
+
+class Results(NamedTuple):
+    """What all ranks have seen, on the CPU."""
+
+    confusion: Tensor
+    """Samples (C, C) by truth and prediction."""
+    curves: Tensor
+    """Samples (T, C, 2, 2) by threshold, class, truth and prediction."""
+    worst: Samples | None
+    first: Samples | None
+
+
+class Answers:
+    """Listens to a classification task while it is validated.
+
+    The task's steps reach the network through `forward`, under every strategy; what it returns is
+    seen there, and what enters its last layer: the features.
+
+    Args:
+        task: The task.
+        worst: How many samples of the largest loss to keep.
+        first: How many samples to keep with their features.
+    """
+
+    def __init__(self, task: LightningModule, worst: int, first: int) -> None:
+        self.worst_count = worst
+        self.first_count = first
+        self.confusion: MulticlassConfusionMatrix | None = None
+        self.curves: MulticlassPrecisionRecallCurve | None = None
+        self.worst: Samples | None = None
+        self.first: list[Samples] = []
+        self._outputs: Tensor | None = None
+        self._features: list[Tensor] = []
+        self._hooks = [task.register_forward_hook(self._on_forward)]
+        if first and (layer := last_layer(task)) is not None:
+            self._hooks.append(layer.register_forward_pre_hook(self._on_last_layer))
+
+    def close(self) -> None:
+        """Stop listening."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def take(self, batch: Any, strategy: Any) -> bool:
+        """Count a batch, once its step is done. All ranks call this together.
+
+        Returns:
+            Whether the task classifies: a label (N,) and outputs (N, C) for a batch.
+        """
+        outputs, self._outputs = self._outputs, None
+        features, self._features = self._features, []
+        if not _is_classified(batch, outputs):
+            return False
+        assert outputs is not None
+        inputs, targets = batch[0], batch[1]
+        outputs = outputs.float()
+        probabilities = outputs.softmax(dim=1)
+        if self.confusion is None or self.curves is None:
+            classes, device = outputs.shape[1], outputs.device
+            self.confusion = MulticlassConfusionMatrix(classes, validate_args=False).to(device)
+            self.curves = MulticlassPrecisionRecallCurve(
+                classes, thresholds=THRESHOLDS, validate_args=False
+            ).to(device)
+        self.confusion.update(probabilities, targets)
+        self.curves.update(probabilities, targets)
+        if self.worst_count:
+            losses = F.cross_entropy(outputs, targets, reduction="none")
+            worst = losses.topk(min(self.worst_count, len(losses))).indices
+            new = _on_cpu(Samples(inputs, targets, losses, probabilities).chosen(worst))
+            self._keep_worst(new)
+        wanted = -(-self.first_count // strategy.data_parallel_size)
+        missing = wanted - sum(len(part.targets) for part in self.first)
+        if missing > 0:
+            whole = _joined([part for part in strategy.of_all_parts(_cpu(features)) if part])
+            if whole is not None and len(whole) == len(targets):
+                some = _on_cpu(Samples(inputs, targets, whole, probabilities))
+                self.first.append(some.chosen(slice(missing)))
+        return True
+
+    def of_all_ranks(self, strategy: Any) -> Results | None:
+        """Put together what the ranks have seen; None if that is nothing. All call this."""
+        if self.confusion is None or self.curves is None:
+            return None
+        worst = [part for part in strategy.of_all_samples(self.worst) if part]
+        first = [part for parts in strategy.of_all_samples(self.first) for part in parts]
+        chosen = Samples.joined(worst) if worst else None
+        if chosen:
+            order = chosen.values.argsort(descending=True, stable=True)
+            chosen = chosen.chosen(order[: self.worst_count])
+        return Results(
+            strategy.reduce(self.confusion.confmat.clone(), reduce_op="sum").cpu(),
+            strategy.reduce(self.curves.confmat.clone(), reduce_op="sum").cpu(),
+            chosen,
+            Samples.joined(first).chosen(slice(self.first_count)) if first else None,
+        )
+
+    def _keep_worst(self, new: Samples) -> None:
+        both = new if self.worst is None else Samples.joined([self.worst, new])
+        order = both.values.argsort(descending=True, stable=True)
+        self.worst = both.chosen(order[: self.worst_count])
+
+    def _on_forward(self, task: nn.Module, inputs: Any, outputs: Any) -> None:
+        # The first: through DistributedDataParallel Lightning sends the whole step, and its result.
+        if self._outputs is None and isinstance(outputs, Tensor):
+            self._outputs = outputs
+
+    def _on_last_layer(self, layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        # Once for each part of the batch, where a strategy cuts it.
+        self._features += [value.detach() for value in inputs[:1] if isinstance(value, Tensor)]
+
+
+def last_layer(task: nn.Module) -> nn.Module | None:
+    """The last module that has parameters of its own: what enters it are the features."""
+    own = [
+        part for part in task.modules() if next(part.parameters(recurse=False), None) is not None
+    ]
+    return own[-1] if own else None
+
+
+def _is_classified(batch: Any, outputs: Tensor | None) -> bool:
+    if outputs is None or outputs.ndim != 2:
+        return False
+    if not (isinstance(batch, tuple | list) and len(batch) >= 2):
+        return False
+    targets = batch[1]
+    labels = isinstance(targets, Tensor) and targets.shape == outputs.shape[:1]
+    return labels and not targets.is_floating_point() and isinstance(batch[0], Tensor)
+
+
+def _cpu(features: list[Tensor]) -> list[Tensor]:
+    # Replicas on several GPUs answer in any order.
+    ordered = sorted(features, key=lambda part: part.get_device())
+    return [part.flatten(1).float().cpu() for part in ordered]
+
+
+def _joined(parts: list[list[Tensor]]) -> Tensor | None:
+    return torch.cat(parts[-1]) if parts else None
+
+
+def _on_cpu(samples: Samples) -> Samples:
+    return Samples(*(values.cpu() for values in samples))

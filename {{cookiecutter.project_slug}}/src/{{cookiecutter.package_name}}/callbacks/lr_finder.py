@@ -1,0 +1,132 @@
+"""Suggests a learning rate: a short run in which it rises, and how the loss answers.
+
+Source: L. N. Smith, "Cyclical learning rates for training neural networks", 2017,
+https://arxiv.org/abs/1506.01186, section 3.3.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import LearningRateFinder
+
+from ..errors import say
+
+SKIPPED_AT_THE_START = 5
+STOP_AT = 4.0
+"""Times the smallest loss: where the range test ends early."""
+
+
+class LearningRateRangeTest(LearningRateFinder):
+    """Lightning's range test, before training; afterwards the run is as if it had not been.
+
+    It suggests where the loss falls fastest over the logarithm of the learning rate: Lightning's
+    own looks at the learning rate itself, and so mostly suggests one near the smallest.
+
+    Args:
+        file: The PNG to draw.
+        min_lr: Where it starts.
+        max_lr: Where it ends, unless the loss has risen to four times the smallest before.
+        steps: Optimizer steps between them.
+        apply: Whether to train with what it suggests, as with ``optimizer.lr``; where parameters
+            have learning rates of their own, it is that of the first, and the others keep their
+            ratio.
+
+    Attributes:
+        final_facts: For metrics.json and the table at the end.
+    """
+
+    def __init__(
+        self, file: str, min_lr: float, max_lr: float, steps: int = 100, apply: bool = False
+    ) -> None:
+        super().__init__(min_lr, max_lr, steps, early_stop_threshold=STOP_AT, update_attr=False)
+        self.file = file
+        self.apply = apply
+        self.final_facts: dict[str, float] = {}
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Test, draw, suggest."""
+        if trainer.fast_dev_run or trainer.ckpt_path:  # type: ignore[attr-defined]
+            return
+        group = trainer.optimizers[0].param_groups[0]
+        # Where a scheduler warms up, or rises to a maximum, the first step has less.
+        before = group.get("max_lr", group.get("initial_lr", group["lr"]))
+        epochs = trainer.fit_loop.max_epochs
+        # A short run has fewer steps than the test needs.
+        trainer.fit_loop.max_epochs = -1
+        self.lr_find(trainer, pl_module)
+        trainer.fit_loop.max_epochs = epochs
+        assert self.optimal_lr is not None
+        rates, losses = self.optimal_lr.results["lr"], self.optimal_lr.results["loss"]
+        suggested = suggestion(rates, losses)
+        if trainer.is_global_zero:
+            draw(rates, losses, suggested, self.file)
+        self.final_facts = {"suggested_lr": float(f"{suggested:.3g}")} if suggested else {}
+        if suggested is None:
+            if trainer.is_global_zero:
+                say(
+                    f"lr_finder: the loss falls nowhere between callbacks.lr_finder.min_lr="
+                    f"{self._min_lr:g} and max_lr={self._max_lr:g}: nothing to suggest; see "
+                    f"{self.file}"
+                )
+            return
+        if trainer.is_global_zero:
+            does = "training with it" if self.apply else "training goes on with its own"
+            print(f"lr_finder: optimizer.lr={suggested:.3g} ({self.file}); {does}", flush=True)
+        if self.apply:
+            scale_learning_rates(trainer, self.final_facts["suggested_lr"] / before)
+
+
+def suggestion(rates: Sequence[float], losses: Sequence[float]) -> float | None:
+    """Where the loss falls fastest over the logarithm of the learning rate; None if nowhere."""
+    points = [
+        (math.log(rate), loss)
+        for rate, loss in zip(rates, losses, strict=False)
+        if math.isfinite(loss)
+    ][SKIPPED_AT_THE_START:]
+    slopes = [
+        ((after[1] - before[1]) / (after[0] - before[0]), math.exp(here[0]))
+        for before, here, after in zip(points, points[1:], points[2:], strict=False)
+    ]
+    slope, rate = min(slopes, default=(0.0, 0.0))
+    return rate if slope < 0 else None
+
+
+def scale_learning_rates(trainer: Trainer, factor: float) -> None:
+    """Multiply all learning rates, those that schedulers start from too."""
+    for optimizer in trainer.optimizers:
+        for group in optimizer.param_groups:
+            for key in ("lr", "initial_lr", "max_lr", "min_lr"):
+                if key in group:
+                    group[key] *= factor
+    for config in trainer.lr_scheduler_configs:
+        _scale_base([config.scheduler], factor)
+
+
+def _scale_base(schedulers: Iterable[Any], factor: float) -> None:
+    for scheduler in schedulers:
+        if hasattr(scheduler, "base_lrs"):
+            scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]
+        _scale_base(getattr(scheduler, "_schedulers", ()), factor)
+
+
+def draw(
+    rates: Sequence[float], losses: Sequence[float], suggested: float | None, file: str
+) -> None:
+    """The loss by learning rate, with the suggestion."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    count = min(len(rates), len(losses))
+    axes.plot(rates[:count], losses[:count])
+    axes.set_xscale("log")
+    axes.set_xlabel("learning rate")
+    axes.set_ylabel("loss (smoothed)")
+    if suggested is not None:
+        axes.axvline(suggested, color="firebrick", label=f"suggested: {suggested:.3g}")
+        axes.legend()
+    figure.savefig(file, dpi=100)

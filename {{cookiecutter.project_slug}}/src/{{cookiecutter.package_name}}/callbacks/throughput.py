@@ -1,0 +1,185 @@
+"""How fast training goes, what its time goes into, and how much of the device that is."""
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NamedTuple
+
+import torch
+from lightning.fabric.utilities.throughput import get_available_flops
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+SECTIONS = ("data", "step", "validation", "checkpoint")
+
+
+class Throughput(Callback):
+    """Logs speed and shares of time every so many steps, and sums up the run at its end.
+
+    A share is that of the time since the last line, as the first rank saw it: waiting for ``data``,
+    the ``step`` itself, ``validation`` and saving a ``checkpoint``. A GPU works behind the
+    program's back: what it still does is counted where the program waits for it.
+
+    Floating-point operations are those of the matrix products and convolutions of one forward pass,
+    and three times as many for training (Kaplan et al. 2020, https://arxiv.org/abs/2001.08361,
+    section 2.1). Their share of the peak (MFU) is for the GPUs that Lightning knows the peak of.
+
+    Args:
+        every_n_steps: Optimizer steps between two lines.
+
+    Attributes:
+        final_facts: What metrics.json and the table at the end show of the whole run.
+    """
+
+    def __init__(self, every_n_steps: int = 50) -> None:
+        self.every_n_steps = every_n_steps
+        self.final_facts: dict[str, float] = {}
+        self._flops_a_sample = 0.0
+        self._clock = Stopwatch()
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Count the operations for a sample while the network is in one piece."""
+        if stage == "fit":
+            inputs = trainer.strategy.example_inputs()  # type: ignore[attr-defined]
+            self._flops_a_sample = 3.0 * forward_flops(pl_module, inputs) if inputs else 0.0
+            save = self._clock.timed("checkpoint", trainer.save_checkpoint)
+            trainer.save_checkpoint = save  # type: ignore[method-assign]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clock."""
+        if trainer.strategy.root_device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(trainer.strategy.root_device)
+        self._clock.start("data")
+        self._first = self._last = self._now(trainer)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """The batch is there."""
+        self._clock.enter("step")
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """From now on the next batch is waited for."""
+        self._clock.enter("data")
+        if trainer.global_step - self._last.step < self.every_n_steps:
+            return
+        now = self._now(trainer)
+        values = {f"throughput/{name}": value for name, value in self._rates(trainer, now).items()}
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step=trainer.global_step - 1)
+        self._last = now
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Between two steps."""
+        self._clock.enter("validation")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Back to the steps."""
+        self._clock.enter("data")
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Sum up the whole run, with the memory of the rank that needed most."""
+        self._clock.enter("data")
+        self._last = self._first
+        facts = self._rates(trainer, self._now(trainer))
+        # The run's own includes what comes before and after training.
+        facts["samples_per_second_in_training"] = facts.pop("samples_per_second")
+        self.final_facts = facts
+        memory = torch.tensor(peak_memory(trainer.strategy.root_device) / 2**20)
+        ranks = trainer.strategy.all_gather(memory.to(trainer.strategy.root_device))
+        self.final_facts["peak_memory_mib"] = round(float(ranks.max()), 1)
+
+    def _now(self, trainer: Trainer) -> "Count":
+        samples = trainer.strategy.samples_seen  # type: ignore[attr-defined]
+        batches = trainer.fit_loop.total_batch_idx + 1
+        return Count(trainer.global_step, batches, samples, dict(self._clock.seconds))
+
+    def _rates(self, trainer: Trainer, now: "Count") -> dict[str, float]:
+        spent = {name: now.seconds[name] - self._last.seconds[name] for name in SECTIONS}
+        seconds = max(sum(spent.values()), 1e-9)
+        samples = (now.samples - self._last.samples) / seconds
+        rates = {
+            "samples_per_second": samples,
+            "batches_per_second": (now.batches - self._last.batches) / seconds,
+            **{f"{name}_share": spent[name] / seconds for name in SECTIONS},
+        }
+        if self._flops_a_sample:
+            rates["flops_per_second"] = samples * self._flops_a_sample
+            peak = get_available_flops(trainer.strategy.root_device, _dtype(trainer))
+            if peak:
+                rates["mfu"] = rates["flops_per_second"] / (peak * trainer.world_size)
+        return rates
+
+
+class Count(NamedTuple):
+    """How far a run has come."""
+
+    step: int
+    batches: int
+    samples: int
+    seconds: dict[str, float]
+
+
+class Stopwatch:
+    """Sums up the seconds that go into each section; it is always in one of them."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(SECTIONS, 0.0)
+        self._section: str | None = None
+        self._since = 0.0
+
+    def start(self, section: str) -> None:
+        """Count from now on."""
+        self._section, self._since = section, time.perf_counter()
+
+    def enter(self, section: str) -> None:
+        """Go over to a section, if it was started."""
+        if self._section is not None:
+            now = time.perf_counter()
+            self.seconds[self._section] += now - self._since
+            self._section, self._since = section, now
+
+    def timed(self, section: str, function: Callable[..., None]) -> Callable[..., None]:
+        """A function whose time counts for a section."""
+
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> None:
+            before = self._section
+            self.enter(section)
+            try:
+                function(*args, **kwargs)
+            finally:
+                self.enter(before or section)
+
+        return run
+
+
+def forward_flops(module: LightningModule, inputs: tuple[Tensor, ...]) -> int:
+    """Floating-point operations of a forward pass of one sample."""
+    was_training = module.training
+    module.eval()
+    one = [value[:1].to(module.device) for value in inputs]
+    with torch.no_grad(), torch.random.fork_rng(), FlopCounterMode(display=False) as counter:
+        module(*one)
+    module.train(was_training)
+    return int(counter.get_total_flops())
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes: on a GPU what PyTorch has allocated at most, elsewhere what the process has."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _dtype(trainer: Trainer) -> torch.dtype:
+    precision = str(trainer.precision)
+    if precision.startswith("bf16"):
+        return torch.bfloat16
+    return torch.float16 if precision.startswith("16") else torch.float32

@@ -1,0 +1,52 @@
+"""Stops a run after so much training, as SIGUSR1 does: in a checkpoint to go on from."""
+
+import signal
+from datetime import timedelta
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Timer
+
+from ..errors import UserError
+
+
+class StopAfter(Timer):
+    """Lightning's Timer, which ends the run where it is: no validation, no test.
+
+    The time of a run that goes on counts. For an end like that of the last epoch there is
+    ``trainer.max_time``.
+
+    Args:
+        duration: Days, hours, minutes and seconds of training: "00:12:00:00".
+
+    Raises:
+        UserError: At the start, if the time of a run that goes on is used up.
+    """
+
+    def __init__(self, duration: str) -> None:
+        super().__init__(duration, verbose=False)
+        self.duration = duration
+        self._is_over = False
+
+    def on_fit_start(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """The checkpoint has told how much time there was."""
+        if self.time_elapsed() >= (self._duration or 0):
+            raise UserError(
+                f"callbacks.timer.duration={self.duration}: is used up by {self._spent()} of "
+                "training; give more, or leave it out: ~callbacks.timer"
+            )
+
+    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Ask for the end; a signal to one rank is one to all."""
+        is_over = self.time_elapsed() >= (self._duration or 0)
+        if is_over and not self._is_over and trainer.is_global_zero:
+            print(
+                f"timer: {self._spent()} of training are over; to go on: "
+                "resume=last callbacks.timer.duration=DD:HH:MM:SS, with more time",
+                flush=True,
+            )
+            signal.raise_signal(signal.SIGUSR1)
+        self._is_over = is_over
+
+    def _spent(self) -> str:
+        return str(timedelta(seconds=round(self.time_elapsed())))

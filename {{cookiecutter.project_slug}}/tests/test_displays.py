@@ -1,0 +1,234 @@
+"""TensorBoard shows the same under every strategy, each display once; so does Weights & Biases."""
+
+import csv
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Cli
+from lightning.pytorch import LightningModule
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.metadata import parse_session_start_info_plugin_data
+from tensorboard.plugins.pr_curve.metadata import PLUGIN_NAME as CURVES
+from tensorboard.util.tensor_util import make_ndarray
+from torch import Tensor, nn
+
+STRATEGIES = {
+    "single": ("strategy=single",),
+    "dp": ("strategy=dp", "trainer.devices=2"),
+    "ddp": ("strategy=ddp",),
+    "fsdp": ("strategy=fsdp",),
+    "pipeline": ("strategy=pipeline",),
+    "interleaved": ("strategy=pipeline", "strategy.schedule=interleaved_1f1b"),
+}
+SHOWN = (
+    "callbacks=[checkpoint,tensorboard]",
+    "callbacks.tensorboard.histograms_every_n_steps=20",
+    "callbacks.tensorboard.embedding=64",
+    "callbacks.tensorboard.predictions=7",
+    "callbacks.tensorboard.images=9",
+    "optimizer.lr=0.003",
+)
+STEPS = 2 * 21
+
+
+class Events:
+    """What TensorBoard reads of a run."""
+
+    def __init__(self, run: Path) -> None:
+        self.folder = run / "tensorboard"
+        everything = dict.fromkeys(("scalars", "images", "histograms", "tensors"), 0)
+        self.read = EventAccumulator(str(self.folder), size_guidance=everything)
+        self.read.Reload()
+
+    def curve(self, name: str) -> list[tuple[int, float]]:
+        return [(event.step, event.value) for event in self.read.Scalars(name)]
+
+    def steps(self, name: str) -> list[int]:
+        kind = "images" if name in self.read.Tags()["images"] else "tensors"
+        events = self.read.Images(name) if kind == "images" else self.read.Tensors(name)
+        return [event.step for event in events]
+
+    def texts(self, name: str) -> str:
+        (event,) = self.read.Tensors(f"{name}/text_summary")
+        return b"".join(make_ndarray(event.tensor_proto).flatten().tolist()).decode()
+
+    def counts(self, name: str) -> list[list[float]]:
+        (event,) = self.read.Tensors(f"precision_recall/{name}")
+        assert self.read.SummaryMetadata(f"precision_recall/{name}").plugin_data.plugin_name == (
+            CURVES
+        )
+        rows: list[list[float]] = make_ndarray(event.tensor_proto).tolist()
+        return rows
+
+    def hparams(self) -> dict[str, Any]:
+        content = self.read.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+        start = parse_session_start_info_plugin_data(content)
+        return {
+            key: value.string_value or value.number_value for key, value in start.hparams.items()
+        }
+
+    def embedding(self) -> list[tuple[str, list[float]]]:
+        (folder,) = self.folder.glob("*/features")
+        assert folder.parent.name == f"{STEPS:05}"
+        labels = (folder / "metadata.tsv").read_text().split()
+        rows = csv.reader((folder / "tensors.tsv").open(), delimiter="\t")
+        return sorted(zip(labels, [[float(x) for x in row] for row in rows], strict=True))
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, Any]:
+    """What single shows, for the others to be compared with."""
+    return {}
+
+
+def is_near(a: list[Any], b: list[Any], limit: float) -> bool:
+    flat = [
+        (x, y) for one, other in zip(a, b, strict=True) for x, y in zip(one, other, strict=True)
+    ]
+    return all(abs(x - y) <= limit * max(1, abs(y)) for x, y in flat)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_display_is_there_once(train: Cli, seen: dict[str, Any], name: str) -> None:
+    outcome = train(*STRATEGIES[name], *SHOWN)
+    events = Events(outcome.run)
+    tags = events.read.Tags()
+
+    once = Counter(tags["images"] + tags["tensors"] + tags["histograms"])
+    assert set(once.values()) == {1}
+    assert tags["graph"] is True
+    assert events.steps("images") == [0]
+    assert events.steps("confusion_matrix") == events.steps("predictions") == [STEPS]
+    assert events.steps("custom_scalars__config__") == [0]
+    layout = str(events.read.Tensors("custom_scalars__config__")[0].tensor_proto.string_val)
+    assert all(tag in layout for tag in ("train/loss", "val/loss", "test/loss", "val/acc"))
+    assert f"strategy={name}".replace("interleaved", "pipeline") in events.texts("command")
+    assert "batch_size: 64" in events.texts("configuration")
+    hparams = events.hparams()
+    assert hparams["strategy"] == STRATEGIES[name][0].removeprefix("strategy=")
+    assert hparams["optimizer.lr"] == 0.003
+    assert hparams["data.batch_size"] == 64
+
+    # Gradients and parameters of the whole network, three times: at steps 0, 20 and 40.
+    histograms = {}
+    for tag in tags["histograms"]:
+        values = [event.histogram_value for event in events.read.Histograms(tag)]
+        assert [event.step for event in events.read.Histograms(tag)] == [0, 20, 40]
+        histograms[tag] = [(each.num, each.min, each.max, each.sum) for each in values]
+    kinds = Counter(tag.partition("/")[0] for tag in histograms)
+    assert kinds["parameters"] == kinds["gradients"] > 2
+
+    shown = {
+        "histograms": [row for tag in sorted(histograms) for row in histograms[tag]],
+        "rates": events.curve("learning_rate"),
+        "norms": events.curve("gradient_norm"),
+        "counts": [row for number in range(10) for row in events.counts(str(number))],
+        "features": [row for _, row in events.embedding()],
+        "labels": [[float(label)] for label, _ in events.embedding()],
+    }
+    assert [step for step, _ in shown["norms"]] == [0, 10, 20, 30, 40]
+    assert len(shown["features"]) == 64
+    assert Image.open(next(events.folder.glob("*/features/sprite.png"))).size == (64, 64)
+    expected = seen.setdefault("single", shown)
+    for kind, values in shown.items():
+        assert is_near(values, expected[kind], 1e-3), kind
+
+
+def test_pictures_are_of_the_data(train: Cli) -> None:
+    """The figures have as many pictures as were asked for, and the matrix counts all samples."""
+    run = train(*SHOWN).run
+    events = Events(run)
+    truth = [events.counts(str(number)) for number in range(10)]
+    # At threshold 0 everything is taken for positive: true and false positives are all samples.
+    samples = {int(rows[0][0] + rows[1][0]) for rows in truth}
+    assert len(samples) == 1
+    positives = sum(rows[0][0] for rows in truth)
+    assert samples == {int(positives)}
+    for tag in ("images", "predictions", "confusion_matrix"):
+        (image,) = events.read.Images(tag)
+        assert image.width > 300
+        assert image.height > 150
+
+
+OFF = (
+    "charts", "text", "hparams", "graph", "images", "learning_rates", "gradient_norm",
+    "histograms", "confusion_matrix", "pr_curves", "predictions", "embedding",
+)  # fmt: skip
+
+
+def test_each_display_can_be_switched_off(train: Cli) -> None:
+    numbers = ("images", "predictions", "embedding")
+    off = [f"callbacks.tensorboard.{key}={0 if key in numbers else 'false'}" for key in OFF]
+    run = train("callbacks=[tensorboard]", *off).run
+    tags = Events(run).read.Tags()
+    assert not tags["images"] + tags["tensors"] + tags["histograms"]
+    assert tags["graph"] is False
+    assert {name for name in tags["scalars"] if "/" not in name} == {"epoch"}
+
+
+def test_a_run_that_goes_on_shows_once(train: Cli, cli: Cli) -> None:
+    run = train(*SHOWN, "trainer.max_epochs=1", "test=false").run
+    assert cli("train.py", "resume=last", "trainer.max_epochs=2").status == 0
+    events = Events(run)
+    assert events.steps("images") == events.steps("custom_scalars__config__") == [0]
+    assert len(events.texts("command")) > 0
+    assert [step for step, _ in events.curve("gradient_norm")] == [0, 10, 20, 30, 40]
+
+
+class Autoencoder(LightningModule):
+    """A task whose outputs are images."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.network = nn.Sequential(nn.Conv2d(1, 1, 3, padding=1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        outputs: Tensor = self.network(images)
+        return outputs
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self._loss("train/loss", batch[0])
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self._loss("val/loss", batch[0])
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self._loss("test/loss", batch[0])
+
+    def _loss(self, name: str, images: Tensor) -> Tensor:
+        loss = (self(images) - images).square().mean()
+        self.log(name, loss)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+
+def test_what_does_not_classify_is_left_out_in_one_line(
+    train: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    outcome = train("callbacks=[tensorboard]", "task._target_=test_displays.Autoencoder")
+    said = [line for line in outcome.err.splitlines() if line.startswith("callbacks.tensorboard")]
+    assert len(said) == 1
+    assert "left out: they need outputs (N, C)" in said[0]
+    assert Events(outcome.run).read.Tags()["images"] == ["images"]
+
+
+def test_wandb_shows_the_same(train: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    outcome = train("callbacks=[wandb]", "callbacks.wandb.histograms_every_n_steps=20")
+    (folder,) = (outcome.run / "wandb").glob("offline-run-*")
+    pictures = {path.name.split("_")[0] for path in folder.glob("files/media/images/*.png")}
+    assert pictures == {"images", "confusion", "predictions", "precision"}
+    assert len(list(folder.glob("files/media/html/*.html"))) == 2
+
+
+def test_a_display_without_its_logger_is_refused(cli: Cli) -> None:
+    outcome = cli("train.py", "callbacks=[tensorboard]", "~logger.tensorboard")
+    assert outcome.status == 2
+    assert "add +logger=tensorboard" in outcome.err

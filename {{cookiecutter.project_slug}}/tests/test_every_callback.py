@@ -1,0 +1,59 @@
+"""Every callback under every strategy trains and changes nothing, or is refused with a reason."""
+
+from typing import Any
+
+import pytest
+from conftest import ROOT, TINY, Cli, column, largest_difference
+
+STRATEGIES = {
+    "single": ("strategy=single",),
+    "dp": ("strategy=dp", "trainer.devices=2"),
+    "ddp": ("strategy=ddp",),
+    "fsdp": ("strategy=fsdp",),
+    "pipeline": ("strategy=pipeline",),
+}
+CALLBACKS = sorted(path.stem for path in (ROOT / "configs/callbacks").glob("*.yaml"))
+SHORT = (
+    "trainer.max_epochs=1",
+    "trainer.limit_train_batches=4",
+    "trainer.limit_val_batches=1",
+    "test=false",
+)
+# What a callback needs beside its name to do something in four steps.
+SET = {
+    "batch_size_finder": ("callbacks.batch_size_finder.largest=64",),
+    "device_stats": ("callbacks.device_stats.every_n_steps=2",),
+    "lr_finder": ("callbacks.lr_finder.steps=20",),
+    "swa": ("callbacks.swa.start=0.5",),
+    "throughput": ("callbacks.throughput.every_n_steps=2",),
+}
+ALONE = "a rank that runs out of memory leaves the others waiting"
+REFUSED = {("batch_size_finder", name): ALONE for name in ("ddp", "fsdp", "pipeline")}
+WITHOUT: dict[str, list[float]] = {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("callback", CALLBACKS)
+def test_every_callback_under_every_strategy(
+    cli: Cli, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, callback: str, strategy: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    base = [override for override in TINY if not override.startswith("callbacks=")]
+    options = [*base, *STRATEGIES[strategy], *SHORT]
+    if strategy not in WITHOUT:
+        WITHOUT[strategy] = column(cli("train.py", *options, "callbacks=[]").run, "train/loss")
+    outcome = cli("train.py", *options, f"callbacks=[{callback}]", *SET.get(callback, ()))
+    if reason := REFUSED.get((callback, strategy)):
+        assert outcome.status == 2
+        assert outcome.err.startswith(f"error: callbacks={callback}: ")
+        assert reason in outcome.err
+        assert "strategy=single" in outcome.err
+        assert not outcome.runs
+        return
+    assert outcome.status == 0, outcome.err
+    assert "Traceback" not in outcome.err
+    curve = column(outcome.run, "train/loss")
+    assert len(curve) == 4
+    # Training is what it is without. A rank draws nothing, so it is so to the last bit.
+    assert largest_difference(curve, WITHOUT[strategy]) == 0.0
