@@ -19,7 +19,7 @@ $(BIN)/cookiecutter . --no-input --default-config --overwrite-if-exists --output
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench bake clean
+.PHONY: help demo test lint format bench browser bake clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +40,10 @@ lint: .venv/installed ## check style and types of the template's own code; chang
 format: .venv/installed ## put the template's own code into style
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
+
+browser: bake ## look at TensorBoard's pages in Chromium, which must be there; pictures go to build/browser
+	@$(INSTALL) playwright
+	$(BIN)/python -m pytest tests/browser $(ARGS)
 
 bench: bake ## run the benchmarks, on a project with the defaults; make bench BENCHMARKS=parity runs one
 	@failed=; for name in $(BENCHMARKS); do \

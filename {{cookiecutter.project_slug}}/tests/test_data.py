@@ -20,6 +20,7 @@ from small_data import random_images, write_cifar10, write_images, write_mnist
 from torchvision import datasets
 
 from {{ cookiecutter.package_name }}.data.augment import RandomCrop, RandomHorizontalFlip
+from {{ cookiecutter.package_name }}.data.digits import digits_file
 from {{ cookiecutter.package_name }}.data.files import list_images, read_image
 from {{ cookiecutter.package_name }}.data.images import ImageDataModule
 from {{ cookiecutter.package_name }}.data.resize import resize_images
@@ -251,6 +252,15 @@ def test_digits_are_split_the_same_way_each_time() -> None:
         assert torch.equal(one.images, other.images)  # type: ignore[attr-defined]
     other = load("digits", "data.split_seed=1")
     assert not torch.equal(first.datasets[2].images, other.datasets[2].images)  # type: ignore
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    table = np.loadtxt(digits_file(), delimiter=",")
+    digits = load_digits()
+    assert (table[:, :64] == digits.data).all()
+    assert (table[:, 64] == digits.target).all()
 
 
 def test_digits_are_normalized() -> None:

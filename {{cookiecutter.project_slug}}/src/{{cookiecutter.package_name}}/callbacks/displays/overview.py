@@ -49,7 +49,9 @@ def show_graph(writer: Any, task: LightningModule, inputs: tuple[Tensor, ...] | 
         one = tuple(value[:1].cpu() for value in inputs)
         with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng():
             warnings.simplefilter("ignore")
-            writer.graph(_Forward(task), one)
+            # Its class is the name of the whole in the graph.
+            named = type(type(task).__name__, (_Forward,), {})
+            writer.graph(named(task), one)
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         say(f"callbacks.tensorboard.graph: the network cannot be traced: {reason}")

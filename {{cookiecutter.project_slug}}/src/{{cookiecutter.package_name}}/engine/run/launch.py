@@ -28,7 +28,13 @@ from . import machine, meeting
 
 Metrics = dict[str, float]
 
-PRELOADED = ("hydra", "lightning.pytorch", "torchvision", f"{__package__}.fit")
+PRELOADED = (
+    "hydra",
+    "lightning.pytorch",
+    "torchvision",
+    "torch.distributed.pipelining",
+    f"{__package__}.fit",
+)
 SECONDS_TO_SHUT_DOWN = 5
 # What is set in this process's environment while torchelastic runs.
 AGENT_VARIABLES = ("TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
