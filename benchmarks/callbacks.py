@@ -1,8 +1,8 @@
 """What callbacks cost: the default ones, each of the others, and all of them, against none.
 
 Runs with and without take turns, so that a machine that is slow for a while is so for both. Two
-figures a row: the mean time of a step within an epoch against that without callbacks, in percent;
-and what else an epoch costs (validation with its displays, checkpoints), in steps without callbacks.
+figures a row: what a step within an epoch takes more than without callbacks, in percent; and what
+else an epoch costs (validation with its displays, checkpoints), in steps without callbacks.
 
     python benchmarks/callbacks.py [TURNS]
 

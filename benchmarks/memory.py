@@ -3,7 +3,7 @@
 Trains a transformer for two steps under each strategy on two ranks and counts, on every rank, the
 bytes of what belongs to the network, against the ideal: a half of what `single` holds. A rank under
 `fsdp` may hold the largest unit besides (it is gathered to compute); one under `pipeline` cannot be
-below the largest stage.
+below the largest stage. Beside them, what an average of the weights takes (callbacks=ema or swa).
 
     python benchmarks/memory.py
 
@@ -32,7 +32,7 @@ TASK = (
     "trainer.limit_train_batches=2",
     "trainer.limit_val_batches=1",
     "test=false",
-    "callbacks=[]",
+    "callbacks=[ema]",
     "logger=csv",
     "+callbacks.count._target_=memory.Count",
 )
@@ -58,8 +58,11 @@ class Count(Callback):
         for state in trainer.optimizers[0].state.values():
             held["optimizer"] += sum(local_bytes(value) for value in state.values())
         layers = [sum(p.numel() * 4 for p in layer.parameters()) for layer in pl_module.network]
+        (ema,) = (each for each in trainer.callbacks if hasattr(each, "average"))
+        average = sum(local_bytes(value) for value in ema.average.tensors.values())
         path = Path(trainer.default_root_dir) / f"held_{trainer.global_rank}.json"
-        path.write_text(json.dumps({"held": held, "largest layer": max(layers)}))
+        facts = {"held": held, "average": average, "largest layer": max(layers)}
+        path.write_text(json.dumps(facts))
 
 
 def local_bytes(value: Any) -> int:
@@ -80,10 +83,12 @@ def main() -> int:
             found[name] = ranks
     whole = sum(found["single"][0]["held"].values())
     unit = found["single"][0]["largest layer"]
-    print(f"{'':10}{'parameters':>12}{'gradients':>12}{'optimizer':>12}  fullest rank / single")
+    names = ("parameters", "gradients", "optimizer", "an average")
+    print(" " * 10 + "".join(f"{name:>12}" for name in names) + "  fullest rank / single")
     for name, ranks in found.items():
         fullest = max((rank["held"] for rank in ranks), key=lambda held: sum(held.values()))
-        megabytes = "".join(f"{value / 2**20:10.2f} M" for value in fullest.values())
+        average = max(rank["average"] for rank in ranks)
+        megabytes = "".join(f"{each / 2**20:10.2f} M" for each in (*fullest.values(), average))
         print(f"{name:10}{megabytes}  {sum(fullest.values()) / whole:.3f}")
     shards = max(sum(rank["held"].values()) for rank in found["fsdp"])
     stages = [sum(rank["held"].values()) for rank in found["pipeline"]]

@@ -1,8 +1,8 @@
 """Whether averaging helps: test accuracy on real digits with and without, over several seeds.
 
-Each seed trains the same network on the same split four times: with the schedule that comes by
-default, and with a constant learning rate; each as it is, and with callbacks=swa from three quarters
-of the run. `callbacks=ema` is a fifth. What is tested without an average is the best checkpoint by
+Each seed trains the same network on the same split six times: with the schedule that comes by
+default, and with a constant learning rate; each as it is, with callbacks=swa from three quarters of
+the run, and with callbacks=ema. What is tested without an average is the best checkpoint by
 validation, as in every run.
 
     python benchmarks/swa.py [SEEDS]

@@ -1,7 +1,7 @@
 """What TensorBoard's pages show of a real run, in a real browser: `make browser`.
 
-It needs Chromium and Playwright, and so is not part of `make test`, which needs only Python. Each page
-is looked at once its data has come, and kept as a picture in build/browser/.
+It needs Chromium and Playwright, and so is not part of `make test`, which needs only Python. Each
+page is looked at once its data has come, and kept as a picture in build/browser/.
 """
 
 import re

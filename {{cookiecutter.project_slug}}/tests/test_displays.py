@@ -30,7 +30,7 @@ SHOWN = (
     "callbacks.tensorboard.embedding=64",
     "callbacks.tensorboard.predictions=7",
     "callbacks.tensorboard.images=9",
-    "optimizer.lr=0.003",
+    "optimizer.lr=3e-3",
 )
 STEPS = 2 * 21
 

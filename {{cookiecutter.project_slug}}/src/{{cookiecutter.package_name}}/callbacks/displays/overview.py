@@ -110,6 +110,9 @@ def overrides(run_dir: Path) -> dict[str, Any]:
         key, _, value = override.lstrip("+").partition("=")
         if key.startswith(("~", "paths", "resume")):
             continue
-        parsed = yaml.safe_load(value) if value else ""
-        values[key] = parsed if isinstance(parsed, bool | int | float | str) else value
+        # A group such as model=mlp, or a list, stands as it was typed.
+        resolved: Any = config
+        for name in key.split("."):
+            resolved = resolved.get(name) if isinstance(resolved, dict) else None
+        values[key] = resolved if isinstance(resolved, bool | int | float) else value
     return values
