@@ -1,18 +1,19 @@
 """What callbacks cost: the default ones, each of the others, and all of them, against none.
 
-Runs with and without take turns, so that a machine that is slow for a while is so for both. Two
-figures a row: what a step within an epoch takes more than without callbacks, in percent; and what
-else an epoch costs (validation with its displays, checkpoints), in steps without callbacks.
+Within a run, windows of steps with the callbacks and windows without take turns: two runs of the
+same kind differ by more than most callbacks cost. Two figures a row: what a step takes more with
+them, in percent, the median over pairs of windows; and what else an epoch costs (validation with
+its displays, checkpoints), in steps, beyond a run without callbacks.
 
-    python benchmarks/callbacks.py [TURNS]
+    python benchmarks/callbacks.py
 
 Exit status 1 if the default callbacks cost more than 5 % of a step of ResNet-18 on 32 x 32 images.
 """
 
-import itertools
 import statistics
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,96 +45,112 @@ COMMON = (
     "test=false",
     "logger=csv",
 )
-CLOCK = "+callbacks.clock._target_=callbacks.Clock"
-LENET = ("model=lenet", "data.batch_size=64", "data.num_samples=12864", "trainer.max_epochs=5")
-# More than 100 steps, so that histograms are among what is measured.
+CLOCK = ("+callbacks.clock._target_=callbacks.Clock",)
+WINDOW = 10
+LENET = ("model=lenet", "data.batch_size=64", "data.num_samples=12864")
+# More than 200 steps, so that histograms are among what is measured.
 RESNET = (
     "model=resnet",
     "model.name=resnet18",
     "model.small_images=true",
     "data.channels=3",
     "data.batch_size=8",
-    "data.num_samples=968",
-    "trainer.max_epochs=1",
+    "data.num_samples=1920",
 )
 
 
 class Clock(Callback):
-    """Notes when each step ended, and the whole fit."""
+    """Takes the other callbacks away for every second window, and notes when each step ended."""
 
     def __init__(self) -> None:
         self.ends: list[tuple[int, float]] = []
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The first line."""
+        """The engine's own callbacks stay."""
+        self.everybody = trainer.callbacks
+        engine = ("CarryOn", "StopOnSignal", "Clock")
+        self.few = [each for each in self.everybody if type(each).__name__ in engine]
         self.ends.append((-1, time.perf_counter()))
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
-        """A line a step."""
-        self.ends.append((trainer.current_epoch, time.perf_counter()))
+        """A line a step: the window that it was in."""
+        window = trainer.fit_loop.batch_idx // WINDOW
+        self.ends.append((window, time.perf_counter()))
+        following = (trainer.fit_loop.batch_idx + 1) // WINDOW
+        is_last = trainer.fit_loop.batch_idx + 1 == trainer.num_training_batches
+        trainer.callbacks = self.everybody if is_last or following % 2 == 0 else self.few
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """The last line, when every other callback has had its say."""
         self.ends.append((-1, time.perf_counter()))
-        Path("ends").write_text("\n".join(f"{epoch} {end}" for epoch, end in self.ends))
+        Path("ends").write_text("\n".join(f"{window} {end}" for window, end in self.ends))
 
 
 class Times(NamedTuple):
-    """Of one run, in seconds."""
+    """Of one run."""
 
     step: float
-    """The mean from the end of a step to the end of the next one in the same epoch."""
-    rest_of_epoch: float
-    """All else, divided by the number of epochs."""
+    """Median seconds of a step without callbacks."""
+    added: list[float]
+    """For each window with callbacks and the next one: how much longer a step is, in percent."""
+    rest: float
+    """Seconds between the last step of one window and the first of the next, over epochs."""
 
 
-def measure(callbacks: str, *overrides: str) -> Times:
+def measure(callbacks: str, epochs: int, *overrides: str) -> Times:
     """Train once."""
-    train(*COMMON, *overrides, f"callbacks=[{callbacks}]", CLOCK)
+    train(*COMMON, *overrides, f"trainer.max_epochs={epochs}", f"callbacks=[{callbacks}]", *CLOCK)
     lines = [line.split() for line in Path("ends").read_text().splitlines()]
-    ends = [(int(epoch), float(end)) for epoch, end in lines]
-    steps = [
-        after[1] - before[1]
-        for before, after in itertools.pairwise(ends)
-        if before[0] == after[0] >= 0
+    ends = [(int(window), float(end)) for window, end in lines]
+    windows: list[tuple[int, list[float]]] = []
+    rest = 0.0
+    for before, after in pairwise(ends):
+        seconds = after[1] - before[1]
+        if after[0] < 0 or before[0] < 0 or after[0] < before[0]:
+            rest += seconds  # around an epoch
+        elif windows and windows[-1][0] == after[0] == before[0]:
+            windows[-1][1].append(seconds)
+        else:
+            windows.append((after[0], [seconds]))
+    full = [(number, values) for number, values in windows if len(values) >= WINDOW - 1]
+    added = [
+        100 * (statistics.mean(with_them) / statistics.mean(without) - 1)
+        for (number, with_them), (following, without) in pairwise(full)
+        if number % 2 == 0 and following == number + 1
     ]
-    rest = ends[-1][1] - ends[0][1] - sum(steps)
-    return Times(statistics.mean(steps), rest / (max(epoch for epoch, _ in ends) + 1))
+    step = statistics.median(statistics.mean(values) for number, values in full if number % 2 == 1)
+    return Times(step, added, rest / epochs)
 
 
-def compare(network: str, rows: dict[str, str], turns: int, *overrides: str) -> dict[str, float]:
-    """Every row once a turn, after a run without callbacks.
+def compare(network: str, rows: dict[str, str], epochs: int, *overrides: str) -> dict[str, float]:
+    """One run a row, and one without callbacks.
 
     Returns:
         What a row adds to a step, in percent.
     """
-    added: dict[str, list[float]] = {name: [] for name in rows}
-    rest: dict[str, list[float]] = {name: [] for name in rows}
-    for _ in range(turns):
-        none = measure("", *overrides)
-        for name, callbacks in rows.items():
-            times = measure(callbacks, *overrides)
-            added[name].append(100 * (times.step / none.step - 1))
-            rest[name].append((times.rest_of_epoch - none.rest_of_epoch) / none.step)
-    for name in rows:
-        low, high = min(added[name]), max(added[name])
+    none = measure("", epochs, *overrides)
+    medians = {}
+    for name, callbacks in rows.items():
+        times = measure(callbacks, epochs, *overrides)
+        medians[name] = statistics.median(times.added)
+        low, _, high = statistics.quantiles(times.added, n=4)
         print(
-            f"{network:11}{name:15}{statistics.median(added[name]):8.1f} % "
-            f"({low:.1f} to {high:.1f}){statistics.median(rest[name]):12.1f} steps",
+            f"{network:11}{name:15}{medians[name]:8.1f} % ({low:.1f} to {high:.1f})"
+            f"{(times.rest - none.rest) / none.step:12.1f} steps",
             flush=True,
         )
-    return {name: statistics.median(values) for name, values in added.items()}
+    return medians
 
 
-def main(turns: int = 3) -> int:
+def main() -> int:
     """Measure both networks, and compare the default callbacks with what they may cost."""
     with folder_for_runs():
-        print("network    callbacks      added to a step         added to an epoch's end")
-        compare("LeNet-5", ROWS, turns, *LENET)
+        print("network    callbacks      added to a step (quartiles)   added to an epoch's end")
+        compare("LeNet-5", {"none": "", **ROWS}, 5, *LENET)
         few = {name: ROWS[name] for name in ("default", "tensorboard", "all of them")}
-        added = compare("ResNet-18", few, turns, *RESNET)
+        added = compare("ResNet-18", {"none": "", **few}, 1, *RESNET)
     return 0 if added["default"] <= MOST else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    sys.exit(main())
