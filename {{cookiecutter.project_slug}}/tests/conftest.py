@@ -30,6 +30,17 @@ TINY = (
     "data.batch_size=64",
 )
 
+# How each strategy is asked for; those with ranks get two without a GPU.
+STRATEGIES = {
+    "single": ("strategy=single",),
+    "dp": ("strategy=dp", "trainer.devices=2"),
+    "ddp": ("strategy=ddp",),
+    "fsdp": ("strategy=fsdp",),
+    "pipeline": ("strategy=pipeline",),
+}
+# Several stages a rank.
+INTERLEAVED = ("strategy=pipeline", "strategy.schedule=interleaved_1f1b")
+
 
 @dataclass
 class Outcome:

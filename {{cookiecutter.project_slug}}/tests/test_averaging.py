@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TINY, Cli, column
+from conftest import INTERLEAVED, STRATEGIES, TINY, Cli, column
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
@@ -15,14 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from {{ cookiecutter.package_name }}.engine.checkpoint.contents import read_checkpoint
 
-STRATEGIES = {
-    "single": ("strategy=single",),
-    "dp": ("strategy=dp", "trainer.devices=2"),
-    "ddp": ("strategy=ddp",),
-    "fsdp": ("strategy=fsdp",),
-    "pipeline": ("strategy=pipeline",),
-    "interleaved": ("strategy=pipeline", "strategy.schedule=interleaved_1f1b"),
-}
+WITH_INTERLEAVED = {**STRATEGIES, "interleaved": INTERLEAVED}
 EPOCHS, BATCH = 4, 20
 NET = (
     "model._target_=test_averaging.network",
@@ -109,10 +102,10 @@ def is_close(a: Tensor, b: Tensor, limit: float) -> bool:
     return float((a - b).abs().max()) <= limit * max(1.0, float(b.abs().max()))
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", WITH_INTERLEAVED)
 def test_the_average_is_that_of_the_epochs_ends(train: Cli, cli: Cli, name: str) -> None:
-    without = train(*NET, *STRATEGIES[name]).run
-    outcome = train(*NET, *STRATEGIES[name], *SWA, *EVERY_EPOCH)
+    without = train(*NET, *WITH_INTERLEAVED[name]).run
+    outcome = train(*NET, *WITH_INTERLEAVED[name], *SWA, *EVERY_EPOCH)
     run = outcome.run
     assert column(run, "train/loss") == column(without, "train/loss")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Cli
+from conftest import INTERLEAVED, STRATEGIES, Cli
 from lightning.pytorch import LightningModule
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -16,14 +16,7 @@ from tensorboard.plugins.pr_curve.metadata import PLUGIN_NAME as CURVES
 from tensorboard.util.tensor_util import make_ndarray
 from torch import Tensor, nn
 
-STRATEGIES = {
-    "single": ("strategy=single",),
-    "dp": ("strategy=dp", "trainer.devices=2"),
-    "ddp": ("strategy=ddp",),
-    "fsdp": ("strategy=fsdp",),
-    "pipeline": ("strategy=pipeline",),
-    "interleaved": ("strategy=pipeline", "strategy.schedule=interleaved_1f1b"),
-}
+WITH_INTERLEAVED = {**STRATEGIES, "interleaved": INTERLEAVED}
 SHOWN = (
     "callbacks=[checkpoint,tensorboard]",
     "callbacks.tensorboard.histograms_every_n_steps=20",
@@ -92,9 +85,9 @@ def is_near(a: list[Any], b: list[Any], limit: float) -> bool:
     return all(abs(x - y) <= limit * max(1, abs(y)) for x, y in flat)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", WITH_INTERLEAVED)
 def test_every_display_is_there_once(train: Cli, seen: dict[str, Any], name: str) -> None:
-    outcome = train(*STRATEGIES[name], *SHOWN)
+    outcome = train(*WITH_INTERLEAVED[name], *SHOWN)
     events = Events(outcome.run)
     tags = events.read.Tags()
 
@@ -109,7 +102,7 @@ def test_every_display_is_there_once(train: Cli, seen: dict[str, Any], name: str
     assert f"strategy={name}".replace("interleaved", "pipeline") in events.texts("command")
     assert "batch_size: 64" in events.texts("configuration")
     hparams = events.hparams()
-    assert hparams["strategy"] == STRATEGIES[name][0].removeprefix("strategy=")
+    assert hparams["strategy"] == WITH_INTERLEAVED[name][0].removeprefix("strategy=")
     assert hparams["optimizer.lr"] == 0.003
     assert hparams["data.batch_size"] == 64
 

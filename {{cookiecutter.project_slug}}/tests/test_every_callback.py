@@ -3,15 +3,8 @@
 from typing import Any
 
 import pytest
-from conftest import ROOT, TINY, Cli, column, largest_difference
+from conftest import ROOT, STRATEGIES, TINY, Cli, column, largest_difference
 
-STRATEGIES = {
-    "single": ("strategy=single",),
-    "dp": ("strategy=dp", "trainer.devices=2"),
-    "ddp": ("strategy=ddp",),
-    "fsdp": ("strategy=fsdp",),
-    "pipeline": ("strategy=pipeline",),
-}
 CALLBACKS = sorted(path.stem for path in (ROOT / "configs/callbacks").glob("*.yaml"))
 SHORT = (
     "trainer.max_epochs=1",

@@ -1,21 +1,15 @@
 """The callbacks that look for a learning rate and a batch size before training."""
 
 import pytest
-from conftest import TINY, Cli, column, largest_difference
+from conftest import STRATEGIES, TINY, Cli, column, largest_difference
 from PIL import Image
 
 from {{ cookiecutter.package_name }}.callbacks.lr_finder import suggestion
 
-STRATEGIES = {
-    "single": ("strategy=single",),
-    "ddp": ("strategy=ddp",),
-    "fsdp": ("strategy=fsdp",),
-    "pipeline": ("strategy=pipeline",),
-}
 FINDER = ("callbacks=[lr_finder]", "callbacks.lr_finder.steps=40", "test=false")
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", ["single", "ddp", "fsdp", "pipeline"])
 def test_a_learning_rate_is_suggested_and_applied(train: Cli, name: str) -> None:
     """Afterwards the run is the one with that learning rate, as if nothing had been tried."""
     outcome = train(*STRATEGIES[name], *FINDER, "callbacks.lr_finder.apply=true")

@@ -6,16 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TINY, Cli
+from conftest import STRATEGIES, TINY, Cli
 from torch import Tensor, nn
-
-STRATEGIES = {
-    "single": ("strategy=single",),
-    "dp": ("strategy=dp", "trainer.devices=2"),
-    "ddp": ("strategy=ddp",),
-    "fsdp": ("strategy=fsdp",),
-    "pipeline": ("strategy=pipeline",),
-}
 
 
 class Root(nn.Module):

@@ -5,15 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Cli, column
+from conftest import STRATEGIES, Cli, column
 
-STRATEGIES = {
-    "single": ("strategy=single",),
-    "dp": ("strategy=dp", "trainer.devices=2"),
-    "ddp": ("strategy=ddp",),
-    "fsdp": ("strategy=fsdp",),
-    "pipeline": ("strategy=pipeline",),
-}
 SHARES = [f"throughput/{name}_share" for name in ("data", "step", "validation", "checkpoint")]
 
 

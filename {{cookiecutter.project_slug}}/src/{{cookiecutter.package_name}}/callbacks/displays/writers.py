@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.nn.functional as F
 from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.utils.tensorboard.summary import hparams
@@ -17,10 +17,14 @@ LARGEST_SPRITE = 48
 """Height and width of an image in the projector; all of them are in one picture."""
 
 
-class TensorBoardWriter:
-    """Displays of TensorBoard, through the logger that writes the scalars."""
+class Writer:
+    """What both have: a logger of the run.
 
-    def __init__(self, logger: TensorBoardLogger) -> None:
+    Args:
+        logger: Where the scalars go, too.
+    """
+
+    def __init__(self, logger: Logger) -> None:
         self.logger: Any = logger
 
     @property
@@ -31,6 +35,10 @@ class TensorBoardWriter:
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Numbers of a step."""
         self.logger.log_metrics(values, step)
+
+
+class TensorBoardWriter(Writer):
+    """Displays of TensorBoard, through the logger that writes the scalars."""
 
     def figure(self, name: str, figure: Figure, step: int) -> None:
         """A picture."""
@@ -69,17 +77,23 @@ class TensorBoardWriter:
 
     def precision_recall(self, counts: Tensor, class_names: Sequence[str], step: int) -> None:
         """A curve a class, from counts (T, C, 2, 2) by threshold, class, truth and prediction."""
+        precision, recall = _precision_recall(counts)
         for index, name in enumerate(class_names):
             (tn, fp), (fn, tp) = counts[:, index].permute(1, 2, 0)
             tag = f"precision_recall/{name}"
-            rates = tp / (tp + fp).clamp(min=1), tp / (tp + fn).clamp(min=1)
-            values = (tp, fp, tn, fn, *rates, step, len(counts))
+            values = (tp, fp, tn, fn, precision[index], recall[index], step, len(counts))
             self.logger.show(partial(_pr_curve, tag, values))
 
     def hparams(self, overrides: Mapping[str, Any], metrics: Sequence[str]) -> None:
         """A row of the tab "HParams": its metrics are the last values of the scalars."""
         for summary in hparams(dict(overrides), dict.fromkeys(metrics, 0.0)):  # type: ignore[no-untyped-call]
             self.logger.show(partial(_summary, summary))
+
+
+def _precision_recall(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Both (C, T) from counts (T, C, 2, 2)."""
+    true, false, missed = counts[..., 1, 1].T, counts[..., 0, 1].T, counts[..., 1, 0].T
+    return true / (true + false).clamp(min=1), true / (true + missed).clamp(min=1)
 
 
 def _pr_curve(tag: str, values: tuple[Any, ...], writer: Any) -> None:
@@ -90,20 +104,8 @@ def _summary(summary: Any, writer: Any) -> None:
     writer.file_writer.add_summary(summary)
 
 
-class WandbWriter:
+class WandbWriter(Writer):
     """Displays of Weights & Biases, in the run of the logger that writes the scalars."""
-
-    def __init__(self, logger: WandbLogger) -> None:
-        self.logger: Any = logger
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether an earlier process has begun this run, and shown what is shown once."""
-        return bool(self.logger.goes_on)
-
-    def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Numbers of a step."""
-        self.logger.log_metrics(values, step)
 
     def figure(self, name: str, figure: Figure, step: int) -> None:
         """A picture."""
@@ -125,17 +127,14 @@ class WandbWriter:
 
     def precision_recall(self, counts: Tensor, class_names: Sequence[str], step: int) -> None:
         """As TensorBoard's, drawn here."""
-        true, false = counts[..., 1, 1].T, counts[..., 0, 1].T
-        precision = true / (true + false).clamp(min=1)
-        recall = true / (true + counts[..., 1, 0].T).clamp(min=1)
-        figure = figures.precision_recall(precision, recall, class_names)
+        figure = figures.precision_recall(*_precision_recall(counts), class_names)
         self.figure("precision_recall", figure, step)
 
     def _log(self, values: Mapping[str, Any], step: int) -> None:
         self.logger.experiment.log({**values, "trainer/global_step": step})
 
 
-def find_writer(trainer: Trainer, name: str) -> TensorBoardWriter | WandbWriter | None:
+def find_writer(trainer: Trainer, name: str) -> Writer | None:
     """The writer for a logger of the run: "tensorboard" or "wandb"; None if it has none."""
     for logger in trainer.loggers:
         if name == "tensorboard" and isinstance(logger, TensorBoardLogger):
