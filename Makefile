@@ -6,7 +6,7 @@ ARGS ?=
 BIN := .venv/bin
 PROJECT := build/my-project
 SOURCE := {{cookiecutter.project_slug}}
-BENCHMARKS ?= startup epoch pipeline memory parity faults checkpoint callbacks swa
+BENCHMARKS ?= startup epoch pipeline memory parity faults checkpoint callbacks swa sweep
 # Compiled at once, so that the first start is as fast as the second.
 INSTALL := PATH="$$PATH:$(BIN)" uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint '$(SOURCE)/constraints.txt'
 
@@ -41,7 +41,7 @@ format: .venv/installed ## put the template's own code into style
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
 
-browser: bake ## look at TensorBoard's pages in Chromium, which must be there; pictures go to build/browser
+browser: bake ## look at TensorBoard's and a sweep's pages in Chromium, which must be there; see build/browser
 	@$(INSTALL) playwright
 	$(BIN)/python -m pytest tests/browser $(ARGS)
 

@@ -42,7 +42,7 @@ CHANGES = {
 AT_THE_TOP = {
     *(".editorconfig", ".github", ".gitignore", ".gitlab-ci.yml", ".pre-commit-config.yaml"),
     *("LICENSE", "Makefile", "README.md", "configs", "constraints.txt", "evaluate.py"),
-    *("docs", "predict.py", "pyproject.toml", "src", "tests", "train.py"),
+    *("docs", "predict.py", "pyproject.toml", "report.py", "src", "tests", "train.py"),
 }
 
 
@@ -110,7 +110,7 @@ def test_everything_parses(bakes: dict[Choice, Path]) -> None:
 
 def test_the_package_is_copied_as_it_is(bakes: dict[Choice, Path]) -> None:
     """What is linted, typed and run in the template is the file itself."""
-    sources = [name for name in template_files() if re.match(r"src/.*\.py$", name)]
+    sources = [name for name in template_files() if re.match(r"src/my_project/.*\.py$", name)]
     assert sources
     for name in sources:
         original = TEMPLATE / PROJECT / name.replace("my_project", PACKAGE)

@@ -50,6 +50,7 @@ def test_a_first_hour(tmp_path: Path) -> None:
         shown = bash(f"{first}\n{commands}", tmp_path)
     finally:
         shutil.rmtree(tmp_path / "my-project" / ".venv", ignore_errors=True)  # gigabytes
-    assert shown.count("Training finished") == 1 + 1 + 1 + 10
+    assert shown.count("Training finished") == 1 + 1 + 1
+    assert len(re.findall(r"^job \d+ of 10: finished", shown, re.M)) == 10
     runs = list((tmp_path / "my-project" / "runs").rglob("metrics.csv"))
     assert len(runs) == 1 + 1 + 1 + 10

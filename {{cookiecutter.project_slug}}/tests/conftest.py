@@ -6,6 +6,8 @@ a multi-process run are forked from one warm server.
 
 import json
 import logging
+import os
+import re
 import runpy
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from hydra.core.global_hydra import GlobalHydra
 
 ROOT = Path(__file__).parent.parent
@@ -68,6 +71,20 @@ class Outcome:
 Cli = Callable[..., Outcome]
 
 
+def _told_about_ranks() -> dict[str, str]:
+    names = ("RANK", "LOCAL_", "NODE_", "WORLD_", "MASTER_", "SLURM_", "TORCHELASTIC_", "PL_")
+    return {name: value for name, value in os.environ.items() if name.startswith(names)}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_a_run_stays() -> Iterator[None]:
+    """What a run tells its ranks must not reach the run after it in this process."""
+    before = _told_about_ranks()
+    yield
+    assert _told_about_ranks() == before
+    assert not torch.distributed.is_initialized()
+
+
 @pytest.fixture
 def cli(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -113,6 +130,13 @@ def train(cli: Cli) -> Cli:
 def run_directories(folder: Path) -> list[Path]:
     """All run directories below a folder, oldest first."""
     return sorted(path.parent for path in folder.glob("runs/**/metrics.json"))
+
+
+def jobs_of(sweep: Path) -> int:
+    """How many jobs the command of a sweep has asked for."""
+    record = yaml.safe_load((sweep / "sweep.yaml").read_text())
+    trials = re.search(r"sweep\.trials=(\d+)", record["command"])
+    return int(trials[1]) if trials else len(record["jobs"])
 
 
 def column(run: Path, name: str) -> list[float]:

@@ -53,7 +53,7 @@ def load(name: str, *overrides: str) -> ImageDataModule:
 
 def sizes(module: ImageDataModule) -> list[int]:
     assert module.datasets is not None
-    return [len(dataset) for dataset in module.datasets]  # type: ignore[arg-type]
+    return [len(dataset) for dataset in module.datasets]
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_every_data_set_delivers_batches(
     loaders = (module.train_dataloader(), module.val_dataloader(), module.test_dataloader())
     for loader in loaders:
         images, labels = next(iter(loader))
-        count = min(8, len(loader.dataset))  # type: ignore[arg-type]
+        count = min(8, len(loader.dataset))
         assert images.shape == (count, channels, 32, 32)
         assert images.dtype == torch.uint8
         assert images.float().std() > 1
@@ -165,7 +165,7 @@ def fit(module: ImageDataModule, folder: Path, precision: str) -> Recorder:
     task = Recorder()
     trainer = Trainer(
         accelerator="cpu",
-        precision=precision,  # type: ignore[arg-type]
+        precision=precision,
         max_steps=1,
         logger=False,
         enable_checkpointing=False,
@@ -249,9 +249,9 @@ def test_digits_are_split_the_same_way_each_time() -> None:
     first, second = load("digits"), load("digits", "seed=7")
     assert sizes(first) == [1297, 200, 300]
     for one, other in zip(first.datasets or (), second.datasets or (), strict=True):
-        assert torch.equal(one.images, other.images)  # type: ignore[attr-defined]
+        assert torch.equal(one.images, other.images)
     other = load("digits", "data.split_seed=1")
-    assert not torch.equal(first.datasets[2].images, other.datasets[2].images)  # type: ignore
+    assert not torch.equal(first.datasets[2].images, other.datasets[2].images)
 
 
 def test_digits_are_those_of_scikit_learn() -> None:
@@ -275,13 +275,13 @@ def test_synthetic_images_can_be_learned_and_repeat() -> None:
     shape = ("data.channels=2", "data.image_size=9", "data.num_classes=4")
     module, again = load("synthetic", *shape), load("synthetic", *shape)
     train, _, test = module.datasets or ()
-    assert torch.equal(train.images, again.datasets[0].images)  # type: ignore
+    assert torch.equal(train.images, again.datasets[0].images)
     assert train.images.shape == (2000, 2, 9, 9)
     means = torch.stack([train.images[train.labels == n].float().mean(0) for n in range(4)])
     distances = torch.cdist(test.images.float().flatten(1), means.flatten(1))
     assert (distances.argmin(1) == test.labels).float().mean() > 0.95
     other = load("synthetic", *shape, "data.seed=1")
-    assert not torch.equal(train.images, other.datasets[0].images)  # type: ignore
+    assert not torch.equal(train.images, other.datasets[0].images)
 
 
 def test_mnist_holds_validation_images_out_of_the_training_files(tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_files_to_predict_are_read_as_those_of_training(photos: Path) -> None:
     module = load("image_folder", f"data.root={photos}", "data.resize=pad")
     inputs = module.read_images(module.find_images(photos))
     dataset = (module.datasets or ())[0]
-    number = module.find_images(photos).index(dataset.files[0])  # type: ignore[attr-defined]
+    number = module.find_images(photos).index(dataset.files[0])
     assert inputs.shape == (20, 3, 32, 32)
     assert torch.equal(inputs[number], module.normalize(dataset[0][0]))
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Cli, column, largest_difference
+from conftest import ROOT, Cli, column, jobs_of, largest_difference
 
 from {{ cookiecutter.package_name }}.engine.strategies.single import Single
 
@@ -22,8 +22,9 @@ FEW_STEPS = (
     "trainer.limit_train_batches=3",
     "trainer.limit_test_batches=1",
 )
-# Those of several nodes: tests/test_nodes.py.
-ELSEWHERE = ("HOST", "torchrun", "srun")
+# Those of several nodes, of jobs side by side, and of the README, have tests of their own.
+ELSEWHERE = ("HOST", "torchrun", "srun", "sweep/launcher")
+README = (ROOT / "README.md").read_text()
 
 
 def block(language: str) -> str:
@@ -49,11 +50,19 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command", [line for line in COMMANDS if not any(word in line for word in ELSEWHERE)]
+    "command",
+    [
+        line
+        for line in COMMANDS
+        if line not in README and not any(word in line for word in ELSEWHERE)
+    ],
 )
 def test_command_runs(cli: Cli, project: Path, tmp_path: Path, command: str) -> None:
     script, *arguments = shlex.split(command)[1:]
-    if "DATE" in command:
+    if "sweep" in command and script == "report.py":
+        sweep = cli("train.py", "-m", "model=mlp", "seed=1,2", *FEW_STEPS).runs[0].parent
+        arguments = [str(sweep)]
+    elif "DATE" in command:
         first = cli("train.py", "model=mlp", *FEW_STEPS)
         assert first.status == 0, first.err
         checkpoints = str(first.run.relative_to(tmp_path) / "checkpoints")
@@ -64,8 +73,11 @@ def test_command_runs(cli: Cli, project: Path, tmp_path: Path, command: str) -> 
         arguments += ["trainer.max_epochs=2"] * ("DATE" in command)
     outcome = cli(str(project / script), *arguments)
     assert outcome.status == 0, outcome.err
+    if script == "report.py":
+        assert (sweep / "sweep.html").stat().st_size > 1_000_000
+        return
     finished = [run for run in outcome.runs if "finished" in (run / "metrics.json").read_text()]
-    assert len(finished) == (5 if "-m" in arguments else 1)
+    assert len(finished) == (jobs_of(outcome.runs[0].parent) if "-m" in arguments else 1)
 
 
 def test_every_callback_is_in_the_table() -> None:

@@ -87,7 +87,8 @@ def test_an_exception_is_shown_once(broken: Cli, strategy: str, rank: int, when:
         assert f"rank {rank} failed" in outcome.err
     log = (outcome.run / f"logs/rank_{rank}.log").read_text()
     assert f"ArithmeticError: {when} failed" in log
-    assert outcome.metrics == {"status": "failed"}
+    expected = {"status": "failed", "error": f"ArithmeticError: {when} failed"}
+    assert outcome.metrics == expected
     assert ranks() == []
 
 

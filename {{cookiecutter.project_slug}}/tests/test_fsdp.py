@@ -22,7 +22,7 @@ class Frozen(Classification):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.network[1].requires_grad_(False)  # type: ignore[index]
+        self.network[1].requires_grad_(False)
 
 
 class Tied(Classification):
@@ -41,7 +41,7 @@ class Tied(Classification):
         return super().forward(inputs) * self.temperature
 
     def layers(self) -> nn.Sequential:
-        return self.network  # type: ignore[return-value]
+        return self.network
 
     def configure_optimizers(self) -> Any:
         return torch.optim.AdamW(self.parameters(), lr=0.003)
@@ -71,7 +71,7 @@ class Normalized(Classification):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         super().validation_step(batch, batch_idx)
-        statistics = self.network[0].norm.running_mean  # type: ignore[index]
+        statistics = self.network[0].norm.running_mean
         self.log("val/mean", statistics.abs().sum(), batch_size=len(batch[0]))
 
 
@@ -85,7 +85,7 @@ class Adversarial(LightningModule):
         self.critic = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 1))
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
-        first, second = self.optimizers()  # type: ignore[misc,union-attr]
+        first, second = self.optimizers()
         real = batch[0].flatten(1)
         noise = real[:, 10:14]
 

@@ -170,7 +170,9 @@ def test_a_killed_rank_ends_both_nodes(start: Start, tmp_path: Path) -> None:
     for _, err in said:
         assert "rank 1 was ended by signal SIGKILL" in err
     assert sum(err.startswith("node localhost ended") for _, err in said) == 1
-    assert json.loads((one_run(tmp_path) / "metrics.json").read_text()) == {"status": "failed"}
+    metrics = json.loads((one_run(tmp_path) / "metrics.json").read_text())
+    assert metrics["status"] == "failed"
+    assert "rank 1 was ended by signal SIGKILL" in metrics["error"]
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ class Freeze(Callback):
     """Freezes the first layer that has parameters."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        first = next(layer for layer in pl_module.network if list(layer.parameters()))  # type: ignore[union-attr]
+        first = next(layer for layer in pl_module.network if list(layer.parameters()))
         first.requires_grad_(False)
 
 

@@ -33,10 +33,10 @@ class WithoutOrder(Classification):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.network = nn.ModuleDict({"net": self.network})  # type: ignore[assignment]
+        self.network = nn.ModuleDict({"net": self.network})
 
     def forward(self, inputs: Tensor) -> Tensor:
-        logits: Tensor = self.network["net"](inputs)  # type: ignore[index]
+        logits: Tensor = self.network["net"](inputs)
         return logits
 
 
@@ -58,7 +58,7 @@ class ParameterOutside(Classification):
         return super().forward(inputs) * self.temperature
 
     def layers(self) -> list[nn.Module]:
-        return list(self.network)  # type: ignore[arg-type]
+        return list(self.network)
 
 
 class Tied(Classification):
@@ -245,12 +245,12 @@ class SequentialOfTuples(Classification):
     """Passes tuples on, as nn.Sequential does not."""
 
     def layers(self) -> list[nn.Module]:
-        return list(self.network)  # type: ignore[arg-type]
+        return list(self.network)
 
     def forward(self, inputs: Any) -> Tensor:
         for layer in self.layers():
             inputs = layer(*inputs) if isinstance(inputs, tuple) else layer(inputs)
-        return inputs  # type: ignore[no-any-return]
+        return inputs
 
 
 @pytest.mark.parametrize("balance", ["[3,3]", "[4,2]"])
@@ -299,7 +299,7 @@ class Thaw(Callback):
     """Trains the first layer from the second epoch on."""
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        pl_module.network[1].requires_grad_(trainer.current_epoch > 0)  # type: ignore[index]
+        pl_module.network[1].requires_grad_(trainer.current_epoch > 0)
 
 
 def test_layers_may_be_thawed_on_the_way(train: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

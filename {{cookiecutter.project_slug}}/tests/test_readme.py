@@ -1,13 +1,13 @@
 """Every command of the README runs, with small data and few steps."""
 
-import math
+import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, Cli
+from conftest import ROOT, Cli, jobs_of
 from small_data import write_images, write_mnist
 from torchvision.models import resnet18
 
@@ -61,14 +61,27 @@ def test_command_runs(cli: Cli, checkpoint: str, command: str) -> None:
         arguments += [extra for word, extra in ALSO.items() if word in arguments]
         if "trainer.max_epochs=40" not in arguments:
             arguments += ["trainer.max_epochs=1"]
+    if script == "report.py":
+        sweep = cli("train.py", "-m", "seed=1,2", *FEW_STEPS, "trainer.max_epochs=1")
+        arguments = [str(sweep.runs[0].parent)]
     outcome = cli(script, *arguments)
     assert outcome.status == 0, outcome.err
+    if script == "report.py":
+        assert {"sweep.csv", "sweep.html", "sweep.png"} <= {
+            path.name for path in sweep.runs[0].parent.iterdir()
+        }
+        return
     shows = {"--help", "--cfg"} & set(arguments)
-    jobs = math.prod(word.count(",") + 1 for word in arguments if "[" not in word)
     in_place = "resume=last" in arguments
-    expected = jobs if "-m" in arguments else 0 if shows or in_place else 1
-    finished = [run for run in outcome.runs if "finished" in (run / "metrics.json").read_text()]
+    several = "-m" in arguments
+    expected = jobs_of(outcome.runs[0].parent) if several else 0 if shows or in_place else 1
+    done = ("finished", "pruned")
+    finished = [run for run in outcome.runs if run_status(run) in done]
     assert len(finished) == expected
+
+
+def run_status(run: Path) -> str:
+    return str(json.loads((run / "metrics.json").read_text())["status"])
 
 
 def test_the_table_of_groups_is_complete() -> None:

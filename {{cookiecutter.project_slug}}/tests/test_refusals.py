@@ -1,5 +1,6 @@
 """Mistakes that people make get one clear line, and leave nothing behind."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,14 @@ from PIL import Image
 
 # What is typed: (exit status, what the line must say).
 MISTAKES = {
+    "+callbacks=ema callbacks.ema.decya=1": (1, ["callbacks.ema.decya", "callbacks.ema.decay"]),
+    "monitor=val/loss": (2, ["mode=max", "monitor=val/loss", "mode=min"]),
     "strategy=fsdb": (1, ["strategy=fsdb", "ddp, dp, fsdp, pipeline, single", "strategy=fsdp"]),
     "callbacks=[chekpoint]": (1, ["callbacks=chekpoint", "such as callbacks=checkpoint"]),
     "stratgy=ddp": (1, ["stratgy", "did you mean strategy"]),
     "trainer.max_epoch=1": (1, ["trainer.max_epoch", "did you mean trainer.max_epochs"]),
+    "optimizer.lr=1e-3,1e-2": (1, ["optimizer.lr=1e-3,1e-2", "add -m"]),
+    "seed=range(3)": (1, ["seed=range(3)", "add -m"]),
     "~callbacks.checkpiont": (1, ["callbacks.checkpiont", "did you mean callbacks.checkpoint"]),
     "optimizer.lr=fast": (2, ["optimizer.lr=fast", "a number above 0", "optimizer.lr=0.0"]),
     "optimizer.lr=-1": (2, ["optimizer.lr=-1", "a number above 0"]),
@@ -143,7 +148,8 @@ def test_a_data_set_that_cannot_be_downloaded_gets_one_line(
 
 def test_a_refused_job_of_a_sweep_does_not_stop_the_others(cli: Cli) -> None:
     outcome = cli("train.py", "-m", "data.batch_size=0,64", "debug=limit", "callbacks=[]")
-    assert outcome.status != 0
-    assert "data.batch_size=0" in outcome.err
-    assert [path.name for path in outcome.runs] == ["1"]
-    assert outcome.metrics["status"] == "finished"
+    assert outcome.status == 1
+    assert "job 1 of 2 failed: data.batch_size=0: must be a whole number" in outcome.err
+    assert [path.name for path in outcome.runs] == ["01-data.batch_size=0", "02-data.batch_size=64"]
+    states = [json.loads((run / "metrics.json").read_text())["status"] for run in outcome.runs]
+    assert states == ["failed", "finished"]

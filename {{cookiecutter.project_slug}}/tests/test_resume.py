@@ -62,7 +62,7 @@ def dying(*steps: int, rank: int = 0) -> list[str]:
 
 def weights(run: Path, name: str = "last") -> dict[str, Tensor]:
     state: dict[str, Tensor] = torch.load(run / f"checkpoints/{name}.ckpt", weights_only=True)
-    return state["state_dict"]  # type: ignore[return-value]
+    return state["state_dict"]
 
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:

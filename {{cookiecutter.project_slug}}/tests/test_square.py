@@ -54,7 +54,7 @@ def resumers(saver: str) -> list[str]:
     turn = names.index(saver)
     if saver != "single(1)":
         first = 2 * (turn % 3)
-        strategies = (strategies[first], strategies[(first + 1) % 5])  # type: ignore[assignment]
+        strategies = (strategies[first], strategies[(first + 1) % 5])
     chosen = []
     for shift, strategy in enumerate(strategies):
         sizes = [name for name in names if name.startswith(f"{strategy}(")]

@@ -1,5 +1,7 @@
 """What holds at the edges: rounding, batches smaller than the ranks, sweeps. See test_parity.py."""
 
+import json
+
 import pytest
 from conftest import Cli, column, largest_difference
 
@@ -35,7 +37,9 @@ def test_every_job_of_a_sweep_has_its_own_world(cli: Cli) -> None:
         "callbacks=[]", "trainer.max_epochs=1", "strategy=ddp", "trainer.devices=1,2,3",
     )  # fmt: skip
     assert outcome.status == 0, outcome.err
-    assert [path.name for path in outcome.runs] == ["0", "1", "2"]
+    assert [path.name[:2] for path in outcome.runs] == ["01", "02", "03"]
+    facts = [json.loads((run / "metrics.json").read_text()) for run in outcome.runs]
+    assert [fact["world_size"] for fact in facts] == [1, 2, 3]
     curves = [column(run, "train/loss") for run in outcome.runs]
     assert largest_difference(curves[0], curves[1]) <= 1e-5
     assert largest_difference(curves[0], curves[2]) <= 1e-5

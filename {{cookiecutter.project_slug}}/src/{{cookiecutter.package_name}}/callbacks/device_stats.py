@@ -1,14 +1,13 @@
 """What every rank's device and process are doing."""
 
 import resource
+import sys
 import time
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
-
-from .throughput import peak_memory
 
 
 class DeviceStats(Callback):
@@ -59,7 +58,9 @@ class DeviceStats(Callback):
             stats["reserved_mib"] = torch.cuda.memory_reserved(device) / 2**20
             stats["used_share"] = 1 - free / total
         else:
-            stats["memory_mib"] = peak_memory(device) / 2**20
+            unit = 1 if sys.platform == "darwin" else 1024
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+            stats["memory_mib"] = peak / 2**20
         return stats
 
 

@@ -1,7 +1,5 @@
 """How fast training goes, what its time goes into, and how much of the device that is."""
 
-import resource
-import sys
 import time
 from collections.abc import Callable
 from functools import wraps
@@ -50,8 +48,6 @@ class Throughput(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock."""
-        if trainer.strategy.root_device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(trainer.strategy.root_device)
         self._clock.start("data")
         self._first = self._last = self._now(trainer)
 
@@ -83,16 +79,13 @@ class Throughput(Callback):
         self._clock.enter("data")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Sum up the whole run, with the memory of the rank that needed most."""
+        """Sum up the whole run."""
         self._clock.enter("data")
         self._last = self._first
         facts = self._rates(trainer, self._now(trainer))
         # The run's own includes what comes before and after training.
         facts["samples_per_second_in_training"] = facts.pop("samples_per_second")
         self.final_facts = facts
-        memory = torch.tensor(peak_memory(trainer.strategy.root_device) / 2**20)
-        ranks = trainer.strategy.all_gather(memory.to(trainer.strategy.root_device))
-        self.final_facts["peak_memory_mib"] = round(float(ranks.max()), 1)
 
     def _now(self, trainer: Trainer) -> "Count":
         samples = trainer.strategy.samples_seen  # type: ignore[attr-defined]
@@ -168,14 +161,6 @@ def forward_flops(module: LightningModule, inputs: tuple[Tensor, ...]) -> int:
         module(*one)
     module.train(was_training)
     return int(counter.get_total_flops())
-
-
-def peak_memory(device: torch.device) -> int:
-    """Bytes: on a GPU what PyTorch has allocated at most, elsewhere what the process has."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _dtype(trainer: Trainer) -> torch.dtype:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.utils import get_class, instantiate
-from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,10 +20,11 @@ from ..checkpoint.contents import (
 )
 from . import record
 from .launch import RankFailed
+from .memory import PeakMemory
 from .monitor import missing_metric
 from .rank import STOPPED
 from .resume import newest_checkpoint
-from .stopping import StopOnSignal, Stopped
+from .stopping import EndedEarly, StopOnSignal, Stopped
 from .summary import show_training
 from .trainer import best_checkpoint, build_trainer, close_loggers, final_facts
 
@@ -53,7 +54,9 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         layout=checkpoint["layout"] if checkpoint else None,
     )
     stop_on_signal = StopOnSignal(run_dir / "checkpoints" / "last.ckpt")
-    trainer = build_trainer(cfg, run_dir, extra_callbacks=[carry_on, stop_on_signal])
+    trainer = build_trainer(
+        cfg, run_dir, [PeakMemory(), *_of_search(cfg), carry_on, stop_on_signal]
+    )
     if checkpoint:
         refuse_other_network(task, checkpoint, str(resume))
         position = epoch_position(checkpoint)
@@ -62,15 +65,19 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
             go_on_logging(trainer.loggers, checkpoint["logs"])
         del checkpoint
 
+    status = "finished"
     try:
         started = time.perf_counter()
-        trainer.fit(task, datamodule=data, ckpt_path=resume)
+        try:
+            trainer.fit(task, datamodule=data, ckpt_path=resume)
+        except EndedEarly as early:
+            status = early.status
         seconds = time.perf_counter() - started
         samples = getattr(trainer.strategy, "samples_seen", 0)
         metrics = task_metrics(trainer)
 
         best = best_checkpoint(trainer)
-        if cfg.test:
+        if cfg.test and status == "finished":
             trainer.test(task, datamodule=data, ckpt_path=best, verbose=False)
             metrics |= task_metrics(trainer)
     except Stopped as stopped:
@@ -96,9 +103,21 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     }
     facts = final_facts(trainer) | facts
     if trainer.is_global_zero:
-        record.finished(run_dir, metrics | facts)
-        show_training(metrics, facts, run_dir, best)
+        record.finished(run_dir, metrics | facts, status)
+        # A sweep says it in a line.
+        if OmegaConf.select(cfg, "sweep.job") is None:
+            show_training(metrics, facts, run_dir, best)
     return metrics
+
+
+def _of_search(cfg: DictConfig) -> list[Callback]:
+    """What a trial of a search needs beside the callbacks that were chosen."""
+    if OmegaConf.select(cfg, "sweep.trial") is None:
+        return []
+    # Here, so that a project without the folder runs.
+    from ..sweep.pruning import Pruning
+
+    return [Pruning(cfg.sweep)]
 
 
 def _checkpoint_to_resume(cfg: DictConfig, run_dir: Path) -> Path | None:

@@ -13,12 +13,13 @@ torch is imported only once ranks are to be started.
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from multiprocessing import forkserver
 from pathlib import Path
@@ -29,6 +30,7 @@ from . import machine, meeting
 Metrics = dict[str, float]
 
 PRELOADED = (
+    f"{__package__}.server",
     "hydra",
     "lightning.pytorch",
     "torchvision",
@@ -36,6 +38,17 @@ PRELOADED = (
     f"{__package__}.fit",
 )
 SECONDS_TO_SHUT_DOWN = 5
+# What Lightning leaves in the environment of the process that trains: of the seed, and of the one
+# rank of a strategy that could have several.
+LIGHTNING_VARIABLES = (
+    "PL_GLOBAL_SEED",
+    "PL_SEED_WORKERS",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "NODE_RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+)
 # What is set in this process's environment while torchelastic runs.
 AGENT_VARIABLES = ("TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
 
@@ -46,12 +59,15 @@ class RankFailed(Exception):
     Attributes:
         status: The exit status that the command should end with.
         lost_contact: Whether the rank only noticed that another was gone.
+        cause: The error itself, of a message with a traceback; else the first line.
     """
 
     def __init__(self, message: str, status: int = 1, lost_contact: bool = False) -> None:
         super().__init__(message)
         self.status = status
         self.lost_contact = lost_contact
+        errors = re.findall(r"^[\w.]+(?:Error|Exception)\b.*", message, re.MULTILINE)
+        self.cause = errors[-1] if errors else message.strip().partition("\n")[0]
 
 
 def warm_up() -> None:
@@ -59,7 +75,9 @@ def warm_up() -> None:
 
     It only imports: a started thread pool or a touched GPU would not survive the fork.
     """
-    multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOADED))
+    # A search has imported it, and its ranks will.
+    search = [name for name in ("optuna",) if name in sys.modules]
+    multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOADED, *search])
     forkserver.ensure_running()
 
 
@@ -88,11 +106,24 @@ def launch(job: str, config: dict[str, Any], run_dir: Path, processes: int) -> M
     return _elastic(job, config, run_dir, processes)
 
 
+@contextmanager
+def unchanged_environment(names: Sequence[str]) -> Iterator[None]:
+    """Variables are afterwards as they were before, for the next job of a sweep."""
+    before = {name: os.environ.get(name) for name in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
 def _inline(job: str, config: dict[str, Any], run_dir: Path) -> Metrics:
-    from .rank import log_to_file, unless_stopped
+    from .rank import log_to_file, no_group_left, unless_stopped
 
     work: Callable[..., Metrics] = import_module(f"{__package__}.{job}").work
-    with log_to_file(run_dir, rank=0):
+    with unchanged_environment(LIGHTNING_VARIABLES), no_group_left(), log_to_file(run_dir, rank=0):
         metrics = work(config, run_dir)
     return unless_stopped(metrics)
 
@@ -111,19 +142,20 @@ def _elastic(job: str, config: dict[str, Any], run_dir: Path, processes: int) ->
     # What goes wrong is said once, below.
     for name in ("torch.distributed.elastic", "torch.multiprocessing", "torchelastic-events-null"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    before = {name: os.environ.get(name) for name in AGENT_VARIABLES}
-    # Otherwise all attempts share one store, and a restarted rank reads addresses of dead ones.
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = str(
-        int(config["launch"]["max_restarts"] > 0)
-    )
     sys.stdout.flush()
     others = meeting.current
-    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+    with (
+        unchanged_environment(AGENT_VARIABLES),
+        tempfile.TemporaryDirectory(prefix="ranks-") as folder,
+    ):
+        if others:
+            # Otherwise all attempts share a store, and restarted ranks read addresses of dead ones.
+            own_stores = config["launch"]["max_restarts"] > 0
+            os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = str(int(own_stores))
         error_files, listening = Path(folder, "errors"), Path(folder, "listening")
         listening.mkdir()
         agent = LaunchConfig(
             nproc_per_node=processes,
-            rdzv_backend="c10d",
             max_restarts=config["launch"]["max_restarts"],
             start_method="forkserver",
             logs_specs=DefaultLogsSpecs(log_dir=str(error_files)),
@@ -143,10 +175,6 @@ def _elastic(job: str, config: dict[str, Any], run_dir: Path, processes: int) ->
             failure = rank.failure(error, run_dir)
             raise nodes.agree(others, failure) if others else failure from None
         finally:
-            for name, value in before.items():
-                os.environ.pop(name, None)
-                if value is not None:
-                    os.environ[name] = value
             if others:
                 nodes.leave(others)
     for metrics in results.values():
@@ -158,17 +186,20 @@ def _elastic(job: str, config: dict[str, Any], run_dir: Path, processes: int) ->
 def _place(config: dict[str, Any], others: meeting.Meeting | None) -> dict[str, Any]:
     """Where the agents of all nodes meet, as arguments of LaunchConfig."""
     if others is None:
+        from . import one_node
+
         return {
             "min_nodes": 1,
             "max_nodes": 1,
             "run_id": uuid.uuid4().hex,
-            "rdzv_endpoint": "localhost:0",
-            "local_addr": "localhost",
+            "rdzv_backend": one_node.BACKEND,
+            "local_addr": one_node.HOST,
         }
     return {
         "min_nodes": len(others.members),
         "max_nodes": len(others.members),
         "run_id": "run",
+        "rdzv_backend": "c10d",
         "rdzv_endpoint": others.endpoint,
         "local_addr": others.members[others.index].address,
         "rdzv_configs": {

@@ -21,12 +21,15 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ...errors import REFUSED, UserError, stop, user_error_behind
 from ..checkpoint.file import damage
-from . import machine, meeting, sweep
+from . import machine, meeting
 from .callback_rules import CALLBACK_RULES
 from .rules import RULES, Plan, pipeline_refusal
 from .values import check_values, dotted
 
 SECONDS_TO_LET_ANOTHER_SPEAK = 5
+
+_without_overrides: dict[tuple[str, ...], DictConfig] = {}
+"""By choice of files, as most jobs of a sweep have the same."""
 
 # Keys that name what must be there already, and what to give instead.
 ON_DISK = {
@@ -86,16 +89,22 @@ def _defaults(config_name: str, overrides: list[str]) -> DictConfig:
     choices = [
         override.input_line or ""
         for override in parsed
-        if loader.get_group_options(override.key_or_group) and not override.is_delete()
+        # No group has a dot in its name, and to look one up takes milliseconds.
+        if "." not in override.key_or_group
+        and loader.get_group_options(override.key_or_group)
+        and not override.is_delete()
     ]
-    try:
-        config = loader.load_configuration(config_name, choices, RunMode.RUN)
-    except HydraException:
-        # The choice of files only composes together with what was overridden.
-        return OmegaConf.create()
-    OmegaConf.set_struct(config, False)
-    config.pop("hydra")
-    return config
+    key = (str(loader.get_search_path()), config_name, *choices)
+    if key not in _without_overrides:
+        try:
+            config = loader.load_configuration(config_name, choices, RunMode.RUN)
+        except HydraException:
+            # The choice of files only composes together with what was overridden.
+            return OmegaConf.create()
+        OmegaConf.set_struct(config, False)
+        config.pop("hydra")
+        _without_overrides[key] = config
+    return _without_overrides[key]
 
 
 def refuse_sweep(config: DictConfig) -> None:
@@ -118,11 +127,16 @@ def refuse_sweep(config: DictConfig) -> None:
         )
 
 
+def is_search(config: DictConfig) -> bool:
+    """Whether a sweep decides as it goes which jobs there are: sweep=optuna."""
+    return "trials" in config.get("sweep", {})
+
+
 class RefuseBeforeRun:
     """Hydra callback: checks a single run before Hydra makes its output directory.
 
-    In a sweep each job checks itself, so that one that is refused does not keep the others from
-    running. A run of several nodes settles on one directory here.
+    A run of several nodes settles on one directory here. In a sweep each job checks itself, so that
+    one that is refused does not keep the others from running: `engine/sweep`.
     """
 
     def on_run_start(self, config: DictConfig, config_name: str, **kwargs: Any) -> None:
@@ -132,6 +146,11 @@ class RefuseBeforeRun:
         OmegaConf.set_struct(job, False)
         job.pop("hydra")
         try:
+            if is_search(job):
+                raise UserError(
+                    "sweep=optuna: is for a sweep; add -m and a space, such as "
+                    "'optimizer.lr=tag(log, interval(1e-4, 1e-1))'"
+                )
             check(job, config_name, list(config.hydra.overrides.task))
             meeting.settle(config)
         # Hydra turns an Exception of a callback into a warning; SystemExit ends the command.
@@ -141,14 +160,23 @@ class RefuseBeforeRun:
             traceback.print_exc()
             sys.exit(1)
 
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+    def on_multirun_start(self, config: DictConfig, config_name: str, **kwargs: Any) -> None:
         """Hydra has read the command line of a sweep and made nothing yet."""
         meeting.current = None
         try:
             refuse_sweep(config)
         except UserError as error:
             _stop_once(error)
-        sweep.begin(config)
+        # Here, so that a project without the folder runs.
+        from ..sweep.around import before
+
+        before(config, config_name)
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Every job of a sweep has been gone through."""
+        from ..sweep.around import after
+
+        after(config)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         """Hydra calls every hook of a callback; the others do nothing here."""

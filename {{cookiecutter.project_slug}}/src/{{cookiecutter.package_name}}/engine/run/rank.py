@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousError
@@ -100,6 +101,17 @@ def unless_stopped(metrics: Metrics, received: Sequence[int] = ()) -> Metrics:
         "saved; go on with resume=last",
         128 + number,
     )
+
+
+@contextmanager
+def no_group_left() -> Iterator[None]:
+    """The one rank of a strategy has a process group too, which the next job must not find."""
+    mine = not distributed.is_initialized()
+    try:
+        yield
+    finally:
+        if mine and distributed.is_initialized():
+            distributed.destroy_process_group()
 
 
 @contextmanager

@@ -27,31 +27,35 @@ def start(run_dir: Path, config: dict[str, Any]) -> None:
     _write_json(run_dir / "metrics.json", {"status": "running"})
 
 
-def finished(run_dir: Path, facts: dict[str, Any]) -> None:
+def finished(run_dir: Path, facts: dict[str, Any], status: str = "finished") -> None:
     """Write the final metrics.json. Rank 0 of the run calls this.
 
     Args:
         run_dir: The run directory.
+        status: "finished", or how else training ended for good.
         facts: Final metrics by name, and strategy, world_size, global_step, seconds,
             samples_per_second.
     """
-    _write_json(run_dir / "metrics.json", {"status": "finished", **facts})
+    _write_json(run_dir / "metrics.json", {"status": status, **facts})
 
 
-def unfinished(run_dir: Path, interrupted: bool = False) -> None:
-    """Say in metrics.json that the run failed, or that somebody stopped it."""
-    _write_json(run_dir / "metrics.json", {"status": "interrupted" if interrupted else "failed"})
+def unfinished(run_dir: Path, interrupted: bool = False, error: str | None = None) -> None:
+    """Say in metrics.json that the run failed and why, or that somebody stopped it."""
+    why = {"error": error} if error and not interrupted else {}
+    status = "interrupted" if interrupted else "failed"
+    _write_json(run_dir / "metrics.json", {"status": status, **why})
 
 
-def refused(run_dir: Path, keep: bool) -> None:
-    """Remove the directory of a run that was refused before it did anything.
+def ended_otherwise(run_dir: Path, status: str, error: str) -> None:
+    """Give a finished run another status: "diverged" with what shows it."""
+    path = run_dir / "metrics.json"
+    facts = json.loads(path.read_text())
+    _write_json(path, {**facts, "status": status, "error": error})
 
-    Args:
-        run_dir: The run directory.
-        keep: Keep it as the record of a sweep's job.
-    """
-    started = any((run_dir / name).exists() for name in ("metrics.csv", "checkpoints", "nan.pt"))
-    if keep or started:
+
+def refused(run_dir: Path) -> None:
+    """Remove the directory of a run that was refused before it did anything."""
+    if any((run_dir / name).exists() for name in ("metrics.csv", "checkpoints", "nan.pt")):
         unfinished(run_dir)
         return
     shutil.rmtree(run_dir)
@@ -60,6 +64,12 @@ def refused(run_dir: Path, keep: bool) -> None:
             parent.rmdir()
         except OSError:
             break
+
+
+def shown(path: str | Path) -> str:
+    """A path as it is shown: relative to the current directory where that is shorter."""
+    path = Path(os.path.abspath(path))
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _environment(config: dict[str, Any]) -> dict[str, Any]:

@@ -40,11 +40,11 @@ def expand(arguments: list[str], config_dir: Path, config_name: str) -> list[str
     Raises:
         UserError: If there is nothing to resume.
     """
-    arguments = [override for argument in arguments for override in _init(argument)]
+    arguments = [override for argument in arguments for override in _init(_as_typed(argument))]
     typed = [argument for argument in arguments if argument.startswith("resume=")]
     if not typed or config_name != "train":
         return arguments
-    value = typed[-1].removeprefix("resume=")
+    value = typed[-1].removeprefix("resume=").strip("'")
     others = [argument for argument in arguments if argument not in typed]
     if value == "last":
         run_dir = _newest_run(others, config_dir, config_name)
@@ -90,7 +90,12 @@ def _in_place(value: str, run_dir: Path, typed: list[str]) -> list[str]:
         )
     names = {_key(argument) for argument in typed} | {"resume", "hydra.run.dir"}
     said: list[str] = yaml.safe_load(overrides.read_text()) or []
-    earlier = [override for override in said if _key(override) not in names]
+    earlier = [
+        override
+        for override in said
+        # A job of a sweep is gone on with as a run of its own.
+        if _key(override) not in names and not _key(override).startswith("sweep")
+    ]
     # What was added to the configuration with a plus is changed without one.
     added = {_key(override) for override in said if override.startswith("+")}
     changed = [f"+{word}" if word.partition("=")[0] in added else word for word in typed]
@@ -101,8 +106,8 @@ def _in_place(value: str, run_dir: Path, typed: list[str]) -> list[str]:
     print(f"resume: going on with {run_dir} {where}")
     if typed:
         print(f"resume: changed now: {' '.join(typed)}")
-    checkpoint = [f"resume={_quoted(found.file)}"] if found.file else []
-    return [*earlier, *changed, *checkpoint, f"hydra.run.dir={_quoted(run_dir)}"]
+    checkpoint = [f"resume={quoted(found.file)}"] if found.file else []
+    return [*earlier, *changed, *checkpoint, f"hydra.run.dir={quoted(run_dir)}"]
 
 
 def _newest_run(typed: list[str], config_dir: Path, config_name: str) -> Path:
@@ -137,7 +142,15 @@ def _init(argument: str) -> list[str]:
     is_file = value.endswith((".ckpt", ".pt", ".pth")) or Path(value).is_file()
     if name != "init" or not is_file:
         return [argument]
-    return ["init=weights", f"init.file={_quoted(Path(value))}"]
+    return ["init=weights", f"init.file={quoted(Path(value))}"]
+
+
+def _as_typed(argument: str) -> str:
+    """A path with `=` or `,` in it, as a job of a sweep has, needs no quotes of Hydra's."""
+    name, _, value = argument.partition("=")
+    if any(sign in value for sign in "=,") and Path(value).expanduser().exists():
+        return f"{name}={quoted(Path(value))}"
+    return argument
 
 
 def _key(override: str) -> str:
@@ -148,6 +161,6 @@ def _value(override: str) -> str:
     return override.partition("=")[2]
 
 
-def _quoted(path: Path) -> str:
-    """A path as Hydra's grammar wants it."""
-    return "'" + str(path).replace("'", "\\'") + "'"
+def quoted(text: str | Path) -> str:
+    """A text, or a path, as Hydra's grammar wants it."""
+    return "'" + str(text).replace("'", "\\'") + "'"

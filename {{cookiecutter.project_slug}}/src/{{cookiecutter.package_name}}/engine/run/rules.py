@@ -10,6 +10,11 @@ from omegaconf import DictConfig, OmegaConf
 from . import machine
 from .addresses import is_host_and_port, rendezvous
 
+BETTER = {
+    "min": {"loss", "error", "mse", "mae", "rmse", "perplexity", "seconds"},
+    "max": {"acc", "accuracy", "auroc", "f1", "iou", "precision", "recall", "samples_per_second"},
+}
+
 
 class Plan:
     """The facts that the rules are about. `config` is the composed configuration."""
@@ -33,6 +38,8 @@ class Plan:
         self.shares = 1 if self.one_process else self.world_size
         if self.strategy == "pipeline":
             self.shares = self.replicas
+
+        self.better = _better(str(self.get("monitor")).rpartition("/")[2])
 
     def get(self, key: str, default: Any = None) -> Any:
         """A key that may be absent."""
@@ -157,6 +164,10 @@ RULES: tuple[Rule, ...] = (
         "validation logs; add monitor=train/loss mode=min",
     ),
     Rule(
+        lambda plan: plan.better not in (None, plan.get("mode")),
+        "mode={config.mode}: monitor={config.monitor} is better the other way; use mode={better}",
+    ),
+    Rule(
         lambda plan: _is_model(plan, "lenet") and plan.get("data.image_size") != 32,
         "data.image_size={config.data.image_size}: model=lenet reads 32x32 images; "
         "use data.image_size=32, or model=mlp",
@@ -172,6 +183,11 @@ RULES: tuple[Rule, ...] = (
         "set WANDB_API_KEY, or use logger.wandb.offline=true",
     ),
 )
+
+
+def _better(name: str) -> str | None:
+    """Which way a metric of a well-known name is better: "min" or "max"."""
+    return next((direction for direction, names in BETTER.items() if name in names), None)
 
 
 def _is_model(plan: Plan, name: str) -> bool:

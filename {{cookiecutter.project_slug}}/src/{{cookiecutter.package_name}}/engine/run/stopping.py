@@ -20,7 +20,9 @@ from lightning.pytorch.callbacks import Checkpoint
 
 # Where ranks were sent different ones, the later in this list is what stopped the run.
 SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGUSR1", "SIGTERM", "SIGINT") if hasattr(signal, name)
+    getattr(signal, name)
+    for name in ("SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT")
+    if hasattr(signal, name)
 )
 
 Handler = Callable[[int, FrameType | None], Any]
@@ -41,6 +43,18 @@ class Stopped(Exception):
         super().__init__(number, step)
         self.number = number
         self.step = step
+
+
+class EndedEarly(Exception):
+    """A callback ended training on all ranks, for good.
+
+    Attributes:
+        status: What metrics.json is to say instead of "finished".
+    """
+
+    def __init__(self, status: str) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 class StopOnSignal(Checkpoint):

@@ -7,6 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from .record import shown
+
 # Facts that every run has, with a row of their own kind.
 SHOWN = {"strategy", "world_size", "global_step", "seconds", "samples_per_second"}
 
@@ -29,9 +31,7 @@ def show_training(
     _print_path(console, "Run directory", run_dir)
     if best:
         console.print("Evaluate the best checkpoint:")
-        console.print(
-            f"  python evaluate.py checkpoint={shlex.quote(_short(best))}", soft_wrap=True
-        )
+        console.print(f"  python evaluate.py checkpoint={shlex.quote(shown(best))}", soft_wrap=True)
 
 
 def show_metrics(metrics: dict[str, float], run_dir: Path) -> None:
@@ -64,10 +64,4 @@ def _processes(count: int) -> str:
 
 
 def _print_path(console: Console, what: str, path: Path) -> None:
-    console.print(f"{what}: {_short(path)}", soft_wrap=True, highlight=False)
-
-
-def _short(path: str | Path) -> str:
-    """A path relative to the current directory where that is shorter."""
-    path = Path(path)
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    console.print(f"{what}: {shown(path)}", soft_wrap=True, highlight=False)

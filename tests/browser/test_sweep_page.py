@@ -1,0 +1,207 @@
+"""What sweep.html does in a real browser: `make browser`.
+
+As a file from disk, with every request of the page written down. Pictures are kept in
+build/browser/.
+"""
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from playwright.sync_api import sync_playwright
+
+TEMPLATE = Path(__file__).parents[2]
+PROJECT = TEMPLATE / "build/my-project"
+PICTURES = TEMPLATE / "build/browser"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
+
+STRATEGIES = ("single", "ddp", "pipeline")
+# By letters, the smallest would come last.
+RATES = ("0.1", "3e-3", "0.02")
+SEEDS = (0, 1)
+JOBS = len(STRATEGIES) * len(RATES) * len(SEEDS)
+HOSTILE = "</script><script>document.title='taken'</script><img src=http://127.0.0.1:9/x.png>"
+
+
+def make_sweep(sweep: Path) -> Path:
+    """A grid of jobs that finished, and one that failed, as their directories are left behind."""
+    number = 0
+    for strategy in STRATEGIES:
+        for rate in RATES:
+            for seed in SEEDS:
+                number += 1
+                overrides = [f"strategy={strategy}", f"optimizer.lr={rate}", f"seed={seed}"]
+                run = make_job(sweep, number, overrides)
+                losses = [2 * (1 - float(rate)) ** (step / 5) + 0.1 * seed for step in range(200)]
+                seconds = 4 + STRATEGIES.index(strategy)
+                write_metrics(run, losses, strategy, seconds, 100 * number)
+    failed = make_job(sweep, number + 1, ["strategy=single", f"optimizer.lr={HOSTILE}", "seed=0"])
+    (failed / "metrics.json").write_text(json.dumps({"status": "failed", "error": HOSTILE}))
+    (failed / "failure.txt").write_text(f"Traceback: {HOSTILE}")
+    return sweep
+
+
+def make_job(sweep: Path, number: int, overrides: list[str]) -> Path:
+    run = sweep / f"{number:02d}-job"
+    (run / ".hydra").mkdir(parents=True)
+    (run / ".hydra/overrides.yaml").write_text(yaml.safe_dump(overrides))
+    (run / "config.yaml").write_text("monitor: val/acc\nmode: max\n")
+    return run
+
+
+def write_metrics(
+    run: Path, losses: list[float], strategy: str, seconds: float, memory: float
+) -> None:
+    accuracies = [1 - losses[step] / 2.2 for step in range(49, 200, 50)]
+    with (run / "metrics.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["step", "epoch", "train/loss", "val/acc"])
+        writer.writeheader()
+        for step, loss in enumerate(losses):
+            writer.writerow({"step": step, "epoch": step // 50, "train/loss": loss})
+        for epoch, accuracy in enumerate(accuracies):
+            writer.writerow({"step": 50 * epoch + 49, "epoch": epoch, "val/acc": accuracy})
+    metrics = {"status": "finished", "strategy": strategy, "global_step": len(losses)}
+    metrics |= {"seconds": seconds, "samples_per_second": 64 * len(losses) / seconds}
+    metrics |= {"peak_memory_mib": memory, "val/acc": accuracies[-1], "train/loss": losses[-1]}
+    (run / "metrics.json").write_text(json.dumps(metrics))
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep directory with its report."""
+    directory = make_sweep(tmp_path_factory.mktemp("runs") / "grid-sweep")
+    report = [sys.executable, str(PROJECT / "report.py"), str(directory)]
+    environment = {"PYTHONPATH": str(PROJECT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run(report, check=True, env=environment)
+    return directory
+
+
+@pytest.fixture(scope="module", params=["light", "dark"])
+def page(request: pytest.FixtureRequest, sweep: Path) -> Iterator[Any]:
+    """The page, loaded, in a browser without WebGL; `requests` and `complaints` of it."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        # As root, in a container, there is no sandbox to be had.
+        options = ["--no-sandbox", "--disable-3d-apis"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+        page = browser.new_page(
+            viewport={"width": 1400, "height": 1000}, color_scheme=request.param
+        )
+        page.requests, page.complaints = [], []
+        page.on("request", lambda request: page.requests.append(request.url))
+        page.on("console", lambda message: page.complaints.append(message.text))
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        page.goto((sweep / "sweep.html").as_uri())
+        page.wait_for_function("document.querySelectorAll('.chart .main-svg').length >= 8")
+        page.wait_for_timeout(500)
+        page.screenshot(path=PICTURES / f"sweep-{request.param}.png", full_page=True)
+        yield page
+        browser.close()
+
+
+def column(page: Any, head: str, table: str = "jobs") -> list[str]:
+    """The cells below a head, from top to bottom."""
+    heads = [text.strip() for text in page.locator(f"#{table} th").all_inner_texts()]
+    cells = page.locator(f"#{table} tbody td:nth-child({heads.index(head) + 1})")
+    return [text.strip() for text in cells.all_inner_texts()]
+
+
+def test_nothing_is_asked_of_the_network(page: Any, sweep: Path) -> None:
+    assert page.requests[0] == (sweep / "sweep.html").as_uri()
+    assert all(address.startswith(("data:", "blob:")) for address in page.requests[1:])
+    assert page.complaints == []
+    assert page.title() == "grid-sweep"
+
+
+def test_a_click_on_a_head_sorts_numbers_as_numbers_both_ways(page: Any) -> None:
+    head = page.locator("#jobs th", has_text="optimizer.lr")
+    head.click()
+    rising = column(page, "optimizer.lr")
+    assert head.get_attribute("aria-sort") == "ascending"
+    each = len(STRATEGIES) * len(SEEDS)
+    expected = [text for text in ("3e-3", "0.02", "0.1") for _ in range(each)]
+    assert rising == [*expected, HOSTILE]
+
+    head.click()
+    assert head.get_attribute("aria-sort") == "descending"
+    assert column(page, "optimizer.lr") == [HOSTILE, *reversed(expected)]
+
+
+def test_jobs_without_a_value_stay_at_the_bottom(page: Any) -> None:
+    head = page.locator("#jobs th", has_text="peak MiB")
+    memory = [f"{100 * number:,}" for number in range(1, JOBS + 1)]
+    head.click()
+    assert column(page, "peak MiB") == [*memory, "–"]
+    head.click()
+    assert column(page, "peak MiB") == [*reversed(memory), "–"]
+
+
+def test_the_keyboard_sorts_too(page: Any) -> None:
+    page.locator("#jobs th button", has_text="status").focus()
+    page.keyboard.press("Enter")
+    assert column(page, "status")[0] == "failed"
+    assert page.locator("#jobs th[aria-sort=ascending]").count() == 1
+
+
+def test_a_curve_of_every_job_is_drawn(page: Any) -> None:
+    for chart in ("loss", "objective-0"):
+        lines = page.locator(f"#{chart} .scatterlayer .js-line")
+        assert lines.count() == JOBS
+        assert all(box["width"] > 500 for box in map(box_of, lines.all()))
+
+
+def test_parallel_coordinates_are_drawn(page: Any) -> None:
+    assert page.locator("#parallel .scatterlayer .js-line").count() == JOBS + 1
+    text = page.locator("#parallel").inner_text()
+    for words in ("strategy", "optimizer.lr", "seed", "val/acc", "single", "pipeline", "3e-3"):
+        assert words in text
+
+
+def test_the_loss_can_be_seen_on_a_logarithmic_axis(page: Any) -> None:
+    for kind in ("log", "linear"):
+        page.locator("#loss .updatemenu-button", has_text=kind).click()
+        page.wait_for_timeout(300)
+        assert page.evaluate("document.getElementById('loss').layout.yaxis.type") == kind
+
+
+def test_strategies_are_compared(page: Any) -> None:
+    assert column(page, "strategy", "strategy-table") == list(STRATEGIES)
+    assert column(page, "times that of single", "strategy-table") == ["1.00", "1.25", "1.50"]
+    # The losses are equal, so that there are two panels of bars: time and memory.
+    assert page.locator("#strategies .bars .point").count() == 2 * len(STRATEGIES)
+
+
+def test_means_over_seeds_are_there(page: Any) -> None:
+    assert len(column(page, "configuration", "seeds")) == len(STRATEGIES) * len(RATES) + 1
+    assert column(page, "n", "seeds")[0] == "2"
+
+
+def test_a_click_on_a_job_shows_it_alone(page: Any) -> None:
+    row = page.locator("#jobs tr[data-job='1']")
+    row.click()
+    page.wait_for_timeout(300)
+    page.screenshot(path=PICTURES / "sweep-one-job.png")
+    opacities = page.evaluate("document.getElementById('loss').data.map(one => one.opacity)")
+    assert sorted(opacities) == [0.07] * (JOBS - 1) + [1]
+    row.click()
+    page.wait_for_timeout(300)
+    opacities = page.evaluate("document.getElementById('loss').data.map(one => one.opacity)")
+    assert set(opacities) == {1}
+
+
+def test_a_traceback_unfolds(page: Any) -> None:
+    page.locator("summary").click()
+    assert page.locator("details pre").inner_text() == f"Traceback: {HOSTILE}"
+
+
+def box_of(element: Any) -> dict[str, float]:
+    """Where an element lies on the page."""
+    box: dict[str, float] = element.bounding_box()
+    return box

@@ -1,0 +1,1 @@
+"""Many runs by one command: going on after a kill, search, the report."""

@@ -1,0 +1,66 @@
+"""What happens before the first job of a sweep and after the last, around Hydra's own sweeper."""
+
+import sys
+import traceback
+from pathlib import Path
+
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from ...errors import UserError, stop
+from ..run.entry import explain
+from ..run.legality import is_search
+from .begin import begin
+
+
+def before(config: DictConfig, config_name: str) -> None:
+    """Begin a sweep: Hydra has read the command line and made nothing yet.
+
+    Raises:
+        SystemExit: If it cannot be. Hydra would make a warning of another exception.
+    """
+    try:
+        if is_search(config):
+            _need_optuna()
+        begin(config, config_name)
+    except UserError as error:
+        stop(error)
+    except (HydraException, OmegaConfBaseException) as error:
+        sources = config.hydra.runtime.config_sources
+        folder = next(source.path for source in sources if source.provider == "main")
+        line = explain(error, Path(folder), config_name, list(config.hydra.overrides.task))
+        print(f"error: {line}", file=sys.stderr)
+        sys.exit(1)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+
+
+def after(config: DictConfig) -> None:
+    """End a sweep with a report, once every job has been gone through.
+
+    Raises:
+        SystemExit: With the status 1, if something failed.
+    """
+    # Here, as only now it needs what tables and pictures are made with.
+    from .end import end
+
+    try:
+        status = end(config)
+    except Exception:
+        traceback.print_exc()
+        status = 1
+    if status:
+        sys.exit(status)
+
+
+def _need_optuna() -> None:
+    try:
+        # Only to see whether it can be: Hydra imports it again.
+        from . import search  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"sweep=optuna: needs {error.name}, which is not installed; type "
+            "`uv pip install -e '.[optuna]'`, or leave it out for a grid"
+        ) from None

@@ -1,0 +1,202 @@
+"""`sweep=optuna`: a study that survives, is joined, ends bad trials, and finds what it says."""
+
+import json
+import shlex
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import optuna
+import pytest
+import yaml
+from conftest import STRATEGIES, TINY, Cli, Outcome, column
+from test_sweeps import kill_when_there_is, sweep_command
+
+SPACE = ("optimizer.lr=tag(log, interval(1e-5, 1e-1))", "data.batch_size=32,64")
+SEARCH = ("sweep=optuna", *TINY, *SPACE, "sweep.pruner.n_startup_trials=2")
+
+
+def study(sweep: Path) -> optuna.Study:
+    return optuna.load_study(study_name="sweep", storage=f"sqlite:///{sweep}/study.db")
+
+
+def states(sweep: Path) -> Counter[str]:
+    return Counter(trial.state.name for trial in study(sweep).trials)
+
+
+def sweep_of(done: Outcome) -> Path:
+    (sweep,) = {run.parent for run in done.runs}
+    return sweep
+
+
+@pytest.mark.slow
+def test_a_search_that_is_killed_twice_is_the_one_that_is_not(cli: Cli, tmp_path: Path) -> None:
+    arguments = (*SEARCH, "trainer.max_epochs=4", "sweep.trials=8")
+    for trial in ("03", "06"):
+        file = f"sweep/{trial}-*/checkpoints/last.ckpt"
+        kill_when_there_is(file, *arguments, "hydra.sweep.dir=sweep", folder=tmp_path)
+    for name in ("sweep", "whole"):
+        done = cli("train.py", "-m", *arguments, f"hydra.sweep.dir={name}")
+        assert done.status == 0, done.err
+
+    trials, expected = (study(tmp_path / name).trials for name in ("sweep", "whole"))
+    assert len(trials) == 8
+    assert [trial.params for trial in trials] == [trial.params for trial in expected]
+    assert [trial.values for trial in trials] == [trial.values for trial in expected]
+    assert [trial.state for trial in trials] == [trial.state for trial in expected]
+    assert states(tmp_path / "sweep")["PRUNED"] >= 1
+    assert states(tmp_path / "sweep").keys() <= {"PRUNED", "COMPLETE"}
+    assert len(list((tmp_path / "sweep").glob("*/metrics.json"))) == 8
+
+
+def test_the_best_is_found_again_by_the_command_that_is_printed(cli: Cli) -> None:
+    done = cli("train.py", "-m", *SEARCH, "sweep.trials=3", "sweep/sampler=random")
+    assert done.status == 0, done.err
+    best = study(sweep_of(done)).best_trial
+    line = done.out.partition(f"best: job {best.number + 1}, val/acc ")[2]
+    assert line.startswith(f"{best.value:.6g}\n")
+    program, script, *arguments = shlex.split(line.splitlines()[1])
+    assert (program, script) == ("python", "train.py")
+    again = cli(script, *arguments)
+    assert again.status == 0, again.err
+    assert again.metrics["val/acc"] == best.value
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_bad_trial_is_ended_under_every_strategy(cli: Cli, strategy: str) -> None:
+    done = cli(
+        "train.py", "-m", "sweep=optuna", *TINY, *STRATEGIES[strategy], "trainer.max_epochs=4",
+        "optimizer.lr=1e-2,1e-7", "sweep/sampler=grid", "sweep.seed=1",
+        "sweep.pruner.n_startup_trials=1", "sweep.pruner.n_warmup_steps=1",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    first, second = study(sweep_of(done)).trials
+    assert first.params == {"optimizer.lr": "0.01"}, "the grid goes the other way: another seed"
+    assert first.state.name == "COMPLETE"
+    assert second.state.name == "PRUNED"
+    assert second.intermediate_values == {1: column(done.runs[1], "val/acc")[0]}
+    metrics = json.loads((done.runs[1] / "metrics.json").read_text())
+    assert metrics["status"] == "pruned"
+    assert metrics["global_step"] == 21
+    assert "test/acc" not in metrics
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "grid", "cmaes"])
+def test_samplers(cli: Cli, sampler: str) -> None:
+    space = "optimizer.lr=0.01,0.02,0.03" if sampler == "grid" else SPACE[0]
+    done = cli(
+        "train.py", "-m", "sweep=optuna", *TINY, space, f"sweep/sampler={sampler}",
+        "sweep/pruner=hyperband", "sweep.trials=3", "trainer.max_epochs=1", "seed=range(1,9)",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    trials = study(sweep_of(done)).trials
+    assert len(trials) == 3
+    assert len({tuple(trial.params.values()) for trial in trials}) == 3
+
+
+def test_two_objectives(cli: Cli) -> None:
+    done = cli(
+        "train.py", "-m", "sweep=optuna", *TINY, *SPACE, "sweep/sampler=nsgaii",
+        "sweep.objective=[val/acc,global_step]", "sweep.direction=[max,min]", "sweep.trials=3",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    search = study(sweep_of(done))
+    assert [direction.name for direction in search.directions] == ["MAXIMIZE", "MINIMIZE"]
+    assert all(len(trial.values) == 2 for trial in search.trials)
+    assert done.out.count("best: job ") == len(search.best_trials) >= 1
+
+
+def test_a_space_may_be_written_down(cli: Cli, tmp_path: Path) -> None:
+    space = {"optimizer.lr": "interval(1e-3,1e-2)", "data.batch_size": "32,64"}
+    file = tmp_path / "experiment/mine.yaml"
+    file.parent.mkdir()
+    file.write_text("# @package _global_\n" + yaml.safe_dump({"sweep": {"space": space}}))
+    done = cli(
+        "train.py", "-m", "--config-dir", str(tmp_path), "sweep=optuna", "experiment=mine",
+        *TINY[:-1], "sweep.trials=2",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    for trial in study(sweep_of(done)).trials:
+        assert trial.params.keys() == {"optimizer.lr", "data.batch_size"}
+        assert 1e-3 <= trial.params["optimizer.lr"] <= 1e-2
+
+
+def test_the_best_value_of_a_run_counts(cli: Cli) -> None:
+    done = cli(
+        "train.py", "-m", "sweep=optuna", *TINY, "optimizer.lr=0.5,0.9", "sweep.trials=2",
+        "sweep.value=best", "trainer.max_epochs=4", "sweep/pruner=none",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    for trial, run in zip(study(sweep_of(done)).trials, done.runs, strict=True):
+        assert trial.value == max(column(run, "val/acc"))
+
+
+@pytest.mark.slow
+def test_a_second_process_joins_in(tmp_path: Path) -> None:
+    arguments = (*SEARCH, "sweep.trials=6", "hydra.sweep.dir=sweep")
+    both = [subprocess.Popen(sweep_command(*arguments), cwd=tmp_path) for _ in range(2)]
+    assert [process.wait(timeout=300) for process in both] == [0, 0]
+    assert states(tmp_path / "sweep").total() == 6
+    assert states(tmp_path / "sweep").keys() <= {"COMPLETE", "PRUNED"}
+    assert len(list((tmp_path / "sweep").glob("*/metrics.json"))) == 6
+
+
+REFUSED = {
+    "no space": (["seed=1"], ["sweep=optuna", "nothing to search", "optimizer.lr="]),
+    "a key that is not there": (
+        ["optimizer.larning_rate=interval(0.1,1)"],
+        ["optimizer.larning_rate", "no such key"],
+    ),
+    "a direction that contradicts the monitor": (
+        [SPACE[0], "sweep.direction=min"],
+        ["sweep.direction=min", "monitor=val/acc", "mode=max"],
+    ),
+    "directions and objectives": (
+        [SPACE[0], "sweep.objective=[val/acc,val/loss]"],
+        ["sweep.direction=max", "sweep.direction=[max,max]"],
+    ),
+    "a grid without an end": (
+        [SPACE[0], "sweep/sampler=grid"],
+        ["optimizer.lr", "sweep/sampler=grid", "sweep/sampler=tpe"],
+    ),
+    "a number of trials": ([SPACE[0], "sweep.trials=0"], ["sweep.trials=0", "sweep.trials=30"]),
+    "a space": (["optimizer.lr=tag(log, interval(0, 1))"], ["optimizer.lr=tag(log", "interval("]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_searched_is_refused_in_a_line(cli: Cli, tmp_path: Path, name: str) -> None:
+    arguments, said = REFUSED[name]
+    done = cli("train.py", "-m", "sweep=optuna", *arguments)
+    assert done.status in (1, 2)
+    assert done.err.startswith("error: ")
+    assert len(done.err.splitlines()) == 1
+    assert [words for words in said if words not in done.err] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("objective", ["val/acx", "secnods"])
+def test_an_unknown_objective_ends_the_search_after_one_trial(cli: Cli, objective: str) -> None:
+    done = cli("train.py", "-m", *SEARCH, f"sweep.objective={objective}")
+    assert done.status == 2
+    last = done.err.splitlines()[-1]
+    assert last.startswith(f"error: sweep.objective={objective}: nothing logs")
+    assert "val/acc" in last or "seconds" in last
+    assert len(done.runs) == 1
+
+
+def test_a_search_is_a_sweep(cli: Cli, tmp_path: Path) -> None:
+    done = cli("train.py", "sweep=optuna")
+    assert done.status == 2
+    assert done.err == (
+        "error: sweep=optuna: is for a sweep; add -m and a space, such as "
+        "'optimizer.lr=tag(log, interval(1e-4, 1e-1))'\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mode_that_contradicts_the_metric_ends_the_search_after_one_trial(cli: Cli) -> None:
+    done = cli("train.py", "-m", *SEARCH, "monitor=val/loss")
+    assert done.status == 2
+    assert done.err.splitlines()[-1].startswith("error: mode=max: monitor=val/loss is better")
+    assert len(done.runs) == 1

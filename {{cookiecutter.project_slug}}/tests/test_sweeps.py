@@ -1,0 +1,315 @@
+"""Many runs by one command: nothing is lost, nothing is done twice, and one failure stays one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from weakref import WeakSet
+
+import pytest
+import yaml
+from conftest import ROOT, STRATEGIES, TINY, Cli, column, largest_difference, run_directories
+from lightning.pytorch import Callback, LightningModule, Trainer
+from test_failures import ranks
+
+
+class Counted(Callback):
+    """Leaves a line in a file for every epoch that begins, and may fail the first times."""
+
+    def __init__(self, file: str, fails: int = 0) -> None:
+        self.file = Path(file)
+        self.fails = fails
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero:
+            job = Path(trainer.default_root_dir).name
+            with self.file.open("a") as file:
+                file.write(f"{job} {trainer.current_epoch}\n")
+            tries = self.file.read_text().count(f"{job} 0\n")
+            if trainer.current_epoch == 0 and tries <= self.fails:
+                raise ArithmeticError(f"try {tries} failed")
+
+
+COUNTED = ("+callbacks.counted._target_=test_sweeps.Counted", "+callbacks.counted.file=epochs.txt")
+
+
+@pytest.fixture(autouse=True)
+def _classes_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    path = [str(Path(__file__).parent), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+
+
+def statuses(sweep: Path) -> dict[int, str]:
+    """Status by number of the job, from 1."""
+    return {
+        int(path.parent.name[:2]): json.loads(path.read_text())["status"]
+        for path in sorted(sweep.glob("*/metrics.json"))
+    }
+
+
+@pytest.mark.slow
+def test_strategies_by_learning_rates(cli: Cli, tmp_path: Path) -> None:
+    before = dict(os.environ)
+    names = ",".join(STRATEGIES)
+    done = cli("train.py", "-m", f"strategy={names}", "optimizer.lr=1e-3,1e-2", *TINY)
+    assert done.status == 0, done.err
+    assert len(done.runs) == 10
+    (sweep,) = {run.parent for run in done.runs}
+    expected = [
+        f"{number:02}-optimizer.lr={lr},strategy={name}"
+        for number, (name, lr) in enumerate(
+            ((name, lr) for name in STRATEGIES for lr in ("0.001", "0.01")), start=1
+        )
+    ]
+    assert [run.name for run in done.runs] == expected
+    assert sorted(path.name for path in sweep.iterdir() if path.is_dir()) == [".locks", *expected]
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert list((tmp_path / "runs").glob("*/*")) == [sweep]
+    for lr in ("0.001", "0.01"):
+        curves = [column(run, "train/loss") for run in done.runs if f"lr={lr}," in run.name]
+        assert max(largest_difference(curves[0], curve) for curve in curves) <= 1e-5
+    assert dict(os.environ) == before
+    assert ranks() == []
+
+
+ALIVE: WeakSet[LightningModule] = WeakSet()
+SEEN: list[int] = []
+
+
+class Alive(Callback):
+    """Counts the tasks that this process holds when one begins to train; each is one more."""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        ALIVE.add(pl_module)
+        SEEN.append(len(ALIVE))
+        if trainer.default_root_dir.endswith("seed=1"):
+            raise MemoryError("as on a full GPU")
+
+
+def test_a_job_finds_nothing_of_the_one_before_in_memory(cli: Cli) -> None:
+    SEEN.clear()
+    watched = ("+callbacks.alive._target_=test_sweeps.Alive", "trainer.max_epochs=1")
+    done = cli("train.py", "-m", "seed=0,1,2,3", *TINY, *watched, "sweep.on_failure=retry")
+    assert done.status == 1
+    # Three jobs that finish, and one that is tried twice.
+    assert list(SEEN) == [1] * 5, done.err
+
+
+def sweep_command(*arguments: str) -> list[str]:
+    return [sys.executable, str(ROOT / "train.py"), "-m", *arguments]
+
+
+def run_to_the_end(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = sweep_command(*arguments)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def kill_when_there_is(file: str, *arguments: str, folder: Path) -> None:
+    """Start a sweep, and kill it with a signal that it cannot hear."""
+    with subprocess.Popen(sweep_command(*arguments), cwd=folder) as sweep:
+        deadline = time.monotonic() + 120
+        while not list(folder.glob(file)):
+            assert sweep.poll() is None, "the sweep ended by itself"
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        sweep.send_signal(signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_goes_on(cli: Cli, tmp_path: Path) -> None:
+    arguments = ("seed=range(6)", "strategy=ddp", *TINY, "trainer.max_epochs=4", *COUNTED)
+    third = "runs/*/*/03-seed=2/checkpoints/last.ckpt"
+    kill_when_there_is(third, *arguments, folder=tmp_path)
+    done = cli("train.py", "-m", *arguments)
+    assert done.status == 0, done.err
+    (sweep,) = {run.parent for run in run_directories(tmp_path)}
+    assert statuses(sweep) == dict.fromkeys(range(1, 7), "finished")
+    assert "going on with a sweep of 6 jobs" in done.out
+    assert done.out.count("finished already") == 2
+    assert done.out.count("resume: going on from last.ckpt") == 1
+    epochs = (tmp_path / "epochs.txt").read_text().split()
+    begun = list(zip(epochs[::2], epochs[1::2], strict=True))
+    for seed in (0, 1, 3, 4, 5):
+        name = f"{seed + 1:02}-seed={seed}"
+        assert [epoch for job, epoch in begun if job == name] == ["0", "1", "2", "3"]
+    # The third went on: at most the epoch that was under way is made again.
+    again = [int(epoch) for job, epoch in begun if job == "03-seed=2"]
+    assert sorted(set(again)) == [0, 1, 2, 3]
+    assert again.count(0) == 1
+    assert len(again) <= 5
+    named = cli("train.py", "-m", *arguments, f"hydra.sweep.dir={sweep}")
+    assert named.status == 0, named.err
+    assert named.out.count("finished already") == 6
+    assert (tmp_path / "epochs.txt").read_text().split() == epochs
+
+
+@pytest.mark.slow
+def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:
+    arguments = ("seed=1,2,3", *TINY, "trainer.max_epochs=40")
+    with subprocess.Popen(
+        sweep_command(*arguments), cwd=tmp_path, text=True, stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as sweep:  # fmt: skip
+        while not list(tmp_path.glob("runs/*/*/02-seed=2/checkpoints/last.ckpt")):
+            assert sweep.poll() is None, "the sweep ended by itself"
+            time.sleep(0.02)
+        os.killpg(sweep.pid, signal.SIGINT)
+        _, said = sweep.communicate(timeout=60)
+    assert sweep.returncode == 130
+    assert said.splitlines()[-1].startswith("stopped by SIGINT after step")
+    assert said.splitlines()[-1].endswith("; the same command goes on with the sweep")
+    (place,) = {run.parent for run in run_directories(tmp_path)}
+    assert statuses(place) == {1: "finished", 2: "interrupted"}
+    done = run_to_the_end(*arguments, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert statuses(place) == dict.fromkeys((1, 2, 3), "finished")
+    assert done.stdout.count("resume: going on from last.ckpt") == 1
+
+
+def test_two_processes_do_not_share_a_grid(cli: Cli, tmp_path: Path) -> None:
+    sweep = ("train.py", "-m", *TINY, "seed=1,2", "sweep.on_failure=continue")
+    (tmp_path / "mine").mkdir()
+    hold = (
+        "import fcntl, sys, time; file = open('mine/.lock', 'a'); "
+        "fcntl.lockf(file, fcntl.LOCK_EX); print(flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        done = cli(*sweep, "hydra.sweep.dir=mine")
+        other.kill()
+    assert done.status == 2
+    assert "hydra.sweep.dir=mine: another process is at work" in done.err
+    assert done.runs == []
+
+
+def test_failures_stay_where_they_are(cli: Cli) -> None:
+    done = cli(
+        "train.py", "-m", *TINY, "optimizer.lr=1e-3,1e9", "+callbacks.fail.rank=0,9",
+        "+callbacks.fail._target_=test_failures.FailOnRank",
+    )  # fmt: skip
+    assert done.status == 1
+    (sweep,) = {run.parent for run in done.runs}
+    assert statuses(sweep) == {1: "failed", 2: "finished", 3: "failed", 4: "diverged"}
+    failed, _, _, diverged = done.runs
+    assert "ArithmeticError: train failed" in (failed / "failure.txt").read_text()
+    assert "test_failures.py" in (failed / "failure.txt").read_text()
+    assert json.loads((failed / "metrics.json").read_text())["error"].startswith("Arithm")
+    assert "train/loss is nan" in json.loads((diverged / "metrics.json").read_text())["error"]
+    assert "job 1 of 4 failed: ArithmeticError: train failed" in done.err
+    assert "job 4 of 4 diverged: train/loss is nan from step" in done.err
+    assert "Traceback" not in done.err
+    assert "the same command goes on" in done.out
+    table = (sweep / "sweep.csv").read_text()
+    assert "ArithmeticError: train failed" in table
+    assert "train/loss is nan" in table
+
+
+def test_failed_jobs_run_again_with_the_same_command(cli: Cli) -> None:
+    sweep = ("train.py", "-m", *TINY, "seed=1,2", *COUNTED, "+callbacks.counted.fails=1")
+    first = cli(*sweep)
+    assert first.status == 1
+    assert set(statuses(first.runs[0].parent).values()) == {"failed"}
+    again = cli(*sweep)
+    assert again.status == 0, again.err
+    assert again.runs == []
+    assert set(statuses(first.runs[0].parent).values()) == {"finished"}
+    assert not (first.runs[0] / "failure.txt").exists()
+    # All are done: the same command is a new sweep.
+    assert len(cli(*sweep).runs) == 2
+
+
+def test_a_failed_job_is_tried_again(cli: Cli) -> None:
+    done = cli(
+        "train.py", "-m", *TINY, "seed=1,2", *COUNTED, "+callbacks.counted.fails=2",
+        "sweep.on_failure=retry", "sweep.retries=2",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    assert done.err.count("(trying again)") == 4
+
+
+def test_a_failed_job_stops_the_sweep(cli: Cli) -> None:
+    done = cli("train.py", "-m", *TINY, "data.batch_size=64,0,32", "sweep.on_failure=stop")
+    assert done.status == 1
+    assert statuses(done.runs[0].parent) == {1: "finished", 2: "failed"}
+    assert "2 of 3 jobs are not done" in done.out
+
+
+def test_a_new_sweep_where_going_on_is_not_wanted(cli: Cli) -> None:
+    sweep = ("train.py", "-m", *TINY, "data.batch_size=0,64", "sweep.resume=false")
+    assert [len(cli(*sweep).runs) for _ in range(2)] == [2, 2]
+
+
+def test_a_job_is_a_run_like_any_other(cli: Cli) -> None:
+    """Its checkpoint is measured and its directory gone on with, by names as they are."""
+    sweep = cli("train.py", "-m", *TINY, "optimizer.lr=1e-3,1e-2", "strategy=single,ddp")
+    assert sweep.status == 0, sweep.err
+    job = sweep.runs[1]
+    relative = job.relative_to(Path.cwd())
+    measured = cli("evaluate.py", f"checkpoint={relative}/checkpoints/best.ckpt")
+    assert measured.status == 0, measured.err
+    files = [f"'{run}/checkpoints/best.ckpt'" for run in sweep.runs[:2]]
+    both = cli("evaluate.py", "-m", f"checkpoint={','.join(files)}")
+    assert both.status == 0, both.err
+    assert [run.name.partition("=")[0] for run in both.runs] == ["01-checkpoint", "02-checkpoint"]
+    longer = cli("train.py", f"resume={relative}", "trainer.max_epochs=3")
+    assert longer.status == 0, longer.err
+    assert longer.runs == []
+    assert json.loads((job / "metrics.json").read_text())["global_step"] == 63
+
+
+REFUSED = {
+    "an empty range": (["seed=range(0)"], ["seed=range(0)", "over nothing", "seed=range(1,4)"]),
+    "an interval": (
+        ["optimizer.lr=interval(0.1,1)"],
+        ["optimizer.lr=interval(0.1,1)", "sweep=optuna", "optimizer.lr=0.1,0.2"],
+    ),
+    "several at a time, one after the other": (
+        ["seed=1,2", "sweep.parallel=2"],
+        ["sweep.parallel=2", "sweep/launcher=joblib"],
+    ),
+    "a policy": (["seed=1", "sweep.on_failure=skip"], ["sweep.on_failure=skip", "continue"]),
+    "a key": (["optimizer.larning_rate=1,2"], ["optimizer.larning_rate", "no such key"]),
+    "a choice": (["strategy=single,fsdb"], ["strategy=fsdb", "strategy=fsdp"]),
+    "a launcher": (["seed=1,2", "sweep/launcher=slrm"], ["sweep/launcher=slrm", "slurm"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_swept_is_refused_in_a_line(cli: Cli, tmp_path: Path, name: str) -> None:
+    arguments, said = REFUSED[name]
+    done = cli("train.py", "-m", *arguments)
+    assert done.status in (1, 2)
+    assert done.err.startswith("error: ")
+    assert len(done.err.splitlines()) == 1
+    assert [words for words in said if words not in done.err] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_of_another_sweep_is_refused(cli: Cli, tmp_path: Path) -> None:
+    place = "hydra.sweep.dir=runs/mine"
+    assert cli("train.py", "-m", *TINY, "seed=1,2", place).status == 0
+    before = sorted(tmp_path.rglob("*"))
+    for arguments, said in (
+        (["seed=1,2", "trainer.max_epochs=3"], "trainer.max_epochs is 2 there, 3 here"),
+        (["seed=1,2,3"], "there seed=1,2, here seed=1,2,3"),
+        (["seed=1,2", "sweep.resume=false"], "sweep.resume=true"),
+    ):
+        done = cli("train.py", "-m", *TINY, *arguments, place)
+        assert done.status == 2
+        assert done.err.startswith("error: hydra.sweep.dir=runs/mine: holds a sweep")
+        assert said in done.err
+        assert len(done.err.splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_record_of_a_sweep(cli: Cli) -> None:
+    done = cli("train.py", *TINY, "-m", "seed=1,2")
+    record = yaml.safe_load((done.runs[0].parent / "sweep.yaml").read_text())
+    assert record["command"].endswith("seed=1,2")
+    assert [job[-1] for job in record["jobs"]] == ["seed=1", "seed=2"]
+    assert record["config"]["model"]["_target_"].endswith("mlp")
