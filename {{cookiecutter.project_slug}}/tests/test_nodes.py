@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, TINY, Cli, column, largest_difference, run_directories
+from torch.distributed import PrefixStore, TCPStore
+
+from {{ cookiecutter.package_name }}.engine.run import addresses
 
 TRAIN = (sys.executable, str(ROOT / "train.py"), *TINY, "strategy=ddp")
 # Two nodes of one process each are the world of the reference run: two processes on one node.
@@ -252,6 +255,48 @@ def test_different_commands_are_refused(start: Start, tmp_path: Path) -> None:
     for _, err in finish(*nodes, status=2):
         assert err.startswith("error: optimizer.lr=0.01: was typed on one of")
     assert list(tmp_path.iterdir()) == []
+
+
+def as_second_node(place: str, typed: list[str]) -> PrefixStore:
+    """Arrive at a meeting in the place of a second node, and return its store."""
+    host, port = place.split(":")
+    deadline = time.monotonic() + 60
+    while not addresses.answers(host, int(port)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    store = PrefixStore("meeting", TCPStore(host, int(port), is_master=False))
+    while store.add("arrived", 0) < 1 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    store.set("member/1", json.dumps(["z", 1, "runs/other", typed]))
+    return store
+
+
+@pytest.mark.slow
+def test_the_node_with_the_store_stays_until_all_have_read(start: Start) -> None:
+    """Else the slower of two refused nodes has nothing to read, and ends with a traceback."""
+    place = f"localhost:{free_port()}"
+    node = start(*TRAIN, *NODE, f"launch.rendezvous={place}", "optimizer.lr=0.01")
+    store = as_second_node(place, ["optimizer.lr=0.02"])
+    store.get("member/0")
+    with pytest.raises(subprocess.TimeoutExpired):
+        node.wait(timeout=3)
+    store.add("read", 1)
+    ((_, err),) = finish(node, status=2)
+    assert "was typed on one of" in err
+
+
+@pytest.mark.slow
+def test_nodes_whose_store_ends_say_so(start: Start) -> None:
+    place = f"launch.rendezvous=localhost:{free_port()}"
+    command = (*TRAIN, "strategy=ddp", "trainer.num_nodes=3", place)
+    first = start(*command)
+    store = as_second_node(place.partition("=")[2], [])
+    second = start(*command)
+    while store.add("arrived", 0) < 2:
+        time.sleep(0.1)
+    first.kill()
+    ((_, err),) = finish(second, status=2)
+    assert "Traceback" not in err
+    assert "the process that the others met at has ended" in err.splitlines()[-1]
 
 
 # What torchrun or srun tells a process, what is typed, and what the line must say.

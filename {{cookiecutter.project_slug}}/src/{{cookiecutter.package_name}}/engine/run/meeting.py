@@ -170,7 +170,10 @@ def _nodes_meet(config: DictConfig) -> Meeting:
         deadline,
         f"launch.rendezvous={endpoint}: only @ of {nodes} nodes (trainer.num_nodes) came within "
         f"{limit:g} s (launch.timeout_seconds); type the same command on every node",
+        endpoint,
     )
+    if hosts:
+        _stay_until_read(shared, nodes)
     members.sort()
     _refuse_other_commands(members)
     addresses.name_interface([member.address for member in members if member.address != me.address])
@@ -200,8 +203,11 @@ def _ranks_meet(ranks: machine.Ranks, config: DictConfig) -> Meeting:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     shared = PrefixStore(f"meeting/{attempt}", store)
     me = _member(config, platform.node())
-    members = _gather(shared, ranks.rank, me, ranks.world_size, deadline, missing)
-    return Meeting(shared, members, ranks.rank, f"{host}:{port}", hosts)
+    endpoint = f"{host}:{port}"
+    members = _gather(shared, ranks.rank, me, ranks.world_size, deadline, missing, endpoint)
+    if hosts:
+        _stay_until_read(shared, ranks.world_size)
+    return Meeting(shared, members, ranks.rank, endpoint, hosts)
 
 
 def _member(config: DictConfig, address: str) -> Member:
@@ -211,17 +217,38 @@ def _member(config: DictConfig, address: str) -> Member:
 
 
 def _gather(
-    store: "Store", place: int, me: Member, count: int, deadline: float, missing: str
+    store: "Store",
+    place: int,
+    me: Member,
+    count: int,
+    deadline: float,
+    missing: str,
+    endpoint: str,
 ) -> list[Member]:
     """What every member says, in order of their places."""
     keys = [f"member/{number}" for number in range(count)]
-    store.set(keys[place], json.dumps(me))
-    _wait(
-        lambda: store.check(keys),
-        deadline,
-        lambda: missing.replace("@", str(sum(store.check([key]) for key in keys))),
-    )
-    return [Member(*json.loads(store.get(key))) for key in keys]
+    try:
+        store.set(keys[place], json.dumps(me))
+        _wait(
+            lambda: store.check(keys),
+            deadline,
+            lambda: missing.replace("@", str(sum(store.check([key]) for key in keys))),
+        )
+        members = [Member(*json.loads(store.get(key))) for key in keys]
+        store.add("read", 1)
+    except RuntimeError:
+        raise UserError(
+            f"{endpoint}: the process that the others met at has ended; what it printed says why; "
+            "then start all of them again"
+        ) from None
+    return members
+
+
+def _stay_until_read(store: "Store", count: int) -> None:
+    """A refusal may end this process next, and the store with it, before the others have read."""
+    deadline = time.monotonic() + SECONDS_TO_ANSWER
+    while store.add("read", 0) < count and time.monotonic() < deadline:
+        time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
 def _wait(condition: Callable[[], bool], deadline: float, otherwise: Callable[[], str]) -> None:
