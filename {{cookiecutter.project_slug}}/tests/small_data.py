@@ -1,4 +1,4 @@
-"""Small data sets in the formats of the real ones."""
+"""Small data sets in the formats of the real ones, and the data modules that read them."""
 
 import hashlib
 import pickle
@@ -7,8 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hydra import compose, initialize_config_dir
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
 from PIL import Image
 from torchvision import datasets
+
+from {{ cookiecutter.package_name }}.data.images import ImageDataModule
+from {{ cookiecutter.package_name }}.engine.run.resolvers import register_resolvers
+
+CONFIGS = Path(__file__).parent.parent / "configs"
 
 
 def random_images(*shape: int) -> np.ndarray:
@@ -51,3 +59,27 @@ def write_images(folder: Path, count: int, name: str = "{}.png") -> list[Path]:
     for file in files:
         Image.fromarray(random_images(20, 30, 3)).save(file)
     return files
+
+
+def build(name: str, *overrides: str) -> ImageDataModule:
+    register_resolvers()
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = compose("train", overrides=[f"data={name}", *overrides])
+    try:
+        module: ImageDataModule = instantiate(config.data)
+    except InstantiationException as error:
+        # Hydra wraps what a class raises, and the engine unwraps it too.
+        raise (error.__cause__ or error) from None
+    return module
+
+
+def load(name: str, *overrides: str) -> ImageDataModule:
+    module = build(name, *overrides)
+    module.prepare_data()
+    module.setup("fit")
+    return module
+
+
+def sizes(module: ImageDataModule) -> list[int]:
+    assert module.datasets is not None
+    return [len(dataset) for dataset in module.datasets]
