@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, TINY, Cli, column
 from lightning.pytorch import Callback
+from processes import Command
 
 
 @pytest.fixture(autouse=True)
@@ -38,14 +39,11 @@ def test_a_long_epoch_gets_lines_in_between(train: Cli) -> None:
 @pytest.mark.slow
 def test_one_rank_speaks(tmp_path: Path) -> None:
     arguments = [*TINY, "callbacks=[progress,model_summary]", "strategy=ddp"]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "train.py"), *arguments],
-        cwd=tmp_path, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert len([line for line in done.stdout.splitlines() if line.startswith("epoch ")]) == 2
-    assert done.stdout.count("of them trainable") == 1
-    assert done.stdout.count("Training finished") == 1
-    assert done.stderr == ""
+    out, err = Command(tmp_path, "train.py", *arguments).communicate()
+    assert len([line for line in out.splitlines() if line.startswith("epoch ")]) == 2
+    assert out.count("of them trainable") == 1
+    assert out.count("Training finished") == 1
+    assert err == ""
 
 
 @pytest.mark.slow

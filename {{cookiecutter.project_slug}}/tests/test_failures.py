@@ -4,13 +4,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TINY, Cli, Outcome
+from conftest import TINY, Cli, Outcome
 from lightning.pytorch import Callback, LightningModule, Trainer
+from processes import Command, nothing_stays_of
 
 
 class FailOnRank(Callback):
@@ -127,42 +127,19 @@ def test_a_signal_ends_everything(tmp_path: Path, strategy: str, sent: signal.Si
     assert "Traceback" not in err
     (metrics,) = tmp_path.glob("runs/*/*/metrics.json")
     assert json.loads(metrics.read_text()) == {"status": "interrupted"}
-    assert_nothing_runs(process.pid)
+    assert nothing_stays_of(process.pid)
 
 
 def test_ranks_end_with_the_command_that_is_killed(tmp_path: Path) -> None:
     process = in_training(tmp_path, "ddp")
     process.kill()
     process.communicate(timeout=60)
-    assert_nothing_runs(process.pid)
+    assert nothing_stays_of(process.pid)
 
 
-def in_training(folder: Path, strategy: str) -> subprocess.Popen[str]:
+def in_training(folder: Path, strategy: str) -> Command:
     """A command that has begun to train, in a session of its own."""
-    process = subprocess.Popen(
-        [
-            sys.executable, str(ROOT / "train.py"), *TINY,
-            "callbacks=[progress]", "trainer.max_epochs=100000", f"strategy={strategy}",
-        ],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    while not process.stdout.readline().startswith("epoch 1/"):
-        assert process.poll() is None
+    slow = ("callbacks=[progress]", "trainer.max_epochs=100000")
+    process = Command(folder, "train.py", *TINY, *slow, f"strategy={strategy}")
+    process.wait_for_line("epoch 1/")
     return process
-
-
-def assert_nothing_runs(session: int) -> None:
-    deadline = time.monotonic() + 20
-    while session_members(session) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert session_members(session) == []
-
-
-def session_members(session: int) -> list[str]:
-    """Commands that still run in a session."""
-    done = subprocess.run(
-        ["ps", "-s", str(session), "-o", "args="], capture_output=True, text=True, check=False
-    )
-    return done.stdout.splitlines()

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from conftest import ROOT, TINY, Cli, column, run_directories
 from test_resume import dying
-from test_sweeps import run_to_the_end, statuses
+from test_sweeps import statuses
 
 from {{ cookiecutter.package_name }}.engine.sweep.share import part
 
@@ -23,6 +24,11 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "tests"), str(ROOT / "src")]))
     # More threads add up in other parts, which rounds otherwise.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def run_to_the_end(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "train.py"), "-m", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.slow

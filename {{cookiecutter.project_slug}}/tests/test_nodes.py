@@ -17,18 +17,18 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, TINY, Cli, column, largest_difference, run_directories
+from processes import Command, end, nothing_stays_of, session
 from torch.distributed import PrefixStore, TCPStore
 
 from {{ cookiecutter.package_name }}.engine.run import addresses
 
-TRAIN = (sys.executable, str(ROOT / "train.py"), *TINY, "strategy=ddp")
+TRAIN = (*TINY, "strategy=ddp")
 # Two nodes of one process each are the world of the reference run: two processes on one node.
 NODE = ("trainer.num_nodes=2", "trainer.devices=1")
-# Where the callbacks that break a rank are found.
-TESTS = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
 SLOW_EPOCHS = ("callbacks=[progress]", "trainer.max_epochs=100000")
 
-Start = Callable[..., subprocess.Popen[str]]
+Start = Callable[..., Command]
+StartBy = Callable[..., subprocess.Popen[str]]
 
 
 def free_port() -> int:
@@ -36,21 +36,28 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def session_members(process: subprocess.Popen[str]) -> list[str]:
-    """PID, state and command of what still runs in the session of a command."""
-    listing = ["ps", "-s", str(process.pid), "-o", "pid=,stat=,args="]
-    done = subprocess.run(listing, capture_output=True, text=True, check=False)
-    return [row for row in done.stdout.splitlines() if row.split()[1][0] != "Z"]
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a training run in the test's folder; what is left of it in the end is killed."""
+    started = []
+
+    def run(*arguments: str, **environment: str) -> Command:
+        started.append(Command(tmp_path, "train.py", *arguments, **environment))
+        return started[-1]
+
+    yield run
+    for process in started:
+        end(process)
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a command in a session of its own in the test's folder; what is left is killed."""
+def start_by(tmp_path: Path) -> Iterator[StartBy]:
+    """Start a program that starts the training run."""
     started = []
 
-    def run(*command: str, **environment: str) -> subprocess.Popen[str]:
+    def run(*command: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            command, cwd=tmp_path, env=os.environ | environment, text=True,
+            command, cwd=tmp_path, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         started.append(process)
@@ -58,21 +65,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield run
     for process in started:
-        for row in session_members(process):
-            os.kill(int(row.split()[0]), signal.SIGKILL)
-        process.kill()
-        process.communicate()
+        end(process)
 
 
-def finish(*processes: subprocess.Popen[str], status: int = 0) -> list[tuple[str, str]]:
+def finish(*processes: Command | subprocess.Popen[str], status: int = 0) -> list[tuple[str, str]]:
     """Wait for commands that must all end with a status, and leave nothing running."""
     said = [process.communicate(timeout=120) for process in processes]
     for process, (out, err) in zip(processes, said, strict=True):
         assert process.returncode == status, out + err
-    deadline = time.monotonic() + 20
-    while any(map(session_members, processes)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert [session_members(process) for process in processes] == [[] for _ in processes]
+        assert nothing_stays_of(process.pid)
     return said
 
 
@@ -114,10 +115,13 @@ def test_two_nodes_are_one_run(start: Start, train: Cli, tmp_path: Path, strateg
     or subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode,
     reason="network namespaces need root, `ip` and a kernel that lets it make them",
 )
-def test_two_nodes_with_addresses_of_their_own(start: Start, train: Cli, tmp_path: Path) -> None:
+def test_two_nodes_with_addresses_of_their_own(
+    start_by: StartBy, train: Cli, tmp_path: Path
+) -> None:
     """Two namespaces joined by a cable; the name of the machine leads to loopback on both."""
     names = [f"node{os.getpid()}{side}" for side in "ab"]
     place = "launch.rendezvous=10.231.77.1:29500"
+    command = (sys.executable, str(ROOT / "train.py"), *TRAIN)
     try:
         for name in names:
             ip("netns", "add", name)
@@ -127,7 +131,7 @@ def test_two_nodes_with_addresses_of_their_own(start: Start, train: Cli, tmp_pat
         for number, name in enumerate(names, start=1):
             ip("-n", name, "addr", "add", f"10.231.77.{number}/24", "dev", "veth0")
             ip("-n", name, "link", "set", "veth0", "up")
-        nodes = [start("ip", "netns", "exec", name, *TRAIN, *NODE, place) for name in names]
+        nodes = [start_by("ip", "netns", "exec", name, *command, *NODE, place) for name in names]
         finish(*nodes)
     finally:
         for name in names:
@@ -141,11 +145,12 @@ def ip(*arguments: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_torchrun(start: Start, train: Cli, tmp_path: Path, nodes: int) -> None:
+def test_torchrun(start_by: StartBy, train: Cli, tmp_path: Path, nodes: int) -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}")
     torchrun += (f"--nproc-per-node={2 // nodes}", "--rdzv-backend=c10d", "--rdzv-id=test")
     torchrun += (f"--rdzv-endpoint=localhost:{free_port()}", "--local-addr=localhost")
-    agents = [start(*torchrun, *TRAIN[1:], f"trainer.num_nodes={nodes}") for _ in range(nodes)]
+    command = (*torchrun, str(ROOT / "train.py"), *TRAIN)
+    agents = [start_by(*command, f"trainer.num_nodes={nodes}") for _ in range(nodes)]
     said = finish(*agents)
     assert sum(out.count("Training finished") for out, _ in said) == 1
     assert has_the_curve_of_one_node(one_run(tmp_path), train)
@@ -192,7 +197,7 @@ def test_ctrl_c_on_one_node_ends_both(start: Start, tmp_path: Path) -> None:
     assert metrics == {"status": "interrupted"}
 
 
-def training_rank(nodes: list[subprocess.Popen[str]], folder: Path, rank: int) -> int:
+def training_rank(nodes: list[Command], folder: Path, rank: int) -> int:
     """PID of a rank, once it trains: the process that has the rank's log open."""
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
@@ -200,7 +205,7 @@ def training_rank(nodes: list[subprocess.Popen[str]], folder: Path, rank: int) -
         time.sleep(0.2)
         if not any("epoch" in path.read_text() for path in folder.glob("runs/*/*/metrics.csv")):
             continue
-        for row in [row for node in nodes for row in session_members(node)]:
+        for row in [row for node in nodes for row in session(node.pid)]:
             pid = int(row.split()[0])
             files = [os.path.realpath(path) for path in Path(f"/proc/{pid}/fd").glob("*")]
             if any(file.endswith(f"logs/rank_{rank}.log") for file in files):
@@ -217,7 +222,7 @@ def test_a_restart_starts_the_ranks_of_both_nodes(start: Start, train: Cli, tmp_
         "+callbacks.die.rank=1",
     )
     command = (*TRAIN, *NODE, place, *die, "launch.max_restarts=1")
-    finish(*[start(*command, PYTHONPATH=TESTS) for _ in range(2)])
+    finish(*[start(*command) for _ in range(2)])
     assert has_the_curve_of_one_node(one_run(tmp_path), train)
 
 
@@ -226,7 +231,7 @@ def test_an_exception_in_validation_on_one_node_ends_both(start: Start, tmp_path
     place = f"launch.rendezvous=localhost:{free_port()}"
     fail = ("+callbacks.fail._target_=test_failures.FailOnRank", "+callbacks.fail.rank=1")
     command = (*TRAIN, *NODE, place, *fail, "+callbacks.fail.when=validation")
-    said = finish(*[start(*command, PYTHONPATH=TESTS) for _ in range(2)], status=1)
+    said = finish(*[start(*command) for _ in range(2)], status=1)
     assert sorted(err.count("ArithmeticError: validation failed") for _, err in said) == [0, 1]
     assert all("rank 1 failed" in err for _, err in said)
 

@@ -1,15 +1,14 @@
 """strategy=pipeline: which modules and numbers it refuses, and its parts one by one."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, TINY, Cli, column, largest_difference, run_directories
+from conftest import TINY, Cli, column, largest_difference, run_directories
 from lightning.pytorch import Callback, LightningModule, Trainer
 from PIL import Image
+from processes import Command
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
 
@@ -317,14 +316,11 @@ def test_layers_may_be_thawed_on_the_way(train: Cli, monkeypatch: pytest.MonkeyP
 def test_a_run_says_how_the_network_is_cut(tmp_path: Path) -> None:
     """A table of stages, the idle time to expect, and a picture, in TensorBoard too."""
     # In a process of its own: what ranks print goes where their server's output went.
-    command = (
-        sys.executable, str(ROOT / "train.py"), *TINY, "strategy=pipeline",
-        "logger=[csv,tensorboard]", "trainer.max_epochs=1",
-    )  # fmt: skip
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    options = ("strategy=pipeline", "logger=[csv,tensorboard]", "trainer.max_epochs=1")
+    out, _ = Command(tmp_path, "train.py", *TINY, *options).communicate()
     for words in ("flatten … relu1 (3)", "33,280", "imbalance 1.", "4 micro-batches of 16"):
-        assert words in done.stdout
-    assert "predicted bubble" in done.stdout
+        assert words in out
+    assert "predicted bubble" in out
     (run,) = run_directories(tmp_path)
     with Image.open(run / "pipeline.png") as picture:
         assert picture.width > picture.height > 100

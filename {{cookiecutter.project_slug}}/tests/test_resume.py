@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -12,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, TINY, Cli, Outcome, column
+from conftest import TINY, Cli, Outcome, column
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from processes import Command
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
@@ -101,11 +100,8 @@ def test_a_run_that_was_killed_three_times_is_one_run(train: Cli, cli: Cli, stra
 
 def test_one_process_that_was_killed_goes_on(train: Cli, cli: Cli, tmp_path: Path) -> None:
     whole = train(*RANDOM).run
-    command = [sys.executable, str(ROOT / "train.py"), *TINY, *RANDOM, *dying(10)]
-    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
-    assert done.returncode == -signal.SIGKILL
+    killed = Command(tmp_path, "train.py", *TINY, *RANDOM, *dying(10))
+    assert killed.wait(timeout=120) == -signal.SIGKILL
     assert cli("train.py", "resume=last").status == 0
     (run,) = set(whole.parent.iterdir()) - {whole}
     assert is_whole(run, whole)
@@ -209,23 +205,18 @@ def test_every_sample_of_an_epoch_is_seen_once_whatever_the_world_size(
 
 def stopped(tmp_path: Path, strategy: str, sent: signal.Signals, rank: int | None) -> Outcome:
     """Start a run, send a signal to a rank or to the command, and wait for its end."""
-    process = subprocess.Popen(
-        [
-            sys.executable, str(ROOT / "train.py"), *RANDOM, f"strategy={strategy}",
-            *[override for override in TINY if not override.startswith("callbacks=")],
-            "callbacks=[checkpoint,progress]", "trainer.max_epochs=400",
-        ],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    process = Command(
+        tmp_path, "train.py", *RANDOM, f"strategy={strategy}",
+        *[override for override in TINY if not override.startswith("callbacks=")],
+        "callbacks=[checkpoint,progress]", "trainer.max_epochs=400",
     )  # fmt: skip
-    assert process.stdout is not None
-    while not process.stdout.readline().startswith("epoch 1/"):
-        assert process.poll() is None
+    process.wait_for_line("epoch 1/")
     target = process.pid
     if rank is not None:
         target = pid_of_rank(tmp_path, rank)
     os.kill(target, sent)
     out, err = process.communicate(timeout=60)
-    return Outcome(process.returncode, out, err, list(tmp_path.glob("runs/*/*")))
+    return Outcome(process.wait(0), out, err, list(tmp_path.glob("runs/*/*")))
 
 
 def pid_of_rank(folder: Path, rank: int) -> int:

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import optuna
 import pytest
 import yaml
 from conftest import STRATEGIES, TINY, Cli, Outcome, column
-from test_sweeps import kill_when_there_is, sweep_command
+from test_sweeps import kill_when_there_is, start_sweep
 
 SPACE = ("optimizer.lr=tag(log, interval(1e-5, 1e-1))", "data.batch_size=32,64")
 SEARCH = ("sweep=optuna", *TINY, *SPACE, "sweep.pruner.n_startup_trials=2")
@@ -134,7 +133,7 @@ def test_the_best_value_of_a_run_counts(cli: Cli) -> None:
 @pytest.mark.slow
 def test_a_second_process_joins_in(tmp_path: Path) -> None:
     arguments = (*SEARCH, "sweep.trials=6", "hydra.sweep.dir=sweep")
-    both = [subprocess.Popen(sweep_command(*arguments), cwd=tmp_path) for _ in range(2)]
+    both = [start_sweep(tmp_path, *arguments) for _ in range(2)]
     assert [process.wait(timeout=300) for process in both] == [0, 0]
     assert states(tmp_path / "sweep").total() == 6
     assert states(tmp_path / "sweep").keys() <= {"COMPLETE", "PRUNED"}

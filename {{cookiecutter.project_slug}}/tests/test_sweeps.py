@@ -13,6 +13,7 @@ import pytest
 import yaml
 from conftest import ROOT, STRATEGIES, TINY, Cli, column, largest_difference, run_directories
 from lightning.pytorch import Callback, LightningModule, Trainer
+from processes import Command
 from test_failures import ranks
 
 
@@ -99,24 +100,24 @@ def test_a_job_finds_nothing_of_the_one_before_in_memory(cli: Cli) -> None:
     assert list(SEEN) == [1] * 5, done.err
 
 
-def sweep_command(*arguments: str) -> list[str]:
-    return [sys.executable, str(ROOT / "train.py"), "-m", *arguments]
-
-
-def run_to_the_end(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = sweep_command(*arguments)
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+def start_sweep(folder: Path, *arguments: str) -> Command:
+    return Command(folder, "train.py", "-m", *arguments)
 
 
 def kill_when_there_is(file: str, *arguments: str, folder: Path) -> None:
     """Start a sweep, and kill it with a signal that it cannot hear."""
-    with subprocess.Popen(sweep_command(*arguments), cwd=folder) as sweep:
-        deadline = time.monotonic() + 120
-        while not list(folder.glob(file)):
-            assert sweep.poll() is None, "the sweep ended by itself"
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        sweep.send_signal(signal.SIGKILL)
+    sweep = start_sweep(folder, *arguments)
+    wait_for_file(sweep, folder, file)
+    sweep.kill()
+    sweep.wait(timeout=60)
+
+
+def wait_for_file(sweep: Command, folder: Path, file: str) -> None:
+    deadline = time.monotonic() + 120
+    while not list(folder.glob(file)):
+        assert sweep.poll() is None, "the sweep ended by itself"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.mark.slow
@@ -148,26 +149,21 @@ def test_a_killed_sweep_goes_on(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_sweep_goes_on(cli: Cli, tmp_path: Path) -> None:
     arguments = ("seed=1,2,3", *TINY, "trainer.max_epochs=40")
-    with subprocess.Popen(
-        sweep_command(*arguments), cwd=tmp_path, text=True, stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as sweep:  # fmt: skip
-        while not list(tmp_path.glob("runs/*/*/02-seed=2/checkpoints/last.ckpt")):
-            assert sweep.poll() is None, "the sweep ended by itself"
-            time.sleep(0.02)
-        os.killpg(sweep.pid, signal.SIGINT)
-        _, said = sweep.communicate(timeout=60)
+    sweep = start_sweep(tmp_path, *arguments)
+    wait_for_file(sweep, tmp_path, "runs/*/*/02-seed=2/checkpoints/last.ckpt")
+    os.killpg(sweep.pid, signal.SIGINT)
+    _, said = sweep.communicate()
     assert sweep.returncode == 130
     assert said.splitlines()[-1].startswith("stopped by SIGINT after step")
     assert said.splitlines()[-1].endswith("; the same command goes on with the sweep")
     (place,) = {run.parent for run in run_directories(tmp_path)}
     assert statuses(place) == {1: "finished", 2: "interrupted"}
-    done = run_to_the_end(*arguments, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = cli("train.py", "-m", *arguments)
+    assert done.status == 0, done.err
     assert statuses(place) == dict.fromkeys((1, 2, 3), "finished")
-    assert done.stdout.count("resume: going on from last.ckpt") == 1
+    assert done.out.count("resume: going on from last.ckpt") == 1
 
 
 def test_two_processes_do_not_share_a_grid(cli: Cli, tmp_path: Path) -> None:
