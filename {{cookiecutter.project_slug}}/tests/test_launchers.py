@@ -6,11 +6,13 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import ROOT, TINY, Cli, column, run_directories
+from processes import nothing_stays_of
 from test_resume import dying
 from test_sweeps import statuses
 
@@ -63,6 +65,39 @@ def test_a_search_side_by_side(tmp_path: Path) -> None:
     (sweep,) = {run.parent for run in run_directories(tmp_path)}
     assert statuses(sweep).keys() == {1, 2, 3, 4}
     assert set(statuses(sweep).values()) <= {"finished", "pruned"}
+
+
+@pytest.mark.slow
+def test_ctrl_c_lets_all_jobs_save(tmp_path: Path) -> None:
+    sweep = (*TINY, "seed=1,2,3", "strategy=single,ddp", "trainer.max_epochs=60", "test=false")
+    sweep += ("sweep/launcher=joblib",)
+    with subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), "-m", *sweep], cwd=tmp_path, text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+    ) as command:  # fmt: skip
+        # One is finished then, and its process is at the next.
+        while len(list(tmp_path.glob("runs/*/*/*/checkpoints/last.ckpt"))) < 3:
+            assert command.poll() is None, "the sweep ended by itself"
+            time.sleep(0.02)
+        os.killpg(command.pid, signal.SIGINT)
+        _, said = command.communicate(timeout=120)
+    assert command.returncode == 130, said
+    *lines, last = said.splitlines()
+    assert last == "stopped by Ctrl-C; the same command goes on with the sweep"
+    # One that had not begun to train has nothing to save.
+    lines = [line for line in lines if line != last]
+    assert lines
+    assert all(line.startswith("stopped by SIGINT after step ") for line in lines), said
+    runs = run_directories(tmp_path)
+    found = statuses(runs[0].parent)
+    assert set(found.values()) == {"finished", "interrupted"}
+    files = [
+        run / "checkpoints/last.ckpt" for run in runs if found[int(run.name[:2])] != "finished"
+    ]
+    saved = [torch.load(file, weights_only=True) for file in files if file.exists()]
+    steps = [int(re.findall(r"\d+", line)[0]) for line in lines]
+    assert sorted(checkpoint["global_step"] for checkpoint in saved) == sorted(steps)
+    assert nothing_stays_of(command.pid)
 
 
 def test_a_share_of_the_machine() -> None:

@@ -11,7 +11,9 @@ from omegaconf.errors import OmegaConfBaseException
 from ...errors import UserError, stop
 from ..run.entry import explain
 from ..run.legality import is_search
+from . import interrupt
 from .begin import begin
+from .share import is_side_by_side
 
 
 def before(config: DictConfig, config_name: str) -> None:
@@ -24,6 +26,8 @@ def before(config: DictConfig, config_name: str) -> None:
         if is_search(config):
             _need_optuna()
         begin(config, config_name)
+        if is_side_by_side(config.hydra):
+            interrupt.leave_to_the_jobs(Path(str(config.hydra.sweep.dir)))
     except UserError as error:
         stop(error)
     except (HydraException, OmegaConfBaseException) as error:
@@ -41,8 +45,11 @@ def after(config: DictConfig) -> None:
     """End a sweep with a report, once every job has been gone through.
 
     Raises:
-        SystemExit: With the status 1, if something failed.
+        SystemExit: With the status 1 if something failed, 130 after Ctrl-C.
     """
+    if is_side_by_side(config.hydra) and interrupt.forget():
+        print("stopped by Ctrl-C; the same command goes on with the sweep", file=sys.stderr)
+        sys.exit(130)
     # Here, as only now it needs what tables and pictures are made with.
     from .end import end
 

@@ -6,7 +6,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from hydra.conf import HydraConf
@@ -19,9 +19,9 @@ from ..run.launch import Metrics
 from ..run.legality import check, is_search, refuse_sweep
 from ..run.record import shown
 from ..run.resume import newest_checkpoint
-from . import lock, objective
+from . import interrupt, lock, objective
 from .place import DONE, STOPPED, TRACEBACK, read_record
-from .share import take_share
+from .share import is_side_by_side, take_share
 
 
 class Failed(Exception):
@@ -56,9 +56,10 @@ def run_job(kind: str, config: DictConfig) -> float | None:
         if mine is None:
             print(f"{name}: another process is at work on it", flush=True)
             return None
-        if str(hydra.launcher._target_).endswith(".JoblibLauncher"):
+        side_by_side = is_side_by_side(hydra)
+        if side_by_side:
             take_share(sweep_dir, int(config.sweep.parallel))
-        with mine:
+        with mine, interrupt.ends_this_job() if side_by_side else nullcontext():
             what = run_dir.name.partition("-")[2].replace(",", " ")
             print(f"{name}: {what}" if what else name, flush=True)
             _with_retries(kind, config, run_dir, name)

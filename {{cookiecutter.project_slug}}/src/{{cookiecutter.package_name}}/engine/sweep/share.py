@@ -4,9 +4,9 @@ import multiprocessing
 import os
 import time
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
-from ..run import machine
+from ..run import leaving, machine
 from .lock import take
 
 SECONDS_BETWEEN_LOOKS = 0.1
@@ -15,6 +15,11 @@ T = TypeVar("T")
 
 _place: IO[str] | None = None
 """The lock of this process's place among those that run jobs; it keeps it for good."""
+
+
+def is_side_by_side(hydra: Any) -> bool:
+    """Whether jobs run in processes beside each other that this command starts."""
+    return str(hydra.launcher._target_).endswith(".JoblibLauncher")
 
 
 def take_share(sweep_dir: Path, parallel: int) -> None:
@@ -30,6 +35,9 @@ def take_share(sweep_dir: Path, parallel: int) -> None:
     global _place
     if _place is not None:
         return
+    # With its last job done it ends at once.
+    leaving.status = 0
+    leaving.last_of_all()
     # joblib's own way to start processes is unknown to those that this one starts.
     multiprocessing.set_start_method("forkserver", force=True)
     place, _place = _free_place(sweep_dir / ".places", parallel)
