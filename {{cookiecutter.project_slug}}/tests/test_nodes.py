@@ -265,14 +265,18 @@ def test_different_commands_are_refused(start: Start, tmp_path: Path) -> None:
 def as_second_node(place: str, typed: list[str]) -> PrefixStore:
     """Arrive at a meeting in the place of a second node, and return its store."""
     host, port = place.split(":")
-    deadline = time.monotonic() + 60
-    while not addresses.answers(host, int(port)) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: addresses.answers(host, int(port)))
     store = PrefixStore("meeting", TCPStore(host, int(port), is_master=False))
-    while store.add("arrived", 0) < 1 and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: store.add("arrived", 0) == 1)
     store.set("member/1", json.dumps(["z", 1, "runs/other", typed]))
     return store
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 100
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 @pytest.mark.slow
@@ -296,8 +300,7 @@ def test_nodes_whose_store_ends_say_so(start: Start) -> None:
     first = start(*command)
     store = as_second_node(place.partition("=")[2], [])
     second = start(*command)
-    while store.add("arrived", 0) < 2:
-        time.sleep(0.1)
+    wait_until(lambda: store.add("arrived", 0) == 2)
     first.kill()
     ((_, err),) = finish(second, status=2)
     assert "Traceback" not in err

@@ -48,7 +48,9 @@ def main(job: str, config: dict[str, Any], run_dir: str, listening: str | None =
     ranks = machine.ranks_around()
     assert ranks is not None, "whoever starts a rank tells it which one it is"
     rank = ranks.rank
-    torch.set_num_threads(max(1, machine.count_cores() // ranks.on_this_node))
+    # Where somebody has set it, torch has read it.
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, machine.count_cores() // ranks.on_this_node))
     if rank == 0:
         logging.basicConfig(format="%(message)s")
         logging.getLogger().handlers[0].setLevel(logging.WARNING)
