@@ -15,10 +15,10 @@ import time
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from conftest import ROOT
+
 from {{ cookiecutter.package_name }}.engine.run.launch import warm_up
 
-ROOT = Path(__file__).parent.parent
-TESTS = str(Path(__file__).parent)
 NUMBERS = itertools.count()
 
 
@@ -35,7 +35,8 @@ class Command:
     def __init__(self, folder: Path, script: str, *arguments: str, **environment: str) -> None:
         prints = folder.parent / f"{folder.name}-{next(NUMBERS)}"
         self.stdout, self.stderr = Path(f"{prints}.out"), Path(f"{prints}.err")
-        self.stdout.touch()
+        for file in (self.stdout, self.stderr):
+            file.touch()
         warm_up()
         typed = [str(ROOT / script), *arguments]
         variables = {**os.environ, **environment}
@@ -52,7 +53,7 @@ class Command:
         return self.process.exitcode
 
     def poll(self) -> int | None:
-        return self.process.exitcode
+        return self.returncode
 
     def wait(self, timeout: float) -> int:
         self.process.join(timeout)
@@ -107,10 +108,10 @@ def _become(
     os.setsid()
     os.chdir(folder)
     for number, path in ((1, stdout), (2, stderr)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
     os.environ.clear()
     os.environ.update(variables)
     # Where the callbacks of the tests are.
-    sys.path.insert(0, TESTS)
+    sys.path.insert(0, str(ROOT / "tests"))
     sys.argv = typed
     runpy.run_path(typed[0], run_name="__main__")

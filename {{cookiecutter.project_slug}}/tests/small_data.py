@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
@@ -16,7 +17,7 @@ from torchvision import datasets
 from {{ cookiecutter.package_name }}.data.images import ImageDataModule
 from {{ cookiecutter.package_name }}.engine.run.resolvers import register_resolvers
 
-CONFIGS = Path(__file__).parent.parent / "configs"
+CONFIGS = ROOT / "configs"
 
 
 def random_images(*shape: int) -> np.ndarray:

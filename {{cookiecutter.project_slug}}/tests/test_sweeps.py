@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 import pytest
 import yaml
-from conftest import ROOT, STRATEGIES, TINY, Cli, column, largest_difference, run_directories
+from conftest import STRATEGIES, TINY, Cli, column, largest_difference, run_directories
 from lightning.pytorch import Callback, LightningModule, Trainer
 from processes import Command
 from test_failures import ranks
@@ -40,8 +40,6 @@ COUNTED = ("+callbacks.counted._target_=test_sweeps.Counted", "+callbacks.counte
 @pytest.fixture(autouse=True)
 def _classes_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    path = [str(Path(__file__).parent), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
 
 
 def statuses(sweep: Path) -> dict[int, str]:

@@ -117,14 +117,14 @@ def speaks() -> bool:
 
 def _nodes_meet(config: DictConfig) -> Meeting:
     """The agents of several nodes meet at `launch.rendezvous`, as torchelastic does later."""
+    # Here, as it imports this module.
+    from .launch import unchanged_environment
+
     # torch reads it as it is imported here; the ranks, which import it by themselves, do not see
     # it. Of a store that is gone it would show a stack trace before the line that says so.
-    quiet = "TORCH_CPP_LOG_LEVEL" not in os.environ
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
-
-    if quiet:
-        del os.environ["TORCH_CPP_LOG_LEVEL"]
+    with unchanged_environment(["TORCH_CPP_LOG_LEVEL"]):
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
     endpoint = str(addresses.rendezvous(config))
     host, port = addresses.host_and_port(endpoint)
