@@ -32,8 +32,10 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
 
     data = instantiate(OmegaConf.merge(trained.data, data_changes))
     task = build_task(trained)
-    task.load_state_dict(checkpoint["state_dict"])
     trainer = build_trainer(cfg, run_dir, extra_callbacks=[])
+    # Before the weights come, or float64 would be cut to float32.
+    trainer.precision_plugin.convert_module(task)
+    task.load_state_dict(checkpoint["state_dict"])
     trainer.test(task, datamodule=data, verbose=False)
 
     metrics = task_metrics(trainer)

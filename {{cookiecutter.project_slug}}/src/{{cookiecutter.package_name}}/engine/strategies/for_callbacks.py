@@ -57,6 +57,7 @@ class ForCallbacks(Strategy):
             for index, batch in enumerate(islice(loader, int(trainer.num_training_batches))):
                 is_sharded = isinstance(loader, ShardedLoader)
                 counts = loader.batch_sampler.share(index).size > 0 if is_sharded else True
+                batch = self.precision_plugin.convert_input(batch)
                 yield self.batch_to_device(batch, self.root_device), counts
         finally:
             trainer.state.stage = stage

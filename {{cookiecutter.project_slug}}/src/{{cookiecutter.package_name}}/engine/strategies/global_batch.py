@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.fabric.utilities.seed import reset_seed
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 from torch.optim import Optimizer
@@ -46,6 +46,15 @@ class GlobalBatch(ForCallbacks):
     samples_seen: int = 0
     resume_position: dict[str, int] | None = None
     _weight: float = 1.0
+
+    def connect(self, model: LightningModule) -> None:
+        """Take the task, in the precision of the run.
+
+        Lightning's own converts it later: after a checkpoint's float64 was copied into float32, and
+        after callbacks were set up.
+        """
+        super().connect(model)
+        self.precision_plugin.convert_module(model)
 
     def setup(self, trainer: Trainer) -> None:
         """Set the strategy up. Lightning calls this before a fit, a test, ..."""
@@ -181,7 +190,9 @@ class GlobalBatch(ForCallbacks):
             return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]
         if not (dist.is_available() and dist.is_initialized()):
             return tensor
-        total = tensor.double() if tensor.dtype == torch.float64 else tensor.float()
+        # Counters, too: a third of one is no number of float32.
+        double = tensor.dtype == torch.float64 or self.precision_plugin.precision == "64-true"
+        total = tensor.double() if double else tensor.float()
         total = total * self._weight
         dist.all_reduce(total, op=dist.ReduceOp.SUM, group=group)
         return total / dist.get_world_size(group)
