@@ -33,6 +33,13 @@ TINY = (
     "data.batch_size=64",
 )
 
+# What is compared is computed in float64: two orders of a sum are 1e-15 apart there, and more than
+# ROUNDING in the end is an error. In float32 it need not be one: AdamW divides a gradient that is
+# zero but for rounding by its own size, and moves the weight as far as any other. Which gradients
+# are such is up to the kernels of the processor.
+FLOAT64 = "trainer.precision=64-true"
+ROUNDING = 1e-11
+
 # How each strategy is asked for; those with ranks get two without a GPU.
 STRATEGIES = {
     "single": ("strategy=single",),

@@ -1,13 +1,12 @@
 """The average of weights is what a hand would compute, and costs training nothing."""
 
-import copy
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import INTERLEAVED, STRATEGIES, TINY, Cli, column
+from conftest import FLOAT64, INTERLEAVED, ROUNDING, STRATEGIES, TINY, Cli, column
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
@@ -22,6 +21,7 @@ NET = (
     "data._target_=test_averaging.Images",
     f"data.batch_size={BATCH}",
     f"trainer.max_epochs={EPOCHS}",
+    FLOAT64,
 )
 SWA = ("callbacks=[checkpoint,swa]", "callbacks.swa.start=0.5")
 EVERY_EPOCH = ("callbacks.checkpoint.save_top_k=-1", "callbacks.checkpoint.filename='{epoch}'")
@@ -98,10 +98,11 @@ def weights(file: Path) -> dict[str, Tensor]:
     return state
 
 
-def is_close(a: Tensor, b: Tensor, limit: float) -> bool:
-    return float((a - b).abs().max()) <= limit * max(1.0, float(b.abs().max()))
+def is_close(a: Tensor, b: Tensor) -> bool:
+    return float((a - b).abs().max()) <= ROUNDING * max(1.0, float(b.abs().max()))
 
 
+@pytest.mark.compares
 @pytest.mark.parametrize("name", WITH_INTERLEAVED)
 def test_the_average_is_that_of_the_epochs_ends(train: Cli, cli: Cli, name: str) -> None:
     without = train(*NET, *WITH_INTERLEAVED[name]).run
@@ -114,25 +115,25 @@ def test_the_average_is_that_of_the_epochs_ends(train: Cli, cli: Cli, name: str)
     statistics = {key for key in average if key.split(".")[-1].startswith(("running", "num_b"))}
     for key in average.keys() - statistics:
         if average[key].is_floating_point():
-            by_hand = (ends[0][key].double() + ends[1][key].double()) / 2
-            assert is_close(average[key].double(), by_hand, 1e-6), key
+            assert is_close(average[key], (ends[0][key] + ends[1][key]) / 2), key
 
     # Statistics as PyTorch takes them, over the same batches.
-    by_hand_net = copy.deepcopy(network())
+    by_hand_net = network().double()
     inside = {key.removeprefix("network."): average[key] for key in average if "network." in key}
     by_hand_net.load_state_dict(inside)
-    update_bn((batch for (batch, _) in Images(BATCH).train_dataloader()), by_hand_net)
+    update_bn((batch.double() for (batch, _) in Images(BATCH).train_dataloader()), by_hand_net)
     for key, value in by_hand_net.state_dict().items():
         if f"network.{key}" in statistics:
-            assert is_close(average[f"network.{key}"].double(), value.double(), 1e-5), key
+            assert is_close(average[f"network.{key}"], value), key
 
     # Training went on with its own weights and statistics, and the test took the average.
     last, last_without = (weights(each / "checkpoints/last.ckpt") for each in (run, without))
     assert all(torch.equal(last[key], last_without[key]) for key in last_without)
-    tested = cli("evaluate.py", f"checkpoint={run}/swa.ckpt").metrics
-    assert outcome.metrics["test/loss"] == pytest.approx(tested["test/loss"], rel=1e-5)
+    tested = cli("evaluate.py", f"checkpoint={run}/swa.ckpt", FLOAT64).metrics
+    assert outcome.metrics["test/loss"] == pytest.approx(tested["test/loss"], rel=ROUNDING)
 
 
+@pytest.mark.compares
 @pytest.mark.parametrize("name", ["single", "ddp", "fsdp", "pipeline"])
 def test_the_exponential_average_is_that_of_the_steps(
     train: Cli, cli: Cli, tmp_path: Path, name: str
@@ -146,21 +147,22 @@ def test_the_exponential_average_is_that_of_the_steps(
     steps = [torch.load(tmp_path / f"step-{step}.pt", weights_only=True) for step in range(1, 45)]
     last = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
     for key, first in steps[0].items():
-        by_hand = first.double()
+        by_hand = first
         for count, step in enumerate(steps[1:], 1):
             decay = min(0.8, (1 + count) / (10 + count))
-            by_hand = decay * by_hand + (1 - decay) * step[key].double()
+            by_hand = decay * by_hand + (1 - decay) * step[key]
         assert torch.equal(last["averages"]["live"][key], steps[-1][key])
         if "running" in key or not first.is_floating_point():
-            by_hand = steps[-1][key].double()
-        assert is_close(last["state_dict"][key].double(), by_hand, 1e-6), key
+            by_hand = steps[-1][key]
+        assert is_close(last["state_dict"][key], by_hand), key
 
     # Validation saw the average.
-    tested = cli("evaluate.py", f"checkpoint={run}/checkpoints/last.ckpt").metrics
-    assert column(run, "val/loss")[-1] == pytest.approx(tested["test/loss"], rel=1e-5)
+    tested = cli("evaluate.py", f"checkpoint={run}/checkpoints/last.ckpt", FLOAT64).metrics
+    assert column(run, "val/loss")[-1] == pytest.approx(tested["test/loss"], rel=ROUNDING)
     assert column(run, "val/loss") != column(without, "val/loss")
 
 
+@pytest.mark.compares
 @pytest.mark.parametrize(
     ("name", "form"),
     [("single", "file"), ("fsdp", "sharded"), ("pipeline", "file"), ("pipeline", "sharded")],
@@ -216,6 +218,7 @@ def test_a_run_that_ends_before_says_so(train: Cli) -> None:
     assert not (outcome.run / "swa.ckpt").exists()
 
 
+@pytest.mark.compares
 @pytest.mark.parametrize("name", ["single", "ddp", "fsdp", "pipeline"])
 def test_the_average_can_be_validated(train: Cli, cli: Cli, name: str) -> None:
     options = (*NET, *STRATEGIES[name], *SWA, "test=false")
@@ -226,8 +229,8 @@ def test_the_average_can_be_validated(train: Cli, cli: Cli, name: str) -> None:
     # The first average is of one epoch's end; the last is what is saved in the end.
     assert column(run, "val/loss")[:2] == column(live, "val/loss")[:2]
     assert column(run, "val/loss")[-1] != column(live, "val/loss")[-1]
-    tested = cli("evaluate.py", f"checkpoint={run}/swa.ckpt").metrics
-    assert column(run, "val/loss")[-1] == pytest.approx(tested["test/loss"], rel=1e-5)
+    tested = cli("evaluate.py", f"checkpoint={run}/swa.ckpt", FLOAT64).metrics
+    assert column(run, "val/loss")[-1] == pytest.approx(tested["test/loss"], rel=ROUNDING)
     last, expected = (weights(each / "checkpoints/last.ckpt") for each in (run, live))
     assert all(torch.equal(last[key], expected[key]) for key in expected)
 

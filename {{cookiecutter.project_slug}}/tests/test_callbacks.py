@@ -108,6 +108,7 @@ def test_a_metric_that_nothing_logs_is_said_in_one_line(cli: Cli, options: tuple
     )
 
 
+@pytest.mark.compares
 @pytest.mark.parametrize("strategy", ["single", "ddp", "pipeline"])
 def test_a_timer_stops_with_a_checkpoint_to_go_on_from(train: Cli, cli: Cli, strategy: str) -> None:
     options = (*TINY, "callbacks=[checkpoint,timer]", f"strategy={strategy}", "test=false")
@@ -138,6 +139,7 @@ class Slow(Callback):
         time.sleep(0.05)
 
 
+@pytest.mark.compares
 @pytest.mark.parametrize("strategy", ["single", "fsdp"])
 def test_more_gradients_to_a_step_from_epoch_to_epoch(train: Cli, cli: Cli, strategy: str) -> None:
     options = (

@@ -94,6 +94,7 @@ def test_a_full_disk_costs_no_checkpoint(
     assert torch.load(last, weights_only=True)["global_step"] == 42
 
 
+@pytest.mark.compares
 def test_writing_in_the_background_changes_nothing(train: Cli) -> None:
     options = ("callbacks.checkpoint.last_every_n_steps=4", "callbacks.checkpoint.save_top_k=2")
     options += ("callbacks.checkpoint.filename='{epoch}'", "trainer.max_epochs=3", "test=false")

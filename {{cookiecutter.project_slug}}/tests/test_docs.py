@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Cli, column, jobs_of, largest_difference
+from conftest import FLOAT64, ROOT, ROUNDING, Cli, column, jobs_of, largest_difference
 
 from {{ cookiecutter.package_name }}.engine.strategies.single import Single
 
@@ -96,12 +96,14 @@ def test_what_a_callback_may_ask_for_is_there() -> None:
     assert all(hasattr(Single, method) for method in methods)
 
 
+@pytest.mark.compares
 @pytest.mark.slow
 def test_somebody_elses_network_trains_under_every_strategy(cli: Cli, project: Path) -> None:
     """One LightningModule around torchvision's vision transformer, written as the page tells."""
     same = (
         "task=vit", "data=synthetic", "data.channels=3", "data.num_samples=1000",
         "data.batch_size=32", "trainer.max_epochs=2", "callbacks=[]", "logger=csv",
+        FLOAT64,
     )  # fmt: skip
     strategies = (
         ("single",), ("dp", "trainer.devices=2"), ("ddp",), ("fsdp",), ("pipeline",),
@@ -113,6 +115,6 @@ def test_somebody_elses_network_trains_under_every_strategy(cli: Cli, project: P
         assert outcome.status == 0, outcome.err
         curves.append(column(outcome.run, "train/loss"))
         difference = largest_difference(curves[0], curves[-1])
-        assert difference <= 1e-5, (name, options, difference)
+        assert difference <= ROUNDING, (name, options, difference)
     assert len(curves[0]) >= 50
     assert curves[0][-1] < 0.9 * curves[0][0]

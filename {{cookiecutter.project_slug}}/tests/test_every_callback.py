@@ -25,6 +25,7 @@ REFUSED = {("batch_size_finder", name): ALONE for name in ("ddp", "fsdp", "pipel
 WITHOUT: dict[str, list[float]] = {}
 
 
+@pytest.mark.compares
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("callback", CALLBACKS)

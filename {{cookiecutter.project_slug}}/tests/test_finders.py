@@ -1,14 +1,15 @@
 """The callbacks that look for a learning rate and a batch size before training."""
 
 import pytest
-from conftest import STRATEGIES, TINY, Cli, column, largest_difference
+from conftest import FLOAT64, ROUNDING, STRATEGIES, TINY, Cli, column, largest_difference
 from PIL import Image
 
 from {{ cookiecutter.package_name }}.callbacks.lr_finder import suggestion
 
-FINDER = ("callbacks=[lr_finder]", "callbacks.lr_finder.steps=40", "test=false")
+FINDER = (FLOAT64, "callbacks=[lr_finder]", "callbacks.lr_finder.steps=40", "test=false")
 
 
+@pytest.mark.compares
 @pytest.mark.parametrize("name", ["single", "ddp", "fsdp", "pipeline"])
 def test_a_learning_rate_is_suggested_and_applied(train: Cli, name: str) -> None:
     """Afterwards the run is the one with that learning rate, as if nothing had been tried."""
@@ -16,13 +17,15 @@ def test_a_learning_rate_is_suggested_and_applied(train: Cli, name: str) -> None
     found = outcome.metrics["suggested_lr"]
     assert 1e-4 < found < 0.5
     assert Image.open(outcome.run / "lr_finder.png").width > 300
-    given = train(*STRATEGIES[name], "callbacks=[]", f"optimizer.lr={found}", "test=false").run
+    plain = (FLOAT64, "callbacks=[]", f"optimizer.lr={found}", "test=false")
+    given = train(*STRATEGIES[name], *plain).run
     ours, theirs = (column(run, "train/loss") for run in (outcome.run, given))
-    assert largest_difference(ours, theirs) < 1e-6
+    assert largest_difference(ours, theirs) <= ROUNDING
 
 
+@pytest.mark.compares
 def test_a_suggestion_changes_nothing_unless_it_is_applied(train: Cli) -> None:
-    with_finder, without = train(*FINDER), train("callbacks=[]", "test=false")
+    with_finder, without = train(*FINDER), train(FLOAT64, "callbacks=[]", "test=false")
     found = with_finder.metrics["suggested_lr"]
     said = (
         f"lr_finder: optimizer.lr={found:.3g} ({with_finder.run}/lr_finder.png); training goes on"
@@ -42,6 +45,7 @@ def test_where_the_loss_falls_fastest() -> None:
     assert suggestion(rates, [float(step) for step in range(60)]) is None
 
 
+@pytest.mark.compares
 @pytest.mark.parametrize("strategy", ["single", "dp"])
 def test_the_largest_batch_is_found(train: Cli, strategy: str) -> None:
     finder = ("callbacks=[batch_size_finder]", "callbacks.batch_size_finder.first=16")

@@ -33,6 +33,7 @@ def run_to_the_end(*arguments: str, folder: Path) -> subprocess.CompletedProcess
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.compares
 @pytest.mark.slow
 def test_side_by_side_is_as_one_after_the_other(cli: Cli, tmp_path: Path) -> None:
     sweep = ("strategy=single,ddp", *TINY, "trainer.max_epochs=3")

@@ -16,13 +16,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TINY, Cli, column, largest_difference, run_directories
+from conftest import (
+    FLOAT64,
+    ROOT,
+    ROUNDING,
+    TINY,
+    Cli,
+    column,
+    largest_difference,
+    run_directories,
+)
 from processes import Command, end, nothing_stays_of, session
 from torch.distributed import PrefixStore, TCPStore
 
 from {{ cookiecutter.package_name }}.engine.run import addresses
 
-TRAIN = (*TINY, "strategy=ddp")
+TRAIN = (*TINY, FLOAT64, "strategy=ddp")
 # Two nodes of one process each are the world of the reference run: two processes on one node.
 NODE = ("trainer.num_nodes=2", "trainer.devices=1")
 SLOW_EPOCHS = ("callbacks=[progress]", "trainer.max_epochs=100000")
@@ -86,16 +95,17 @@ def one_run(folder: Path) -> Path:
 
 
 def has_the_curve_of_one_node(run: Path, train: Cli) -> bool:
-    single = train("strategy=ddp", "trainer.devices=2").run
+    single = train(FLOAT64, "strategy=ddp", "trainer.devices=2").run
     metrics = json.loads((run / "metrics.json").read_text())
     assert metrics["status"] == "finished"
     assert metrics["world_size"] == 2
     names = ("train/loss", "val/loss", "test/acc")
     return all(
-        largest_difference(column(single, name), column(run, name)) <= 1e-5 for name in names
+        largest_difference(column(single, name), column(run, name)) <= ROUNDING for name in names
     )
 
 
+@pytest.mark.compares
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "pipeline"])
 def test_two_nodes_are_one_run(start: Start, train: Cli, tmp_path: Path, strategy: str) -> None:
@@ -108,6 +118,7 @@ def test_two_nodes_are_one_run(start: Start, train: Cli, tmp_path: Path, strateg
     assert has_the_curve_of_one_node(run, train)
 
 
+@pytest.mark.compares
 @pytest.mark.slow
 @pytest.mark.skipif(
     os.geteuid() != 0
@@ -143,6 +154,7 @@ def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True)
 
 
+@pytest.mark.compares
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_torchrun(start_by: StartBy, train: Cli, tmp_path: Path, nodes: int) -> None:
@@ -156,6 +168,7 @@ def test_torchrun(start_by: StartBy, train: Cli, tmp_path: Path, nodes: int) -> 
     assert has_the_curve_of_one_node(one_run(tmp_path), train)
 
 
+@pytest.mark.compares
 @pytest.mark.slow
 def test_srun(start: Start, train: Cli, tmp_path: Path) -> None:
     """What srun tells its tasks, of which there are two on one node."""
@@ -213,6 +226,7 @@ def training_rank(nodes: list[Command], folder: Path, rank: int) -> int:
     raise TimeoutError("no rank trains")
 
 
+@pytest.mark.compares
 @pytest.mark.slow
 def test_a_restart_starts_the_ranks_of_both_nodes(start: Start, train: Cli, tmp_path: Path) -> None:
     place = f"launch.rendezvous=localhost:{free_port()}"

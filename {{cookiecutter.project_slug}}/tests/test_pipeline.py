@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TINY, Cli, column, largest_difference, run_directories
+from conftest import (
+    FLOAT64,
+    ROUNDING,
+    TINY,
+    Cli,
+    column,
+    largest_difference,
+    run_directories,
+)
 from lightning.pytorch import Callback, LightningModule, Trainer
 from PIL import Image
 from processes import Command
@@ -195,21 +203,24 @@ def test_a_deposit_multiplies_by_what_reaches_the_loss_and_keeps_what_was_there(
     assert frozen.grad is None
 
 
+@pytest.mark.compares
 @pytest.mark.parametrize("schedule", limits.SCHEDULES)
 def test_evaluation_is_that_of_single(train: Cli, cli: Cli, schedule: str) -> None:
     """Forward only, in parts of any size: 250 samples in batches of 64, the last one of 58."""
-    run = train("trainer.max_epochs=1").run
-    command = ("evaluate.py", f"checkpoint={run}/checkpoints/best.ckpt")
+    run = train("trainer.max_epochs=1", FLOAT64).run
+    command = ("evaluate.py", f"checkpoint={run}/checkpoints/best.ckpt", FLOAT64)
     single = cli(*command)
     pipeline = cli(*command, "strategy=pipeline", f"strategy.schedule={schedule}")
     assert pipeline.status == 0, pipeline.err
     for name in ("test/loss", "test/acc"):
-        assert pipeline.metrics[name] == pytest.approx(single.metrics[name], rel=1e-5)
+        assert pipeline.metrics[name] == pytest.approx(single.metrics[name], rel=ROUNDING)
 
 
+@pytest.mark.compares
 def test_augmentation_draws_the_same_on_every_stage(train: Cli) -> None:
     """Random numbers outside of the layers come from a generator that layers do not disturb."""
     augment = (
+        FLOAT64,
         "trainer.max_epochs=1",
         f"+data.augment.crop._target_={RandomCrop.__module__}.RandomCrop",
         "+data.augment.crop.padding=1",
@@ -217,7 +228,7 @@ def test_augmentation_draws_the_same_on_every_stage(train: Cli) -> None:
     single = train(*augment)
     pipeline = train(*augment, "strategy=pipeline")
     curves = [column(outcome.run, "train/loss") for outcome in (single, pipeline)]
-    assert largest_difference(*curves) <= 1e-5
+    assert largest_difference(*curves) <= ROUNDING
 
 
 class TwoTensors(nn.Module):
@@ -252,19 +263,21 @@ class SequentialOfTuples(Classification):
         return inputs
 
 
+@pytest.mark.compares
 @pytest.mark.parametrize("balance", ["[3,3]", "[4,2]"])
 def test_tuples_views_and_changes_in_place_may_stand_at_a_cut(
     train: Cli, monkeypatch: pytest.MonkeyPatch, balance: str
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     task = (
+        FLOAT64,
         "task._target_=test_pipeline.SequentialOfTuples",
         "model._target_=test_pipeline.several_tensors",
     )
     single = train(*task)
     pipeline = train(*task, "strategy=pipeline", f"strategy.balance={balance}")
     curves = [column(outcome.run, "train/loss") for outcome in (single, pipeline)]
-    assert largest_difference(*curves) <= 1e-5
+    assert largest_difference(*curves) <= ROUNDING
 
 
 class Unused(nn.Linear):
@@ -301,13 +314,14 @@ class Thaw(Callback):
         pl_module.network[1].requires_grad_(trainer.current_epoch > 0)
 
 
+@pytest.mark.compares
 def test_layers_may_be_thawed_on_the_way(train: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    thaw = "+callbacks.thaw._target_=test_pipeline.Thaw"
-    single = train(thaw)
-    pipeline = train(thaw, "strategy=pipeline", "strategy.balance=[2,4]")
+    thaw = (FLOAT64, "+callbacks.thaw._target_=test_pipeline.Thaw")
+    single = train(*thaw)
+    pipeline = train(*thaw, "strategy=pipeline", "strategy.balance=[2,4]")
     curves = [column(outcome.run, "train/loss") for outcome in (single, pipeline)]
-    assert largest_difference(*curves) <= 1e-5
+    assert largest_difference(*curves) <= ROUNDING
     still = train("strategy=pipeline", "+callbacks.freeze._target_=test_parity.Freeze")
     assert largest_difference(column(still.run, "train/loss"), curves[0]) > 1e-3
 

@@ -81,6 +81,7 @@ def is_whole(run: Path, whole: Path) -> bool:
     return same(weights(run), weights(whole)) and same(weights(run, "best"), weights(whole, "best"))
 
 
+@pytest.mark.compares
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "pipeline"])
 def test_a_run_that_was_killed_three_times_is_one_run(train: Cli, cli: Cli, strategy: str) -> None:
     """In the middle of an epoch, just after its end, and in the last epoch."""
@@ -98,6 +99,7 @@ def test_a_run_that_was_killed_three_times_is_one_run(train: Cli, cli: Cli, stra
     assert is_whole(run, whole)
 
 
+@pytest.mark.compares
 def test_one_process_that_was_killed_goes_on(train: Cli, cli: Cli, tmp_path: Path) -> None:
     whole = train(*RANDOM).run
     killed = Command(tmp_path, "train.py", *TINY, *RANDOM, *dying(10))
@@ -107,6 +109,7 @@ def test_one_process_that_was_killed_goes_on(train: Cli, cli: Cli, tmp_path: Pat
     assert is_whole(run, whole)
 
 
+@pytest.mark.compares
 def test_a_run_that_was_killed_before_it_saved_starts_again(train: Cli, cli: Cli) -> None:
     options = (*RANDOM, "strategy=ddp")
     whole = train(*options).run
@@ -117,6 +120,7 @@ def test_a_run_that_was_killed_before_it_saved_starts_again(train: Cli, cli: Cli
     assert is_whole(run, whole)
 
 
+@pytest.mark.compares
 @pytest.mark.parametrize("strategy", ["ddp", "pipeline"])
 def test_ranks_that_died_are_started_again(train: Cli, strategy: str) -> None:
     options = (*RANDOM, f"strategy={strategy}")
@@ -141,6 +145,7 @@ def test_what_is_typed_comes_on_top_of_the_run_s_own(train: Cli, cli: Cli) -> No
     assert "lr: 0.01" in config
 
 
+@pytest.mark.compares
 def test_a_damaged_checkpoint_is_passed_over(train: Cli, cli: Cli) -> None:
     options = (*RANDOM, "strategy=single")
     whole = train(*options).run

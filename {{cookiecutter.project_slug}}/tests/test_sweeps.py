@@ -11,7 +11,16 @@ from weakref import WeakSet
 
 import pytest
 import yaml
-from conftest import STRATEGIES, TINY, Cli, column, largest_difference, run_directories
+from conftest import (
+    FLOAT64,
+    ROUNDING,
+    STRATEGIES,
+    TINY,
+    Cli,
+    column,
+    largest_difference,
+    run_directories,
+)
 from lightning.pytorch import Callback, LightningModule, Trainer
 from processes import Command
 from test_failures import ranks
@@ -50,11 +59,12 @@ def statuses(sweep: Path) -> dict[int, str]:
     }
 
 
+@pytest.mark.compares
 @pytest.mark.slow
 def test_strategies_by_learning_rates(cli: Cli, tmp_path: Path) -> None:
     before = dict(os.environ)
     names = ",".join(STRATEGIES)
-    done = cli("train.py", "-m", f"strategy={names}", "optimizer.lr=1e-3,1e-2", *TINY)
+    done = cli("train.py", "-m", f"strategy={names}", "optimizer.lr=1e-3,1e-2", *TINY, FLOAT64)
     assert done.status == 0, done.err
     assert len(done.runs) == 10
     (sweep,) = {run.parent for run in done.runs}
@@ -70,7 +80,7 @@ def test_strategies_by_learning_rates(cli: Cli, tmp_path: Path) -> None:
     assert list((tmp_path / "runs").glob("*/*")) == [sweep]
     for lr in ("0.001", "0.01"):
         curves = [column(run, "train/loss") for run in done.runs if f"lr={lr}," in run.name]
-        assert max(largest_difference(curves[0], curve) for curve in curves) <= 1e-5
+        assert max(largest_difference(curves[0], curve) for curve in curves) <= ROUNDING
     assert dict(os.environ) == before
     assert ranks() == []
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 import yaml
-from conftest import Cli, column
+from conftest import FLOAT64, ROUNDING, Cli, column
 
 RUN_FILES = {
     ".hydra",
@@ -28,6 +28,7 @@ def test_the_default_run_reads_handwritten_digits(cli: Cli) -> None:
     assert outcome.err == ""
 
 
+@pytest.mark.compares
 def test_the_same_command_twice_gives_the_same_losses(train: Cli) -> None:
     first, second = train(), train()
     assert first.run != second.run
@@ -79,18 +80,20 @@ def test_a_checkpoint_is_plain_data(train: Cli) -> None:
     assert all(value.device.type == "cpu" for value in checkpoint["state_dict"].values())
 
 
+@pytest.mark.compares
 def test_evaluation_repeats_the_test_of_the_run(train: Cli, cli: Cli) -> None:
-    trained = train()
+    trained = train(FLOAT64)
     best = trained.run / "checkpoints/best.ckpt"
-    evaluated = cli("evaluate.py", f"checkpoint={best}")
+    evaluated = cli("evaluate.py", f"checkpoint={best}", FLOAT64)
     assert evaluated.status == 0, evaluated.err
     assert evaluated.metrics["test/acc"] == trained.metrics["test/acc"]
     assert evaluated.metrics["test/loss"] == trained.metrics["test/loss"]
-    shared = cli("evaluate.py", f"checkpoint={best}", "strategy=ddp", "data.batch_size=37")
+    shared = cli("evaluate.py", f"checkpoint={best}", "strategy=ddp", "data.batch_size=37", FLOAT64)
     assert shared.metrics["test/acc"] == trained.metrics["test/acc"]
-    assert shared.metrics["test/loss"] == pytest.approx(trained.metrics["test/loss"], rel=1e-5)
+    assert shared.metrics["test/loss"] == pytest.approx(trained.metrics["test/loss"], rel=ROUNDING)
 
 
+@pytest.mark.compares
 @pytest.mark.parametrize("strategy", ["single", "ddp"])
 @pytest.mark.parametrize("step", [21, 30])
 def test_resuming_continues_the_curve(train: Cli, step: int, strategy: str) -> None:
