@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from weakref import WeakSet
 
 import pytest
@@ -21,6 +22,8 @@ from conftest import (
     largest_difference,
     run_directories,
 )
+from hydra._internal.core_plugins import basic_launcher
+from hydra.core.utils import run_job
 from lightning.pytorch import Callback, LightningModule, Trainer
 from processes import Command
 from test_failures import ranks
@@ -106,6 +109,21 @@ def test_a_job_finds_nothing_of_the_one_before_in_memory(cli: Cli) -> None:
     assert done.status == 1
     # Three jobs that finish, and one that is tried twice.
     assert list(SEEN) == [1] * 5, done.err
+
+
+def test_hydra_keeps_no_configuration_of_a_job(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its launcher has what every job returned in a list, until the last one has."""
+    kept = []
+
+    def watched(**arguments: Any) -> Any:
+        kept.append(run_job(**arguments))
+        return kept[-1]
+
+    monkeypatch.setattr(basic_launcher, "run_job", watched)
+    done = cli("train.py", "-m", "seed=1,2", *TINY, "trainer.max_epochs=1")
+    assert done.status == 0, done.err
+    assert [(each.cfg, each.hydra_cfg) for each in kept] == [(None, None)] * 2
+    assert all(0 < each.return_value <= 1 for each in kept)
 
 
 def start_sweep(folder: Path, *arguments: str) -> Command:

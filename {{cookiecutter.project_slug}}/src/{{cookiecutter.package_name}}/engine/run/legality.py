@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -171,6 +172,13 @@ class RefuseBeforeRun:
         from ..sweep.around import before
 
         before(config, config_name)
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        """A job has been done. Hydra keeps what it returned until the end of the sweep.
+
+        Of that it reads the value alone, and the two configurations are half a megabyte.
+        """
+        job_return.cfg = job_return.hydra_cfg = None
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Every job of a sweep has been gone through."""
