@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,12 @@ def spreadsheet(folder: Path) -> list[dict[str, str]]:
 
 
 def figures(folder: Path) -> dict[str, Any]:
+    """The traces of each chart of the page, by its name."""
     page = (folder / "sweep.html").read_text(encoding="utf-8")
-    start = page.index('id="figures">') + len('id="figures">')
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON to a browser")
 
-    found: dict[str, Any] = json.loads(
-        page[start : page.index("</script>", start)], parse_constant=refuse
-    )
-    return found
+    decoder = json.JSONDecoder(parse_constant=refuse)
+    drawn = re.finditer(r'Plotly\.newPlot\(\s*"([\w-]+)",\s*', page)
+    return {chart[1]: decoder.raw_decode(page, chart.end())[0] for chart in drawn}

@@ -20,6 +20,7 @@ from ..run.legality import check, is_search, refuse_sweep
 from ..run.record import shown
 from ..run.resume import newest_checkpoint
 from . import interrupt, lock, objective
+from .curves import read_curves
 from .place import DONE, STOPPED, TRACEBACK, read_record
 from .share import is_side_by_side, take_share
 
@@ -176,7 +177,7 @@ def _divergence(metrics: Metrics, run_dir: Path) -> str | None:
     for name, value in metrics.items():
         # Another metric may have no value for what it was shown.
         if name.endswith("loss") and not math.isfinite(value):
-            curve = objective.curve(run_dir, name)
+            curve = read_curves(run_dir, [name])[name]
             first = next((step for step, number in curve if not math.isfinite(number)), None)
             return f"{name} is {value}" + (f" from step {first} on" if first is not None else "")
     return None

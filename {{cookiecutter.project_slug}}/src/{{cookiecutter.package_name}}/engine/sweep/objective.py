@@ -1,6 +1,5 @@
 """The number by which the jobs of a sweep are compared, read from what a job left behind."""
 
-import csv
 import json
 import math
 from difflib import get_close_matches
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
+from .curves import read_curves
 
 
 def read(run_dir: Path, name: str, mode: str, value: str = "last") -> float | None:
@@ -22,22 +22,13 @@ def read(run_dir: Path, name: str, mode: str, value: str = "last") -> float | No
     Returns:
         The value; None if the run has none.
     """
-    if value == "best" and (values := curve(run_dir, name)):
-        numbers = [number for _, number in values if math.isfinite(number)]
+    if value == "best":
+        curve = read_curves(run_dir, [name])[name]
+        numbers = [number for _, number in curve if math.isfinite(number)]
         if numbers:
             return max(numbers) if mode == "max" else min(numbers)
     last = metrics(run_dir).get(name)
     return float(last) if isinstance(last, int | float) else None
-
-
-def curve(run_dir: Path, name: str) -> list[tuple[int, float]]:
-    """Step and value of each line of metrics.csv that has a metric, in order."""
-    try:
-        with (run_dir / "metrics.csv").open(newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row.get(name) and row.get("step")]
-        return [(int(row["step"]), float(row[name])) for row in rows]
-    except (OSError, ValueError):
-        return []
 
 
 def metrics(run_dir: Path) -> dict[str, object]:

@@ -1,1 +1,1 @@
-"""What a sweep came to: a table in the terminal, sweep.csv, sweep.html and sweep.png."""
+"""What a sweep came to: a table in the terminal, sweep.csv and sweep.html."""

@@ -1,21 +1,17 @@
 """What was typed for each job, and which of it differs between the jobs."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # How a job is run, not what it is.
 IGNORED = ("sweep.trial", "resume")
-DEFAULT = "default"
-"""What stands where a job has no override of a key that others override."""
-LOGARITHMIC = 50.0
-"""From this ratio of the largest to the smallest number on, their axis is logarithmic."""
 
 
-def parse(lines: Iterable[Any]) -> dict[str, str]:
+def parse(lines: Any) -> dict[str, str]:
     """Overrides by key, as typed: ``+callbacks=ema`` and ``~callbacks.ema`` keep their sign."""
     found: dict[str, str] = {}
-    for line in lines:
+    for line in lines if isinstance(lines, list) else []:
         key, equals, value = str(line).partition("=")
         if key.startswith("hydra.") or key.lstrip("+~") in IGNORED:
             continue
@@ -31,14 +27,6 @@ def varying(jobs: Sequence[Mapping[str, str]]) -> list[str]:
     return [key for key in keys if len({overrides.get(key, "") for overrides in jobs}) > 1]
 
 
-def shown(text: str) -> str:
-    """A value as a person reads it; a search's long numbers are rounded."""
-    number = as_number(text)
-    if number is not None and len(text) > 8 and not text.lstrip("-").isdigit():
-        return f"{number:.3g}"
-    return text or DEFAULT
-
-
 def as_number(text: str) -> float | None:
     """The finite number that a value is, if it is one."""
     try:
@@ -48,39 +36,24 @@ def as_number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def logarithmic(numbers: Sequence[float]) -> bool:
-    """Whether numbers belong on a logarithmic axis."""
-    return min(numbers) > 0 and max(numbers) / min(numbers) >= LOGARITHMIC
-
-
-def by_size(text: str) -> tuple[bool, float, str]:
-    """What to sort values by: numbers first and as numbers, then the others by name."""
+def shown(text: str, most: int = 200) -> str:
+    """A value as a person reads it: long numbers are rounded, other texts cut."""
     number = as_number(text)
-    return (number is None, number or 0.0, text)
+    if number is not None and len(text) > 8 and not text.lstrip("-").isdigit():
+        return f"{number:.3g}"
+    # Where a job has no override of a key that others override.
+    text = text or "default"
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
     """Each key's last part, where no other key has the same; ``optimizer.lr`` becomes ``lr``."""
-    ends = [key.rpartition(".")[2] for key in keys]
-    return {
-        key: end if end and ends.count(end) == 1 else key
-        for key, end in zip(keys, ends, strict=True)
-    }
-
-
-def shorter(text: str, most: int = 32) -> str:
-    """The beginning of a text that is too long for its place."""
-    return text if len(text) <= most else text[: most - 1] + "…"
+    ends = {key: key.rpartition(".")[2] for key in keys}
+    unique = [end for end in ends.values() if end and list(ends.values()).count(end) == 1]
+    return {key: end if end in unique else key for key, end in ends.items()}
 
 
 def label(overrides: Mapping[str, str], keys: Sequence[str], most: int = 200) -> str:
-    """The values of some keys in one line: ``lr=0.01, strategy=ddp``.
-
-    Args:
-        overrides: Texts by key.
-        keys: Those to name.
-        most: Letters of a value from which on it is cut.
-    """
+    """The values of some keys in one line, each cut at `most` letters: ``lr=0.01, seed=1``."""
     names = short_keys(keys)
-    values = (shorter(shown(overrides.get(key, "")), most) for key in keys)
-    return ", ".join(f"{names[key]}={value}" for key, value in zip(keys, values, strict=True))
+    return ", ".join(f"{names[key]}={shown(overrides.get(key, ''), most)}" for key in keys)

@@ -7,93 +7,68 @@ from string import Template
 
 from plotly.offline import get_plotlyjs
 
-from . import chart_parallel, chart_search, chart_strategies, charts, page_tables
-from .charts import Chart
-from .contents import Contents
-from .groups import Configuration
-from .strategies import Comparison
+from ..place import TRACEBACK
+from .charts import charts_of
+from .job_results import Job
+from .sweep_results import SweepResults
+from .tables import STAR, Table, job_table
 
-HERE = Path(__file__).parent
+PAGE = Path(__file__).with_name("page.html")
+LAST_LETTERS = 6000
+"""Of a traceback: its end says what happened."""
 
 
-def write(
-    contents: Contents,
-    seeds: Sequence[Configuration],
-    strategies: Sequence[Comparison],
-    path: Path,
-) -> None:
-    """Write the file."""
-    found = [
-        charts.loss_curves(contents),
-        *charts.objective_curves(contents),
-        chart_parallel.chart(contents),
-        chart_search.history(contents),
-        chart_search.pareto(contents),
-        *chart_search.importance(contents),
+def write_page(sweep: SweepResults, tables: Sequence[Table], path: Path) -> None:
+    """Write the page of the jobs, what failed, some other tables, and the charts."""
+    charts = [
+        figure.to_html(full_html=False, include_plotlyjs=False, div_id=name)
+        for name, figure in charts_of(sweep).items()
     ]
-    compared = chart_strategies.chart(strategies)
-    drawn = [chart for chart in [compared, *found] if chart is not None]
-    body = [
-        page_tables.jobs(contents),
-        page_tables.failures(contents),
-        page_tables.seeds(contents, seeds),
-        page_tables.strategies(strategies),
-        *map(_section, drawn),
-    ]
-    text = Template(_read("page.html")).substitute(
-        title=escape(contents.title),
-        introduction=_introduction(contents),
-        body="\n".join(filter(None, body)),
-        figures=_json(drawn),
-        style=_read("page.css"),
+    text = Template(PAGE.read_text(encoding="utf-8")).substitute(
+        title=escape(sweep.title),
         plotly=get_plotlyjs(),
-        script=_read("page.js"),
+        introduction=_introduction(sweep),
+        jobs=_table(job_table(sweep)),
+        failures="\n".join(_failure(job) for job in sweep.jobs if job.failed),
+        tables="\n".join(map(_table, tables)),
+        charts="\n".join(charts),
     )
     # Half a character, from a file that was cut short, cannot be written otherwise.
     path.write_text(text, encoding="utf-8", errors="replace")
 
 
-def _section(chart: Chart) -> str:
-    drawing = (
-        f'<div class="scroll"><div class="chart" id="{chart.name}" style="'
-        f'min-width: {chart.least_width}px; height: {chart.height}px"></div></div>'
-        if chart.figure is not None
-        else ""
+def _introduction(sweep: SweepResults) -> str:
+    better = {"max": "more", "min": "less"}
+    judged = [
+        f"{each.name} ({each.value} value, {better[each.mode]} is better)"
+        for each in sweep.objectives
+    ]
+    overrides = sweep.jobs[0].overrides.items()
+    shared = [f"{key}={text}" for key, text in overrides if key not in sweep.keys]
+    lines = [f"Judged by {' and '.join(judged)}."] if judged else []
+    lines += [f"All jobs have {', '.join(shared)}."] if shared else []
+    commands = "".join(f"<pre>{escape(command)}</pre>" for command in sweep.commands)
+    return f"{commands}<p>{escape(' '.join(lines))}</p>"
+
+
+def _failure(job: Job) -> str:
+    reason = escape(f"{job.name} {job.status}: {job.error or 'no reason was written down'}")
+    try:
+        traceback = (job.directory / TRACEBACK).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return f"<p>{reason}</p>"
+    end = escape(traceback[-LAST_LETTERS:])
+    return f"<details><summary>{reason}</summary><pre>{end}</pre></details>"
+
+
+def _table(table: Table) -> str:
+    heads = "".join(f"<th><button>{escape(head)}</button></th>" for head in table.heads)
+    rows = [
+        f'<tr class="{"best" if row[0].startswith(STAR) else ""}">'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in row)
+        for row in table.rows
+    ]
+    return (
+        f"<h2>{escape(table.title)}</h2><table><thead><tr>{heads}</tr></thead>\n"
+        + f"<tbody>{''.join(rows)}</tbody></table><p>{escape(table.note)}</p>"
     )
-    heading = f"<h2>{escape(chart.heading)}</h2>" if chart.heading else ""
-    note = f'<p class="note">{escape(chart.note)}</p>' if chart.note else ""
-    kind = "wide" if chart.wide else "half"
-    return f'<section class="{kind}">{heading}{note}{drawing}</section>'
-
-
-def _json(drawn: Sequence[Chart]) -> str:
-    # Plotly writes "<" as an escape, so that no text can end the script element.
-    figures = [
-        f'"{chart.name}": {chart.figure.to_json()}' for chart in drawn if chart.figure is not None
-    ]
-    return "{" + ",\n".join(figures) + "}"
-
-
-def _introduction(contents: Contents) -> str:
-    lines = [f"<p>{escape(contents.counts)}.{_judged(contents)}</p>"]
-    lines += [f"<pre>{escape(command)}</pre>" for command in contents.commands]
-    if contents.shared:
-        shared = ", ".join(f"{key}={text}" for key, text in contents.shared.items())
-        lines.append(f"<p>All jobs have <code>{escape(shared)}</code>.</p>")
-    return "\n".join(lines)
-
-
-def _judged(contents: Contents) -> str:
-    if not contents.objectives:
-        return ""
-    said = {"max": "more", "min": "less"}
-    names = [
-        f"<code>{escape(each.name)}</code> ({'best' if each.value == 'best' else 'last'} value, "
-        f"{said[each.mode]} is better)"
-        for each in contents.objectives
-    ]
-    return f" Judged by {' and '.join(names)}."
-
-
-def _read(name: str) -> str:
-    return (HERE / name).read_text(encoding="utf-8")

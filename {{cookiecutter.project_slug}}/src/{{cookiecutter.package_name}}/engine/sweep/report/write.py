@@ -1,13 +1,16 @@
-"""The one way in: read the jobs, print the table, write the three files."""
+"""The one way in: read the jobs, print the tables, write the files."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from .contents import gather
-from .groups import over_seeds
-from .jobs import Job
-from .strategies import compare
-from .table import show, show_files
+from ...run.record import shown as shown_path
+from .job_results import Job
+from .page import write_page
+from .seed_means import seed_means
+from .spreadsheet import write_spreadsheet
+from .strategy_comparison import compare_strategies
+from .sweep_results import read_sweeps
+from .terminal import show
 
 
 def write(directories: Sequence[Path], to: Path) -> list[Job]:
@@ -15,7 +18,7 @@ def write(directories: Sequence[Path], to: Path) -> list[Job]:
 
     Args:
         directories: Sweep directories, whose children are jobs; or run directories.
-        to: The directory that gets sweep.csv, sweep.html and sweep.png.
+        to: The directory that gets sweep.csv and sweep.html.
 
     Returns:
         The jobs, best first.
@@ -23,16 +26,11 @@ def write(directories: Sequence[Path], to: Path) -> list[Job]:
     Raises:
         UserError: A directory is not there, or has no job.
     """
-    contents = gather(directories)
-    seeds, strategies = over_seeds(contents), compare(contents)
-    show(contents, seeds, strategies)
+    sweep = read_sweeps(directories)
+    tables = [table for table in (seed_means(sweep), compare_strategies(sweep)) if table]
+    show(sweep, tables)
     to.mkdir(parents=True, exist_ok=True)
-    # After the table: the plotting libraries take a second to import.
-    from . import figure, page, spreadsheet
-
-    files = [to / "sweep.csv", to / "sweep.html", to / "sweep.png"]
-    spreadsheet.write(contents, files[0])
-    page.write(contents, seeds, strategies, files[1])
-    figure.write(contents, files[2])
-    show_files(files)
-    return contents.jobs
+    write_spreadsheet(sweep, to / "sweep.csv")
+    write_page(sweep, tables, to / "sweep.html")
+    print(f"Report: {shown_path(to / 'sweep.csv')}, {shown_path(to / 'sweep.html')}")
+    return sweep.ranked

@@ -1,0 +1,71 @@
+"""Tables of texts, which the terminal and the page show alike; and that of the jobs."""
+
+from dataclasses import dataclass
+
+from .job_results import Job
+from .overrides import label, short_keys, shown
+from .sweep_results import SweepResults
+
+STAR = "★ "
+"""What the name of a best job begins with."""
+MOST_LETTERS = 16
+"""Of an override's value, where all overrides share a column."""
+FACTS = {
+    "global_step": ("steps", ",.0f"),
+    "seconds": ("seconds", ".1f"),
+    "samples_per_second": ("samples/s", ",.0f"),
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts below their heads."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+    names: int = 1
+    """How many of the columns, the first, are names; the others are numbers."""
+    least: int = 0
+    """How many of the columns are shown even where there is no room for them."""
+    note: str = ""
+
+
+def number_text(value: float | None, form: str) -> str:
+    """A number as it is written in a cell; a dash for none."""
+    return "–" if value is None else format(value, form)
+
+
+def job_table(sweep: SweepResults, together: bool = False) -> Table:
+    """All jobs, best first.
+
+    Args:
+        sweep: The jobs.
+        together: Whether all overrides share a column, for a narrow place.
+    """
+    keys = ["overrides"] if together else list(short_keys(sweep.keys).values())
+    facts = {name: fact for name, fact in FACTS.items() if name not in sweep.metrics}
+    heads = [*(head for head, _ in facts.values()), *sweep.metrics]
+    rows = []
+    for job in sweep.ranked:
+        values = [shown(job.overrides.get(key, "")) for key in sweep.keys]
+        if together:
+            values = [label(job.overrides, sweep.keys, MOST_LETTERS)]
+        numbers = [number_text(job.number(name), form) for name, (_, form) in facts.items()]
+        numbers += [_metric(job, name) for name in sweep.metrics]
+        name = STAR + job.name if job in sweep.best else job.name
+        rows.append([name, *values, job.status, *numbers])
+    names = 2 + len(keys)
+    least = names + len(facts) + len(sweep.objectives)
+    title = f"Sweep, {sweep.counts}"
+    return Table(title, ["job", *keys, "status", *heads], rows, names, least)
+
+
+def _metric(job: Job, name: str) -> str:
+    value = job.number(name)
+    if value is None:
+        # That of a job which diverged says so.
+        return number_text(job.numbers.get(name), ".4f")
+    if 0 < abs(value) < 0.001:
+        return f"{value:.2e}"
+    return f"{value:.4f}" if abs(value) < 100 else f"{value:,.1f}"
