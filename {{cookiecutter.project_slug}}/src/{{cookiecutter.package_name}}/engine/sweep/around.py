@@ -10,7 +10,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ...errors import UserError, stop
 from ..run.entry import explain
-from ..run.legality import is_search
 from . import interrupt
 from .begin import begin
 from .share import is_side_by_side
@@ -23,8 +22,6 @@ def before(config: DictConfig, config_name: str) -> None:
         SystemExit: If it cannot be. Hydra would make a warning of another exception.
     """
     try:
-        if is_search(config):
-            _need_optuna()
         begin(config, config_name)
         if is_side_by_side(config.hydra):
             interrupt.leave_to_the_jobs(Path(str(config.hydra.sweep.dir)))
@@ -50,7 +47,7 @@ def after(config: DictConfig) -> None:
     if is_side_by_side(config.hydra) and interrupt.forget():
         print("stopped by Ctrl-C; the same command goes on with the sweep", file=sys.stderr)
         sys.exit(130)
-    # Here, as only now it needs what tables and pictures are made with.
+    # Here, as the report needs Optuna and Plotly, which no job waits for.
     from .end import end
 
     try:
@@ -60,14 +57,3 @@ def after(config: DictConfig) -> None:
         status = 1
     if status:
         sys.exit(status)
-
-
-def _need_optuna() -> None:
-    try:
-        # Only to see whether it can be: Hydra imports it again.
-        from . import search  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"sweep=optuna: needs {error.name}, which is not installed; type "
-            "`uv pip install -e '.[optuna]'`, or leave it out for a grid"
-        ) from None

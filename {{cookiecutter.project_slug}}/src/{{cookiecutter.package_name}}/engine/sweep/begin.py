@@ -74,7 +74,7 @@ def _check_search(config: DictConfig, overrides: list[Override]) -> None:
             "sweep=optuna: there is nothing to search; add a space, such as "
             "'optimizer.lr=tag(log, interval(1e-4, 1e-1))' (in quotes, for the shell)"
         )
-    # Here, as only a search has Optuna.
+    # Here, as only a search waits for Optuna.
     from .space import grid_of, read_space
     from .study import takes_grid
 

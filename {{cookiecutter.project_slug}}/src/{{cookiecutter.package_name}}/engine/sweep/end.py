@@ -8,6 +8,7 @@ from ..run.legality import is_search
 from ..run.record import shown
 from .place import DONE
 from .report.write import write
+from .search import best
 
 FAILED = 1
 
@@ -25,9 +26,6 @@ def end(config: DictConfig) -> int:
     found = [job.status for job in write([sweep_dir], sweep_dir)]
     named = f"hydra.sweep.dir={shown(sweep_dir)}"
     if is_search(config):
-        # Here, as only a search has Optuna.
-        from .search import best
-
         print("\n".join(best(config)))
         print(f"More trials: the same command with {named} and a larger sweep.trials")
         return FAILED if {"failed", "diverged"} & set(found) else 0

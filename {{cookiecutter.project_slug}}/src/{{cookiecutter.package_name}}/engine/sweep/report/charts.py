@@ -29,7 +29,7 @@ def charts_of(sweep: SweepResults) -> dict[str, go.Figure]:
             found |= _of_study(sweep)
     found = {name: figure for name, figure in found.items() if figure.data}
     for figure in found.values():
-        figure.update_layout(template="plotly_white", height=480, hoverlabel={"namelength": -1})
+        figure.update_layout(template="plotly_white", height=420, margin={"t": 70, "b": 50})
     return found
 
 
@@ -45,13 +45,10 @@ def _curves(sweep: SweepResults, metric: str) -> go.Figure:
         {"label": scale, "method": "relayout", "args": [{"yaxis.type": scale}]}
         for scale in ("linear", "log")
     ]
+    menu = {"type": "buttons", "direction": "right", "x": 1, "y": 1.2, "buttons": scales}
     figure.update_traces(mode="lines")
-    figure.update_layout(
-        title=escape(metric),
-        xaxis_title="step",
-        showlegend=True,
-        updatemenus=[{"type": "buttons", "direction": "right", "y": 1.2, "buttons": scales}],
-    )
+    figure.update_layout(title=escape(metric), xaxis_title="step", updatemenus=[menu])
+    figure.update_layout(showlegend=True, hoverlabel={"namelength": -1})
     return figure
 
 
@@ -60,7 +57,11 @@ def _of_study(sweep: SweepResults) -> dict[str, go.Figure]:
     study, names = sweep.study, [escape(each.name) for each in sweep.objectives]
     if len(names) > 1:
         study.set_metric_names(names)
-    found = {"parallel": draw.plot_parallel_coordinate(study, target_name=names[0])}
+    parallel = draw.plot_parallel_coordinate(study, target_name=names[0])
+    # The line of the worst job is white.
+    parallel.update_layout(plot_bgcolor="#d3dae3").update_traces(opacity=1, line_width=2)
+    parallel.update_annotations(bgcolor="#d3dae3")
+    found = {"parallel": parallel}
     if len(names) == 2:
         found["pareto"] = draw.plot_pareto_front(study, target_names=names)
     if sweep.is_search and len(names) == 1:

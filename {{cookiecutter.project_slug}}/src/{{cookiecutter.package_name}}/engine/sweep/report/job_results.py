@@ -75,10 +75,10 @@ def read_job(directory: Path, name: str, objectives: Sequence[Objective], typed:
         for key, value in found.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
-    values = {
-        each.name: objective.read(directory, each.name, each.mode, each.value)
-        for each in objectives
-    }
+    values: dict[str, float | None] = {}
+    for each in objectives:
+        value = objective.read(directory, each.name, each.mode, each.value)
+        values[each.name] = value if value is not None and math.isfinite(value) else None
     return Job(
         name=name,
         directory=directory,
@@ -87,7 +87,7 @@ def read_job(directory: Path, name: str, objectives: Sequence[Objective], typed:
         error=" ".join(str(found.get("error") or "").split()),
         strategy=str(found.get("strategy") or ""),
         numbers=numbers,
-        values={key: value if _is_finite(value) else None for key, value in values.items()},
+        values=values,
         curves={metric: _thinned(curve) for metric, curve in curves.items()},
     )
 
@@ -106,10 +106,6 @@ def read_objectives(run_dir: Path) -> list[Objective]:
     value = str(search.get("value", "last"))
     pairs = zip(names, modes, strict=False)
     return [Objective(str(name), str(mode), value) for name, mode in pairs]
-
-
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
 
 
 def _thinned(curve: Curve) -> Curve:

@@ -63,12 +63,13 @@ def _failure(job: Job) -> str:
 
 def _table(table: Table) -> str:
     heads = "".join(f"<th><button>{escape(head)}</button></th>" for head in table.heads)
-    rows = [
-        f'<tr class="{"best" if row[0].startswith(STAR) else ""}">'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in row)
-        for row in table.rows
-    ]
+    rows = "\n".join(map(_row, table.rows))
     return (
         f"<h2>{escape(table.title)}</h2><table><thead><tr>{heads}</tr></thead>\n"
-        + f"<tbody>{''.join(rows)}</tbody></table><p>{escape(table.note)}</p>"
+        f"<tbody>{rows}</tbody></table><p>{escape(table.note)}</p>"
     )
+
+
+def _row(texts: Sequence[str]) -> str:
+    kind = ' class="best"' if texts[0].startswith(STAR) else ""
+    return f"<tr{kind}>{''.join(f'<td>{escape(text)}</td>' for text in texts)}</tr>"

@@ -4,7 +4,6 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from ..curves import Curve
 from .job_results import COMPARED_STEPS, LOSS, Job
 from .overrides import shown
 from .sweep_results import SweepResults
@@ -43,37 +42,21 @@ def compare_strategies(sweep: SweepResults) -> Table | None:
     for job in sweep.jobs:
         pairs[_name(job)].append((job, references.get(rest(job))))
     differences = {name: _largest_difference(pairs[name]) for name in names}
-    return Table(
-        title=f"Strategies, compared with {reference}",
-        heads=[
-            "strategy",
-            f"loss difference, {COMPARED_STEPS} steps",
-            "ms per step",
-            f"× {reference}",
-            "peak memory, MiB",
-        ],
-        rows=[
-            [name, number_text(differences[name], ".1e"), *_costs(pairs[name])] for name in names
-        ],
-        least=5,
-        note=NOTE if any((each or 0) > ROUNDING for each in differences.values()) else "",
-    )
-
-
-def relative_differences(one: Curve, other: Curve) -> list[float]:
-    """Of the values at the first steps that two curves share, where both are finite."""
-    theirs = dict(other)
-    shared = [(value, theirs[step]) for step, value in one if step in theirs]
-    found = [abs(a - b) / max(abs(b), 1e-12) for a, b in shared[:COMPARED_STEPS]]
-    return [difference for difference in found if math.isfinite(difference)]
+    heads = ["strategy", f"loss difference, {COMPARED_STEPS} steps", "ms per step"]
+    heads += [f"× {reference}", "peak memory, MiB"]
+    rows = [[name, number_text(differences[name], ".1e"), *_costs(pairs[name])] for name in names]
+    note = NOTE if any((each or 0) > ROUNDING for each in differences.values()) else ""
+    title = f"Strategies, compared with {reference}"
+    return Table(title, heads, rows, least=len(heads), note=note)
 
 
 def _largest_difference(pairs: Sequence[tuple[Job, Job | None]]) -> float | None:
     found: list[float] = []
     for job, other in pairs:
-        if other is not None:
-            found += relative_differences(job.curves[LOSS], other.curves[LOSS])
-    return max(found, default=None)
+        theirs = dict(other.curves[LOSS]) if other else {}
+        shared = [(value, theirs[step]) for step, value in job.curves[LOSS] if step in theirs]
+        found += [abs(a - b) / max(abs(b), 1e-12) for a, b in shared[:COMPARED_STEPS]]
+    return max(filter(math.isfinite, found), default=None)
 
 
 def _costs(pairs: Sequence[tuple[Job, Job | None]]) -> list[str]:

@@ -6,7 +6,7 @@ from html import escape
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.study import StudyDirection
-from optuna.trial import TrialState
+from optuna.trial import TrialState, create_trial
 
 from .job_results import Job, Objective
 from .overrides import as_number, short_keys, shown
@@ -32,34 +32,41 @@ def study_of(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     directions = [DIRECTIONS[each.mode] for each in objectives]
     study = optuna.create_study(directions=directions or ["minimize"])
-    # Plotly takes a text for HTML.
-    columns = {escape(short): _column(jobs, key) for key, short in short_keys(keys).items()}
-    distributions = {name: _distribution(column) for name, column in columns.items()}
-    for place, job in enumerate(jobs):
-        values = [value for value in job.values.values() if value is not None]
-        complete = job.finished and values and len(values) == len(objectives)
-        trial = optuna.trial.create_trial(
-            state=TrialState.COMPLETE if complete else TrialState.FAIL,
-            values=values if complete else None,
-            params={name: column[place] for name, column in columns.items()},
-            distributions=distributions,
-            user_attrs={"job": escape(job.name)},
-        )
+    complete = [job for job in jobs if job.finished and None not in job.values.values()]
+    complete = complete if objectives else []
+    params: dict[Job, dict[str, float | str]] = {job: {} for job in complete}
+    distributions: dict[str, BaseDistribution] = {}
+    for key, short in short_keys(keys if complete else []).items():
+        # Plotly takes a text for HTML.
+        name, values = escape(short), _values(complete, key)
+        distributions[name] = _distribution(values)
+        for job, value in zip(complete, values, strict=True):
+            params[job][name] = value
+    for job in jobs:
+        if job in params:
+            trial = create_trial(
+                values=[value for value in job.values.values() if value is not None],
+                params=params[job],
+                distributions=distributions,
+                user_attrs={"job": escape(job.name)},
+            )
+        else:
+            trial = create_trial(state=TrialState.FAIL)
         study.add_trial(trial)
     return study
 
 
-def _column(jobs: Sequence[Job], key: str) -> Sequence[float | str]:
+def _values(jobs: Sequence[Job], key: str) -> Sequence[float | str]:
     """The values of an override key: numbers if all are, else texts."""
     texts = [job.overrides.get(key, "") for job in jobs]
     numbers = [number for text in texts if (number := as_number(text)) is not None]
     if len(numbers) == len(texts):
-        return numbers
+        return [int(number) if number.is_integer() else number for number in numbers]
     return [escape(shown(text, MOST_LETTERS)) for text in texts]
 
 
 def _distribution(values: Sequence[float | str]) -> BaseDistribution:
-    numbers = [value for value in values if isinstance(value, float)]
+    numbers = [value for value in values if not isinstance(value, str)]
     if not numbers or len(set(numbers)) <= MOST_VALUES:
         return CategoricalDistribution(list(dict.fromkeys(values)))
     low, high = min(numbers), max(numbers)

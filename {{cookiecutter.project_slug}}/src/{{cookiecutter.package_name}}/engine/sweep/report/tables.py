@@ -14,7 +14,9 @@ FACTS = {
     "global_step": ("steps", ",.0f"),
     "seconds": ("seconds", ".1f"),
     "samples_per_second": ("samples/s", ",.0f"),
+    "peak_memory_mib": ("peak MiB", ",.0f"),
 }
+"""Head and form of a job's numbers that are no metrics."""
 
 
 @dataclass(frozen=True)
@@ -44,25 +46,30 @@ def job_table(sweep: SweepResults, together: bool = False) -> Table:
         together: Whether all overrides share a column, for a narrow place.
     """
     keys = ["overrides"] if together else list(short_keys(sweep.keys).values())
-    facts = {name: fact for name, fact in FACTS.items() if name not in sweep.metrics}
-    heads = [*(head for head, _ in facts.values()), *sweep.metrics]
+    *facts, memory = (name for name in FACTS if name not in sweep.metrics)
+    numbers = [*facts, *sweep.metrics, memory]
     rows = []
     for job in sweep.ranked:
         values = [shown(job.overrides.get(key, "")) for key in sweep.keys]
         if together:
             values = [label(job.overrides, sweep.keys, MOST_LETTERS)]
-        numbers = [number_text(job.number(name), form) for name, (_, form) in facts.items()]
-        numbers += [_metric(job, name) for name in sweep.metrics]
         name = STAR + job.name if job in sweep.best else job.name
-        rows.append([name, *values, job.status, *numbers])
+        rows.append([name, *values, job.status, *(_cell(job, number) for number in numbers)])
+    heads = [FACTS[number][0] if number in FACTS else number for number in numbers]
     names = 2 + len(keys)
-    least = names + len(facts) + len(sweep.objectives)
-    title = f"Sweep, {sweep.counts}"
-    return Table(title, ["job", *keys, "status", *heads], rows, names, least)
+    return Table(
+        title=f"Sweep, {sweep.counts}",
+        heads=["job", *keys, "status", *heads],
+        rows=rows,
+        names=names,
+        least=names + len(facts) + len(sweep.objectives),
+    )
 
 
-def _metric(job: Job, name: str) -> str:
+def _cell(job: Job, name: str) -> str:
     value = job.number(name)
+    if name in FACTS:
+        return number_text(value, FACTS[name][1])
     if value is None:
         # That of a job which diverged says so.
         return number_text(job.numbers.get(name), ".4f")

@@ -46,8 +46,8 @@ def _show_failures(console: Console, jobs: Sequence[Job]) -> None:
 
 def _columns_that_fit(table: Table, width: int) -> int:
     columns = zip(table.heads, *table.rows[:MOST_ROWS], strict=True)
-    # Rich leaves a space at either side of a column and of the table.
-    ends = itertools.accumulate((max(map(len, column)) + 2 for column in columns), initial=2)
+    # Rich puts a space at either side of a column, and one between two.
+    ends = itertools.accumulate((max(map(len, column)) + 3 for column in columns), initial=1)
     return sum(end <= width for end in ends) - 1
 
 
