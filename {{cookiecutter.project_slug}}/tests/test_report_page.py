@@ -128,7 +128,7 @@ def test_a_search_shows_importance_and_history(tmp_path: Path) -> None:
     drawn = figures(tmp_path)
     assert drawn["importance"][0]["y"] == ["lr"]
     best = next(line for line in drawn["history"] if line["name"] == "Best Value")
-    assert best["x"][:4] == ["1", "2", "3", "4"]
+    assert best["x"][:4] == [1, 2, 3, 4]
     assert best["y"][:4] == [0.3, 0.3, 0.4, 0.4]
 
 

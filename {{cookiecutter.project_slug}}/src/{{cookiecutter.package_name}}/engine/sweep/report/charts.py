@@ -39,7 +39,7 @@ def _curves(sweep: SweepResults, metric: str) -> go.Figure:
     for job in sweep.jobs:
         if len(job.curves[metric]) > 1:
             steps, values = zip(*job.curves[metric], strict=True)
-            name = f"{job.name}: {label(job.overrides, sweep.keys)}"
+            name = f"{job.name}: {label(job.overrides, sweep.keys)}".removesuffix(": ")
             figure.add_scatter(x=steps, y=values, name=escape(shown(name, MOST_LETTERS)))
     scales = [
         {"label": scale, "method": "relayout", "args": [{"yaxis.type": scale}]}
@@ -67,7 +67,8 @@ def _of_study(sweep: SweepResults) -> dict[str, go.Figure]:
     if sweep.is_search and len(names) == 1:
         history = draw.plot_optimization_history(study, target_name=names[0])
         for trace in history.data:
-            trace.x = [sweep.jobs[number].name for number in trace.x]
+            # Jobs are counted from 1, trials from 0.
+            trace.x = [number + 1 for number in trace.x]
         found["history"] = history.update_xaxes(title="job")
         if sum(job.finished for job in sweep.jobs) >= FEWEST_TRIALS:
             found["importance"] = draw.plot_param_importances(study, target_name=names[0])

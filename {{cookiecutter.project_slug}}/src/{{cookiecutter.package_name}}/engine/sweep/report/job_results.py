@@ -104,8 +104,10 @@ def read_objectives(run_dir: Path) -> list[Objective]:
     if isinstance(names, str):
         names, modes = [names], [modes]
     value = str(search.get("value", "last"))
+    # A file that is only half written may end within a word.
+    modes = ["max" if str(mode).startswith("max") else "min" for mode in modes]
     pairs = zip(names, modes, strict=False)
-    return [Objective(str(name), str(mode), value) for name, mode in pairs]
+    return [Objective(str(name), mode, value) for name, mode in pairs]
 
 
 def _thinned(curve: Curve) -> Curve:

@@ -67,7 +67,9 @@ def _values(jobs: Sequence[Job], key: str) -> Sequence[float | str]:
 
 def _distribution(values: Sequence[float | str]) -> BaseDistribution:
     numbers = [value for value in values if not isinstance(value, str)]
-    if not numbers or len(set(numbers)) <= MOST_VALUES:
+    # What somebody typed, and no sampler drew, is few and short.
+    typed = len(set(numbers)) <= MOST_VALUES and all(float(f"{n:.4g}") == n for n in numbers)
+    if not numbers or typed:
         return CategoricalDistribution(list(dict.fromkeys(values)))
     low, high = min(numbers), max(numbers)
     return FloatDistribution(low, high, log=low > 0 and high / low >= LOGARITHMIC)
