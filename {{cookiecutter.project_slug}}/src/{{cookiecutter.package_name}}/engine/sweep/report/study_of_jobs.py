@@ -13,7 +13,7 @@ from .overrides import as_number, short_keys, shown
 
 MOST_VALUES = 12
 """Different numbers of a key up to which each has a place of its own on an axis."""
-LOGARITHMIC = 50.0
+LOGARITHMIC = 10.0
 """From this ratio of the largest to the smallest number on, their axis is logarithmic."""
 MOST_LETTERS = 24
 DIRECTIONS = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
