@@ -54,14 +54,14 @@ bake: .venv/installed ## make a project with the defaults in build/
 	@$(BAKE)
 
 # One environment for the template's tools and for the project in build/, which it holds as editable.
-.venv/installed: pyproject.toml $(SOURCE)/pyproject.toml $(SOURCE)/constraints.txt
+.venv/installed: pyproject.toml $(SOURCE)/pyproject.toml $(SOURCE)/engine/pyproject.toml $(SOURCE)/constraints.txt
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
 	@command -v uv >/dev/null || test -x $(BIN)/uv || \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@echo 'Installing into .venv ...'
 	@$(INSTALL) --group dev
 	@$(BAKE)
-	@$(INSTALL) --editable '$(PROJECT)[dev]'
+	@$(INSTALL) --editable '$(PROJECT)/engine[dev]' --editable '$(PROJECT)[dev]'
 	@touch $@
 
 clean: ## remove build/, .venv and what tools leave behind

@@ -29,8 +29,9 @@ from hydra.utils import instantiate
 from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 
-from my_project.engine.run import fit, rank
-from my_project.engine.run.resolvers import register_resolvers
+from onecurve.run import fit
+from onecurve.launch import worker as rank
+from onecurve.command.resolvers import register_resolvers
 
 CONFIGS = Path(__file__).resolve().parent.parent / "build" / "my-project" / "configs"
 LIMITS = {"lenet": 1.2, "mlp": 1.6}

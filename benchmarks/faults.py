@@ -35,8 +35,8 @@ import torch
 from baked import PROJECT, column, folder_for_runs, output_to, weights
 from lightning.pytorch import Callback
 
-from my_project.engine.run import launch
-from my_project.engine.run.resume import newest_checkpoint
+from onecurve.launch import launch
+from onecurve.command.resume import newest_checkpoint
 
 STEPS = 42
 STEPS_BETWEEN_SAVES = 3
@@ -49,7 +49,7 @@ TASK = (
     "model=mlp",
     "data.image_size=8",
     "data.batch_size=64",
-    "+data.augment.crop._target_=my_project.data.augment.RandomCrop",
+    "+data.augment.crop._target_=onecurve.data.augment.RandomCrop",
     "+data.augment.crop.padding=1",
     "trainer.accelerator=cpu",
     "trainer.max_epochs=2",
@@ -90,7 +90,7 @@ class Fault(Callback):
 
 def _die_while_writing(save: int, after: int) -> None:
     """Kill this process in the middle of its `save`-th checkpoint, `after` bytes into the file."""
-    from my_project.engine.checkpoint import file
+    from onecurve.checkpoint import file
 
     saves = 0
 

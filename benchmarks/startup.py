@@ -36,14 +36,15 @@ def wrap(module, name, before=None, after=None):
             if after: mark(after)
     setattr(module, name, wrapped)
 
-from my_project.engine.run import launch
+from onecurve.launch import launch
 wrap(launch, "launch", before="compose")
 inline = launch._inline
 def measured(job, config, run_dir):
-    from my_project.engine.run import fit, rank
-    from my_project.data.images import ImageDataModule
+    from onecurve.run import fit
+from onecurve.launch import worker as rank
+    from onecurve.data.images import ImageDataModule
     from lightning.pytorch.strategies import Strategy
-    from my_project.engine.strategies.global_batch import GlobalBatch
+    from onecurve.strategies.global_batch import GlobalBatch
     mark("imports")
     wrap(ImageDataModule, "setup", before="data starts", after="data")
     wrap(fit, "build_task", before="model starts", after="model")

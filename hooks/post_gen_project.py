@@ -12,12 +12,21 @@ NOT_FOR = {
     "none": [".github", ".gitlab-ci.yml"],
 }
 
+LEFT_BY_TOOLS = [
+    *("__pycache__", ".venv", "build", "dist", "*.egg-info", ".coverage", "runs"),
+    *(".import_linter_cache", ".mypy_cache", ".pytest_cache", ".ruff_cache"),
+]
+
 
 def main() -> None:
     """Run in the project's folder, as Cookiecutter does; running it again changes nothing."""
     project = Path.cwd()
     for name in NOT_FOR[CI]:
         remove(project / name)
+    # The engine is edited and tested in the template, and copied as it lies there.
+    for pattern in LEFT_BY_TOOLS:
+        for path in list((project / "engine").rglob(pattern)):
+            remove(path)
     if shutil.which("git") and not in_repository(project):
         # `git init -b main` would need git 2.28.
         subprocess.run(["git", "-c", "init.defaultBranch=main", "init", "--quiet"], check=False)

@@ -4,15 +4,13 @@ from pathlib import Path
 
 import hydra
 from omegaconf import DictConfig
-
-from {{ cookiecutter.package_name }}.engine.run.entry import command
-from {{ cookiecutter.package_name }}.engine.run.job import run
+from onecurve.command.entry import command, run
 
 
 @hydra.main(config_path="configs", config_name="evaluate", version_base="1.3")
 def main(config: DictConfig) -> float | None:
     """One evaluation."""
-    return run("evaluate", config)
+    return run("onecurve.run.evaluate.work", config)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from {{ cookiecutter.package_name }}.engine.sweep.report.write import write
-from {{ cookiecutter.package_name }}.errors import UserError, stop
+from onecurve.errors import UserError, stop
+from onecurve.sweep.report.write import write
 
 
 def main() -> None:

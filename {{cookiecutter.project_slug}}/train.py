@@ -4,15 +4,13 @@ from pathlib import Path
 
 import hydra
 from omegaconf import DictConfig
-
-from {{ cookiecutter.package_name }}.engine.run.entry import command
-from {{ cookiecutter.package_name }}.engine.run.job import run
+from onecurve.command.entry import command, run
 
 
 @hydra.main(config_path="configs", config_name="train", version_base="1.3")
 def main(config: DictConfig) -> float | None:
     """One run, or one job of a sweep; returns the last value of ``monitor``."""
-    return run("fit", config)
+    return run("onecurve.run.fit.work", config)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,10 @@ from conftest import ROOT
 from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
+from onecurve.command.resolvers import register_resolvers
+from onecurve.data.images import ImageDataModule
 from PIL import Image
 from torchvision import datasets
-
-from {{ cookiecutter.package_name }}.data.images import ImageDataModule
-from {{ cookiecutter.package_name }}.engine.run.resolvers import register_resolvers
 
 CONFIGS = ROOT / "configs"
 

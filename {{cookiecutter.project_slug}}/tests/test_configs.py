@@ -13,9 +13,8 @@ from conftest import ROOT, TINY, Cli
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+from onecurve.command.resolvers import register_resolvers
 from small_data import write_cifar10, write_images, write_mnist
-
-from {{ cookiecutter.package_name }}.engine.run.resolvers import register_resolvers
 
 CONFIGS = ROOT / "configs"
 TWO_STEPS = (

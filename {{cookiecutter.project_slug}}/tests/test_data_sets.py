@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from onecurve.errors import UserError
 from small_data import build, load, random_images, sizes, write_mnist
 from torchvision import datasets
 
 from {{ cookiecutter.package_name }}.data.digits import digits_file
-from {{ cookiecutter.package_name }}.errors import UserError
 
 
 @pytest.fixture

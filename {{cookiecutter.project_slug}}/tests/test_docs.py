@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import FLOAT64, ROOT, ROUNDING, Cli, column, jobs_of, largest_difference
-
-from {{ cookiecutter.package_name }}.engine.strategies.single import Single
+from onecurve.strategies.single import Single
 
 PAGE = (ROOT / "docs/strategies.md").read_text()
 COMMANDS = [

@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from onecurve.data.files import list_images, read_image
+from onecurve.errors import UserError
 from PIL import Image
 from small_data import load, random_images, sizes, write_images
-
-from {{ cookiecutter.package_name }}.data.files import list_images, read_image
-from {{ cookiecutter.package_name }}.errors import UserError
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
+from onecurve.command.resolvers import register_resolvers
+from onecurve.errors import UserError
 from torch import nn
 from torchvision import models
 
-from {{ cookiecutter.package_name }}.engine.run.resolvers import register_resolvers
-from {{ cookiecutter.package_name }}.errors import UserError
 from {{ cookiecutter.package_name }}.models.lenet import PartialConv2d, ScaledTanh, lenet
 
 CONFIGS = Path(__file__).parent.parent / "configs"

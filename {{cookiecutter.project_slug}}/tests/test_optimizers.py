@@ -10,11 +10,10 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig
+from onecurve.command.resolvers import register_resolvers
+from onecurve.errors import UserError
 from torch import nn
 from torch.optim import Optimizer
-
-from {{ cookiecutter.package_name }}.engine.run.resolvers import register_resolvers
-from {{ cookiecutter.package_name }}.errors import UserError
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 OPTIMIZERS = sorted(path.stem for path in (CONFIGS / "optimizer").glob("*.yaml"))

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import torch
-
-from .images import Datasets, ImageDataModule
-from .splits import stratified_split
+from onecurve.data.images import Datasets, ImageDataModule
+from onecurve.data.splits import stratified_split
 
 
 class Digits(ImageDataModule):

@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from onecurve.data.files import check_image, list_images, read_image
+from onecurve.data.images import Datasets, ImageDataModule
+from onecurve.data.in_memory import Batch, InMemoryImages
+from onecurve.data.splits import stratified_split
+from onecurve.errors import UserError
 from torch import Tensor
 from torch.utils.data import Dataset
-
-from ..errors import UserError
-from .files import check_image, list_images, read_image
-from .images import Datasets, ImageDataModule
-from .memory import Batch, InMemoryImages
-from .splits import stratified_split
 
 LabelledFiles = tuple[list[Path], list[int]]
 

@@ -11,10 +11,9 @@ who counts tensors finds 900 more, the weights of C3 that table I leaves out and
 from collections import OrderedDict
 
 import torch
+from onecurve.errors import UserError
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from ..errors import UserError
 
 # Table I: the maps of S2 (0..5) that each of the 16 maps of C3 is connected to.
 C3_INPUTS = (

@@ -7,11 +7,10 @@ from collections import OrderedDict
 from difflib import get_close_matches
 
 import torch
+from onecurve.errors import UserError
 from torch import nn
 from torchvision import models
 from torchvision.models import ResNet
-
-from ..errors import UserError
 
 EXAMPLES = "resnet18, resnet50, mobilenet_v3_small, efficientnet_b0, vit_b_16"
 

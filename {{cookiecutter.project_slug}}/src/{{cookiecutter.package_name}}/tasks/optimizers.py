@@ -6,10 +6,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from hydra.utils import get_class
+from onecurve.errors import UserError
 from torch import nn
 from torch.optim import Optimizer
-
-from ..errors import UserError
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 

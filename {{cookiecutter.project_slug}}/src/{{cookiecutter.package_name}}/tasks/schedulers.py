@@ -7,10 +7,9 @@ All have one signature: `total_steps` is the number of optimizer steps in the ru
 import math
 from typing import Any
 
+from onecurve.errors import UserError
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
-
-from ..errors import UserError
 
 LRScheduler = dict[str, Any]
 

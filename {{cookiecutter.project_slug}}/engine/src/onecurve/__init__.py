@@ -1,0 +1,1 @@
+"""One loss curve, every parallelism: strategies, checkpoints and runs for PyTorch Lightning."""

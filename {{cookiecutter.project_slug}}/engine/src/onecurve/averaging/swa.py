@@ -1,0 +1,177 @@
+"""Stochastic weight averaging (Izmailov et al. 2018, https://arxiv.org/abs/1803.05407)."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+from torch.optim import Optimizer
+
+from ..errors import UserError
+from .average import Averaging
+from .batchnorm import recompute_statistics
+
+
+class StochasticWeightAveraging(Averaging):
+    """Averages the weights that training reaches late, and has the average tested.
+
+    Training itself never sees the average: it makes the steps that it would make without, but for
+    the learning rate, if one is given. At the end the average gets BatchNorm statistics of its own,
+    and is saved.
+
+    Lightning's own averages what epochs start with, and makes a step too many for BatchNorm.
+
+    Args:
+        file: Where the average is saved, as every checkpoint.
+        start: When averaging starts: a share of the run (0.75), or after how many epochs (10).
+        every_n_steps: Average every so many optimizer steps; None for the end of each epoch.
+        lr: Learning rate from then on; None leaves it to the scheduler. Where parameters have
+            learning rates of their own, it is that of the first, and the others keep their ratio.
+        anneal_epochs: Epochs in which the learning rate comes from what it was to `lr`.
+        annealing: "cosine" or "linear".
+        validate: Validate the average, once there is one, instead of the weights of training: each
+            time the training set passes through the network for BatchNorm. What the checkpoints
+            hold as weights are those of training.
+
+    Attributes:
+        final_weights: The file, once it is written; the final test takes it.
+        is_saving: Whether the checkpoint that is being written is that of the average.
+    """
+
+    def __init__(
+        self,
+        file: str,
+        start: float = 0.75,
+        every_n_steps: int | None = None,
+        lr: float | None = None,
+        anneal_epochs: float = 1,
+        annealing: str = "cosine",
+        validate: bool = False,
+    ) -> None:
+        super().__init__()
+        self.file = file
+        self.start = start
+        self.every_n_steps = every_n_steps
+        self.lr = lr
+        self.anneal_epochs = anneal_epochs
+        self.annealing = annealing
+        self.validate = validate
+        self.final_weights: str | None = None
+        self._lrs: list[list[float]] = []
+        self._validating: Any = None
+        self._restored: tuple[dict[str, Any], int] | None = None
+        self.is_saving = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Find the first step; take the average of the run that this one goes on with."""
+        batches = trainer.num_training_batches
+        self._steps_an_epoch = math.ceil(batches / trainer.accumulate_grad_batches)
+        if self.start >= 1:
+            self._first_step = self.start * self._steps_an_epoch
+        else:
+            self._first_step = self.start * trainer.estimated_stepping_batches
+        if math.isinf(self._first_step):
+            raise UserError(
+                f"callbacks.swa.start={self.start:g}: a run without an end has no share; give a "
+                "number of epochs, such as callbacks.swa.start=10"
+            )
+        super().on_train_start(trainer, pl_module)
+        if self._restored:
+            self.average.restore(trainer, *self._restored)
+            self._restored = None
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Set the learning rate of this phase, whatever the scheduler says."""
+        if self.lr is None or trainer.global_step < self._first_step:
+            return
+        if not self._lrs:
+            self._lrs = [_rates(optimizer) for optimizer in trainer.optimizers]
+        since = (trainer.global_step - self._first_step) / self._steps_an_epoch
+        share = min(1.0, since / self.anneal_epochs) if self.anneal_epochs else 1.0
+        if self.annealing == "cosine":
+            share = (1 - math.cos(math.pi * share)) / 2
+        for optimizer, before in zip(trainer.optimizers, self._lrs, strict=True):
+            for group, lr in zip(optimizer.param_groups, before, strict=True):
+                group["lr"] = lr + share * (self.lr * lr / before[0] - lr)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Average what a step has reached."""
+        step = trainer.global_step
+        if not self.has_stepped(trainer) or step <= self._first_step:
+            return
+        if self.every_n_steps:
+            is_due = (step - math.floor(self._first_step)) % self.every_n_steps == 0
+        else:
+            is_due = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+        if is_due:
+            self.average.add(pl_module)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save the average, with BatchNorm statistics of its own."""
+        if not self.average.count:
+            if trainer.is_global_zero:
+                print(f"swa: the run ended before callbacks.swa.start={self.start:g}: no average")
+            return
+        with self._in_place(trainer):
+            self.is_saving = True
+            trainer.save_checkpoint(self.file)
+            self.is_saving = False
+        self.final_weights = self.file
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the average in place, if it is to be validated."""
+        if self.validate and self.average.count and trainer.state.fn == TrainerFn.FITTING:
+            self._validating = self._in_place(trainer)
+            self._validating.__enter__()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """And the weights of training."""
+        if self._validating is not None:
+            self._validating.__exit__(None, None, None)
+            self._validating = None
+
+    @contextmanager
+    def _in_place(self, trainer: Trainer) -> Iterator[None]:
+        """The average, with BatchNorm statistics of its own."""
+        module = trainer.lightning_module
+        buffers = {name: each.clone() for name, each in module.named_buffers() if not each.is_meta}
+        with self.average.in_place(module):
+            recompute_statistics(trainer)
+            yield
+        for name, buffer in module.named_buffers():
+            if name in buffers:
+                buffer.copy_(buffers[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it takes to go on, beside the average."""
+        return {"count": self.average.count, "lrs": self._lrs}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._lrs = state_dict["lrs"]
+        self.average.count = state_dict["count"]
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Add the average, by parameter name."""
+        if self.average.count and not self.is_saving:
+            checkpoint.setdefault("averages", {})["swa"] = self.average.gathered(trainer)
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Keep it until each rank knows what it holds."""
+        if "swa" in checkpoint.get("averages", {}):
+            count = checkpoint["callbacks"][self.state_key]["count"]
+            self._restored = checkpoint["averages"]["swa"], count
+
+
+def _rates(optimizer: Optimizer) -> list[float]:
+    return [float(group["lr"]) for group in optimizer.param_groups]

@@ -1,0 +1,1 @@
+"""Callbacks for every strategy: one file each."""

@@ -1,0 +1,185 @@
+"""What a checkpoint holds: Lightning's dictionary in plain containers, and what it takes to go on.
+
+Beside Lightning's keys there are ``config``, the resolved configuration, with which a checkpoint
+alone is enough to rebuild the task and its data; ``logs``, how far the loggers had come; and
+``layout``, how many ranks there were. Lightning's ``hyper_parameters`` are the task's arguments out
+of the configuration, so that `load_from_checkpoint` needs nothing but the file.
+"""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import Logger
+
+from ..errors import UserError
+from .file import damage
+from .sharded.shards import read_rest, read_whole
+
+NAMES_SHOWN = 3
+
+
+class CarryOn(Callback):
+    """Adds to every checkpoint what another run needs to go on with it.
+
+    Args:
+        config: The resolved configuration.
+        logs: ``logs`` of the checkpoint that this run goes on with in the same directory.
+        layout: ``layout`` of the checkpoint that this run goes on with.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        logs: dict[str, Any] | None = None,
+        layout: dict[str, Any] | None = None,
+    ) -> None:
+        self.config = config
+        self.logs = logs
+        self.layout = layout
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say how the layout changed, and log what the checkpoint was written too early for."""
+        here = self._layout(trainer)
+        if self.layout and self.layout != here and trainer.is_global_zero:
+            before, now = (
+                f"{layout['strategy']} on {layout['world_size']}" for layout in (self.layout, here)
+            )
+            print(
+                f"resume: saved under {before}, goes on under {now}: the samples stay in order; "
+                "what a step draws at random is derived anew from seed, step and rank"
+            )
+        if self.logs and self.logs["unlogged"]:
+            for logger in trainer.loggers:
+                logger.log_metrics(self.logs["unlogged"], step=self.logs["step"])
+        self.logs = None
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Hear of a file that could not be written in the background."""
+        poll = getattr(trainer.strategy.checkpoint_io, "poll", None)
+        if poll is not None:
+            poll()
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Lightning is about to write the file; everything logged so far goes to the disk first."""
+        checkpoint["config"] = self.config
+        checkpoint["layout"] = self._layout(trainer)
+        checkpoint.setdefault(pl_module.CHECKPOINT_HYPER_PARAMS_KEY, task_arguments(self.config))
+        loop = trainer.fit_loop.epoch_loop
+        # At the end of a step, and of an epoch, its metrics are logged only after the callbacks.
+        batch: Any = loop.batch_progress.current
+        in_step = batch.processed > batch.completed and not trainer.fit_loop._should_accumulate()
+        epoch: Any = trainer.fit_loop.epoch_progress.current
+        unlogged: dict[str, float] = {}
+        if in_step or epoch.processed > epoch.completed:
+            metrics = trainer._logger_connector.metrics["log"]
+            unlogged = {name: float(value) for name, value in metrics.items()}
+        if unlogged:
+            unlogged["epoch"] = trainer.current_epoch
+        positions = {
+            type(logger).__name__: logger.position()
+            for logger in trainer.loggers
+            if trainer.is_global_zero and hasattr(logger, "position")
+        }
+        checkpoint["logs"] = {
+            # Lightning logs the end of an epoch at its last step.
+            "step": loop._batches_that_stepped - (not in_step),
+            "unlogged": unlogged,
+            "positions": positions,
+        }
+
+    def _layout(self, trainer: Trainer) -> dict[str, Any]:
+        return {"strategy": self.config["strategy"]["name"], "world_size": trainer.world_size}
+
+
+def task_arguments(config: dict[str, Any]) -> dict[str, Any]:
+    """What the task's ``__init__`` is given, as plain data."""
+    network = without_download(config)["model"]
+    parts = {"network": network, "optimizer": config["optimizer"], "scheduler": config["scheduler"]}
+    own = {key: value for key, value in config["task"].items() if key != "_target_"}
+    return parts | own
+
+
+def without_download(config: dict[str, Any]) -> dict[str, Any]:
+    """A training configuration without weights to download, which a checkpoint's replace."""
+    model = config["model"]
+    return {**config, "model": {**model, "weights": None}} if "weights" in model else config
+
+
+def go_on_logging(loggers: list[Logger], logs: dict[str, Any]) -> None:
+    """Tell loggers where a checkpoint was written; they drop what came after it."""
+    for logger in loggers:
+        if hasattr(logger, "go_on"):
+            logger.go_on(logs["positions"].get(type(logger).__name__))
+
+
+def epoch_position(checkpoint: dict[str, Any]) -> dict[str, int] | None:
+    """Where in its epoch a checkpoint was written; None if its loader could not tell."""
+    positions = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader")
+    return dict(positions[0]) if positions else None
+
+
+def read_checkpoint(path: str | Path, whole: bool = True) -> dict[str, Any]:
+    """Read a checkpoint onto the CPU without running any code in it (``weights_only=True``).
+
+    Args:
+        path: A file, or the folder of a sharded checkpoint.
+        whole: Whether to read the tensors of a sharded one; otherwise see `shards.read_rest`.
+
+    Returns:
+        Lightning's dictionary: ``state_dict``, ``optimizer_states``, ``loops``, ... and ``config``.
+
+    Raises:
+        UserError: If there is no such file, or it is no complete checkpoint of this project.
+    """
+    path = Path(path)
+    if reason := damage(path):
+        raise UserError(
+            f"{path}: is no complete checkpoint: {reason}; give one that a training run wrote, "
+            "such as runs/.../checkpoints/best.ckpt"
+        )
+    try:
+        if path.is_dir():
+            checkpoint = read_rest(path)
+            return read_whole(checkpoint) if whole else checkpoint
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{path}: holds more than plain data ({' '.join(str(error).split())[:80]}); "
+            "keep to tensors, numbers, strings and containers in state_dict() of callbacks"
+        ) from None
+    if not isinstance(checkpoint, dict) or not {"state_dict", "config"} <= checkpoint.keys():
+        raise UserError(
+            f"{path}: not a checkpoint of this project (it holds no configuration); "
+            "give one that a training run wrote"
+        )
+    return checkpoint
+
+
+def refuse_other_network(task: LightningModule, checkpoint: dict[str, Any], path: str) -> None:
+    """Refuse to go on with another network's weights.
+
+    Raises:
+        UserError: That names the first keys in which they differ.
+    """
+    own, other = task.state_dict(), checkpoint["state_dict"]
+    different = [f"{name} is only in the checkpoint" for name in other if name not in own]
+    different += [f"{name} is not in the checkpoint" for name in own if name not in other]
+    different += [
+        f"{name} is {tuple(other[name].shape)} there and {tuple(own[name].shape)} here"
+        for name in own
+        if name in other and own[name].shape != other[name].shape
+    ]
+    if different:
+        more = len(different) - NAMES_SHOWN
+        rest = f" and {more} more" if more > 0 else ""
+        raise UserError(
+            f"resume={path}: is of another network: {', '.join(different[:NAMES_SHOWN])}{rest}; "
+            f"give the model that it was trained with, or take what fits of it: init={path}"
+        )

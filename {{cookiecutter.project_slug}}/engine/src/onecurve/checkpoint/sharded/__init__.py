@@ -1,0 +1,1 @@
+"""Sharded checkpoints: every rank writes what it holds."""

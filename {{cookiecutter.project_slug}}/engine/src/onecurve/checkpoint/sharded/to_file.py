@@ -1,0 +1,42 @@
+"""Turns a sharded checkpoint into one file, which `torch.load` reads anywhere.
+
+python -m onecurve.checkpoint.sharded.to_file SHARDED FILE
+"""
+
+import sys
+from pathlib import Path
+
+from ...errors import UserError, stop
+from ..contents import read_checkpoint
+from ..file import write_checkpoint
+
+USAGE = (
+    "to_file: give a sharded checkpoint and the file to write, such as "
+    "runs/.../checkpoints/last.ckpt whole.ckpt"
+)
+
+
+def main(arguments: list[str]) -> None:
+    """Convert, and say what was written.
+
+    Raises:
+        UserError: If the first is no complete checkpoint, or the second is there already.
+    """
+    if len(arguments) != 2:
+        raise UserError(USAGE)
+    source, target = map(Path, arguments)
+    if target.exists():
+        raise UserError(f"{target}: is there already; give a new name, or remove it first")
+    checkpoint = read_checkpoint(source)
+    try:
+        write_checkpoint(checkpoint, target)
+    except OSError as error:
+        raise UserError(f"{target}: could not be written: {error.strerror}") from None
+    print(f"{target}: {target.stat().st_size / 2**20:.1f} MiB, {source} as one file")
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except UserError as refusal:
+        stop(refusal)

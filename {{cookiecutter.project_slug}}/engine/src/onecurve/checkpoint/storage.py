@@ -1,0 +1,152 @@
+"""How the Trainer writes, reads and removes checkpoint files: in order, maybe in the background."""
+
+import errno
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from lightning.fabric.plugins import CheckpointIO
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
+
+from ..errors import UserError, say
+from .contents import read_checkpoint
+from .file import write_checkpoint
+from .sharded.shards import write_shards
+
+
+class LocalFiles(CheckpointIO):
+    """Files on a local or shared disk.
+
+    What was asked for is done in order by one writer; nothing is removed after a file that could
+    not be written, because what was to be removed is then the newest that is left.
+
+    Args:
+        background: Whether training goes on while a file is written. The copy is taken at once.
+        stop_on_failure: Whether a file that cannot be written ends the run.
+    """
+
+    def __init__(self, background: bool = False, stop_on_failure: bool = True) -> None:
+        self.background = background
+        self.stop_on_failure = stop_on_failure
+        self._writer = ThreadPoolExecutor(1, "checkpoint") if background else None
+        self._waiting: list[Future[None]] = []
+        self._last_failed = False
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write a file, or have it written."""
+        if self.background:
+            self.finish()  # one copy at a time
+            checkpoint = tree_map_only(Tensor, _copied, checkpoint)
+        self._do(lambda: self._write(checkpoint, Path(path)))
+
+    def put(self, checkpoint: dict[str, Any], path: Path) -> None:
+        """Write one file.
+
+        Raises:
+            OSError: If it cannot be written; what was there is untouched.
+        """
+        write_checkpoint(checkpoint, path)
+
+    def load_checkpoint(
+        self,
+        path: str | Path,
+        map_location: Any = None,
+        weights_only: bool | None = None,
+    ) -> dict[str, Any]:
+        """Read a file, once everything is written; the tensors of a sharded one are read later."""
+        self.finish()
+        return read_checkpoint(path, whole=False)
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Remove a file, unless the one that replaces it could not be written."""
+        self._do(lambda: self._remove(Path(path)))
+
+    def poll(self) -> None:
+        """Raise what went wrong in the background; called after every step.
+
+        Raises:
+            UserError: If a file could not be written and that ends the run.
+        """
+        while self._waiting and self._waiting[0].done():
+            self._waiting.pop(0).result()
+
+    def finish(self) -> None:
+        """Wait until everything is written.
+
+        Raises:
+            UserError: If a file could not be written and that ends the run.
+        """
+        while self._waiting:
+            self._waiting.pop(0).result()
+
+    def teardown(self) -> None:
+        """Lightning calls this at the end of a fit."""
+        self.finish()
+
+    def _do(self, work: Callable[[], None]) -> None:
+        if self._writer is None:
+            work()
+        else:
+            self._waiting.append(self._writer.submit(work))
+
+    def _write(self, checkpoint: dict[str, Any], path: Path) -> None:
+        try:
+            self.put(checkpoint, path)
+            self._last_failed = False
+        except OSError as error:
+            self._last_failed = True
+            reason = error.strerror or str(error)
+            if error.errno == errno.ENOSPC:
+                reason = "the disk is full"
+            if self.stop_on_failure:
+                raise UserError(
+                    f"checkpoint: {path} could not be written: {reason}; what was saved before is "
+                    "whole: make room and go on with resume=last, or train on without it: "
+                    "checkpoint.on_failure=continue"
+                ) from None
+            say(
+                f"checkpoint: {path} could not be written: {reason}; training goes on, and what "
+                "was saved before is whole"
+            )
+
+    def _remove(self, path: Path) -> None:
+        if self._last_failed:
+            return
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+class ShardedFolders(LocalFiles):
+    """Every rank writes what it holds into one folder, on a disk that all ranks see."""
+
+    _group: dist.ProcessGroup | None = None
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write this rank's part, or have it written. All ranks call this together."""
+        if dist.is_available() and dist.is_initialized() and self._group is None:
+            # Its own: a writer in the background must not meet what training sends.
+            self._group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
+        super().save_checkpoint(checkpoint, path, storage_options)
+
+    def put(self, checkpoint: dict[str, Any], path: Path) -> None:
+        """Write this rank's part of one checkpoint."""
+        write_shards(checkpoint, path, self._group)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """On the CPU, and no longer the one that training changes. A shard stays on its device."""
+    if isinstance(tensor, DTensor):
+        return tensor.detach().clone()
+    return torch.empty_like(tensor, device="cpu").copy_(tensor)

@@ -1,0 +1,58 @@
+"""`init=FILE`: start from the weights of a checkpoint, as many as fit."""
+
+import pickle
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UserError
+
+
+def load_weights(net: nn.Module, *, file: str | None) -> None:
+    """Take from a file every weight that fits by name and shape; say what did and what did not.
+
+    Args:
+        net: the network, changed in place.
+        file: a checkpoint of this project, or any file that holds a ``state_dict``.
+
+    Raises:
+        UserError: If nothing in it fits.
+    """
+    if file is None:
+        raise UserError("init=weights: says not of which file; type init=FILE")
+    if Path(file).is_dir():
+        raise UserError(
+            f"init={file}: is a sharded checkpoint; make one file of it: "
+            f"python -m onecurve.checkpoint.sharded.to_file {file} whole.ckpt"
+        )
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise UserError(
+            f"init={file}: cannot be read ({' '.join(str(error).split())[:80]}); give a file that "
+            "holds nothing but a state_dict, such as runs/.../checkpoints/best.ckpt"
+        ) from None
+    weights = content.get("state_dict", content) if isinstance(content, dict) else {}
+    # In a task's state the network's names begin with where it is.
+    given = {str(name).removeprefix("network."): value for name, value in weights.items()}
+    own = net.state_dict()
+    fits = {
+        name: value
+        for name, value in given.items()
+        if name in own and isinstance(value, Tensor) and value.shape == own[name].shape
+    }
+    if not fits:
+        raise UserError(
+            f"init={file}: none of its {len(given)} entries fits this network, whose first is "
+            f"{next(iter(own), 'missing')}; give the model that it was trained with"
+        )
+    net.load_state_dict(fits, strict=False)
+    print(f"init: {len(fits)} of {len(own)} weights are from {file}")
+    for what, names in (
+        ("as they were drawn", [name for name in own if name not in fits]),
+        ("not used", [name for name in given if name not in fits]),
+    ):
+        if names:
+            rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            print(f"init: {what}: {', '.join(names[:3])}{rest}")

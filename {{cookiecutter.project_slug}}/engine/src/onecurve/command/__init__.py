@@ -1,0 +1,1 @@
+"""From the typed line to a checked configuration: nothing here imports torch."""

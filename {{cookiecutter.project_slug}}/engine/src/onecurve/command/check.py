@@ -1,0 +1,99 @@
+"""Which configurations may run: refused here, before torch is imported or a file is written.
+
+Combinations of keys that cannot work are tables in `rules.py` and `callback_rules.py`; values on
+their own are checked by `values.py`.
+"""
+
+from pathlib import Path
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from .. import machine
+from ..checkpoint.file import damage
+from ..errors import UserError, user_error_behind
+from .callback_rules import CALLBACK_RULES
+from .rules import RULES, Plan, pipeline_refusal
+from .values import check_values, dotted
+
+_without_overrides: dict[tuple[str, ...], DictConfig] = {}
+"""By choice of files, as most jobs of a sweep have the same."""
+
+# Keys that name what must be there already, and what to give instead.
+ON_DISK = {
+    "resume": "last, a run directory, a checkpoint file, or leave it out",
+    "init.file": "a file with weights, such as runs/.../checkpoints/best.ckpt",
+    "checkpoint": "a checkpoint file, such as runs/.../checkpoints/best.ckpt",
+    "predict.images": "an image, or a folder with images in it",
+}
+
+
+def check(config: DictConfig, config_name: str, overrides: list[str]) -> None:
+    """Refuse what cannot run.
+
+    Args:
+        config: The composed configuration of one job, without Hydra's own part.
+        config_name: Name of the primary configuration, such as "train".
+        overrides: What was typed, such as ["strategy=ddp", "trainer.devices=2"].
+
+    Raises:
+        UserError: With the one line to show.
+    """
+    try:
+        for key, value in dotted(OmegaConf.to_container(config)):
+            if value == "???":
+                raise UserError(f"{key} is needed: add {key}=...")
+        check_values(config, _defaults(config_name, overrides))
+        for key, wanted in ON_DISK.items():
+            path = OmegaConf.select(config, key)
+            if not isinstance(path, str):
+                continue
+            if not Path(path).expanduser().exists():
+                raise UserError(f"{key}={path}: there is no such file; give {wanted}")
+            if key in ("resume", "checkpoint") and (reason := damage(path)):
+                raise UserError(f"{key}={path}: is no complete checkpoint: {reason}; give {wanted}")
+        if "trainer" in config:
+            plan = Plan(config)
+            for rule in (*RULES, *CALLBACK_RULES):
+                if rule.broken(plan):
+                    raise UserError(rule.says.format(**vars(plan)))
+            if refusal := pipeline_refusal(plan):
+                raise UserError(refusal)
+        elif (ranks := machine.ranks_around()) and ranks.world_size > 1:
+            raise UserError(
+                f"{config_name}.py: is one process, but {ranks.starter} has started "
+                f"{ranks.world_size}; type the command once without {ranks.starter}"
+            )
+    except OmegaConfBaseException as error:
+        line = " ".join(str(error).split())
+        raise user_error_behind(error) or UserError(line) from None
+
+
+def _defaults(config_name: str, overrides: list[str]) -> DictConfig:
+    """The configuration with the same choice of files, but no key overridden."""
+    hydra = GlobalHydra.instance()
+    loader = hydra.config_loader()
+    parsed = OverridesParser.create(config_loader=loader).parse_overrides(overrides)
+    choices = [
+        override.input_line or ""
+        for override in parsed
+        # No group has a dot in its name, and to look one up takes milliseconds.
+        if "." not in override.key_or_group
+        and loader.get_group_options(override.key_or_group)
+        and not override.is_delete()
+    ]
+    key = (str(loader.get_search_path()), config_name, *choices)
+    if key not in _without_overrides:
+        try:
+            config = loader.load_configuration(config_name, choices, RunMode.RUN)
+        except HydraException:
+            # The choice of files only composes together with what was overridden.
+            return OmegaConf.create()
+        OmegaConf.set_struct(config, False)
+        config.pop("hydra")
+        _without_overrides[key] = config
+    return _without_overrides[key]

@@ -1,0 +1,129 @@
+"""The command line: runs a Hydra application and says every foreseeable mistake in one line."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from hydra.utils import get_method
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from .. import machine
+from ..errors import REFUSED, UserError, stop, user_error_behind
+from ..launch import job, quick_exit, rendezvous
+from ..run import record
+from ..run.outcome import RankFailed
+from . import resume
+from .explain import explain
+from .resolvers import register_resolvers
+
+# In a process that a sweep's launcher started, this module is what is imported first.
+register_resolvers()
+
+
+def command(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
+    """Run `main`, a function made by ``hydra.main``, as the whole program.
+
+    Exit status: 0 after a finished run, 1 after a failure or a mistake that Hydra finds, 2 after a
+    refusal; 143, 138, 140 and 130 after SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C, training being saved.
+    """
+    quick_exit.last_of_all()
+    try:
+        _run(main, config_dir, config_name)
+        quick_exit.status = 0
+    except SystemExit as end:
+        quick_exit.status = end.code if isinstance(end.code, int) else None
+        raise
+
+
+def run(work: str, config: DictConfig) -> float | None:
+    """What `main` does: check, launch, record.
+
+    Args:
+        work: Dotted name of what a rank does, a function of the resolved configuration and the run
+            directory: ``onecurve.run.fit.work``, ``onecurve.run.evaluate.work``, ...
+        config: What Hydra composed.
+
+    Returns:
+        The last value of ``monitor``, for a sweeper to compare jobs by; None if there is none.
+    """
+    hydra = HydraConfig.get()
+    run_job = OmegaConf.select(config, "sweep.run_job")
+    if hydra.mode == RunMode.MULTIRUN and run_job is not None:
+        value: float | None = get_method(run_job)(work, config)
+        return value
+    run_dir = Path(hydra.runtime.output_dir)
+    try:
+        metrics = job.start(work, config, run_dir)
+    except BaseException as error:
+        refusal = user_error_behind(error)
+        speaks = rendezvous.speaks()
+        # Ranks that torchrun started end one by one, and the first to do so knows why.
+        if speaks if machine.ranks_around() else rendezvous.writes_record():
+            if refusal:
+                record.refused(run_dir)
+            else:
+                record.unfinished(run_dir, job.was_stopped(error), job.in_a_line(error))
+        _end(refusal or error, speaks)
+        raise refusal or error from None
+    return metrics.get(str(config.get("monitor")))
+
+
+def _end(error: BaseException, speaks: bool) -> None:
+    """End the command with the one thing to read; Hydra would put a line of its own before it."""
+    if isinstance(error, UserError):
+        if speaks:
+            stop(error)
+        sys.exit(REFUSED)
+    if isinstance(error, RankFailed):
+        if speaks:
+            print(error, file=sys.stderr)
+        sys.exit(error.status)
+
+
+def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
+    before = os.environ.get("HYDRA_FULL_ERROR")
+    # Makes Hydra raise its errors instead of printing them, so that the nearest key can be added.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    typed = sys.argv
+    try:
+        arguments = resume.expand(typed[1:], config_dir, config_name)
+        # Hydra would not understand `-m` between two overrides.
+        sys.argv = [typed[0], *sorted(arguments, key=lambda word: word not in resume.SWEEP_FLAGS)]
+        main()
+    except RankFailed as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.status)
+    except KeyboardInterrupt:
+        print("stopped by Ctrl-C", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        if before == "1":
+            raise
+        if refusal := user_error_behind(error):
+            stop(refusal)
+        below = _below_hydra(error.__traceback__)
+        if below is None or isinstance(error, HydraException | OmegaConfBaseException):
+            line = explain(error, config_dir, config_name, typed[1:])
+            print(f"error: {line}", file=sys.stderr)
+        else:
+            traceback.print_exception(error.with_traceback(below))
+        sys.exit(1)
+    finally:
+        sys.argv = typed
+        os.environ.pop("HYDRA_FULL_ERROR")
+        if before is not None:
+            os.environ["HYDRA_FULL_ERROR"] = before
+
+
+def _below_hydra(trace: TracebackType | None) -> TracebackType | None:
+    """What follows Hydra's call of the task function; None if it had not come to that."""
+    while trace is not None and trace.tb_frame.f_code.co_name != "run_job":
+        trace = trace.tb_next
+    return trace.tb_next if trace else None

@@ -1,0 +1,107 @@
+"""One line for an error of Hydra's, with the nearest group, choice or key that exists."""
+
+import difflib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+
+from .values import dotted
+
+
+def explain(error: Exception, config_dir: Path, config_name: str, typed: list[str]) -> str:
+    """One line for an error of Hydra's.
+
+    Args:
+        error: Hydra's.
+        config_dir: The folder `configs`.
+        config_name: Name of the primary configuration.
+        typed: The command line without the program.
+    """
+    text = " ".join(str(error).split())
+    with _hydra_of(config_dir):
+        if unknown := re.search(r"Could not (?:load|find) '([\w./-]+)/([\w.-]*)'", text):
+            group, choice = unknown.groups()
+            if group == "hydra/launcher":
+                extra = "joblib" if choice == "joblib" else "submitit"
+                return (
+                    f"sweep/launcher: {choice} is not installed; use sweep/launcher=serial, or "
+                    f"type `uv pip install -e '.[{extra}]'`"
+                )
+            if options := _choices(group):
+                near = difflib.get_close_matches(choice, options, 1, cutoff=0.4)
+                allowed, example = ", ".join(options), (near or options)[0]
+                return f"{group}={choice}: must be one of {allowed}, such as {group}={example}"
+        if unknown := re.search(
+            r"Could not override '([\w./@-]+)'|'([\w./@-]+)' does not exist", text
+        ):
+            key = unknown[1] or unknown[2]
+            known = known_keys(config_name, typed)
+            if choices := _choices_with(key, known):
+                example = f"{key.partition('.')[0]}={choices[0]}"
+                return f"{key}: there is such a key only with {' or '.join(choices)}; add {example}"
+            close = difflib.get_close_matches(key, known, 3)
+            hint = f"did you mean {' or '.join(close)}?" if close else "see `--cfg job` for all"
+            return f"{key}: there is no such key; {hint}"
+    if several := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
+        return f"{several[1]}: several values are a sweep; add -m, or give one value"
+    return text
+
+
+@contextmanager
+def _hydra_of(config_dir: Path) -> Iterator[None]:
+    """Hydra on the configurations of the project and of this library, unless it is so already."""
+    if GlobalHydra.instance().is_initialized():
+        yield
+    else:
+        with initialize_config_dir(str(config_dir.resolve()), version_base="1.3"):
+            yield
+
+
+def _loader() -> ConfigLoaderImpl:
+    loader = GlobalHydra.instance().config_loader()
+    assert isinstance(loader, ConfigLoaderImpl)
+    return loader
+
+
+def _choices(group: str) -> list[str]:
+    """The files of a group, wherever they are."""
+    return sorted(_loader().get_group_options(group, ObjectType.CONFIG))
+
+
+def _choices_with(key: str, known: list[str]) -> list[str]:
+    """The files of a group that have a key which the chosen one lacks."""
+    group, _, name = key.partition(".")
+    name = name.partition(".")[0]
+    if not name or f"{group}.{name}" in known:
+        return []
+    found = []
+    for choice in _choices(group):
+        loaded = _loader().repository.load_config(f"{group}/{choice}")
+        if loaded is not None and name in loaded.config:
+            found.append(choice)
+    return found
+
+
+def known_keys(config_name: str, typed: list[str]) -> list[str]:
+    """Every group, and every key of the configuration with the files that were chosen."""
+    groups = [group for group in _loader().list_groups("") if group != "hydra"]
+    chosen = [word for word in typed if word.partition("=")[0].lstrip("+") in groups]
+    try:
+        config = _composed(config_name, chosen)
+    except HydraException:
+        # A sweep chooses several.
+        config = _composed(config_name, [])
+    return list(dict.fromkeys([*groups, *(key for key, _ in dotted(config))]))
+
+
+def _composed(config_name: str, chosen: list[str]) -> Any:
+    return OmegaConf.to_container(compose(config_name, chosen))

@@ -1,0 +1,70 @@
+"""What Hydra calls before it makes the output directory of a single run: the checks."""
+
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from .. import machine
+from ..errors import REFUSED, UserError, stop
+from ..launch import rendezvous
+from .check import check
+
+SECONDS_TO_LET_ANOTHER_SPEAK = 5
+
+
+class HydraHooks:
+    """A callback of Hydra's that has all hooks, so that a subclass writes those that it needs."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Hydra calls every hook of a callback; the others do nothing here."""
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return lambda **kwargs: None
+
+
+class RefuseBeforeRun(HydraHooks):
+    """Checks a single run before Hydra makes its output directory.
+
+    A run of several nodes settles on one directory here. In a sweep each job checks itself, so that
+    one that is refused does not keep the others from running: `onecurve.sweep`.
+    """
+
+    def on_run_start(self, config: DictConfig, config_name: str, **kwargs: Any) -> None:
+        """Hydra has composed the configuration and made nothing yet."""
+        HydraConfig.instance().set_config(config)
+        try:
+            check(without_hydra(config), config_name, list(config.hydra.overrides.task))
+            rendezvous.meet(config)
+        # Hydra turns an Exception of a callback into a warning; SystemExit ends the command.
+        except UserError as error:
+            stop_once(error)
+        except Exception:
+            traceback.print_exc()
+            sys.exit(1)
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """The jobs of a sweep are runs of their own."""
+        rendezvous.current = None
+
+
+def without_hydra(config: DictConfig) -> DictConfig:
+    """A job's own part of what Hydra composed."""
+    job = config.copy()
+    OmegaConf.set_struct(job, False)
+    job.pop("hydra")
+    return job
+
+
+def stop_once(error: UserError) -> NoReturn:
+    """Show a refusal once a node: all ranks that torchrun or srun started come to the same."""
+    ranks = machine.ranks_around()
+    if ranks is None or ranks.local_rank == 0:
+        stop(error)
+    # torchrun ends the others as soon as one has ended.
+    time.sleep(SECONDS_TO_LET_ANOTHER_SPEAK)
+    sys.exit(REFUSED)

@@ -1,0 +1,137 @@
+"""What `resume=` and `init=` on the command line stand for, worked out before Hydra reads it.
+
+- ``resume=last`` and ``resume=RUN_DIR`` go on in place: the command line of that run, with what was
+  typed now on top, in its directory, from its newest complete checkpoint.
+- ``resume=FILE`` is a new run that goes on from a checkpoint.
+- ``init=FILE`` is a new run that starts from the weights of a checkpoint.
+
+torch is not imported.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir
+
+from ..checkpoint.newest import newest_checkpoint
+from ..checkpoint.sharded.folder import is_sharded
+from ..errors import UserError
+
+SWEEP_FLAGS = ("-m", "--multirun")
+
+
+def expand(arguments: list[str], config_dir: Path, config_name: str) -> list[str]:
+    """Replace `resume=` and `init=FILE` by the overrides that they stand for.
+
+    Args:
+        arguments: The command line without the program.
+        config_dir: The folder `configs`.
+        config_name: "train" for the only command that resumes.
+
+    Raises:
+        UserError: If there is nothing to resume.
+    """
+    arguments = [override for argument in arguments for override in _init(_as_typed(argument))]
+    typed = [argument for argument in arguments if argument.startswith("resume=")]
+    if not typed or config_name != "train":
+        return arguments
+    value = typed[-1].removeprefix("resume=").strip("'")
+    others = [argument for argument in arguments if argument not in typed]
+    if value == "last":
+        run_dir = _newest_run(others, config_dir, config_name)
+    elif Path(value).expanduser().is_dir() and not is_sharded(Path(value).expanduser()):
+        run_dir = Path(value).expanduser().resolve()
+    else:
+        return arguments
+    if any(flag in others for flag in SWEEP_FLAGS):
+        raise UserError(
+            f"resume={value}: one run is gone on with, not a sweep; leave out -m, or give a file: "
+            "resume=runs/.../checkpoints/last.ckpt"
+        )
+    return _in_place(value, run_dir, others)
+
+
+def _in_place(value: str, run_dir: Path, typed: list[str]) -> list[str]:
+    overrides = run_dir / ".hydra" / "overrides.yaml"
+    if not overrides.is_file():
+        raise UserError(
+            f"resume={value}: is not the directory of a training run (it has no "
+            ".hydra/overrides.yaml); give one, such as resume=runs/DATE/TIME"
+        )
+    names = {_key(argument) for argument in typed} | {"resume", "hydra.run.dir"}
+    said: list[str] = yaml.safe_load(overrides.read_text()) or []
+    earlier = [
+        override
+        for override in said
+        # A job of a sweep is gone on with as a run of its own.
+        if _key(override) not in names and not _key(override).startswith("sweep")
+    ]
+    # What was added to the configuration with a plus is changed without one.
+    added = {_key(override) for override in said if override.startswith("+")}
+    changed = [f"+{word}" if word.partition("=")[0] in added else word for word in typed]
+    found = newest_checkpoint(run_dir)
+    for reason in found.passed_over:
+        print(f"resume: passed over {reason}")
+    where = f"from {found.file.name}" if found.file else "from the start: it has no checkpoint yet"
+    print(f"resume: going on with {run_dir} {where}")
+    if typed:
+        print(f"resume: changed now: {' '.join(typed)}")
+    checkpoint = [f"resume={quoted(found.file)}"] if found.file else []
+    return [*earlier, *changed, *checkpoint, f"hydra.run.dir={quoted(run_dir)}"]
+
+
+def _newest_run(typed: list[str], config_dir: Path, config_name: str) -> Path:
+    """The directory of the newest training run of the task that is asked for."""
+    places = [argument for argument in typed if argument.startswith(("paths.", "paths="))]
+    with initialize_config_dir(str(config_dir.resolve()), version_base="1.3"):
+        runs = Path(compose(config_name, places).paths.runs)
+    tasks = [_value(argument) for argument in typed if argument.startswith("task=")]
+    for run_dir in sorted(runs.glob("*/*"), reverse=True):
+        if _is_training(run_dir, tasks[-1] if tasks else None):
+            return run_dir.resolve()
+    of_task = f" of task={tasks[-1]}" if tasks else ""
+    raise UserError(
+        f"resume=last: there is no training run{of_task} in {runs} to go on with; leave it out, "
+        "or give a run directory or a checkpoint file"
+    )
+
+
+def _is_training(run_dir: Path, task: str | None) -> bool:
+    try:
+        hydra: dict[str, Any] = yaml.safe_load((run_dir / ".hydra/hydra.yaml").read_text())["hydra"]
+    except (OSError, yaml.YAMLError, TypeError, KeyError):
+        return False
+    if hydra["job"]["config_name"] != "train":
+        return False
+    return task is None or hydra["runtime"]["choices"]["task"] == task
+
+
+def _init(argument: str) -> list[str]:
+    """`init=FILE` is short for `init=weights init.file=FILE`."""
+    name, _, value = argument.partition("=")
+    is_file = value.endswith((".ckpt", ".pt", ".pth")) or Path(value).is_file()
+    if name != "init" or not is_file:
+        return [argument]
+    return ["init=weights", f"init.file={quoted(Path(value))}"]
+
+
+def _as_typed(argument: str) -> str:
+    """A path with `=` or `,` in it, as a job of a sweep has, needs no quotes of Hydra's."""
+    name, _, value = argument.partition("=")
+    if any(sign in value for sign in "=,") and Path(value).expanduser().exists():
+        return f"{name}={quoted(Path(value))}"
+    return argument
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
+
+
+def _value(override: str) -> str:
+    return override.partition("=")[2]
+
+
+def quoted(text: str | Path) -> str:
+    """A text, or a path, as Hydra's grammar wants it."""
+    return "'" + str(text).replace("'", "\\'") + "'"

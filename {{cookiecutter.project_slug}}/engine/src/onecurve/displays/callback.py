@@ -1,0 +1,203 @@
+"""Shows a run in TensorBoard or in Weights & Biases: pictures, curves and histograms."""
+
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+from torch.optim import Optimizer
+
+from ..errors import say
+from . import overview, weights
+from .predictions import Answers
+
+
+class Displays(Callback):
+    """Draws on the first rank what all ranks have seen.
+
+    What is off costs nothing. What is only for classification is left out, with a line, where the
+    task is another.
+
+    Args:
+        writer: The logger that shows it: "tensorboard" or "wandb".
+        run_dir: The run directory, in which are the command and the configuration.
+        charts: Training and validation of the same metric in one chart. TensorBoard alone.
+        text: The command and the resolved configuration.
+        hparams: The overrides of the command line beside the final metrics. TensorBoard alone.
+        graph: The modules and what passes between them. TensorBoard alone.
+        images: How many training images to show, with their class; 0 for none.
+        learning_rates: One for each parameter group, unless the callback lr_monitor is there.
+        gradient_norm: That of all gradients, before clipping.
+        histograms: Parameters and gradients.
+        confusion_matrix: Counts of the validation set.
+        pr_curves: Precision against recall, for each class.
+        predictions: How many validation samples to show, of the largest loss; 0 for none.
+        embedding: How many validation samples to place in the projector by the features that enter
+            the last layer; 0 for none. TensorBoard alone.
+        scalars_every_n_steps: How often learning rates and gradient norm are shown.
+        histograms_every_n_steps: How often histograms are; all weights come to the first rank.
+        figures_every_n_epochs: How often what follows from validation is shown; also at the end.
+    """
+
+    def __init__(
+        self,
+        writer: str,
+        run_dir: str,
+        *,
+        charts: bool = False,
+        text: bool = False,
+        hparams: bool = False,
+        graph: bool = False,
+        images: int = 0,
+        learning_rates: bool = False,
+        gradient_norm: bool = False,
+        histograms: bool = False,
+        confusion_matrix: bool = False,
+        pr_curves: bool = False,
+        predictions: int = 0,
+        embedding: int = 0,
+        scalars_every_n_steps: int = 10,
+        histograms_every_n_steps: int = 100,
+        figures_every_n_epochs: int = 5,
+    ) -> None:
+        self.writer_name = writer
+        self.run_dir = Path(run_dir)
+        self.charts = charts
+        self.text = text
+        self.hparams = hparams
+        self.graph = graph
+        self.images = images
+        self.learning_rates = learning_rates
+        self.gradient_norm = gradient_norm
+        self.histograms = histograms
+        self.confusion_matrix = confusion_matrix
+        self.pr_curves = pr_curves
+        self.predictions = predictions
+        self.embedding = embedding
+        self.scalars_every_n_steps = scalars_every_n_steps
+        self.histograms_every_n_steps = histograms_every_n_steps
+        self.figures_every_n_epochs = figures_every_n_epochs
+        self._writer: Any = None
+        self._is_on = False
+        self._is_new = False
+        self._names_wanted = False
+        self._classifies = True
+        self._answers: Answers | None = None
+
+    @property
+    def state_key(self) -> str:
+        """TensorBoard and Weights & Biases side by side are two."""
+        return f"{type(self).__name__}-{self.writer_name}"
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Find the writer; draw the graph while the network is in one piece."""
+        if stage != "fit":
+            return
+        from .writers import find_writer
+
+        writer = find_writer(trainer, self.writer_name)
+        self._is_on = writer is not None
+        is_new = writer is not None and not writer.goes_on
+        # The first rank may have begun the run by now.
+        self._is_new = self._names_wanted = trainer.strategy.broadcast(is_new)
+        self._writer = writer if trainer.is_global_zero else None
+        if self.graph and self._is_new:
+            example = trainer.strategy.example_inputs()  # type: ignore[attr-defined]
+            if self._writer:
+                overview.show_graph(self._writer, pl_module, example)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the command and the configuration."""
+        if self._writer and self._is_new and self.text:
+            overview.show_text(self._writer, self.run_dir)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Show the images of the first batch as the network sees them."""
+        if self._is_new and self.images:
+            strategy: Any = trainer.strategy
+            shares = strategy.of_all_samples(overview.first_images(batch, self.images))
+            if self._writer:
+                overview.show_images(self._writer, trainer, shares, self.images)
+        self._is_new = False
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Show what a step starts from: learning rates, gradients and parameters."""
+        if not self._is_on:
+            return
+        step = trainer.global_step
+        if step % self.scalars_every_n_steps == 0:
+            values = weights.learning_rates(trainer) if self.learning_rates else {}
+            if self.gradient_norm:
+                norm = trainer.strategy.gradient_norm()  # type: ignore[attr-defined]
+                values["gradient_norm"] = norm.item()
+            if self._writer and values:
+                self._writer.scalars(values, step)
+        if self.histograms and step % self.histograms_every_n_steps == 0:
+            weights.show_histograms(self._writer, trainer)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Listen to what the network answers."""
+        wanted = self.confusion_matrix or self.pr_curves or self.predictions or self.embedding
+        fits = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        if self._is_on and self._classifies and wanted and fits:
+            self._answers = Answers(pl_module, worst=self.predictions, first=self.embedding)
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Count the answers."""
+        if self._answers and not self._answers.take(batch, trainer.strategy):
+            self._answers.close()
+            self._answers = None
+            self._classifies = False
+            if self._writer:
+                say(
+                    f"callbacks.{self.writer_name}: confusion_matrix, pr_curves, predictions and "
+                    "embedding are left out: they need outputs (N, C) and labels (N,)"
+                )
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show what was counted, every so many epochs."""
+        if not self._is_on or trainer.sanity_checking:
+            return
+        if self._answers:
+            self._answers.close()
+            if (trainer.current_epoch + 1) % self.figures_every_n_epochs == 0:
+                self._show_answers(trainer)
+        if self._names_wanted and self._writer:
+            # Nobody knows before what a task logs.
+            overview.show_names(self._writer, trainer, self.run_dir, self.charts, self.hparams)
+        self._names_wanted = False
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the last validation."""
+        self._show_answers(trainer)
+
+    def _show_answers(self, trainer: Trainer) -> None:
+        answers, self._answers = self._answers, None
+        if answers is None:
+            return
+        result = answers.of_all_ranks(trainer.strategy)
+        if not self._writer or result is None:
+            return
+        from .results import Show
+
+        show = Show(self._writer, result, trainer)
+        if self.confusion_matrix:
+            show.confusion_matrix()
+        if self.pr_curves:
+            show.precision_recall()
+        if self.predictions:
+            show.predictions()
+        if self.embedding:
+            show.embedding()

@@ -1,0 +1,118 @@
+"""What is shown once in a run: what it is, and what it is fed with."""
+
+import json
+import shlex
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor, nn
+
+from ..errors import say
+from .images import class_names, pictures
+
+Batch = tuple[Tensor, Tensor]
+
+
+def show_text(writer: Any, run_dir: Path) -> None:
+    """The command and the resolved configuration."""
+    environment = json.loads((run_dir / "environment.json").read_text())
+    writer.text("command", shlex.join(environment["command"]))
+    writer.text("configuration", (run_dir / "config.yaml").read_text())
+
+
+class _Forward(nn.Module):
+    """Only the network's part of a task: the rest cannot be traced."""
+
+    def __init__(self, task: LightningModule) -> None:
+        super().__init__()
+        for name, child in task.named_children():
+            if next(child.parameters(), None) is not None:
+                self.add_module(name, child)
+        self._forward = type(task).forward.__get__(task)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self._forward(*inputs)
+
+
+def show_graph(writer: Any, task: LightningModule, inputs: tuple[Tensor, ...] | None) -> None:
+    """The modules and what passes between them, for one sample."""
+    was_training = task.training
+    try:
+        if inputs is None:
+            raise ValueError("its step does not call forward with tensors")
+        task.eval()
+        one = tuple(value[:1].cpu() for value in inputs)
+        with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng():
+            warnings.simplefilter("ignore")
+            # Its class is the name of the whole in the graph.
+            named = type(type(task).__name__, (_Forward,), {})
+            writer.graph(named(task), one)
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        say(f"callbacks.tensorboard.graph: the network cannot be traced: {reason}")
+    finally:
+        task.train(was_training)
+
+
+def first_images(batch: Any, count: int) -> Batch | None:
+    """The first images of a share with their labels, on the CPU; None if it is made otherwise."""
+    if not (isinstance(batch, tuple | list) and len(batch) >= 2):
+        return None
+    images, labels = batch[0], batch[1]
+    if not (isinstance(images, Tensor) and isinstance(labels, Tensor)):
+        return None
+    if images.ndim != 4 or labels.shape != images.shape[:1] or labels.is_floating_point():
+        return None
+    return images[:count].cpu(), labels[:count].cpu()
+
+
+def show_images(writer: Any, trainer: Trainer, shares: Sequence[Batch | None], count: int) -> None:
+    """Images as the network sees them, each with the name of its class."""
+    from .figures import image_grid
+
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    known = [share for share in shares if share is not None]
+    images = pictures(torch.cat([share[0] for share in known])[:count], data) if known else None
+    if images is None:
+        say("callbacks: images are left out: a batch must be (images (N, C, H, W), labels (N,))")
+        return
+    labels = torch.cat([share[1] for share in known])[:count].tolist()
+    names = class_names(data, len(getattr(data, "class_names", None) or ()) or max(labels) + 1)
+    titles = [names[label] for label in labels]
+    writer.figure("images", image_grid(images, titles, ["black"] * len(titles)), 0)
+
+
+def show_names(writer: Any, trainer: Trainer, run_dir: Path, charts: bool, hparams: bool) -> None:
+    """What follows from the names of the metrics that the task logs."""
+    logged = sorted(name for name in trainer.callback_metrics if "/" in name)
+    tests = [name.replace("val/", "test/", 1) for name in logged if name.startswith("val/")]
+    names = [*logged, *tests]
+    if charts:
+        by_metric: dict[str, list[str]] = {}
+        for name in names:
+            by_metric.setdefault(name.partition("/")[2], []).append(name)
+        writer.charts(by_metric)
+    if hparams:
+        writer.hparams(overrides(run_dir), names)
+
+
+def overrides(run_dir: Path) -> dict[str, Any]:
+    """What was overridden on the command line, by key; all runs have the strategy and the seed."""
+    config = yaml.safe_load((run_dir / "config.yaml").read_text())
+    values: dict[str, Any] = {"strategy": config["strategy"]["name"], "seed": config["seed"]}
+    typed: list[str] = yaml.safe_load((run_dir / ".hydra/overrides.yaml").read_text()) or []
+    for override in typed:
+        key, _, value = override.lstrip("+").partition("=")
+        if key.startswith(("~", "paths", "resume")):
+            continue
+        # A group such as model=mlp, or a list, stands as it was typed.
+        resolved: Any = config
+        for name in key.split("."):
+            resolved = resolved.get(name) if isinstance(resolved, dict) else None
+        values[key] = resolved if isinstance(resolved, bool | int | float) else value
+    return values

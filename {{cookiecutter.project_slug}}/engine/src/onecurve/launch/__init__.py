@@ -1,0 +1,1 @@
+"""How ranks start and meet: torchelastic, torchrun, srun."""

@@ -1,0 +1,117 @@
+"""Where nodes meet: HOST:PORT, whether this machine is HOST, and how the others reach it."""
+
+import contextlib
+import os
+import re
+import socket
+import struct
+
+from omegaconf import DictConfig
+
+from ..machine import Ranks
+
+SIOCGIFADDR = 0x8915  # Linux: ask for the address of a network interface
+
+
+def rendezvous(config: DictConfig) -> str | None:
+    """`launch.rendezvous`, or what a Kubeflow PyTorchJob tells its pods; None without both."""
+    typed: str | None = config.launch.rendezvous
+    if typed is not None:
+        return str(typed)
+    if endpoint := os.environ.get("PET_RDZV_ENDPOINT"):
+        return endpoint
+    if "MASTER_ADDR" in os.environ and "MASTER_PORT" in os.environ:
+        return f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    return None
+
+
+def is_host_and_port(endpoint: str) -> bool:
+    """Whether this reads HOST:PORT with a port that exists."""
+    match = re.fullmatch(r"[\w.-]+:(\d+)", endpoint)
+    return match is not None and 1 <= int(match[1]) <= 65535
+
+
+def host_and_port(endpoint: str) -> tuple[str, int]:
+    """The two parts of HOST:PORT."""
+    host, _, port = endpoint.rpartition(":")
+    return host, int(port)
+
+
+def is_here(host: str) -> bool:
+    """Whether a host name or address is this machine's: only those can be bound."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _, address in found:
+        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+            return True
+    return False
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on a port of this machine."""
+    try:
+        socket.create_server(("", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether somebody listens at HOST:PORT."""
+    try:
+        socket.create_connection((host, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def address_towards(host: str) -> str:
+    """The address with which this machine talks to a host; nothing is sent."""
+    found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
+
+
+def interface_of(address: str) -> str | None:
+    """Name of the network interface that has an IPv4 address, such as "eth0"; None if not found."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode())
+            # Raised of an interface without an address.
+            with contextlib.suppress(OSError):
+                reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
+                if socket.inet_ntoa(reply[20:24]) == address:
+                    return name
+    return None
+
+
+def name_interface(peers: list[str]) -> None:
+    """Tell gloo which network reaches the other nodes: the host's name may lead to loopback."""
+    if peers and "GLOO_SOCKET_IFNAME" not in os.environ:
+        interface = interface_of(address_towards(peers[0]))
+        if interface is not None:
+            os.environ["GLOO_SOCKET_IFNAME"] = interface
+
+
+def main_address(ranks: Ranks) -> tuple[str, int]:
+    """Where rank 0 is; leaves the variables behind that Lightning reads."""
+    if ranks.starter == "srun":
+        from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+
+        os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(ranks.on_this_node))
+        os.environ.setdefault("SLURM_NODEID", str(ranks.rank // ranks.on_this_node))
+        slurm = SLURMEnvironment()
+        return slurm.main_address, slurm.main_port
+    # Launchers that are like torchrun but older do not set this.
+    os.environ.setdefault("TORCHELASTIC_RUN_ID", "none")
+    host = os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    return host, int(os.environ.setdefault("MASTER_PORT", "29500"))

@@ -1,0 +1,111 @@
+"""The agent of this node: torchelastic starts its ranks from a warm forkserver.
+
+A server process has imported the stack once and forks a rank in milliseconds. This process is never
+a rank itself. On several nodes there is an agent on each, and they meet at `launch.rendezvous`.
+Source: https://docs.pytorch.org/docs/stable/elastic/agent.html
+"""
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+import uuid
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from ..run.outcome import Metrics, unless_stopped
+from . import one_node, rendezvous, signals, worker
+from .environment import unchanged_environment
+from .failure import failure_of
+
+SECONDS_TO_SHUT_DOWN = 5
+# What is set in this process's environment while torchelastic runs.
+AGENT_VARIABLES = ("TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+
+
+def start_ranks(work: str, config: dict[str, Any], run_dir: Path, processes: int) -> Metrics:
+    """Start the ranks of this node and wait for their end: as `launch.launch`."""
+
+    def stop_at_once(number: int, _frame: object) -> None:
+        raise SignalException("asked to stop", signal.Signals(number))
+
+    # What goes wrong is said once, below.
+    for name in ("torch.distributed.elastic", "torch.multiprocessing", "torchelastic-events-null"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    sys.stdout.flush()
+    others = rendezvous.current
+    with (
+        unchanged_environment(AGENT_VARIABLES),
+        tempfile.TemporaryDirectory(prefix="ranks-") as folder,
+    ):
+        if others:
+            # Otherwise all attempts share a store, and restarted ranks read addresses of dead ones.
+            own_stores = config["launch"]["max_restarts"] > 0
+            os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = str(int(own_stores))
+        error_files, listening = Path(folder, "errors"), Path(folder, "listening")
+        listening.mkdir()
+        agent = LaunchConfig(
+            nproc_per_node=processes,
+            max_restarts=config["launch"]["max_restarts"],
+            start_method="forkserver",
+            logs_specs=DefaultLogsSpecs(log_dir=str(error_files)),
+            shutdown_timeout=SECONDS_TO_SHUT_DOWN,
+            # The others are passed on to the ranks.
+            signals_to_handle="SIGHUP,SIGQUIT",
+            **_where_agents_meet(config, others),
+        )
+        try:
+            with (
+                _hearing_of(others),
+                signals.passing_on(listening, processes, stop_at_once) as received,
+            ):
+                results = elastic_launch(agent, worker.main)(
+                    work, config, str(run_dir), str(listening)
+                )
+        except (ChildFailedError, SignalException, RendezvousError) as error:
+            failure = failure_of(error, run_dir)
+            raise others.agree_on(failure) if others else failure from None
+        finally:
+            if others:
+                others.leave()
+    for metrics in results.values():
+        # Rank 0 may be on another node, but all of them were stopped.
+        unless_stopped(metrics or {}, received)
+    return dict(results.get(0, {}))
+
+
+def _hearing_of(others: rendezvous.Rendezvous | None) -> AbstractContextManager[None]:
+    return others.watching() if others else nullcontext()
+
+
+def _where_agents_meet(
+    config: dict[str, Any], others: rendezvous.Rendezvous | None
+) -> dict[str, Any]:
+    """Arguments of LaunchConfig."""
+    if others is None:
+        return {
+            "min_nodes": 1,
+            "max_nodes": 1,
+            "run_id": uuid.uuid4().hex,
+            "rdzv_backend": one_node.BACKEND,
+            "local_addr": one_node.HOST,
+        }
+    return {
+        "min_nodes": len(others.members),
+        "max_nodes": len(others.members),
+        "run_id": "run",
+        "rdzv_backend": "c10d",
+        "rdzv_endpoint": others.endpoint,
+        "local_addr": others.members[others.index].address,
+        "rdzv_configs": {
+            "is_host": others.hosts,
+            "join_timeout": config["launch"]["timeout_seconds"],
+        },
+    }

@@ -1,0 +1,56 @@
+"""One job from its composed configuration to its end: the record, and the ranks."""
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from .. import machine
+from ..errors import UserError
+from ..run import record
+from ..run.outcome import Metrics, RankFailed
+from . import rendezvous
+from .forkserver import warm_up
+from .launch import launch
+
+
+def start(work: str, config: DictConfig, run_dir: Path) -> Metrics:
+    """Start the ranks of a run and wait for its end.
+
+    Args:
+        work: Dotted name of what a rank does, as `launch` takes it.
+        config: What Hydra composed.
+        run_dir: Where the run leaves its files.
+
+    Raises:
+        RankFailed, UserError: As `launch`.
+    """
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    processes = _processes(config)
+    if processes > 1 or (rendezvous.current is not None and machine.ranks_around() is None):
+        warm_up()
+    if rendezvous.writes_record():
+        record.start(run_dir, plain)
+    return launch(work, plain, run_dir, processes)
+
+
+def was_stopped(error: BaseException) -> bool:
+    """Whether somebody ended the run: by a signal, or by Ctrl-C."""
+    return isinstance(error, KeyboardInterrupt) or getattr(error, "status", 1) > 128
+
+
+def in_a_line(error: BaseException) -> str:
+    """What went wrong, without the traceback."""
+    if isinstance(error, RankFailed):
+        return error.cause
+    text = str(error).strip().split("\n")[0]
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
+
+
+def _processes(config: DictConfig) -> int:
+    """Ranks that this process has to start on this node; 1 stands for itself."""
+    if "strategy" not in config or machine.ranks_around() is not None:
+        return 1
+    if config.strategy.processes != "one per device":
+        return 1
+    return machine.local_devices(config.trainer, one_device=False)

@@ -1,0 +1,53 @@
+"""How many processes a run has, and who starts them.
+
+- torchrun or srun started the ranks: this process is one, and the work is done inline.
+- One process is needed: the work is done inline.
+- Otherwise `agent` starts the ranks of this node, for single runs and sweep jobs alike.
+
+torch is imported only once ranks are to be started.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from .. import machine
+from ..run.outcome import Metrics, unless_stopped
+from . import rendezvous
+from .environment import LIGHTNING_VARIABLES, unchanged_environment
+
+
+def launch(work: str, config: dict[str, Any], run_dir: Path, processes: int) -> Metrics:
+    """Do a job's work in as many processes as it needs.
+
+    Args:
+        work: Dotted name of a function of `config` and `run_dir`: one rank's part.
+        config: The resolved configuration as plain containers.
+        run_dir: Where the run leaves its files.
+        processes: Ranks on this node.
+
+    Returns:
+        What `work` returned on rank 0; nothing where rank 0 is on another node.
+
+    Raises:
+        RankFailed: If a rank failed; names the rank and holds its traceback.
+        UserError: If a rank raised one.
+    """
+    if machine.ranks_around() is not None:
+        from .worker import started_elsewhere
+
+        return started_elsewhere(work, config, run_dir)
+    if processes == 1 and rendezvous.current is None:
+        return _inline(work, config, run_dir)
+    from .agent import start_ranks
+
+    return start_ranks(work, config, run_dir, processes)
+
+
+def _inline(work: str, config: dict[str, Any], run_dir: Path) -> Metrics:
+    from .logs import log_to_file
+    from .worker import no_group_left, resolved
+
+    do = resolved(work)
+    with unchanged_environment(LIGHTNING_VARIABLES), no_group_left(), log_to_file(run_dir, rank=0):
+        metrics = do(config, run_dir)
+    return unless_stopped(metrics)

@@ -1,0 +1,141 @@
+"""How processes that were started apart become one run, before it makes its directory.
+
+Two cases: several nodes, on each of which the same command was typed (`launch.rendezvous`), and
+ranks that torchrun or srun started. They meet in a key-value store, wait until all are there, and
+take the run directory that the first of them proposes. Only the first writes the record of the run.
+
+torch is imported only where there is somebody to meet.
+"""
+
+import os
+import platform
+import time
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig, open_dict, read_write
+
+from .. import machine
+from . import addresses
+from .store import SECONDS_TO_ANSWER, Member, gather, stay_until_read, wait
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+
+class Rendezvous:
+    """What the members of a run agreed on.
+
+    Attributes:
+        store: The key-value store that they share while the run lasts.
+        members: All of them, the first one first.
+        index: This process's place among them.
+        endpoint: HOST:PORT of the store.
+        hosts: Whether the store lives in this process.
+    """
+
+    def __init__(
+        self, store: "Store", members: list[Member], index: int, endpoint: str, hosts: bool
+    ) -> None:
+        self.store = store
+        self.members = members
+        self.index = index
+        self.endpoint = endpoint
+        self.hosts = hosts
+
+    @property
+    def first(self) -> bool:
+        """Whether this process makes the run directory and writes the record."""
+        return self.index == 0
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Hear of another member's end meanwhile."""
+        return nullcontext()
+
+    def agree_on(self, failure: Exception) -> Exception:
+        """The failure that this process should end with, which may be another's."""
+        return failure
+
+    def leave(self) -> None:
+        """Wait until the others need this process no more."""
+
+
+current: Rendezvous | None = None
+"""That of the run that this process takes part in; None for a run of its own."""
+
+
+def meet(config: DictConfig) -> None:
+    """Meet the other processes of this run, if there are any, and take their run directory.
+
+    Args:
+        config: What Hydra composed; ``hydra.run.dir`` in it is set to what was agreed on.
+
+    Raises:
+        UserError: If the others do not come, or typed something else.
+    """
+    global current
+    current = None
+    ranks = machine.ranks_around()
+    if ranks is not None:
+        if ranks.world_size > 1:
+            current = _ranks_meet(ranks, config)
+    elif "trainer" in config and config.trainer.num_nodes > 1:
+        # Here, so that one node runs without the folder.
+        from .nodes.agents import nodes_meet
+
+        current = nodes_meet(config)
+    if current is None:
+        return
+    with read_write(config.hydra), open_dict(config.hydra):
+        config.hydra.run.dir = current.members[0].run_dir
+        if not current.first:
+            config.hydra.output_subdir = None
+    if not current.first and ranks is None:
+        first, count = current.members[0], len(current.members)
+        print(f"node {current.index + 1} of {count}: {first.address} shows the run {first.run_dir}")
+
+
+def writes_record() -> bool:
+    """Whether this process writes the run's config.yaml, environment.json and metrics.json."""
+    return current is None or current.first
+
+
+def speaks() -> bool:
+    """Whether this process shows the end of a failed run: of several ranks, the first to ask."""
+    if current is None or machine.ranks_around() is None:
+        return True
+    try:
+        return int(current.store.add("spoken", 1)) == 1
+    except RuntimeError:
+        return True
+
+
+def _ranks_meet(ranks: machine.Ranks, config: DictConfig) -> Rendezvous:
+    """The ranks that torchrun or srun started meet where their process group will."""
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+    host, port = addresses.main_address(ranks)
+    limit = float(config.launch.timeout_seconds) if "launch" in config else 600.0
+    deadline = time.monotonic() + limit
+    # torchrun has a server at this address already, otherwise the process group shares this one.
+    hosts = ranks.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    missing = (
+        f"trainer.num_nodes={config.trainer.num_nodes}: only @ of {ranks.world_size} ranks came "
+        f"to {host}:{port} within {limit:g} s (launch.timeout_seconds); start all of them at the "
+        "same time with torchrun or srun"
+    )
+    if not hosts:
+        wait(lambda: addresses.answers(host, port), deadline, lambda: missing.replace("@", "1"))
+    store = TCPStore(
+        host, port, is_master=hosts, multi_tenant=True, wait_for_workers=False,
+        timeout=timedelta(seconds=SECONDS_TO_ANSWER),
+    )  # fmt: skip
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    shared = PrefixStore(f"meeting/{attempt}", store)
+    me = Member.here(config, platform.node())
+    endpoint = f"{host}:{port}"
+    members = gather(shared, ranks.rank, me, ranks.world_size, deadline, missing, endpoint)
+    if hosts:
+        stay_until_read(shared, ranks.world_size)
+    return Rendezvous(shared, members, ranks.rank, endpoint, hosts)

@@ -1,0 +1,123 @@
+"""One rank of a run: what happens in its process around the actual work."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from .. import machine
+from ..errors import UserError, user_error_behind
+from ..run import stop_on_signal
+from ..run.outcome import STOPPED, Metrics, RankFailed, unless_stopped
+from .failure import lost_contact
+from .logs import log_file, log_to_file, redirect_output
+
+SECONDS_TO_BLAME_ANOTHER = 2
+
+Work = Callable[[dict[str, Any], Path], Metrics]
+
+
+def resolved(work: str) -> Work:
+    """The function of a dotted name, such as "onecurve.run.fit.work"."""
+    module, _, name = work.rpartition(".")
+    function: Work = getattr(import_module(module), name)
+    return function
+
+
+def main(work: str, config: dict[str, Any], run_dir: str, listening: str | None = None) -> Metrics:
+    """Entry point of a worker process that torchelastic started."""
+    if listening:
+        stop_on_signal.listening = Path(listening)
+        _end_with_the_agent()
+    ranks = machine.ranks_around()
+    assert ranks is not None, "whoever starts a rank tells it which one it is"
+    rank = ranks.rank
+    # Where somebody has set it, torch has read it.
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, machine.count_cores() // ranks.on_this_node))
+    if rank == 0:
+        logging.basicConfig(format="%(message)s")
+        logging.getLogger().handlers[0].setLevel(logging.WARNING)
+    else:
+        redirect_output(log_file(Path(run_dir), rank))
+    # Imported before logging is set up: Lightning adds handlers of its own.
+    do = resolved(work)
+    with log_to_file(Path(run_dir), rank):
+        try:
+            metrics = do(config, Path(run_dir))
+        except Exception as error:
+            if refusal := user_error_behind(error):
+                # The parent recognises it by this class's name, not by that of a subclass.
+                raise UserError(str(refusal)) from None
+            if lost_contact(f"{type(error).__name__}: {error}"):
+                # This rank lost contact, and is not the cause: let the agent see the other first.
+                time.sleep(SECONDS_TO_BLAME_ANOTHER)
+            raise
+    # Only rank 0's are asked for, and a rank that waits for a queue to be read holds up the others.
+    return metrics if rank == 0 or STOPPED in metrics else {}
+
+
+def started_elsewhere(work: str, config: dict[str, Any], run_dir: Path) -> Metrics:
+    """The part of a rank that torchrun or srun started: as `main`, but it tells its own failure.
+
+    Raises:
+        RankFailed: If the work failed; names the rank and holds its traceback.
+        UserError: If the work raised one.
+    """
+
+    def ended(number: int, _frame: object) -> None:
+        raise RankFailed(f"stopped by {signal.Signals(number).name}", 128 + number)
+
+    # torchrun ends the other ranks so; outside of fit, where Lightning listens itself.
+    signal.signal(signal.SIGTERM, ended)
+    sys.stderr.flush()
+    console = os.dup(2)
+    try:
+        return unless_stopped(main(work, config, str(run_dir)))
+    except (UserError, RankFailed):
+        raise
+    except Exception as error:
+        ranks = machine.ranks_around()
+        rank = ranks.rank if ranks else 0
+        trace = "".join(traceback.format_exception(error)).strip()
+        where = f"rank {rank} failed (its log: {log_file(run_dir, rank)})"
+        raise RankFailed(f"{where}\n{trace}") from None
+    finally:
+        sys.stderr.flush()
+        os.dup2(console, 2)
+        os.close(console)
+
+
+@contextmanager
+def no_group_left() -> Iterator[None]:
+    """The one rank of a strategy has a process group too, which the next job must not find."""
+    mine = not distributed.is_initialized()
+    try:
+        yield
+    finally:
+        if mine and distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+def _end_with_the_agent() -> None:
+    """A rank whose agent was killed would train on, in a run that is gone on with meanwhile."""
+    agent = multiprocessing.parent_process()
+    assert agent is not None
+
+    def watch() -> None:
+        agent.join()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="agent", daemon=True).start()

@@ -1,0 +1,145 @@
+"""What one process of a training run does, from top to bottom."""
+
+import os
+import time
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import get_class, instantiate
+from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from omegaconf import DictConfig, OmegaConf
+
+from ..checkpoint.contents import (
+    CarryOn,
+    epoch_position,
+    go_on_logging,
+    read_checkpoint,
+    refuse_other_network,
+)
+from ..checkpoint.newest import newest_checkpoint
+from . import record
+from .missing_metric import missing_metric
+from .outcome import STOPPED, EndedEarly, RankFailed, Stopped
+from .peak_memory import PeakMemory
+from .stop_on_signal import StopOnSignal
+from .summary import show_training
+from .trainer import best_checkpoint, build_trainer, close_loggers, final_facts
+
+
+def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
+    """Train, test the best weights, record.
+
+    Args:
+        config: The resolved training configuration.
+        run_dir: Where the run leaves its files.
+
+    Returns:
+        The final metrics by name, the same on every rank.
+    """
+    cfg = OmegaConf.create(config)
+    seed_everything(cfg.seed, workers=True, verbose=False)
+
+    resume = _checkpoint_to_resume(cfg, run_dir)
+    checkpoint = read_checkpoint(resume, whole=False) if resume else None
+    in_place = resume is not None and resume.is_relative_to(run_dir)
+
+    data = instantiate(cfg.data)
+    task = build_task(cfg)
+    carry_on = CarryOn(
+        config,
+        logs=checkpoint["logs"] if checkpoint and in_place else None,
+        layout=checkpoint["layout"] if checkpoint else None,
+    )
+    stop_on_signal = StopOnSignal(run_dir / "checkpoints" / "last.ckpt")
+    trainer = build_trainer(cfg, run_dir, [PeakMemory(), carry_on, stop_on_signal])
+    if checkpoint:
+        refuse_other_network(task, checkpoint, str(resume))
+        position = epoch_position(checkpoint)
+        trainer.strategy.resume_position = position  # type: ignore[attr-defined]
+        if in_place:
+            go_on_logging(trainer.loggers, checkpoint["logs"])
+        del checkpoint
+
+    status = "finished"
+    try:
+        started = time.perf_counter()
+        try:
+            trainer.fit(task, datamodule=data, ckpt_path=resume)
+        except EndedEarly as early:
+            status = early.status
+        seconds = time.perf_counter() - started
+        samples = getattr(trainer.strategy, "samples_seen", 0)
+        metrics = task_metrics(trainer)
+
+        best = best_checkpoint(trainer)
+        if cfg.test and status == "finished":
+            trainer.test(task, datamodule=data, ckpt_path=best, verbose=False)
+            metrics |= task_metrics(trainer)
+    except Stopped as stopped:
+        return {STOPPED: stopped.number, "global_step": stopped.step}
+    except SystemExit as end:
+        # Lightning's ways to end after SIGTERM and after Ctrl-C.
+        if isinstance(end, SIGTERMException):
+            raise RankFailed("stopped by SIGTERM", status=143) from None
+        raise RankFailed("stopped by SIGINT", status=130) from None
+    except Exception as error:
+        if refusal := missing_metric(error, trainer):
+            raise refusal from None
+        raise
+    finally:
+        close_loggers(trainer)
+
+    facts = {
+        "strategy": cfg.strategy.name,
+        "world_size": trainer.world_size,
+        "global_step": trainer.global_step,
+        "seconds": round(seconds, 3),
+        "samples_per_second": round(samples / seconds, 1),
+    }
+    facts = final_facts(trainer) | facts
+    if trainer.is_global_zero:
+        record.finished(run_dir, metrics | facts, status)
+        # A sweep says it in a line.
+        if OmegaConf.select(cfg, "sweep.job") is None:
+            show_training(metrics, facts, run_dir, best)
+    return metrics
+
+
+def _checkpoint_to_resume(cfg: DictConfig, run_dir: Path) -> Path | None:
+    """The file to go on from: after a restart by torchelastic the newest of this run itself."""
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    if attempt:
+        found = newest_checkpoint(run_dir)
+        where = f"from {found.file.name}" if found.file else "from the start"
+        print(f"restart {attempt} of {cfg.launch.max_restarts}: the ranks go on {where}")
+        if found.file:
+            return found.file
+    return Path(cfg.resume) if cfg.resume is not None else None
+
+
+def task_metrics(trainer: Trainer) -> dict[str, float]:
+    """What the task logged last, by name; learning rates and the like are left to metrics.csv."""
+    metrics = trainer.callback_metrics.items()
+    return {name: value.item() for name, value in metrics if "/" in name}
+
+
+def build_task(cfg: DictConfig) -> LightningModule:
+    """The LightningModule that a training configuration describes, with fresh weights.
+
+    It is given those of `network`, `optimizer` and `scheduler` that its ``__init__`` takes.
+    """
+    arguments = signature(get_class(cfg.task._target_)).parameters.values()
+    takes = {argument.name for argument in arguments}
+    if any(argument.kind == Parameter.VAR_KEYWORD for argument in arguments):
+        takes = {"network", "optimizer", "scheduler"}
+    parts: dict[str, Any] = {}
+    if "network" in takes:
+        parts["network"] = instantiate(cfg.model)
+        instantiate(cfg.init)(parts["network"])
+    for name in ("optimizer", "scheduler"):
+        if name in takes:
+            parts[name] = instantiate(cfg[name])
+    task: LightningModule = instantiate(cfg.task, **parts)
+    return task

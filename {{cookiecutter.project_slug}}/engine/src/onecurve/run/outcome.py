@@ -1,0 +1,73 @@
+"""How a run ends: its metrics, the signal that stopped it, the callback or rank that ended it."""
+
+import re
+import signal
+from collections.abc import Sequence
+
+Metrics = dict[str, float]
+
+# In what `work` returns: the signal that stopped training.
+STOPPED = "stopped_by_signal"
+
+
+class RankFailed(Exception):
+    """A rank ended with an error, or was ended.
+
+    Attributes:
+        status: The exit status that the command should end with.
+        lost_contact: Whether the rank only noticed that another was gone.
+        cause: The error itself, of a message with a traceback; else the first line.
+    """
+
+    def __init__(self, message: str, status: int = 1, lost_contact: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.lost_contact = lost_contact
+        errors = re.findall(r"^[\w.]+(?:Error|Exception)\b.*", message, re.MULTILINE)
+        self.cause = errors[-1] if errors else message.strip().partition("\n")[0]
+
+
+class Stopped(Exception):
+    """Training was stopped by a signal, and everything is saved.
+
+    Attributes:
+        number: The signal.
+        step: Steps that were made.
+    """
+
+    def __init__(self, number: int, step: int) -> None:
+        super().__init__(number, step)
+        self.number = number
+        self.step = step
+
+
+class EndedEarly(Exception):
+    """A callback ended training on all ranks, for good.
+
+    Attributes:
+        status: What metrics.json is to say instead of "finished".
+    """
+
+    def __init__(self, status: str) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+def unless_stopped(metrics: Metrics, received: Sequence[int] = ()) -> Metrics:
+    """The metrics of a run that went to its end.
+
+    Args:
+        metrics: What `work` returned.
+        received: Signals that this process passed on to the ranks.
+
+    Raises:
+        RankFailed: If training was stopped by a signal. Its exit status is 128 + the signal.
+    """
+    if STOPPED not in metrics:
+        return metrics
+    number = int(received[0] if received else metrics[STOPPED])
+    raise RankFailed(
+        f"stopped by {signal.Signals(number).name} after step {metrics['global_step']:g}, which is "
+        "saved; go on with resume=last",
+        128 + number,
+    )

@@ -1,0 +1,116 @@
+"""The files that a run leaves in its directory besides logs, metrics.csv and checkpoints."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .. import machine
+
+PACKAGES = ("torch", "torchvision", "lightning", "hydra-core", "torchmetrics", "numpy", "wandb")
+
+
+def start(run_dir: Path, config: dict[str, Any]) -> None:
+    """Write config.yaml and environment.json, and metrics.json with the status "running"."""
+    (run_dir / "logs").mkdir(parents=True, exist_ok=True)
+    (run_dir / "config.yaml").write_text(
+        yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+    )
+    _write_json(run_dir / "environment.json", _environment(config))
+    _write_json(run_dir / "metrics.json", {"status": "running"})
+
+
+def finished(run_dir: Path, facts: dict[str, Any], status: str = "finished") -> None:
+    """Write the final metrics.json. Rank 0 of the run calls this.
+
+    Args:
+        run_dir: The run directory.
+        status: "finished", or how else training ended for good.
+        facts: Final metrics by name, and strategy, world_size, global_step, seconds,
+            samples_per_second.
+    """
+    _write_json(run_dir / "metrics.json", {"status": status, **facts})
+
+
+def unfinished(run_dir: Path, interrupted: bool = False, error: str | None = None) -> None:
+    """Say in metrics.json that the run failed and why, or that somebody stopped it."""
+    why = {"error": error} if error and not interrupted else {}
+    status = "interrupted" if interrupted else "failed"
+    _write_json(run_dir / "metrics.json", {"status": status, **why})
+
+
+def ended_otherwise(run_dir: Path, status: str, error: str) -> None:
+    """Give a finished run another status: "diverged" with what shows it."""
+    path = run_dir / "metrics.json"
+    facts = json.loads(path.read_text())
+    _write_json(path, {**facts, "status": status, "error": error})
+
+
+def refused(run_dir: Path) -> None:
+    """Remove the directory of a run that was refused before it did anything."""
+    if any((run_dir / name).exists() for name in ("metrics.csv", "checkpoints", "nan.pt")):
+        unfinished(run_dir)
+        return
+    shutil.rmtree(run_dir)
+    for parent in run_dir.parents[:2]:
+        try:
+            parent.rmdir()
+        except OSError:
+            break
+
+
+def shown(path: str | Path) -> str:
+    """A path as it is shown: relative to the current directory where that is shorter."""
+    path = Path(os.path.abspath(path))
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _environment(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "command": [sys.executable, *sys.argv],
+        "directory": os.getcwd(),
+        "seed": config.get("seed"),
+        "git": _git_state(),
+        "versions": {"python": platform.python_version()}
+        | {name: metadata.version(name) for name in PACKAGES},
+        "devices": {
+            "machine": platform.platform(),
+            "cores": machine.count_cores(),
+            "gpus": machine.count_gpus(),
+        },
+    }
+
+
+def _git_state() -> dict[str, Any] | None:
+    """Commit, branch and whether there are uncommitted changes; None outside a repository."""
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return {
+        "commit": commit,
+        "branch": _git("rev-parse", "--abbrev-ref", "HEAD"),
+        "uncommitted_changes": bool(_git("status", "--porcelain")),
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    unfinished = path.with_suffix(".json.new")
+    unfinished.write_text(json.dumps(content, indent=2) + "\n")
+    unfinished.replace(path)

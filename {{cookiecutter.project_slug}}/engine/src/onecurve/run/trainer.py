@@ -1,0 +1,122 @@
+"""Builds the Lightning Trainer of a run from the configuration."""
+
+import math
+from pathlib import Path
+from typing import Any, cast
+
+from hydra.utils import instantiate
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import (
+    Checkpoint,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    ModelSummary,
+    ProgressBar,
+)
+from omegaconf import DictConfig, OmegaConf
+
+from .. import machine
+from ..checkpoint.storage import LocalFiles, ShardedFolders
+
+
+class RunTrainer(Trainer):
+    """Lightning's Trainer, which counts the steps of a schedule of accumulation right."""
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """Optimizer steps of the run: Lightning's own takes the first epoch's number for all."""
+        estimate = super().estimated_stepping_batches
+        callbacks: list[Callback] = self.callbacks  # type: ignore[attr-defined]
+        for callback in callbacks:
+            if isinstance(callback, GradientAccumulationScheduler) and (self.max_epochs or -1) > 0:
+                epochs = range(cast(int, self.max_epochs))
+                sizes = [callback.get_accumulate_grad_batches(epoch) for epoch in epochs]
+                steps = sum(math.ceil(self.num_training_batches / size) for size in sizes)
+                return min(steps, self.max_steps) if self.max_steps != -1 else steps
+        return estimate
+
+
+def build_trainer(cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback]) -> Trainer:
+    """The Trainer with the configured strategy, callbacks and loggers.
+
+    Args:
+        cfg: A configuration with `trainer` and `strategy`, and maybe `callbacks` and `logger`.
+        run_dir: Where everything is written.
+        extra_callbacks: What the engine itself needs.
+    """
+    callbacks = [*_instances(cfg.get("callbacks")), *extra_callbacks]
+    loggers = _instances(cfg.get("logger"))
+    one_device = cfg.strategy.processes == "one"
+    arguments: dict[str, Any] = OmegaConf.to_container(cfg.trainer)  # type: ignore[assignment]
+    arguments["accelerator"] = machine.accelerator(cfg.trainer, one_device)
+    if arguments["devices"] in ("auto", -1, "-1"):
+        arguments["devices"] = machine.local_devices(cfg.trainer, one_device)
+    strategy = _strategy(cfg.strategy)
+    strategy.checkpoint_io = _storage(cfg)
+    return RunTrainer(
+        **arguments,
+        strategy=strategy,
+        callbacks=callbacks,
+        logger=loggers or False,
+        default_root_dir=run_dir,
+        # Each of these would add a callback of Lightning's own that nobody asked for.
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
+        enable_model_summary=any(isinstance(callback, ModelSummary) for callback in callbacks),
+        # The strategies shard by themselves: strategies/sampler.py.
+        use_distributed_sampler=False,
+    )
+
+
+def best_checkpoint(trainer: Trainer) -> str | None:
+    """Path of the checkpoint to test, if a callback saved one.
+
+    That is the `final_weights` of a callback that has such an attribute, or the best by a metric.
+    """
+    cast(LocalFiles, trainer.strategy.checkpoint_io).finish()
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    final = [getattr(callback, "final_weights", None) for callback in callbacks]
+    paths = [path for path in final if path]
+    paths += [
+        callback.best_model_path
+        for callback in trainer.checkpoint_callbacks
+        if isinstance(callback, ModelCheckpoint)
+        and callback.best_model_path
+        and Path(callback.best_model_path).exists()
+    ]
+    # The first rank wrote them and knows.
+    return trainer.strategy.broadcast(paths[0] if paths else None)
+
+
+def final_facts(trainer: Trainer) -> dict[str, float]:
+    """What callbacks with an attribute `final_facts` have to say of the whole run, by name."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    facts: dict[str, float] = {}
+    for callback in callbacks:
+        facts |= getattr(callback, "final_facts", {})
+    return facts
+
+
+def close_loggers(trainer: Trainer) -> None:
+    """End what a logger keeps open: Weights & Biases has one run a process until it is finished."""
+    for logger in trainer.loggers:
+        finish = getattr(getattr(logger, "experiment", None), "finish", None)
+        if callable(finish):
+            finish()
+
+
+def _instances(group: DictConfig | None) -> list[Any]:
+    return [instantiate(entry) for entry in (group or {}).values() if entry]
+
+
+def _storage(cfg: DictConfig) -> LocalFiles:
+    settings = cfg.get("checkpoint")
+    if not isinstance(settings, DictConfig):
+        return LocalFiles()
+    kind = {"file": LocalFiles, "sharded": ShardedFolders}[settings.format]
+    return kind(settings["async"], stop_on_failure=settings.on_failure == "stop")
+
+
+def _strategy(cfg: DictConfig) -> Any:
+    about = {"name", "processes"}
+    return instantiate({key: value for key, value in cfg.items() if key not in about})

@@ -1,0 +1,124 @@
+"""`strategy=dp`: one process, several devices; the batch is split where the steps call `forward`.
+
+The task's step sees the whole batch: its loss, logs and metrics are computed once, from the outputs
+of all devices put together. Without a GPU the parts go through the one network one after the other.
+
+Exact: the loss curve of `single`, to float tolerance, for every number of devices and every batch
+size. Not exact: BatchNorm (statistics of each part; on GPUs the first part's are kept), dropout
+(each GPU draws its own masks).
+Asks for: the first dimension of every tensor that `forward` takes or returns is the batch.
+Slower than `ddp`: the network is copied to every GPU in every step. Source:
+https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.apply_func import move_data_to_device
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.nn.parallel import parallel_apply, replicate
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+
+from ..errors import UserError
+from .redirect import forward_replaced
+from .single import Single
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and named arguments of a call."""
+
+
+class DP(Single):
+    """Data parallelism in one process, over `trainer.devices` devices or parts."""
+
+    def task_step(self, name: str, *args: Any) -> Any:
+        """Run a step of the task with `forward` split over the devices."""
+        module = self._connected_module
+        with forward_replaced(module, self._split_forward(module)):
+            return super().task_step(name, *args)
+
+    def _split_forward(self, module: LightningModule) -> Callable[..., Any]:
+        devices = self.parallel_devices or [self.root_device]
+        whole = module.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            parts = split((args, kwargs), len(devices))
+            if self.root_device.type == "cuda":
+                return joined(_on_replicas(module, parts, devices[: len(parts)]))
+            return joined([whole(*args, **kwargs) for args, kwargs in parts])
+
+        return forward
+
+
+def split(arguments: Arguments, count: int) -> list[Arguments]:
+    """Cut every tensor among the arguments of a call into `count` parts along its first dimension.
+
+    Other arguments go with every part. A batch of fewer samples makes fewer parts.
+
+    Raises:
+        UserError: If the tensors' first dimensions differ.
+    """
+    tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
+    sizes = {tensor.shape[:1] for tensor in tensors}
+    if len(sizes) != 1 or not tensors[0].ndim:
+        raise UserError(
+            "strategy=dp: the first dimension of every tensor that forward takes must be the "
+            f"batch, but it got {', '.join(str(list(tensor.shape)) for tensor in tensors)}; "
+            "use strategy=ddp"
+        )
+    count = max(1, min(count, len(tensors[0])))
+
+    def part(number: int) -> Any:
+        return tree_map_only(Tensor, lambda tensor: tensor.tensor_split(count)[number], arguments)
+
+    return [part(number) for number in range(count)]
+
+
+def joined(outputs: list[Any]) -> Any:
+    """Concatenate the outputs of the parts, tensor by tensor, on the first part's device.
+
+    Raises:
+        UserError: If an output has no batch dimension.
+    """
+
+    def join(*tensors: Any) -> Any:
+        first = tensors[0]
+        if not isinstance(first, Tensor):
+            return first
+        if first.ndim == 0:
+            raise UserError(
+                "strategy=dp: forward returned a number for the whole batch; return one for each "
+                "sample and take the mean in the step, or use strategy=ddp"
+            )
+        return torch.cat([tensor.to(first.device) for tensor in tensors])
+
+    return tree_map(join, *outputs)
+
+
+class _Caller(nn.Module):
+    """Calls the forward of the task's class: that of the instance is the one being replaced."""
+
+    def __init__(self, task: LightningModule) -> None:
+        super().__init__()
+        self.task = task
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return type(self.task).forward(self.task, *args, **kwargs)
+
+
+def _on_replicas(
+    module: LightningModule, parts: list[Arguments], devices: list[torch.device]
+) -> list[Any]:
+    """Run each part on a copy of the task on its device, in threads."""
+    if len(devices) == 1:
+        args, kwargs = parts[0]
+        return [type(module).forward(module, *args, **kwargs)]
+    callers = replicate(_Caller(module), devices, detach=not torch.is_grad_enabled())
+    for caller, device in zip(callers, devices, strict=True):
+        # What `self.device` of a LightningModule returns.
+        caller.task._device = device
+    moved = [move_data_to_device(part, device) for part, device in zip(parts, devices, strict=True)]
+    return parallel_apply(
+        callers, [args for args, _ in moved], [kwargs for _, kwargs in moved], devices
+    )

@@ -1,0 +1,124 @@
+"""What a callback may ask of a strategy, so that it needs no branch for any of them.
+
+Beside Lightning's own: ``reduce``, ``broadcast``, ``reduce_boolean_decision``,
+``lightning_module_state_dict`` (the whole network, on rank 0) and ``load_model_state_dict``.
+Where nothing else is said, all ranks call a method together.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import LightningModule
+from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.trainer.states import RunningStage
+from torch import Tensor
+
+from .clip import global_norm
+from .first_batch import first_inputs
+from .loader import ShardedLoader
+
+
+class ForCallbacks(Strategy):
+    """The contract between strategies and callbacks.
+
+    Attributes:
+        samples_group: The ranks that hold the same parameters and see different samples; None
+            stands for all ranks.
+        parts_group: The ranks that hold different parts of one network; None if each holds all.
+    """
+
+    samples_group: dist.ProcessGroup | None = None
+    parts_group: dist.ProcessGroup | None = None
+
+    # Samples
+
+    def example_inputs(self) -> tuple[Tensor, ...] | None:
+        """What the task passes to `forward` for the first training batch; nothing is consumed.
+
+        Returns:
+            This rank's share, on the device; None if the task does not call `forward` with tensors.
+        """
+        return first_inputs(self._connected_module.trainer)
+
+    def training_batches(self) -> Iterator[tuple[Any, bool]]:
+        """This rank's share of every training batch of an epoch, on its device, as in training.
+
+        Yields:
+            A share, and whether it counts: a batch of fewer samples than ranks leaves some without
+            one of their own.
+        """
+        trainer = self._connected_module.trainer
+        stage, trainer.state.stage = trainer.state.stage, RunningStage.TRAINING
+        try:
+            loader: Any = self.process_dataloader(trainer.fit_loop._data_source.dataloader())
+            for index, batch in enumerate(islice(loader, int(trainer.num_training_batches))):
+                is_sharded = isinstance(loader, ShardedLoader)
+                counts = loader.batch_sampler.share(index).size > 0 if is_sharded else True
+                batch = self.precision_plugin.convert_input(batch)
+                yield self.batch_to_device(batch, self.root_device), counts
+        finally:
+            trainer.state.stage = stage
+
+    def of_all_samples(self, value: Any) -> list[Any]:
+        """What each rank has of its samples, in the order of the samples in a batch.
+
+        Args:
+            value: Anything that can be pickled, with tensors on the CPU.
+        """
+        return _from_all(value, self.samples_group)
+
+    # The network
+
+    @torch.no_grad()
+    def forward_only(self, batch: Any) -> None:
+        """Pass the inputs of a share through the network in one piece, in the mode that it is in.
+
+        Args:
+            batch: The inputs, or a tuple whose first entry they are.
+        """
+        inputs = batch[0] if isinstance(batch, tuple | list) else batch
+        with self.precision_plugin.forward_context():
+            self.whole_forward(inputs)
+
+    def whole_forward(self, inputs: Any) -> None:
+        """How this strategy does so."""
+        self._connected_module(inputs)
+
+    def of_all_parts(self, value: Any) -> list[Any]:
+        """What each rank of one network has of its part, in the order of the layers.
+
+        Args:
+            value: Anything that can be pickled, with tensors on the CPU.
+        """
+        return [value] if self.parts_group is None else _from_all(value, self.parts_group)
+
+    def each_whole(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """On rank 0 the whole of each tensor, one after the other; elsewhere nothing.
+
+        All ranks must go through all of it.
+
+        Args:
+            tensors: Parameters, or their gradients, as this rank holds them, by parameter name.
+        """
+        if self.is_global_zero:
+            yield from tensors.items()
+
+    def gradient_norm(self) -> Tensor:
+        """The 2-norm over the gradients of the whole network, the same on every rank."""
+        return global_norm(self._connected_module.parameters(), self.parts_group)
+
+    @property
+    def _connected_module(self) -> LightningModule:
+        assert self.lightning_module is not None
+        return self.lightning_module
+
+
+def _from_all(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
+    if not (dist.is_available() and dist.is_initialized()):
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values

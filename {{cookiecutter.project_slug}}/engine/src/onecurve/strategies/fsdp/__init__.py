@@ -1,0 +1,1 @@
+"""Fully sharded data parallelism: units, and whole tensors out of shards."""

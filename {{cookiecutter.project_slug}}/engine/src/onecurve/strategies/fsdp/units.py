@@ -1,0 +1,105 @@
+"""Which modules become units of FSDP: the parts whose parameters are gathered together.
+
+The fewer parameters a unit has, the less memory is used at a time; the fewer units there are, the
+fewer messages are sent.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from lightning.pytorch import LightningModule
+from torch import nn
+
+from ...errors import UserError
+from ..layers import find_layers
+
+# They are never called, so there is no moment to gather their parameters.
+NEVER_CALLED = (nn.ModuleList, nn.ModuleDict)
+
+
+def find_units(
+    module: LightningModule, wrap: str | Sequence[str], min_params: int
+) -> list[nn.Module]:
+    """The modules to shard one by one, inner ones first. What is in none is left to the whole.
+
+    Args:
+        module: The task.
+        wrap: "layer" takes each layer (`find_layers`), or each child of a task that names no
+            layers; "min_params" takes the smallest modules with so many parameters; a list takes
+            all modules of these classes.
+        min_params: For ``wrap="min_params"``.
+
+    Raises:
+        UserError: If `wrap` is none of these.
+    """
+    if wrap == "layer":
+        layers = find_layers(module)
+        units = _called(module.children()) if layers is None else list(layers.values())
+    elif wrap == "min_params":
+        units = _by_size(module, min_params)
+    elif isinstance(wrap, str):
+        raise UserError(
+            f"strategy.wrap={wrap}: must be layer, min_params or a list of class names, such as "
+            "strategy.wrap=[Linear]; use strategy.wrap=layer"
+        )
+    else:
+        units = _by_class(module, wrap)
+    # A parameter is gathered by one unit alone: a tied one must not be used outside of it.
+    uses = Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
+    times = Counter(part for _, part in module.named_modules(remove_duplicate=False))
+
+    def is_closed(unit: nn.Module) -> bool:
+        inside = Counter(param for _, param in unit.named_parameters(remove_duplicate=False))
+        return all(uses[param] == count * times[unit] for param, count in inside.items())
+
+    return [unit for unit in units if _has_parameters(unit) and is_closed(unit)]
+
+
+def _called(children: Iterable[nn.Module]) -> list[nn.Module]:
+    """Each module, but the elements of one that is never called."""
+    called: list[nn.Module] = []
+    for child in children:
+        called += _called(child.children()) if isinstance(child, NEVER_CALLED) else [child]
+    return called
+
+
+def _by_size(module: nn.Module, min_params: int) -> list[nn.Module]:
+    units: list[nn.Module] = []
+
+    def visit(part: nn.Module) -> int:
+        """Collect units in a part; returns how many of its parameters are in none."""
+        if isinstance(part, nn.MultiheadAttention):
+            # It uses its output layer's parameters without calling that layer.
+            left = sum(parameter.numel() for parameter in part.parameters())
+        else:
+            left = sum(parameter.numel() for parameter in part.parameters(recurse=False))
+            left += sum(visit(child) for child in part.children())
+        if left < min_params or isinstance(part, NEVER_CALLED):
+            return left
+        units.append(part)
+        return 0
+
+    for child in module.children():
+        visit(child)
+    return units
+
+
+def _by_class(module: nn.Module, names: Sequence[str]) -> list[nn.Module]:
+    parts = [
+        part
+        for part in module.modules()
+        if part is not module and _has_parameters(part) and not isinstance(part, NEVER_CALLED)
+    ]
+    classes = {type(part).__name__ for part in parts}
+    for name in names:
+        if name not in classes:
+            raise UserError(
+                f"strategy.wrap=[{','.join(names)}]: the task has no {name} with parameters; it "
+                f"has {', '.join(sorted(classes))}, or use strategy.wrap=layer"
+            )
+    # `modules()` yields parents before their children.
+    return [part for part in reversed(parts) if type(part).__name__ in names]
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None

@@ -1,0 +1,172 @@
+"""What stands for `forward`: passes of a batch through all stages, with or without a backward."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from lightning.pytorch import LightningModule
+from torch import Tensor
+
+from ...errors import UserError
+from .forward_only import forward_only
+from .gradients import Stash
+from .limits import SCHEDULES
+from .placement import Placement
+from .schedule import Schedules, Tensors
+from .shapes import LayerShapes
+
+
+class Passes:
+    """Runs batches through the pipeline; every rank gets the last stage's outputs.
+
+    Args:
+        module: The task.
+        placement: Which rank holds what. Other ranks' layers lose their memory here.
+        shapes: Shapes between the layers.
+        schedule: A key of `limits.SCHEDULES`.
+        microbatches: The wanted number of micro-batches.
+        context: Entered around forward passes and the loss, such as autocast.
+        group: The ranks of this pipeline.
+        device: Where this rank computes.
+    """
+
+    def __init__(
+        self,
+        module: LightningModule,
+        placement: Placement,
+        shapes: LayerShapes,
+        *,
+        schedule: str,
+        microbatches: int,
+        context: Callable[[], AbstractContextManager[Any]],
+        group: dist.ProcessGroup,
+        device: torch.device,
+    ) -> None:
+        self.module = module
+        self.placement = placement
+        self.shapes = shapes
+        self.microbatches = microbatches
+        self.context = context
+        self.group = group
+        self.device = device
+        self.stages = placement.take_part(context)
+        self.stash = Stash(p for stage in self.stages.values() for p in stage.parameters())
+        self.schedules = Schedules(
+            schedule,
+            microbatches,
+            stages=self.stages,
+            num_stages=placement.num_stages,
+            boundary=self.boundary,
+            loss=self._loss,
+            group=group,
+            device=device,
+        )
+        self._trained = [parameter.requires_grad for parameter in module.parameters()]
+        self._loss_is_known = False
+
+    def train(self, inputs: Tensors, targets: Any, scale: float) -> tuple[Tensors, Tensor | None]:
+        """Forward and backward of a batch; the gradients are in ``stash``.
+
+        Args:
+            inputs: What enters the network: tensors whose first dimension is the batch.
+            targets: The batch's targets.
+            scale: Multiplies the gradients, against underflow in 16 bits.
+
+        Returns:
+            The outputs, detached, on every rank; and, for the first batch, the mean loss of the
+            micro-batches.
+        """
+        self._follow_freezing()
+        # The schedule enters autocast itself, around forward passes alone.
+        no_autocast = torch.autocast(self.device.type, enabled=False)
+        with no_autocast, torch.enable_grad(), self._own_random_numbers(), self.stash.collect():
+            results, loss = self.schedules.forward_backward(inputs, targets, scale)
+        outputs = self._share(tuple(result.detach() for result in results), inputs)
+        if self._loss_is_known:
+            return outputs, None
+        # Who looks at its value must wait for the device: once is enough.
+        self._loss_is_known = True
+        self._check_gradients()
+        unknown = torch.zeros((), dtype=torch.float32, device=self.device)
+        loss = unknown if loss is None else loss.float()
+        dist.broadcast(loss, group=self.group, group_src=self.placement.last_rank)
+        return outputs, loss
+
+    def _follow_freezing(self) -> None:
+        """Build schedules anew where a callback froze or thawed layers: less or more is sent."""
+        trained = [parameter.requires_grad for parameter in self.module.parameters()]
+        if trained != self._trained:
+            self.shapes = LayerShapes(self.placement.layers, self.context)
+            self.schedules.forget()
+            self._trained = trained
+
+    def _check_gradients(self) -> None:
+        """Refuse a schedule that does not find all weights, which would be silently wrong."""
+        name = self.schedules.name
+        if not SCHEDULES[name].splits_backward:
+            return
+        missing = {
+            parameter
+            for parameter, gradient in zip(self.stash.parameters, self.stash.gradients, strict=True)
+            if gradient is None and parameter.requires_grad
+        }
+        for path, parameter in self.module.named_parameters():
+            if parameter in missing:
+                raise UserError(
+                    f"strategy.schedule={name}: {path} gets no gradient where forward and backward "
+                    "are split like this; use strategy.schedule=1f1b, or freeze it"
+                )
+
+    def run(self, inputs: Tensors, chunks: int | None = None) -> Tensors:
+        """Forward only: the outputs for a batch, on every rank.
+
+        Args:
+            inputs: What enters the network: tensors whose first dimension is the batch.
+            chunks: Number of micro-batches; None takes that of training.
+        """
+        with self._own_random_numbers():
+            outputs = forward_only(
+                inputs,
+                chunks=min(chunks or self.microbatches, len(inputs[0])),
+                stages=self.stages,
+                owner=self.placement.partition.owner,
+                boundary=self.boundary,
+                group=self.group,
+            )
+        return self._share(outputs, inputs)
+
+    def boundary(self, microbatch: Tensors, stage: int) -> Tensors:
+        """What enters a stage, on the meta device; for the number of stages, what leaves."""
+        boundaries = self.shapes.boundaries(microbatch, self.module.training)
+        return boundaries[self.placement.first_layer(stage)]
+
+    def _share(self, outputs: Tensors, inputs: Tensors) -> Tensors:
+        """Give the last stage's outputs for a batch to every rank."""
+        if not outputs:
+            shapes = self.boundary(inputs, self.placement.num_stages)
+            outputs = tuple(torch.empty_like(shape, device=self.device) for shape in shapes)
+        for output in outputs:
+            dist.broadcast(output, group=self.group, group_src=self.placement.last_rank)
+        return outputs
+
+    def _loss(self, outputs: Any, targets: Any) -> Tensor:
+        with self.context():
+            loss: Tensor = self.module.loss(outputs, targets)  # type: ignore[operator]
+        return loss
+
+    @contextmanager
+    def _own_random_numbers(self) -> Iterator[None]:
+        """Let layers draw from (seed, batch, rank), and leave the common generator untouched.
+
+        The task's steps run on every rank and must draw the same there, whatever the layers draw.
+        """
+        batches = self.module.trainer.fit_loop.epoch_loop.total_batch_idx
+        seed = (torch.initial_seed(), max(batches, 0), dist.get_rank())
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+            torch.manual_seed(int(state[0]) % 2**63)
+            yield

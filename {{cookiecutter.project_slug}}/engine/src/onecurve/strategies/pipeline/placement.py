@@ -1,0 +1,104 @@
+"""Which rank holds what: this rank's stages, and the owner of every parameter by name."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .checks import check_shared_parameters
+from .partition import Partition
+from .schedule import StageModule
+
+
+class Placement:
+    """A partition applied to a network.
+
+    Args:
+        layers: All layers, in order and by name.
+        partition: Which of them make a stage, and which rank holds it.
+        rank: This rank's coordinate in the pipeline.
+
+    Raises:
+        UserError: If a parameter is shared by two stages.
+    """
+
+    def __init__(self, layers: dict[str, nn.Module], partition: Partition, rank: int) -> None:
+        self.layers = layers
+        self.partition = partition
+        self.rank = rank
+        names = list(layers)
+        stage_of = {
+            names[layer]: stage for stage, held in enumerate(partition.ranges) for layer in held
+        }
+        check_shared_parameters(layers, stage_of)
+        self._owner = {name: partition.owner[stage] for name, stage in stage_of.items()}
+
+    @property
+    def num_stages(self) -> int:
+        """Stages of all ranks."""
+        return len(self.partition.ranges)
+
+    @property
+    def last_rank(self) -> int:
+        """The rank with the last stage."""
+        return self.partition.owner[-1]
+
+    def first_layer(self, stage: int) -> int:
+        """Index of a stage's first layer; for `num_stages`, the number of layers."""
+        return sum(len(held) for held in self.partition.ranges[:stage])
+
+    def take_part(self, context: Callable[[], AbstractContextManager[Any]]) -> dict[int, nn.Module]:
+        """Free the memory of other ranks' layers, and make a module of each stage held here.
+
+        Every module and parameter keeps its name and place, so that `configure_optimizers` and
+        checkpoints know no difference.
+        """
+        for name, layer in self.layers.items():
+            if self._owner[name] != self.rank:
+                _to_meta(layer)
+        layers = list(self.layers.values())
+        return {
+            stage: StageModule([layers[layer] for layer in held], context)
+            for stage, held in enumerate(self.partition.ranges)
+            if self.partition.owner[stage] == self.rank
+        }
+
+    def owner(self, name: str) -> int:
+        """The rank that holds a parameter or buffer; rank 0 for what is in no layer."""
+        return next((self._owner[layer] for layer in _parents(name) if layer in self._owner), 0)
+
+    def holds(self, name: str) -> bool:
+        """Whether this rank holds it: its own layers', and what is in no layer (metrics)."""
+        in_no_layer = not any(layer in self._owner for layer in _parents(name))
+        return in_no_layer or self.owner(name) == self.rank
+
+
+def move(module: nn.Module, device: torch.device) -> None:
+    """Move what has memory to a device; ``module.to`` would stop at what has none."""
+    module._apply(  # type: ignore[no-untyped-call]
+        lambda tensor: tensor if tensor.is_meta else tensor.to(device)
+    )
+
+
+def _to_meta(layer: nn.Module) -> None:
+    for part in layer.modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            empty = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+            setattr(part, name, empty)
+        for name, buffer in part.named_buffers(recurse=False):
+            setattr(part, name, buffer.to("meta"))
+
+
+def _parents(name: str) -> list[str]:
+    """``a.b.c`` gives ``a.b``, ``a``."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
+
+
+def stage_tensors(stages: dict[int, nn.Module]) -> list[Tensor]:
+    """Parameters and buffers of stages."""
+    return [
+        tensor for stage in stages.values() for tensor in (*stage.parameters(), *stage.buffers())
+    ]

@@ -1,0 +1,182 @@
+"""PyTorch's schedules, one for each shape of micro-batch that comes along.
+
+Source: https://docs.pytorch.org/docs/stable/distributed.pipelining.html
+
+A schedule allocates what it receives from the shapes that it is told: a batch of another size would
+be read into the wrong buffers. So each shape gets stages and a schedule of its own, over the same
+layers; the shapes between stages come from `LayerShapes`, never from a trial run, which would
+disturb BatchNorm's statistics.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, schedules
+
+from .checks import run_layers
+from .limits import SCHEDULES, split
+
+Tensors = tuple[Tensor, ...]
+MOST_SHAPES = 8
+
+
+class StageModule(nn.Module):
+    """Consecutive layers as one module.
+
+    Args:
+        layers: The layers.
+        context: Entered around each forward pass, such as autocast. (Around the whole schedule it
+            would also hold for the backward pass.)
+    """
+
+    def __init__(
+        self, layers: list[nn.Module], context: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.context = context
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """Pass tensors through the layers.
+
+        What comes from another stage is a leaf of autograd, which a layer that works in place may
+        not change; what goes to another must be contiguous.
+        """
+        own = tuple(value.clone() if value.requires_grad else value for value in inputs)
+        with self.context():
+            outputs = run_layers(list(self.layers), own)
+        if isinstance(outputs, tuple):
+            return tuple(value.contiguous() for value in outputs)
+        return outputs.contiguous()
+
+
+class Schedules:
+    """Runs batches of any size forward and backward through this rank's stages.
+
+    Args:
+        name: The wanted schedule.
+        microbatches: The wanted number of micro-batches.
+        stages: This rank's stages by index.
+        num_stages: Stages of all ranks together.
+        boundary: Given a micro-batch and a stage, tensors on the meta device with the shapes and
+            types that enter that stage; for `num_stages`, that leave the last one.
+        loss: Mean loss of outputs and targets. Called on the rank with the last stage.
+        group: The ranks of the pipeline.
+        device: Where this rank computes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        microbatches: int,
+        *,
+        stages: dict[int, nn.Module],
+        num_stages: int,
+        boundary: Callable[[Tensors, int], Tensors],
+        loss: Callable[[Any, Any], Tensor],
+        group: dist.ProcessGroup,
+        device: torch.device,
+    ) -> None:
+        self.name = name
+        self.microbatches = microbatches
+        self.stages = stages
+        self.num_stages = num_stages
+        self.boundary = boundary
+        self.loss = loss
+        self.group = group
+        self.device = device
+        self._schedules: dict[Any, Any] = {}
+        self._targets: Sequence[Any] = ()
+        self._scale = 1.0
+
+    def forward_backward(
+        self, inputs: Tensors, targets: Any, scale: float = 1.0
+    ) -> tuple[Tensors, Tensor | None]:
+        """Run a batch; the gradients of its mean loss are left in ``.grad``.
+
+        Args:
+            inputs: What enters the network: tensors whose first dimension is the batch.
+            targets: Tensor, or nested containers of tensors, whose first dimension is the batch.
+            scale: Multiplies the gradients.
+
+        Returns:
+            On the rank with the last stage its outputs and the mean loss; elsewhere an empty tuple
+            and None.
+        """
+        schedule, count = self.get(inputs)
+        self._targets = split_targets(targets, count)
+        self._scale = scale / count
+        losses: list[Tensor] = []
+        # Micro-batches are told apart by number: `target` may only be one tensor.
+        numbers = torch.arange(count)
+        arguments = inputs if 0 in self.stages else ()
+        if self.num_stages - 1 in self.stages:
+            outputs = schedule.step(*arguments, target=numbers, losses=losses)
+            total = torch.stack([loss.detach() for loss in losses]).sum() / scale
+            return outputs if isinstance(outputs, tuple) else (outputs,), total
+        schedule.step(*arguments)
+        return (), None
+
+    def forget(self) -> None:
+        """Drop all schedules: what stages send to each other has changed."""
+        self._schedules.clear()
+
+    def get(self, inputs: Tensors) -> tuple[Any, int]:
+        """PyTorch's schedule for a batch, and its number of micro-batches."""
+        size = len(inputs[0])
+        name, count = split(self.name, self.microbatches, dist.get_world_size(self.group), size)
+        microbatch = tuple(value[: size // count] for value in inputs)
+        key = (name, count, *((value.shape, value.dtype) for value in microbatch))
+        if key not in self._schedules:
+            if len(self._schedules) == MOST_SHAPES:
+                self._schedules.pop(next(iter(self._schedules)))
+            self._schedules[key] = self._build(name, count, microbatch)
+        return self._schedules[key], count
+
+    def _build(self, name: str, count: int, microbatch: Tensors) -> Any:
+        borders = [self.boundary(microbatch, stage) for stage in range(self.num_stages + 1)]
+        if SCHEDULES[name].splits_backward:
+            # Without a gradient of its input, a stage that follows frozen layers would silently
+            # miss weights: PyTorch finds them on the way from the output to the input.
+            borders[1:-1] = [
+                tuple(value.detach().requires_grad_(value.is_floating_point()) for value in border)
+                for border in borders[1:-1]
+            ]
+        stages = [
+            PipelineStage(
+                module,
+                index,
+                self.num_stages,
+                self.device,
+                input_args=borders[index],
+                output_args=borders[index + 1],
+                group=self.group,
+            )
+            for index, module in sorted(self.stages.items())
+        ]
+        build = getattr(schedules, SCHEDULES[name].torch_class)
+        one_stage = issubclass(build, schedules.PipelineScheduleSingle)
+        # The mean over micro-batches is taken in the loss: `scale_grads` would divide gradients
+        # accumulated before once more.
+        return build(
+            stages[0] if one_stage else stages, count, loss_fn=self._weighted, scale_grads=False
+        )
+
+    def _weighted(self, outputs: Any, number: Tensor) -> Tensor:
+        return self.loss(outputs, self._targets[int(number)]) * self._scale
+
+
+def split_targets(targets: Any, count: int) -> list[Any]:
+    """Cut targets, nested containers of tensors or sequences, into equal parts."""
+    if isinstance(targets, dict):
+        parts = {key: split_targets(value, count) for key, value in targets.items()}
+        return [{key: part[i] for key, part in parts.items()} for i in range(count)]
+    if isinstance(targets, tuple):
+        columns = [split_targets(value, count) for value in targets]
+        return [tuple(column[i] for column in columns) for i in range(count)]
+    size = len(targets) // count
+    return [targets[i * size : (i + 1) * size] for i in range(count)]

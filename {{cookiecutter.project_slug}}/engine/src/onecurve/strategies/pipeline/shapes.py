@@ -1,0 +1,153 @@
+"""Shapes between layers and the cost of each layer, without memory and without arithmetic.
+
+The layers run on fake tensors (`FakeTensorMode`), which have a shape, a type and a device but no
+data. Fake rather than meta tensors, because autocast asks for the device.
+Exact: shapes and types, also under autocast; the FLOPs of matrix products, convolutions and
+attention. Not exact: the rest of the cost, an estimate from the bytes of what a layer holds and
+returns.
+Refuses: layers whose shapes or branches depend on values.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from ...errors import UserError
+
+Tensors = tuple[Tensor, ...]
+
+FLOPS_PER_BYTE = 10
+"""What a processor computes while it moves one byte: the order of magnitude, for all of them."""
+
+
+class LayerShapes:
+    """Runs layers on fake tensors.
+
+    It keeps a copy of the layers whose parameters and buffers have no memory, so that it may be
+    asked at any time, whatever has become of the layers themselves.
+
+    Args:
+        layers: The layers in order, by name; a tuple that one returns becomes the next one's
+            arguments.
+        autocast: Makes the context in which forward passes run.
+
+    Raises:
+        UserError: If a layer cannot be copied.
+    """
+
+    def __init__(
+        self, layers: dict[str, nn.Module], autocast: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
+        self._layers = _with_tensors_on(torch.device("meta"), layers)
+        self._autocast = autocast
+        self._boundaries: dict[Any, list[Tensors]] = {}
+
+    def boundaries(self, inputs: Tensors, training: bool) -> list[Tensors]:
+        """What enters each layer, and last what leaves the last one.
+
+        Args:
+            inputs: What enters the network; only shapes, types and the device matter.
+            training: Whether in training mode, with gradients. Without, nothing requires any.
+
+        Returns:
+            One more tuple than there are layers, of contiguous tensors on the meta device.
+
+        Raises:
+            UserError: If a layer cannot run without data.
+        """
+        key = (training, *((value.shape, value.dtype, value.device) for value in inputs))
+        if key not in self._boundaries:
+            self._boundaries[key], _ = self._run(inputs, training)
+        return self._boundaries[key]
+
+    def costs(self, inputs: Tensors) -> list[float]:
+        """The work of each layer in one training step, in FLOPs.
+
+        A layer's backward pass costs its forward pass once more for the gradient of its input, if
+        anything before it is trained, and once more for that of its parameters, if they are.
+
+        Raises:
+            UserError: If a layer cannot run without data.
+        """
+        boundaries, forward = self._run(inputs, training=True)
+        costs = []
+        for layer, before, after, flops in zip(
+            self._layers.values(), boundaries, boundaries[1:], forward, strict=False
+        ):
+            trained = any(parameter.requires_grad for parameter in layer.parameters())
+            passes = 1 + trained + any(value.requires_grad for value in before)
+            size = sum(value.nbytes for value in (*after, *layer.parameters()))
+            costs.append(float(passes * (flops + FLOPS_PER_BYTE * size)))
+        return costs
+
+    def _run(self, inputs: Tensors, training: bool) -> tuple[list[Tensors], list[int]]:
+        """The boundaries, and the FLOPs of each layer's forward pass."""
+        device = inputs[0].device
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        flops = []
+        # Tensors that are made in inference mode could never require gradients.
+        with torch.inference_mode(False), torch.set_grad_enabled(training), fake:
+            layers = _with_tensors_on(device, self._layers)
+            current = tuple(
+                torch.empty(value.shape, dtype=value.dtype, device=value.device) for value in inputs
+            )
+            boundaries = [current]
+            with self._autocast():
+                for name, layer in layers.items():
+                    with FlopCounterMode(display=False) as counter:
+                        current = _call(name, layer.train(training), current)
+                    boundaries.append(current)
+                    flops.append(counter.get_total_flops())
+        # Outside of the mode, in which every new tensor is a fake one.
+        return [_meta(values) for values in boundaries], flops
+
+
+def _call(name: str, layer: nn.Module, inputs: Tensors) -> Tensors:
+    try:
+        outputs = layer(*inputs)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise _cannot_measure(name, error) from error
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def _with_tensors_on(device: torch.device, layers: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    """A copy of the layers with new, unset parameters and buffers, shared where they were."""
+    copies: dict[int, Any] = {}
+    for layer in layers.values():
+        for buffer in layer.buffers():
+            copies[id(buffer)] = torch.empty_like(buffer, device=device)
+        for parameter in layer.parameters():
+            empty = torch.empty_like(parameter, device=device)
+            copies[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
+    result = {}
+    for name, layer in layers.items():
+        try:
+            result[name] = deepcopy(layer, copies)
+        except (RuntimeError, TypeError) as error:
+            raise _cannot_measure(name, error) from error
+    return result
+
+
+def _meta(values: Tensors) -> Tensors:
+    # Contiguous, as buffers for what another rank sends must be.
+    return tuple(
+        torch.empty(value.shape, dtype=value.dtype, device="meta").requires_grad_(
+            value.requires_grad
+        )
+        for value in values
+    )
+
+
+def _cannot_measure(name: str, error: Exception) -> UserError:
+    reason = " ".join(str(error).split())[:200]
+    return UserError(
+        f"strategy=pipeline: layer {name} cannot be measured without data "
+        f"({type(error).__name__}: {reason}); change it so that no shape and no branch depends on "
+        "values, or use strategy=fsdp"
+    )

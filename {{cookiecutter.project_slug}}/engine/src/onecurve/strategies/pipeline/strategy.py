@@ -1,0 +1,305 @@
+"""`strategy=pipeline`: consecutive layers on each rank; micro-batches pass through them.
+
+PyTorch's own schedules do the work (`torch.distributed.pipelining`). The task's steps run on every
+rank: where they call `forward`, the pipeline runs instead and every rank gets the last stage's
+outputs; so loss, metrics and logs are those of the whole batch, everywhere.
+
+Exact: the loss curve of `single`, to float tolerance, for every schedule, batch size, number of
+micro-batches and of replicas, with accumulation, clipping and frozen layers. Not exact: BatchNorm
+(statistics of each micro-batch), dropout (each stage draws its own masks).
+Refuses: what breaks the rules in `contract.py`.
+Memory per rank: its own layers' parameters, gradients and optimizer state, and the activations of
+the micro-batches under way.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from lightning.fabric.utilities.device_dtype_mixin import _update_properties
+from lightning.fabric.utilities.optimizer import _optimizers_to_device
+from lightning.pytorch import Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.optim import Optimizer
+
+from ...checkpoint.sharded.shards import model_state_here, optimizer_states_here
+from ...errors import UserError
+from ..process_group import PartPerRank
+from ..redirect import forward_replaced
+from .checks import check_composition, check_loss, check_structure, network_inputs, split_batch
+from .gradients import agree_on_overflow, average
+from .limits import SCHEDULES
+from .partition import Partition
+from .partition_table import report
+from .passes import Passes
+from .placement import Placement, move, stage_tensors
+from .shapes import LayerShapes
+from .state import (
+    collect,
+    load_model_part,
+    model_part,
+    optimizer_part,
+    whole_model_state,
+    whole_optimizer_state,
+)
+
+
+class Pipeline(PartPerRank):
+    """Pipeline parallelism for an ordinary LightningModule.
+
+    Args:
+        schedule: A key of `limits.SCHEDULES`.
+        microbatches: Micro-batches a batch. Where they do not divide a batch, the nearest number
+            that does is taken for that batch.
+        stages_per_rank: Stages a rank holds; "auto" takes what the schedule is made for.
+        balance: "auto" for the partition with the smallest largest cost, or the number of layers of
+            each stage.
+        replicas: Pipelines side by side, which share the batch. Neighbouring ranks form a pipeline.
+        timeout_seconds: How long a rank waits for another before it fails.
+    """
+
+    def __init__(
+        self,
+        schedule: str = "1f1b",
+        microbatches: int = 4,
+        stages_per_rank: int | str = "auto",
+        balance: Sequence[int] | str = "auto",
+        replicas: int = 1,
+        timeout_seconds: float = 1800,
+    ) -> None:
+        super().__init__(timeout_seconds)
+        self.schedule = schedule
+        self.microbatches = microbatches
+        self.stages_per_rank = (
+            SCHEDULES[schedule].stages_per_rank
+            if stages_per_rank == "auto"
+            else int(stages_per_rank)
+        )
+        self.balance = balance
+        self.replicas = replicas
+        self.placement: Placement | None = None
+        self._accumulating = False
+
+    # Ranks and groups
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of one pipeline."""
+        return self.world_size // self.replicas
+
+    @property
+    def pipeline_rank(self) -> int:
+        """This rank's coordinate in its pipeline."""
+        return self.global_rank % self.num_ranks
+
+    @property
+    def data_parallel_rank(self) -> int:  # type: ignore[override]
+        """Which of the replicas this rank belongs to."""
+        return self.global_rank // self.num_ranks
+
+    @property
+    def data_parallel_size(self) -> int:  # type: ignore[override]
+        """Number of replicas."""
+        return self.replicas
+
+    def setup_environment(self) -> None:
+        """Join the process group, then make the groups of the two axes."""
+        super().setup_environment()
+        if self.parts_group is None:
+            axes = ("replicate", "pipeline")
+            shape = (self.replicas, self.num_ranks)
+            mesh = init_device_mesh(self.root_device.type, shape, mesh_dim_names=axes)
+            self.samples_group = mesh.get_group("replicate")
+            self.parts_group = mesh.get_group("pipeline")
+            # For checkpoints, which travel through the CPU.
+            for first in range(0, self.world_size, self.num_ranks):
+                ranks = list(range(first, first + self.num_ranks))
+                group = dist.new_group(ranks, backend="gloo")
+                if self.global_rank in ranks:
+                    self._cpu_group = cast(dist.ProcessGroup, group)
+
+    # This rank's part of the network
+
+    def model_to_device(self) -> None:
+        """Partition the network, keep this rank's layers and put them on the device."""
+        module = self._connected_module
+        if self.placement is None:
+            self._partition(module.trainer)
+        move(module, self.root_device)
+        _update_properties(module, device=self.root_device)
+        if self.replicas > 1:
+            # Start from the same weights, as DistributedDataParallel does.
+            for tensor in stage_tensors(self.passes.stages):
+                dist.broadcast(tensor.detach(), group=self.samples_group, group_src=0)
+
+    def _partition(self, trainer: Trainer) -> None:
+        module = self._connected_module
+        layers = check_structure(module)
+        inputs = network_inputs(trainer)
+        check_composition(module, layers, inputs)
+        context = self.precision_plugin.forward_context
+        shapes = LayerShapes(layers, context)
+        partition = Partition.of(
+            # Replicas whose shares differ by a sample must cut at the same layers.
+            self.broadcast(shapes.costs(inputs)),
+            num_ranks=self.num_ranks,
+            stages_per_rank=self.stages_per_rank,
+            v_shaped=self.schedule == "zbv",
+            balance=self.balance,
+        )
+        self.placement = Placement(layers, partition, self.pipeline_rank)
+        self.passes = Passes(
+            module,
+            self.placement,
+            shapes,
+            schedule=self.schedule,
+            microbatches=self.microbatches,
+            context=context,
+            group=cast(dist.ProcessGroup, self.parts_group),
+            device=self.root_device,
+        )
+        if trainer.state.fn == TrainerFn.FITTING and self.is_global_zero:
+            report(trainer, self.placement, *self.passes.schedules.get(inputs), len(inputs[0]))
+
+    # Steps
+
+    def task_step(self, name: str, *args: Any) -> Any:
+        """Run a step of the task; its call of `forward` goes through the pipeline.
+
+        Raises:
+            UserError: If the step calls `forward` not exactly once, or computes another loss than
+                ``loss(outputs, targets)``.
+        """
+        module = self._connected_module
+        fit = name == "training_step"
+        targets = split_batch(args[0]) if fit else None
+        # Read once: on a GPU it has to be waited for.
+        scale = self._loss_scale if fit else 1.0
+        calls: list[Tensor | None] = []
+
+        def forward(*inputs: Tensor) -> Any:
+            if calls:
+                raise UserError(
+                    f"strategy=pipeline: {name} calls forward more than once; call it once with "
+                    "the whole batch, or use strategy=fsdp"
+                )
+            if fit:
+                outputs, loss = self.passes.train(inputs, targets, scale)
+            else:
+                outputs, loss = self.passes.run(inputs), None
+            calls.append(loss)
+            return outputs[0] if len(outputs) == 1 else outputs
+
+        with forward_replaced(module, forward):
+            result = super().task_step(name, *args)
+        if not fit:
+            return result
+        loss = result["loss"] if isinstance(result, dict) else result
+        if not calls or not isinstance(loss, Tensor):
+            raise UserError(
+                "strategy=pipeline: training_step must call self(inputs) and return the loss; "
+                "change it, or use strategy=fsdp"
+            )
+        if calls[0] is not None:
+            check_loss(module, loss, calls[0])
+        attached = self.passes.stash.attach(loss, scale)
+        return {**result, "loss": attached} if isinstance(result, dict) else attached
+
+    def whole_forward(self, inputs: Any) -> None:
+        """Without micro-batches."""
+        self.passes.run((inputs,), chunks=1)
+
+    @property
+    def _loss_scale(self) -> float:
+        """What 16-bit training multiplies the loss by: the schedule must do so, too."""
+        scaler = getattr(self.precision_plugin, "scaler", None)
+        return float(scaler.get_scale()) if scaler is not None else 1.0
+
+    # Gradients across replicas
+
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Lightning enters this for a batch that is only accumulated."""
+        self._accumulating = True
+        try:
+            yield
+        finally:
+            self._accumulating = False
+
+    def post_backward(self, closure_loss: Tensor) -> None:
+        """Average over the replicas, once for all accumulated batches."""
+        super().post_backward(closure_loss)
+        if self._accumulating:
+            return
+        gradients = [p.grad for p in self.passes.stash.parameters if p.grad is not None]
+        if self.replicas > 1:
+            average(gradients, cast(dist.ProcessGroup, self.samples_group))
+        if getattr(self.precision_plugin, "scaler", None) is not None:
+            parts = cast(dist.ProcessGroup, self.parts_group)
+            agree_on_overflow(gradients, parts, self.root_device)
+
+    # Checkpoints
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """On rank 0 the whole network's state under the original names; elsewhere nothing.
+
+        For a sharded checkpoint what this rank holds.
+        """
+        if self.keeps_shards:
+            return model_part(self._connected_module, self._placed)
+        if self.data_parallel_rank > 0:
+            return {}
+        return whole_model_state(self._connected_module, self._placed, self._cpu_group)
+
+    def load_model_state_dict(self, checkpoint: Any, strict: bool = True) -> None:
+        """Load a whole network's state; once the network is partitioned, this rank's part of it."""
+        if self.placement is None:
+            super().load_model_state_dict(checkpoint, strict)
+        else:
+            state = model_state_here(checkpoint["state_dict"], self._connected_module.state_dict())
+            load_model_part(self._connected_module, state, self.placement, strict)
+
+    def each_whole(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Brought to rank 0 by the ranks that hold them."""
+        for name, _ in self._connected_module.named_parameters():
+            here = {name: tensors[name]} if self._placed.holds(name) and name in tensors else {}
+            owner = {name: self._placed.owner(name)}
+            if self.data_parallel_rank == 0:
+                yield from collect(here, owner, self._cpu_group).items()
+
+    def collect_optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """As `lightning_module_state_dict`; parameters have their usual ids."""
+        if self.keeps_shards:
+            return optimizer.state_dict()
+        if self.data_parallel_rank > 0:
+            return {}
+        return whole_optimizer_state(
+            self._connected_module, optimizer, self._placed, self._cpu_group
+        )
+
+    def load_optimizer_state_dict(self, checkpoint: Any) -> None:
+        """Take the state of this rank's parameters."""
+        states = optimizer_states_here(checkpoint["optimizer_states"], self.optimizers)
+        parts = [
+            optimizer_part(self._connected_module, optimizer, state, self._placed)
+            for optimizer, state in zip(self.optimizers, states, strict=True)
+        ]
+        super().load_optimizer_state_dict({**checkpoint, "optimizer_states": parts})
+
+    def teardown(self) -> None:
+        """Release the device; Lightning's own would move parameters that have no memory."""
+        _optimizers_to_device(self.optimizers, torch.device("cpu"))
+        move(self._connected_module, torch.device("cpu"))
+        self.precision_plugin.teardown()
+        assert self.accelerator is not None
+        self.accelerator.teardown()
+        self.checkpoint_io.teardown()
+
+    @property
+    def _placed(self) -> Placement:
+        assert self.placement is not None
+        return self.placement

@@ -1,0 +1,1 @@
+"""`sweep=optuna`: trials instead of a grid."""

@@ -1,0 +1,117 @@
+"""Commands in processes of their own, for what must not happen in the process of the tests.
+
+Each is forked from the warm server that forks the ranks of the other tests, and so need not import
+torch and Lightning first. All else is as in a shell: a session, a folder, an environment and an
+output of its own.
+"""
+
+import itertools
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from conftest import ROOT
+
+from onecurve.launch.forkserver import warm_up
+
+NUMBERS = itertools.count()
+
+
+class Command:
+    """A script of the project that runs, with the methods of ``subprocess.Popen``.
+
+    Args:
+        folder: Where it runs. What it prints is kept beside that folder.
+        script: Such as "train.py".
+        arguments: What is typed after it.
+        environment: Variables to add to those of the tests.
+    """
+
+    def __init__(self, folder: Path, script: str, *arguments: str, **environment: str) -> None:
+        prints = folder.parent / f"{folder.name}-{next(NUMBERS)}"
+        self.stdout, self.stderr = Path(f"{prints}.out"), Path(f"{prints}.err")
+        for file in (self.stdout, self.stderr):
+            file.touch()
+        warm_up()
+        typed = [str(ROOT / script), *arguments]
+        variables = {**os.environ, **environment}
+        self.process = ForkServerProcess(
+            target=_become, args=(typed, folder, variables, self.stdout, self.stderr)
+        )
+        self.process.start()
+        assert self.process.pid is not None
+        self.pid = self.process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit status, or the negative number of the signal that ended it."""
+        return self.process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        self.process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(self.process.name, timeout)
+        return self.returncode
+
+    def communicate(self, timeout: float = 120) -> tuple[str, str]:
+        """What it has printed, once it has ended."""
+        self.wait(timeout)
+        return self.stdout.read_text(), self.stderr.read_text()
+
+    def wait_for_line(self, start: str) -> None:
+        """Return once it has printed a line that starts so."""
+        while not any(line.startswith(start) for line in self.stdout.read_text().splitlines()):
+            assert self.poll() is None, self.stderr.read_text()
+            time.sleep(0.02)
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.process.kill()
+
+
+def session(leader: int) -> list[str]:
+    """PID, state and command of what still runs in the session of a process."""
+    listing = ["ps", "-s", str(leader), "-o", "pid=,stat=,args="]
+    done = subprocess.run(listing, capture_output=True, text=True, check=False)
+    return [row for row in done.stdout.splitlines() if row.split()[1][0] != "Z"]
+
+
+def nothing_stays_of(leader: int) -> bool:
+    """Whether all of a session ends soon."""
+    deadline = time.monotonic() + 20
+    while session(leader) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not session(leader)
+
+
+def end(process: Command | subprocess.Popen[str]) -> None:
+    """End a process that leads a session, and all that still runs in it."""
+    for row in session(process.pid):
+        os.kill(int(row.split()[0]), signal.SIGKILL)
+    process.kill()
+    process.communicate()
+
+
+def _become(
+    typed: list[str], folder: Path, variables: dict[str, str], stdout: Path, stderr: Path
+) -> None:
+    os.setsid()
+    os.chdir(folder)
+    for number, path in ((1, stdout), (2, stderr)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
+    os.environ.clear()
+    os.environ.update(variables)
+    # Where the callbacks of the tests are, and the project's own package.
+    sys.path[:0] = [str(ROOT.parent), str(ROOT)]
+    sys.argv = typed
+    runpy.run_path(typed[0], run_name="__main__")

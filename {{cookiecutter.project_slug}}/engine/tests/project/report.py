@@ -1,0 +1,35 @@
+"""Report on sweeps: ``python report.py SWEEP_DIR...``."""
+
+import argparse
+from pathlib import Path
+
+from onecurve.sweep.report.find import jobs_of
+
+from onecurve.errors import UserError, stop
+
+
+def main() -> None:
+    """Print the table of all jobs, and write sweep.csv, sweep.html and sweep.png."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("directories", nargs="*", type=Path, metavar="SWEEP_DIR")
+    parser.add_argument(
+        "--to", type=Path, help="where the files go (default: SWEEP_DIR; of several, here)"
+    )
+    arguments = parser.parse_args()
+    directories: list[Path] = arguments.directories
+    try:
+        if not directories:
+            raise UserError("no SWEEP_DIR was given; python report.py runs/DATE/TIME-sweep")
+        for directory in directories:
+            jobs_of(directory)
+        # Matplotlib and the rest are imported only now, when the arguments are right.
+        from onecurve.sweep.report.write import write
+
+        here = directories[0] if len(directories) == 1 else Path()
+        write(directories, arguments.to or here)
+    except UserError as error:
+        stop(error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""The average of weights is what a hand would compute, and costs training nothing."""
+
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import FLOAT64, INTERLEAVED, ROUNDING, STRATEGIES, TINY, Cli, column
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
+from torch.utils.data import DataLoader, TensorDataset
+
+from onecurve.checkpoint.contents import read_checkpoint
+
+WITH_INTERLEAVED = {**STRATEGIES, "interleaved": INTERLEAVED}
+EPOCHS, BATCH = 4, 20
+NET = (
+    "model._target_=test_averaging.network",
+    "data._target_=test_averaging.Images",
+    f"data.batch_size={BATCH}",
+    f"trainer.max_epochs={EPOCHS}",
+    FLOAT64,
+)
+SWA = ("callbacks=[checkpoint,swa]", "callbacks.swa.start=0.5")
+EVERY_EPOCH = ("callbacks.checkpoint.save_top_k=-1", "callbacks.checkpoint.filename='{epoch}'")
+
+
+def network(**_: Any) -> nn.Sequential:
+    """A network with BatchNorm in two of its layers."""
+    return nn.Sequential(
+        OrderedDict(
+            first=nn.Conv2d(1, 8, 3),
+            norm1=nn.BatchNorm2d(8),
+            second=nn.Sequential(nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten()),
+            norm2=nn.BatchNorm1d(128),
+            head=nn.Linear(128, 4),
+        )
+    )
+
+
+def images() -> tuple[Tensor, Tensor]:
+    """210 images, so that the last batch has 10."""
+    random = torch.Generator().manual_seed(0)
+    targets = torch.randint(0, 4, (210,), generator=random)
+    noise = torch.randn(210, 1, 8, 8, generator=random)
+    return noise + targets[:, None, None, None] * 0.3, targets
+
+
+class Images(LightningDataModule):
+    """In an order that a test knows."""
+
+    def __init__(self, batch_size: int, **_: Any) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(TensorDataset(*images()), self.batch_size)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(TensorDataset(*(part[:50] for part in images())), self.batch_size)
+
+    test_dataloader = val_dataloader
+
+
+class Fail(Callback):
+    """Ends the run before a step."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
+    ) -> None:
+        if trainer.global_step == self.at:
+            raise ArithmeticError("it failed")
+
+
+class Record(Callback):
+    """Keeps the weights that every step has reached."""
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, *rest: object
+    ) -> None:
+        state = trainer.strategy.lightning_module_state_dict()
+        if trainer.is_global_zero:
+            torch.save(state, f"step-{trainer.global_step}.pt")
+
+
+@pytest.fixture(autouse=True)
+def _classes_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def weights(file: Path) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = torch.load(file, weights_only=True)["state_dict"]
+    return state
+
+
+def is_close(a: Tensor, b: Tensor) -> bool:
+    return float((a - b).abs().max()) <= ROUNDING * max(1.0, float(b.abs().max()))
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("name", WITH_INTERLEAVED)
+def test_the_average_is_that_of_the_epochs_ends(train: Cli, cli: Cli, name: str) -> None:
+    without = train(*NET, *WITH_INTERLEAVED[name]).run
+    outcome = train(*NET, *WITH_INTERLEAVED[name], *SWA, *EVERY_EPOCH)
+    run = outcome.run
+    assert column(run, "train/loss") == column(without, "train/loss")
+
+    ends = [weights(run / f"checkpoints/{epoch}.ckpt") for epoch in (2, 3)]
+    average = weights(run / "swa.ckpt")
+    statistics = {key for key in average if key.split(".")[-1].startswith(("running", "num_b"))}
+    for key in average.keys() - statistics:
+        if average[key].is_floating_point():
+            assert is_close(average[key], (ends[0][key] + ends[1][key]) / 2), key
+
+    # Statistics as PyTorch takes them, over the same batches.
+    by_hand_net = network().double()
+    inside = {key.removeprefix("network."): average[key] for key in average if "network." in key}
+    by_hand_net.load_state_dict(inside)
+    update_bn((batch.double() for (batch, _) in Images(BATCH).train_dataloader()), by_hand_net)
+    for key, value in by_hand_net.state_dict().items():
+        if f"network.{key}" in statistics:
+            assert is_close(average[f"network.{key}"], value), key
+
+    # Training went on with its own weights and statistics, and the test took the average.
+    last, last_without = (weights(each / "checkpoints/last.ckpt") for each in (run, without))
+    assert all(torch.equal(last[key], last_without[key]) for key in last_without)
+    tested = cli("evaluate.py", f"checkpoint={run}/swa.ckpt", FLOAT64).metrics
+    assert outcome.metrics["test/loss"] == pytest.approx(tested["test/loss"], rel=ROUNDING)
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("name", ["single", "ddp", "fsdp", "pipeline"])
+def test_the_exponential_average_is_that_of_the_steps(
+    train: Cli, cli: Cli, tmp_path: Path, name: str
+) -> None:
+    without = train(*NET, *STRATEGIES[name], "test=false").run
+    ema = ("callbacks=[checkpoint,ema]", "callbacks.ema.decay=0.8")
+    record = "+callbacks.record._target_=test_averaging.Record"
+    run = train(*NET, *STRATEGIES[name], *ema, record, "test=false").run
+    assert column(run, "train/loss") == column(without, "train/loss")
+
+    steps = [torch.load(tmp_path / f"step-{step}.pt", weights_only=True) for step in range(1, 45)]
+    last = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+    for key, first in steps[0].items():
+        by_hand = first
+        for count, step in enumerate(steps[1:], 1):
+            decay = min(0.8, (1 + count) / (10 + count))
+            by_hand = decay * by_hand + (1 - decay) * step[key]
+        assert torch.equal(last["averages"]["live"][key], steps[-1][key])
+        if "running" in key or not first.is_floating_point():
+            by_hand = steps[-1][key]
+        assert is_close(last["state_dict"][key], by_hand), key
+
+    # Validation saw the average.
+    tested = cli("evaluate.py", f"checkpoint={run}/checkpoints/last.ckpt", FLOAT64).metrics
+    assert column(run, "val/loss")[-1] == pytest.approx(tested["test/loss"], rel=ROUNDING)
+    assert column(run, "val/loss") != column(without, "val/loss")
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("single", "file"), ("fsdp", "sharded"), ("pipeline", "file"), ("pipeline", "sharded")],
+)
+def test_a_run_that_was_interrupted_while_averaging(
+    train: Cli, cli: Cli, name: str, form: str
+) -> None:
+    """Killed in the last epoch, goes on, and ends as the whole run: bit for bit."""
+    options = (
+        *NET,
+        *STRATEGIES[name],
+        *SWA,
+        "callbacks=[checkpoint,swa,ema]",
+        "callbacks.swa.lr=0.0005",
+        f"checkpoint.format={form}",
+    )
+    options += ("callbacks.swa.every_n_steps=2", "callbacks.checkpoint.last_every_n_steps=3")
+    whole = train(*options, "test=false").run
+    stop = ("+callbacks.fail._target_=test_averaging.Fail", "+callbacks.fail.at=40")
+    stopped = cli("train.py", *TINY, *options, *stop, "test=false")
+    assert stopped.status == 1
+    more = cli("train.py", "resume=last", "callbacks.fail.at=-1")
+    assert more.status == 0, more.err
+    (run,) = set(whole.parent.iterdir()) - {whole}
+    for file in ("swa.ckpt", "checkpoints/last.ckpt"):
+        ours, theirs = (read_checkpoint(each / file) for each in (run, whole))
+        states = [(ours["state_dict"], theirs["state_dict"])]
+        if file != "swa.ckpt":
+            assert ours["averages"].keys() == {"live", "swa"}
+            states += [(ours["averages"][key], theirs["averages"][key]) for key in ("live", "swa")]
+        for mine, expected in states:
+            assert all(torch.equal(mine[key], expected[key]) for key in expected), file
+
+
+@pytest.mark.parametrize("annealing", ["cosine", "linear"])
+def test_the_learning_rate_of_the_phase(train: Cli, annealing: str) -> None:
+    run = train(
+        *NET, *SWA, "callbacks=[checkpoint,swa,lr_monitor]", "scheduler=none",
+        "callbacks.lr_monitor.logging_interval=step", "optimizer.lr=0.01", "callbacks.swa.lr=0.002",
+        f"callbacks.swa.annealing={annealing}", "test=false",
+    ).run  # fmt: skip
+    rates = column(run, "lr-AdamW")
+    assert rates[:23] == [0.01] * 23
+    assert rates[-5:] == pytest.approx([0.002] * 5)
+    half = {"cosine": 0.006, "linear": 0.006}[annealing]
+    assert min(abs(rate - half) for rate in rates) < 0.0006
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_a_run_that_ends_before_says_so(train: Cli) -> None:
+    outcome = train(*NET, "callbacks=[swa]", "callbacks.swa.start=10")
+    assert "swa: the run ended before callbacks.swa.start=10: no average" in outcome.out
+    assert not (outcome.run / "swa.ckpt").exists()
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("name", ["single", "ddp", "fsdp", "pipeline"])
+def test_the_average_can_be_validated(train: Cli, cli: Cli, name: str) -> None:
+    options = (*NET, *STRATEGIES[name], *SWA, "test=false")
+    live = train(*options).run
+    run = train(*options, "callbacks.swa.validate=true").run
+    # Training is what it is without.
+    assert column(run, "train/loss") == column(live, "train/loss")
+    # The first average is of one epoch's end; the last is what is saved in the end.
+    assert column(run, "val/loss")[:2] == column(live, "val/loss")[:2]
+    assert column(run, "val/loss")[-1] != column(live, "val/loss")[-1]
+    tested = cli("evaluate.py", f"checkpoint={run}/swa.ckpt", FLOAT64).metrics
+    assert column(run, "val/loss")[-1] == pytest.approx(tested["test/loss"], rel=ROUNDING)
+    last, expected = (weights(each / "checkpoints/last.ckpt") for each in (run, live))
+    assert all(torch.equal(last[key], expected[key]) for key in expected)
+
+
+def test_two_averages_cannot_be_validated(cli: Cli) -> None:
+    outcome = cli("train.py", "callbacks=[swa,ema]", "callbacks.swa.validate=true")
+    assert outcome.status == 2
+    assert "use callbacks.swa.validate=false, or ~callbacks.ema" in outcome.err

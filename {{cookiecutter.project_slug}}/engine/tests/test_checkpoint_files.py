@@ -1,0 +1,139 @@
+"""A checkpoint file is whole or not there, and a reader knows which."""
+
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Cli
+
+from onecurve.checkpoint.file import damage, write_checkpoint
+
+PACKAGE = "{{ cookiecutter.package_name }}"
+CONTENT = {"weights": torch.arange(100.0), "names": ["a", "b"], "step": 3}
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """No file of this process may grow above a size: what a full disk or a quota does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_file_is_plain_data_with_a_checksum(tmp_path: Path) -> None:
+    file = tmp_path / "folder/a.ckpt"
+    write_checkpoint(CONTENT, file)
+    assert damage(file) is None
+    read = torch.load(file, weights_only=True)
+    assert torch.equal(read["weights"], CONTENT["weights"])
+    assert [path.name for path in file.parent.iterdir()] == ["a.ckpt"]
+
+
+@pytest.mark.parametrize("position", [0, 500, -30])
+def test_a_changed_byte_is_noticed(tmp_path: Path, position: int) -> None:
+    file = tmp_path / "a.ckpt"
+    write_checkpoint(CONTENT, file)
+    content = bytearray(file.read_bytes())
+    content[position] ^= 1
+    file.write_bytes(content)
+    assert damage(file) is not None
+
+
+@pytest.mark.parametrize("size", [0, 10, 1000])
+def test_a_file_that_is_cut_short_is_noticed(tmp_path: Path, size: int) -> None:
+    file = tmp_path / "a.ckpt"
+    write_checkpoint(CONTENT, file)
+    file.write_bytes(file.read_bytes()[:size])
+    assert damage(file) == "it is cut short, or not written by a training run"
+
+
+def test_a_newer_format_is_said_to_be_one(tmp_path: Path) -> None:
+    file = tmp_path / "a.ckpt"
+    write_checkpoint(CONTENT, file)
+    file.write_bytes(file.read_bytes().replace(b"checkpoint 001", b"checkpoint 002"))
+    assert damage(file) == "it has format 2, and this project reads up to 1"
+
+
+def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.ckpt"
+    write_checkpoint(CONTENT, file)
+    before = file.read_bytes()
+    with files_of_at_most(10_000), pytest.raises(OSError, match="too large"):
+        write_checkpoint({"weights": torch.zeros(100_000)}, file)
+    assert file.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["a.ckpt"]
+
+
+@pytest.mark.parametrize("in_background", ["true", "false"])
+@pytest.mark.parametrize("on_failure", ["continue", "stop"])
+def test_a_full_disk_costs_no_checkpoint(
+    train: Cli, cli: Cli, in_background: str, on_failure: str
+) -> None:
+    run = train("trainer.max_epochs=1", "test=false").run
+    last = run / "checkpoints/last.ckpt"
+    before = last.read_bytes()
+    with files_of_at_most(100_000):
+        more = cli(
+            "train.py", "resume=last", "trainer.max_epochs=2",
+            f"checkpoint.on_failure={on_failure}", f"checkpoint.async={in_background}",
+        )  # fmt: skip
+    assert last.read_bytes() == before
+    assert "could not be written" in more.err
+    assert more.status == (0 if on_failure == "continue" else 2), more.err
+    assert "Traceback" not in more.err
+    again = cli("train.py", "resume=last")
+    assert again.status == 0, again.err
+    assert torch.load(last, weights_only=True)["global_step"] == 42
+
+
+@pytest.mark.compares
+def test_writing_in_the_background_changes_nothing(train: Cli) -> None:
+    options = ("callbacks.checkpoint.last_every_n_steps=4", "callbacks.checkpoint.save_top_k=2")
+    options += ("callbacks.checkpoint.filename='{epoch}'", "trainer.max_epochs=3", "test=false")
+    runs = [train(*options, f"checkpoint.async={value}").run for value in ("false", "true")]
+    folders = [sorted((run / "checkpoints").iterdir()) for run in runs]
+    assert [path.name for path in folders[0]] == [path.name for path in folders[1]]
+    assert len(folders[0]) == 3
+    for one, other in zip(*folders, strict=True):
+        assert damage(other) is None
+        a, b = (torch.load(path, weights_only=True)["state_dict"] for path in (one, other))
+        assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_nothing_but_torch_is_needed_to_read_one(train: Cli) -> None:
+    best = train("test=false").run / "checkpoints/best.ckpt"
+    for program in (
+        "import sys, torch; c = torch.load(sys.argv[1]); "
+        f"assert not set(['lightning', 'omegaconf', '{PACKAGE}']) & set(sys.modules); "
+        "print(len(c['state_dict']), c['config']['optimizer']['lr'])",
+        "import sys; "
+        f"from {PACKAGE}.tasks.classification import Classification as Task; "
+        "task = Task.load_from_checkpoint(sys.argv[1], label_smoothing=0.5); "
+        "print(len(task.state_dict()), task.build_optimizer.keywords['lr'], task.label_smoothing)",
+    ):
+        command = [sys.executable, "-c", program, str(best)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split()[:2] == ["6", "0.001"]
+
+
+def test_another_network_is_refused_and_its_weights_can_be_taken(train: Cli, cli: Cli) -> None:
+    run = train("trainer.max_epochs=1", "test=false").run
+    file = run / "checkpoints/last.ckpt"
+    other = ("model=mlp", "data.image_size=8", "model.hidden=[512,64]", "callbacks=[]")
+    refused = cli("train.py", *other, f"resume={file}")
+    assert refused.status == 2
+    assert "network.hidden2.weight is (512, 512) there and (64, 512) here" in refused.err
+    assert len(refused.err.splitlines()) == 1
+    started = cli("train.py", *other, f"init={file}", "trainer.max_epochs=1")
+    assert started.status == 0, started.err
+    assert "init: 3 of 6 weights are from" in started.out
+    assert "as they were drawn: hidden2.weight, hidden2.bias, output.weight" in started.out

@@ -1,0 +1,180 @@
+"""What every data set promises, from the files on disk to the batch that a network gets."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning import LightningModule, Trainer
+from small_data import CONFIGS, build, load, write_cifar10, write_images, write_mnist
+
+from onecurve.data.augment import RandomCrop, RandomHorizontalFlip
+from onecurve.data.images import ImageDataModule
+from onecurve.data.resize import resize_images
+from onecurve.data.splits import stratified_split
+from onecurve.errors import UserError
+
+SETS = sorted(path.stem for path in (CONFIGS / "data").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_data_set_delivers_batches(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = []
+    if name in ("mnist", "fashion_mnist"):
+        write_mnist(tmp_path / datasets_name(name) / "raw")
+        options = ["data.val_size=10"]
+    elif name == "cifar10":
+        write_cifar10(tmp_path, monkeypatch)
+        options = ["data.val_size=10"]
+    elif name == "image_folder":
+        write_images(tmp_path / "cat", 20)
+        write_images(tmp_path / "dog", 20)
+    module = load(name, f"data.root={tmp_path}", "data.batch_size=8", *options)
+    channels = 3 if name in ("cifar10", "image_folder") else 1
+    assert len(module.class_names) == module.num_classes
+    loaders = (module.train_dataloader(), module.val_dataloader(), module.test_dataloader())
+    for loader in loaders:
+        images, labels = next(iter(loader))
+        count = min(8, len(loader.dataset))
+        assert images.shape == (count, channels, 32, 32)
+        assert images.dtype == torch.uint8
+        assert images.float().std() > 1
+        assert labels.shape == (count,)
+        assert labels.dtype == torch.int64
+        assert 0 <= labels.min() <= labels.max() < module.num_classes
+        inputs, targets = module.on_after_batch_transfer((images, labels), 0)
+        assert inputs.dtype == torch.float32
+        torch.testing.assert_close(
+            inputs * module._std + module._mean, images / 255, atol=1e-5, rtol=0
+        )
+        assert targets is labels
+
+
+def datasets_name(name: str) -> str:
+    return {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}[name]
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "data.batch_size=0",
+        "data.image_size=0",
+        "data.resize=crop",
+        "data.mean=[0.1,0.2]",
+        "data.std=[0]",
+    ],
+)
+def test_illegal_values_are_named(override: str) -> None:
+    key = override.partition("=")[0]
+    with pytest.raises(UserError, match=key):
+        build("digits", override)
+
+
+def test_wrong_channels_are_named() -> None:
+    with pytest.raises(UserError, match=r"data\.channels=3.*use data\.channels=1"):
+        load("digits", "data.channels=3")
+
+
+def test_a_batch_may_be_larger_than_the_training_set() -> None:
+    module = load("synthetic", "data.num_samples=20", "data.batch_size=1000")
+    assert [len(labels) for _, labels in module.train_dataloader()] == [20]
+
+
+class Recorder(LightningModule):
+    """Keeps the batches that reach a task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.train_inputs: torch.Tensor | None = None
+        self.val_inputs: torch.Tensor | None = None
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.train_inputs = batch[0]
+        return self.weight * batch[0].mean()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.val_inputs = batch[0]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def fit(module: ImageDataModule, folder: Path, precision: str) -> Recorder:
+    task = Recorder()
+    trainer = Trainer(
+        accelerator="cpu",
+        precision=precision,
+        max_steps=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+    )
+    trainer.fit(task, datamodule=module)
+    return task
+
+
+def test_only_training_batches_are_augmented(tmp_path: Path) -> None:
+    crop = "+data.augment.crop={_target_:torchvision.transforms.v2.RandomCrop,size:16}"
+    module = load("digits", crop, "data.batch_size=8")
+    task = fit(module, tmp_path, "32-true")
+    assert task.train_inputs is not None
+    assert task.val_inputs is not None
+    assert task.train_inputs.shape == (8, 1, 16, 16)
+    assert task.val_inputs.shape[1:] == (1, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("64-true", torch.float64), ("bf16-true", torch.bfloat16)]
+)
+def test_batches_have_the_precision_of_the_run(
+    tmp_path: Path, precision: str, dtype: torch.dtype
+) -> None:
+    task = fit(load("synthetic"), tmp_path, precision)
+    assert task.train_inputs is not None
+    assert task.train_inputs.dtype == dtype
+
+
+def test_split_keeps_the_proportions_of_the_classes() -> None:
+    labels = torch.tensor([0] * 600 + [1] * 300 + [2] * 100)
+    parts = stratified_split(labels, (100, 200), seed=0)
+    assert [labels[part].bincount().tolist() for part in parts] == [
+        [420, 210, 70],
+        [60, 30, 10],
+        [120, 60, 20],
+    ]
+    assert torch.cat(parts).sort().values.tolist() == list(range(1000))
+    assert not torch.equal(parts[1], stratified_split(labels, (100, 200), seed=1)[1])
+    with pytest.raises(UserError, match="1000 samples"):
+        stratified_split(labels, (500, 500), seed=0)
+
+
+def test_pad_centres_and_stretch_fills() -> None:
+    images = torch.full((1, 1, 28, 28), 200, dtype=torch.uint8)
+    padded = resize_images(images, 32, "pad")
+    assert torch.equal(padded[..., 2:-2, 2:-2], images)
+    assert padded.sum() == images.sum()
+    assert torch.equal(resize_images(images, 32, "stretch"), torch.full_like(padded, 200))
+    wide = torch.full((1, 3, 20, 80), 200, dtype=torch.uint8)
+    shrunk = resize_images(wide, 40, "pad")
+    assert torch.equal(shrunk[..., 15:25, :], torch.full((1, 3, 10, 40), 200, dtype=torch.uint8))
+    assert shrunk[..., :15, :].sum() == shrunk[..., 25:, :].sum() == 0
+
+
+def test_crop_and_flip_draw_for_each_image() -> None:
+    torch.manual_seed(0)
+    image = torch.rand(1, 3, 6, 8) + 0.1
+    flipped = RandomHorizontalFlip(0.5)(image.expand(64, -1, -1, -1))
+    mirrored = [torch.equal(one, image[0].flip(-1)) for one in flipped]
+    assert all(m or torch.equal(one, image[0]) for m, one in zip(mirrored, flipped, strict=True))
+    assert 16 < sum(mirrored) < 48
+    padded = torch.nn.functional.pad(image[0], (2, 2, 2, 2))
+    pieces = [padded[:, y : y + 6, x : x + 8] for y in range(5) for x in range(5)]
+    seen = set()
+    for one in RandomCrop(2)(image.expand(256, -1, -1, -1)):
+        seen.update(number for number, piece in enumerate(pieces) if torch.equal(one, piece))
+    assert len(seen) == 25

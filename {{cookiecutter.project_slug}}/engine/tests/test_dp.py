@@ -1,0 +1,123 @@
+"""strategy=dp: the batch is split at `forward` and put together again, whatever it is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import FLOAT64, ROUNDING, Cli, column, largest_difference
+from small.task import Batch, Classification
+from torch import Tensor, nn
+
+from onecurve.errors import UserError
+from onecurve.strategies.dp import joined, split
+
+# 1,297 training samples: two batches of 648 and one of a single sample.
+ONE_LEFT = "data.batch_size=648"
+
+
+class Twice(Classification):
+    """Calls its network twice a step, and asserts that each call got a part of the batch."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.sizes: list[int] = []
+        self.network.register_forward_hook(lambda *call: self.sizes.append(len(call[2])))
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        self.sizes.clear()
+        loss = super().training_step(batch, batch_idx) + self(batch[0]).square().mean()
+        assert self.sizes == {648: [216] * 6, 1: [1] * 2}[len(batch[0])]
+        return loss
+
+
+class OnTheWhole(Twice):
+    """The same task for `single`: no part, no assertion."""
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        loss = Classification.training_step(self, batch, batch_idx)
+        return loss + self(batch[0]).square().mean()
+
+
+class Number(Classification):
+    """Its forward returns one number for the whole batch."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs).mean()
+
+
+@pytest.fixture(autouse=True)
+def _this_file_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "data.batch_size=50 trainer.max_epochs=2",
+        "data.batch_size=50 trainer.accumulate_grad_batches=2 trainer.gradient_clip_val=0.3",
+        "data.batch_size=50 optimizer=sgd optimizer.lr=0.05",
+    ],
+)
+def test_it_has_the_curve_of_single(train: Cli, setting: str) -> None:
+    single = train(FLOAT64, *setting.split())
+    dp = train(FLOAT64, *setting.split(), "strategy=dp", "trainer.devices=3")
+    assert dp.metrics["world_size"] == 1
+    for name in ("train/loss", "val/loss", "val/acc", "test/loss", "test/acc"):
+        difference = largest_difference(column(single.run, name), column(dp.run, name))
+        assert difference <= ROUNDING, f"{name} differs by {difference:.1e}"
+    names = [
+        list(torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"])
+        for run in (single.run, dp.run)
+    ]
+    assert names[0] == names[1]
+
+
+@pytest.mark.compares
+def test_every_call_of_a_step_is_split(train: Cli) -> None:
+    same = (ONE_LEFT, FLOAT64)
+    single = train(*same, "task._target_=test_dp.OnTheWhole")
+    dp = train(*same, "task._target_=test_dp.Twice", "strategy=dp", "trainer.devices=3")
+    curves = [column(outcome.run, "train/loss") for outcome in (single, dp)]
+    assert len(curves[0]) == 6
+    assert largest_difference(*curves) <= ROUNDING
+
+
+def test_a_number_for_the_whole_batch_is_refused(cli: Cli) -> None:
+    outcome = cli(
+        "train.py", "model=mlp", "data.image_size=8", "logger=csv", "callbacks=[]",
+        "strategy=dp", "task._target_=test_dp.Number",
+    )  # fmt: skip
+    assert outcome.status == 2
+    assert "strategy=dp: forward returned a number" in outcome.err
+
+
+def test_arguments_are_cut_and_outputs_joined_whatever_holds_them() -> None:
+    tokens, mask = torch.arange(10).view(5, 2), torch.arange(5)
+    arguments = ((tokens, "same"), {"options": {"mask": mask, "scale": 2}})
+    parts = split(arguments, 3)
+    assert [len(args[0]) for args, _ in parts] == [2, 2, 1]
+    assert parts[1][1]["options"]["mask"].tolist() == [2, 3]
+    assert all(args[1] == "same" and named["options"]["scale"] == 2 for args, named in parts)
+    whole_args, whole_named = joined(parts)
+    assert torch.equal(whole_args[0], tokens)
+    assert torch.equal(whole_named["options"]["mask"], mask)
+    assert len(split(arguments, 8)) == 5
+
+
+def test_an_argument_that_is_no_batch_is_refused() -> None:
+    table = torch.zeros(3, 2)
+    with pytest.raises(UserError, match=r"\[5, 1\], \[3, 2\]; use strategy=ddp"):
+        split(((torch.zeros(5, 1), table), {}), 2)
+
+
+@pytest.mark.compares
+def test_gradients_go_through_the_cut() -> None:
+    layer = nn.Linear(3, 2, dtype=torch.float64)
+    inputs = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    joined([layer(*args) for args, _ in split(((inputs,), {}), 2)]).square().sum().backward()
+    found = layer.weight.grad
+    layer.weight.grad = None
+    layer(inputs).square().sum().backward()
+    torch.testing.assert_close(found, layer.weight.grad, rtol=ROUNDING, atol=ROUNDING)

@@ -1,0 +1,88 @@
+"""Where metrics go besides metrics.csv."""
+
+import csv
+import socket
+from pathlib import Path
+
+import pytest
+from conftest import Cli, column
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_checkpoint_files import files_of_at_most
+
+from onecurve.loggers.buffered import BufferedCSVLogger
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp"])
+def test_tensorboard_has_the_curves(train: Cli, strategy: str) -> None:
+    run = train("logger=[csv,tensorboard]", f"strategy={strategy}").run
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    for name in ("train/loss", "val/loss", "val/acc", "test/acc"):
+        logged = [event.value for event in events.Scalars(name)]
+        assert logged == pytest.approx(column(run, name))
+
+
+def test_rows_wait_for_room_on_the_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logger = BufferedCSVLogger(str(tmp_path), name="", version="", flush_logs_every_n_steps=1)
+    logger.log_metrics({"a": 0.5}, step=0)
+    logger.save()
+    file = tmp_path / "metrics.csv"
+    before = file.read_bytes()
+    with files_of_at_most(len(before) + 2):
+        for step, name in ((1, "a"), (2, "b")):
+            logger.log_metrics({name: 1.5}, step=step)
+            logger.save()
+            assert file.read_bytes() == before
+        position = logger.position()
+        assert position["rows"] == 1
+        assert len(position["waiting"]) == 2
+    assert capsys.readouterr().err.count("metrics.csv could not be written") == 1
+    logger.save()
+    whole = file.read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
+    assert list(csv.DictReader(file.open())) == [
+        {"a": "0.5", "b": "", "step": "0"},
+        {"a": "1.5", "b": "", "step": "1"},
+        {"a": "", "b": "1.5", "step": "2"},
+    ]
+    # A run that goes on from that checkpoint writes them, too.
+    again = BufferedCSVLogger(str(tmp_path), name="", version="", flush_logs_every_n_steps=1)
+    again.go_on(position)
+    again.save()
+    assert file.read_bytes() == whole
+
+
+def test_wandb_works_without_an_account_or_a_network(
+    train: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    outcome = train("logger=[csv,wandb]")
+    (offline,) = (outcome.run / "wandb").glob("offline-run-*/*.wandb")
+    assert offline.stat().st_size > 0
+    assert not list(tmp_path.glob("wandb"))
+
+
+def test_a_run_that_goes_on_is_the_same_run_for_wandb(
+    train: Cli, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    first = train("logger=[csv,wandb]", "test=false", "trainer.max_epochs=1").run
+    assert cli("train.py", "resume=last", "trainer.max_epochs=2").status == 0
+    another = train("logger=[csv,wandb]", "test=false", "trainer.max_epochs=1").run
+    folders = [path.name for run in (first, another) for path in run.glob("wandb/offline-run-*")]
+    ids = [name.rsplit("-", 1)[1] for name in folders]
+    assert len(ids) == 3
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_nothing_of_wandb_appears_where_it_is_not_chosen(
+    train: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError(f"a connection was opened: {arguments}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    outcome = train()
+    assert "wandb" not in outcome.out + outcome.err
+    assert not list(outcome.run.glob("wandb*"))

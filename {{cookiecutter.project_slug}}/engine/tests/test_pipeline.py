@@ -1,0 +1,342 @@
+"""strategy=pipeline: which modules and numbers it refuses, and its parts one by one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import (
+    FLOAT64,
+    ROUNDING,
+    TINY,
+    Cli,
+    column,
+    largest_difference,
+    run_directories,
+)
+from lightning.pytorch import Callback, LightningModule, Trainer
+from PIL import Image
+from processes import Command
+from small.task import Batch, Classification
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import Tensor, nn
+
+import onecurve.strategies.pipeline.gradients as gradients
+import onecurve.strategies.pipeline.limits as limits
+import onecurve.strategies.pipeline.schedule as schedules
+from onecurve.data.augment import RandomCrop
+
+
+class Manual(Classification):
+    """Optimizes by hand."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.automatic_optimization = False
+
+
+class WithoutOrder(Classification):
+    """Holds its network in something that is no sequence."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.network = nn.ModuleDict({"net": self.network})
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.network["net"](inputs)
+        return logits
+
+
+class NotTheComposition(Classification):
+    """Does something between the layers that no layer does."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs * 2)
+
+
+class ParameterOutside(Classification):
+    """Has a parameter of its own beside the layers."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) * self.temperature
+
+    def layers(self) -> list[nn.Module]:
+        return list(self.network)
+
+
+class Tied(Classification):
+    """Uses one weight in two layers."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        first, last = nn.Linear(64, 64), nn.Linear(64, 64)
+        last.weight = first.weight
+        layers = [
+            nn.Flatten(),
+            first,
+            nn.Linear(64, 64),
+            nn.Linear(64, 64),
+            last,
+            nn.Linear(64, 10),
+        ]
+        self.network = nn.Sequential(*layers)
+
+
+class AnotherLoss(Classification):
+    """Trains on something else than `loss`."""
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) + 0.1 * batch[0].mean().abs() + 0.1
+
+
+class TwiceForward(Classification):
+    """Calls its network twice."""
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        self(batch[0])
+        return super().training_step(batch, batch_idx)
+
+
+MODULES = {
+    "Manual": ["optimizes manually", "strategy=fsdp"],
+    "WithoutOrder": ["no sequence of layers", "nn.Sequential", "layers()"],
+    "NotTheComposition": ["forward", "its layers", "strategy=fsdp"],
+    "ParameterOutside": ["temperature", "none of its layers"],
+    "Tied": ["network.1 and network.4 share a parameter", "strategy.balance"],
+    "AnotherLoss": ["training_step returned", "self.loss(self(inputs), targets)"],
+    "TwiceForward": ["forward more than once"],
+}
+
+
+@pytest.mark.parametrize("task", MODULES)
+def test_a_module_that_breaks_a_rule_is_refused(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    outcome = cli(
+        "train.py",
+        *TINY,
+        "callbacks=[]",
+        "strategy=pipeline",
+        f"task._target_=test_pipeline.{task}",
+    )
+    assert outcome.status == 2, outcome.err
+    assert outcome.err.startswith("error: strategy=pipeline")
+    assert len(outcome.err.splitlines()) == 1, outcome.err
+    for words in MODULES[task]:
+        assert words in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("strategy.microbatches=1", ["strategy.microbatches=1", "use strategy.microbatches=2"]),
+        (
+            "strategy.microbatches=5 strategy.schedule=interleaved_1f1b",
+            ["strategy.microbatches=5", "use strategy.microbatches=6"],
+        ),
+        ("data.batch_size=2", ["strategy.microbatches=4", "use strategy.microbatches=2"]),
+        ("strategy.replicas=3", ["strategy.replicas=3", "must divide the 2 ranks"]),
+        ("strategy.schedule=1f2b", ["strategy.schedule=1f2b", "such as strategy.schedule=1f1b"]),
+        (
+            "strategy.schedule=zbv strategy.stages_per_rank=3",
+            ["strategy.stages_per_rank=3", "stages_per_rank=auto"],
+        ),
+        ("trainer.sync_batchnorm=true", ["trainer.sync_batchnorm=true", "strategy=ddp"]),
+        ("strategy.balance=even", ["strategy.balance=even", "such as strategy.balance="]),
+        ("strategy.balance=[1,1]", ["strategy.balance=[1,1]", "6 layers"]),
+        ("trainer.devices=7 strategy.schedule=gpipe", ["6 layers", "trainer.devices=6"]),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(
+    cli: Cli, tmp_path: Path, typed: str, words: list[str]
+) -> None:
+    outcome = cli("train.py", *TINY, "callbacks=[]", "strategy=pipeline", *typed.split())
+    assert outcome.status == 2, outcome.err
+    assert len(outcome.err.splitlines()) == 1, outcome.err
+    for word in words:
+        assert word in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_split_is_one_that_the_schedule_takes() -> None:
+    """For every size of batch: equal parts, and a schedule that takes their number."""
+    for name in limits.SCHEDULES:
+        for ranks in (1, 2, 3, 4):
+            for size in range(1, 40):
+                schedule, count = limits.split(name, 4, ranks, size)
+                assert size % count == 0
+                assert limits.takes(schedule, count, ranks)
+                assert schedule in (name, "gpipe")
+                wanted = limits.nearest(name, size, ranks, 40)
+                assert limits.takes(name, wanted, ranks)
+    assert limits.split("1f1b", 4, 2, 50) == ("1f1b", 5)
+    assert limits.split("1f1b", 4, 2, 64) == ("1f1b", 4)
+    assert limits.split("1f1b", 4, 2, 47) == ("gpipe", 1)
+
+
+def test_targets_are_cut_whatever_they_are() -> None:
+    targets = {"label": torch.arange(6), "boxes": (torch.arange(12).view(6, 2), list("abcdef"))}
+    parts = schedules.split_targets(targets, 3)
+    assert parts[1]["label"].tolist() == [2, 3]
+    assert parts[2]["boxes"][0].tolist() == [[8, 9], [10, 11]]
+    assert parts[0]["boxes"][1] == ["a", "b"]
+
+
+def test_a_deposit_multiplies_by_what_reaches_the_loss_and_keeps_what_was_there() -> None:
+    weight = nn.Parameter(torch.tensor([1.0, 2.0]))
+    frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+    weight.grad = torch.tensor([10.0, 10.0])
+    stash = gradients.Stash([weight, frozen])
+    with stash.collect():
+        assert weight.grad is None
+        (8 * weight.square().sum()).backward()
+    assert weight.grad.tolist() == [10.0, 10.0]
+    loss = stash.attach(torch.tensor(3.0), scale=8.0)
+    assert loss.item() == 3.0
+    (loss / 2).backward()
+    assert weight.grad.tolist() == [11.0, 12.0]
+    assert frozen.grad is None
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("schedule", limits.SCHEDULES)
+def test_evaluation_is_that_of_single(train: Cli, cli: Cli, schedule: str) -> None:
+    """Forward only, in parts of any size: 250 samples in batches of 64, the last one of 58."""
+    run = train("trainer.max_epochs=1", FLOAT64).run
+    command = ("evaluate.py", f"checkpoint={run}/checkpoints/best.ckpt", FLOAT64)
+    single = cli(*command)
+    pipeline = cli(*command, "strategy=pipeline", f"strategy.schedule={schedule}")
+    assert pipeline.status == 0, pipeline.err
+    for name in ("test/loss", "test/acc"):
+        assert pipeline.metrics[name] == pytest.approx(single.metrics[name], rel=ROUNDING)
+
+
+@pytest.mark.compares
+def test_augmentation_draws_the_same_on_every_stage(train: Cli) -> None:
+    """Random numbers outside of the layers come from a generator that layers do not disturb."""
+    augment = (
+        FLOAT64,
+        "trainer.max_epochs=1",
+        f"+data.augment.crop._target_={RandomCrop.__module__}.RandomCrop",
+        "+data.augment.crop.padding=1",
+    )
+    single = train(*augment)
+    pipeline = train(*augment, "strategy=pipeline")
+    curves = [column(outcome.run, "train/loss") for outcome in (single, pipeline)]
+    assert largest_difference(*curves) <= ROUNDING
+
+
+class TwoTensors(nn.Module):
+    """Returns two tensors, one of them not contiguous."""
+
+    def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        return vectors, (2 * vectors).view(len(vectors), 8, 8).transpose(1, 2)
+
+
+class Together(nn.Module):
+    """Takes two tensors, and changes one in place."""
+
+    def forward(self, vectors: Tensor, squares: Tensor) -> Tensor:
+        return vectors.relu_() + squares.reshape(len(vectors), 64).tanh()
+
+
+def several_tensors(**_: Any) -> nn.Sequential:
+    """A network between whose layers tuples of tensors pass."""
+    first, last = nn.Linear(64, 64), nn.Linear(64, 10)
+    return nn.Sequential(nn.Flatten(), first, TwoTensors(), Together(), nn.ReLU(inplace=True), last)
+
+
+class SequentialOfTuples(Classification):
+    """Passes tuples on, as nn.Sequential does not."""
+
+    def layers(self) -> list[nn.Module]:
+        return list(self.network)
+
+    def forward(self, inputs: Any) -> Tensor:
+        for layer in self.layers():
+            inputs = layer(*inputs) if isinstance(inputs, tuple) else layer(inputs)
+        return inputs
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("balance", ["[3,3]", "[4,2]"])
+def test_tuples_views_and_changes_in_place_may_stand_at_a_cut(
+    train: Cli, monkeypatch: pytest.MonkeyPatch, balance: str
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    task = (
+        FLOAT64,
+        "task._target_=test_pipeline.SequentialOfTuples",
+        "model._target_=test_pipeline.several_tensors",
+    )
+    single = train(*task)
+    pipeline = train(*task, "strategy=pipeline", f"strategy.balance={balance}")
+    curves = [column(outcome.run, "train/loss") for outcome in (single, pipeline)]
+    assert largest_difference(*curves) <= ROUNDING
+
+
+class Unused(nn.Linear):
+    """Has a parameter that nothing depends on."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 64)
+        self.unused = nn.Parameter(torch.ones(1))
+
+
+def with_an_unused_weight(**_: Any) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), Unused(), nn.Linear(64, 10))
+
+
+def test_a_weight_that_a_split_backward_misses_is_named(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    command = (
+        "train.py", *TINY, "callbacks=[]", "model._target_=test_pipeline.with_an_unused_weight",
+        "strategy=pipeline",
+    )  # fmt: skip
+    assert cli(*command).status == 0
+    outcome = cli(*command, "strategy.schedule=zbv")
+    assert outcome.status == 2, outcome.err
+    assert "network.3.unused gets no gradient" in outcome.err
+    assert "use strategy.schedule=1f1b" in outcome.err
+
+
+class Thaw(Callback):
+    """Trains the first layer from the second epoch on."""
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        pl_module.network[1].requires_grad_(trainer.current_epoch > 0)
+
+
+@pytest.mark.compares
+def test_layers_may_be_thawed_on_the_way(train: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    thaw = (FLOAT64, "+callbacks.thaw._target_=test_pipeline.Thaw")
+    single = train(*thaw)
+    pipeline = train(*thaw, "strategy=pipeline", "strategy.balance=[2,4]")
+    curves = [column(outcome.run, "train/loss") for outcome in (single, pipeline)]
+    assert largest_difference(*curves) <= ROUNDING
+    still = train("strategy=pipeline", "+callbacks.freeze._target_=test_parity.Freeze")
+    assert largest_difference(column(still.run, "train/loss"), curves[0]) > 1e-3
+
+
+@pytest.mark.slow
+def test_a_run_says_how_the_network_is_cut(tmp_path: Path) -> None:
+    """A table of stages, the idle time to expect, and a picture, in TensorBoard too."""
+    # In a process of its own: what ranks print goes where their server's output went.
+    options = ("strategy=pipeline", "logger=[csv,tensorboard]", "trainer.max_epochs=1")
+    out, _ = Command(tmp_path, "train.py", *TINY, *options).communicate()
+    for words in ("flatten … relu1 (3)", "33,280", "imbalance 1.", "4 micro-batches of 16"):
+        assert words in out
+    assert "predicted bubble" in out
+    (run,) = run_directories(tmp_path)
+    with Image.open(run / "pipeline.png") as picture:
+        assert picture.width > picture.height > 100
+    events = EventAccumulator(str(run / "tensorboard")).Reload()
+    assert "pipeline" in events.Tags()["images"]

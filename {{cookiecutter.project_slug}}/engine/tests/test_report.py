@@ -1,0 +1,205 @@
+"""The table of a sweep, and the spreadsheet beside it, whatever its jobs have left behind."""
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import Cli
+from small_sweep import figures, make_job, spreadsheet
+
+from onecurve.sweep.report.sweep_results import read_sweeps
+from onecurve.sweep.report.write import write
+
+
+def test_a_sweep_becomes_a_table_and_two_files(tmp_path: Path, cli: Cli) -> None:
+    sweep = tmp_path / "runs/day/12-00-sweep"
+    make_job(sweep, 1, "model=mlp", "optimizer.lr=0.001", val_acc=0.5, **{"test/acc": 0.4})
+    make_job(sweep, 2, "model=mlp", "optimizer.lr=0.01", val_acc=0.9)
+    failed = make_job(sweep, 10, "model=mlp", "optimizer.lr=9", status="failed", error="it broke")
+    (failed / "failure.txt").write_text("Traceback: it broke")
+    (sweep / "multirun.yaml").write_text("")
+    (sweep / "sweep.yaml").write_text("command: python train.py -m optimizer.lr=0.001,0.01,9\n")
+
+    outcome = cli("report.py", str(sweep))
+
+    assert outcome.status == 0, outcome.err
+    lines = outcome.out.splitlines()
+    assert "3 jobs: 2 finished, 1 failed" in lines[0]
+    head = next(line for line in lines if "status" in line)
+    words = ["job", "lr", "status", "steps", "seconds", "samples/s", "val/acc", "test/acc"]
+    assert head.split() == words
+    assert max(map(len, lines[: lines.index(head) + 5])) <= 80
+    rows = lines[lines.index(head) + 2 :]
+    assert rows[0].split() == ["★", "2", "0.01", "finished", "4", "2.0", "64", "0.9000", "–"]
+    assert rows[1].split()[0] == "1"
+    assert rows[2].split()[:3] == ["10", "9", "failed"]
+    assert "10 failed: it broke (traceback: runs/day/12-00-sweep/10-job/failure.txt)" in outcome.out
+    assert [line["job"] for line in spreadsheet(sweep)] == ["2", "1", "10"]
+    assert spreadsheet(sweep)[1]["test/acc"] == "0.4"
+    assert spreadsheet(sweep)[2]["error"] == "it broke"
+    assert spreadsheet(sweep)[0]["model"] == "mlp"
+    page = (sweep / "sweep.html").read_text(encoding="utf-8")
+    assert "python train.py -m optimizer.lr=0.001,0.01,9" in page
+    assert "All jobs have model=mlp." in page
+    assert "Traceback: it broke" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "no SWEEP_DIR was given"),
+        (["nowhere"], "nowhere: there is no such directory"),
+        (["."], ".: no job in it"),
+    ],
+)
+def test_a_wrong_directory_is_one_clear_line(cli: Cli, arguments: list[str], words: str) -> None:
+    outcome = cli("report.py", *arguments)
+
+    assert outcome.status == 2
+    assert outcome.out == ""
+    assert outcome.err.startswith(f"error: {words}")
+    assert outcome.err.count("\n") == 1
+
+
+def test_several_sweeps_are_one_report(tmp_path: Path, cli: Cli) -> None:
+    make_job(tmp_path / "a", 1, "optimizer.lr=0.1", val_acc=0.5)
+    make_job(tmp_path / "b", 1, "optimizer.lr=0.2", val_acc=0.6)
+    run = make_job(tmp_path, 7, "optimizer.lr=0.3", val_acc=0.7)
+
+    outcome = cli("report.py", "a", "b", "a", run.name, "--to", "together/here")
+
+    assert outcome.status == 0, outcome.err
+    lines = spreadsheet(tmp_path / "together/here")
+    assert [line["job"] for line in lines] == ["07-job", "b/1", "a/1"]
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", "3"), ("min", "1")])
+def test_best_is_first_in_either_direction(tmp_path: Path, mode: str, best: str) -> None:
+    for number, value in enumerate((0.1, 0.2, 0.3), start=1):
+        make_job(tmp_path, number, f"seed={number}", val_acc=value, config={"mode": mode})
+    # It would be the best, had it not been stopped before its time; and one has no value.
+    make_job(tmp_path, 4, "seed=4", val_acc=0.9 if mode == "max" else 0.0, status="pruned")
+    make_job(tmp_path, 5, "seed=5", val_acc=math.nan, status="diverged", error="nan at step 3")
+
+    jobs = write([tmp_path], tmp_path)
+
+    assert jobs[0].name == best
+    assert [job.name for job in jobs[-2:]] == ["4", "5"]
+    assert jobs[-1].values == {"val/acc": None}
+
+
+def test_many_jobs_are_cut_in_the_terminal_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(1, 61):
+        make_job(tmp_path, number, f"optimizer.lr={number / 1000}", val_acc=number / 100)
+
+    write([tmp_path], tmp_path)
+
+    out = capsys.readouterr().out
+    assert out.count("finished") == 1 + 50
+    assert "and 10 more in sweep.csv" in out
+    assert len(spreadsheet(tmp_path)) == 60
+    assert len(figures(tmp_path)["loss"]) == 60
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [
+        (["0", "1", "10"], ["0", "1", "10"]),
+        (["02-x", "a"], ["a", "2"]),
+    ],
+)
+def test_a_job_is_called_by_its_number(
+    tmp_path: Path, names: list[str], numbers: list[str]
+) -> None:
+    for name in names:
+        make_job(tmp_path, 1, "optimizer.lr=1").rename(tmp_path / name)
+
+    assert [job.name for job in read_sweeps([tmp_path]).jobs] == numbers
+
+
+def test_seeds_become_mean_and_standard_deviation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = 0
+    for rate, values in {"0.1": (0.5, 0.6, 0.7), "0.2": (0.9, 0.9)}.items():
+        for seed, value in enumerate(values):
+            number += 1
+            make_job(tmp_path, number, f"optimizer.lr={rate}", f"seed={seed}", val_acc=value)
+    make_job(tmp_path, 6, "optimizer.lr=0.2", "seed=2", status="failed", error="it broke")
+
+    write([tmp_path], tmp_path)
+
+    out = capsys.readouterr().out
+    assert re.search(r"lr=0.2 +2 of 3 +0.9 ± 0", out)
+    assert re.search(r"lr=0.1 +3 +0.6 ± 0.1", out)
+    assert "0.6 ± 0.1" in (tmp_path / "sweep.html").read_text(encoding="utf-8")
+
+
+def test_jobs_that_have_not_begun_are_counted(tmp_path: Path) -> None:
+    make_job(tmp_path, 2, "optimizer.lr=2", val_acc=0.5)
+    listed = [[f"optimizer.lr={lr}"] for lr in (1, 2, 3)]
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"jobs": listed}))
+    write([tmp_path], tmp_path)
+    rows = {row["job"]: (row["optimizer.lr"], row["status"]) for row in spreadsheet(tmp_path)}
+    assert rows == {"1": ("1", "not run"), "2": ("2", "finished"), "3": ("3", "not run")}
+
+
+def tear_metrics(run: Path) -> None:
+    (run / "metrics.json").write_text('{"status": "fini')
+
+
+def remove_metrics(run: Path) -> None:
+    for name in ("metrics.json", "metrics.csv", "config.yaml"):
+        (run / name).unlink()
+
+
+def tear_lines(run: Path) -> None:
+    lines = ["step,epoch,train/loss", "0,0,1.5", "1,0,inf", "x,,", "2,0,nan", "3,0,1e"]
+    (run / "metrics.csv").write_text("\n".join(lines))
+
+
+def no_loss(run: Path) -> None:
+    (run / "metrics.csv").write_text("step,epoch,other\n0,0,1.5\n")
+
+
+def write_bytes(run: Path) -> None:
+    for name in ("metrics.json", "metrics.csv", "config.yaml", ".hydra/overrides.yaml"):
+        (run / name).write_bytes(b"\xff\xfe\x00: [")
+
+
+def not_a_number(run: Path) -> None:
+    (run / "metrics.json").write_text('{"status": "running", "val/acc": NaN, "seconds": Infinity}')
+
+
+@pytest.mark.parametrize(
+    ("damage", "status"),
+    [
+        (tear_metrics, "not run"),
+        (remove_metrics, "not run"),
+        (tear_lines, "finished"),
+        (no_loss, "finished"),
+        (write_bytes, "not run"),
+        (not_a_number, "running"),
+    ],
+)
+@pytest.mark.parametrize("others", [0, 1])
+def test_half_a_job_is_reported(
+    tmp_path: Path, damage: Callable[[Path], None], status: str, others: int
+) -> None:
+    judged = {"sweep": {"value": "best"}}
+    damage(make_job(tmp_path, 1, "optimizer.lr=1", val_acc=0.5, config=judged))
+    for number in range(2, 2 + others):
+        make_job(tmp_path, number, "optimizer.lr=2", val_acc=0.9)
+
+    jobs = write([tmp_path], tmp_path)
+
+    assert {job.name: job.status for job in jobs}["1"] == status
+    assert len(spreadsheet(tmp_path)) == 1 + others
+    # A line for each job that has a value, and Optuna's scale of colours.
+    complete = sum(job.finished and job.values.get("val/acc") is not None for job in jobs)
+    assert len(figures(tmp_path).get("parallel", [])) == (complete + 1 if others else 0)

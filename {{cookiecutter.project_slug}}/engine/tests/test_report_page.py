@@ -1,0 +1,159 @@
+"""The page of a sweep: what is drawn, and that nothing in it can do harm."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+from small_sweep import LOSSES, figures, make_job
+
+from onecurve.sweep.report.job_results import MOST_POINTS
+from onecurve.sweep.report.strategy_comparison import (
+    compare_strategies,
+)
+from onecurve.sweep.report.sweep_results import read_sweeps
+from onecurve.sweep.report.write import write
+
+
+class Elements(HTMLParser):
+    """The elements of a page, with their attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def test_every_job_is_drawn(tmp_path: Path) -> None:
+    for number, rate in enumerate(("1e-4", "1e-2", "1"), start=1):
+        make_job(tmp_path, number, f"optimizer.lr={rate}", val_acc=0.1 * number)
+
+    write([tmp_path], tmp_path)
+
+    drawn = figures(tmp_path)
+    names = ["1: lr=1e-4", "2: lr=1e-2", "3: lr=1"]
+    assert [line["name"] for line in drawn["loss"]] == names
+    assert drawn["loss"][0]["y"] == LOSSES
+    # From what was reached to the learning rate, each from 0 below to 1 above.
+    assert [line["y"] for line in drawn["parallel"][:3]] == [
+        pytest.approx([height, height]) for height in (0, 0.5, 1)
+    ]
+
+
+def test_long_curves_are_thinned_but_for_the_steps_that_are_compared(tmp_path: Path) -> None:
+    losses = [float(step) for step in range(10_000)]
+    make_job(tmp_path, 1, losses=losses)
+
+    (job,) = read_sweeps([tmp_path]).jobs
+
+    curve = job.curves["train/loss"]
+    assert MOST_POINTS <= len(curve) <= MOST_POINTS + 50
+    assert curve[:50] == list(enumerate(losses[:50]))
+    assert curve[-1][0] > 9_900
+
+
+def test_two_objectives_have_a_pareto_front(tmp_path: Path) -> None:
+    judged = {"sweep": {"objective": ["val/acc", "seconds"], "direction": ["max", "min"]}}
+    for number, (accuracy, seconds) in enumerate([(0.9, 9.0), (0.8, 9.5), (0.7, 1.0)], start=1):
+        make_job(
+            tmp_path, number, f"seed={number}", val_acc=accuracy, seconds=seconds, config=judged
+        )
+
+    jobs = write([tmp_path], tmp_path)
+
+    assert [job.name for job in read_sweeps([tmp_path]).best] == ["1", "3"]
+    assert [job.name for job in jobs] == ["1", "3", "2"]
+    beaten, front = figures(tmp_path)["pareto"]
+    assert (beaten["x"], beaten["y"]) == ([0.8], [9.5])
+    assert sorted(zip(front["x"], front["y"], strict=True)) == [(0.7, 1.0), (0.9, 9.0)]
+
+
+@pytest.mark.parametrize("difference", [1e-6, 1e-3])
+def test_strategies_are_compared_with_single(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], difference: float
+) -> None:
+    number = 0
+    for seed in (0, 1):
+        own = [loss + seed for loss in LOSSES]
+        scale = 1 + difference * (1 + seed)
+        for strategy, factor, seconds in (("ddp", scale, 3.0), ("single", 1.0, 2.0)):
+            number += 1
+            make_job(
+                tmp_path,
+                number,
+                f"strategy={strategy}",
+                f"seed={seed}",
+                losses=[*own[:2], own[2] * factor, own[3]],
+                val_acc=0.5,
+                strategy=strategy,
+                seconds=seconds,
+                peak_memory_mib=100.0 * number,
+            )
+
+    write([tmp_path], tmp_path)
+
+    table = compare_strategies(read_sweeps([tmp_path]))
+    assert table is not None
+    assert table.rows == [
+        ["single", "0.0e+00", "500.0", "1.00", "400"],
+        ["ddp", f"{2 * difference:.1e}", "750.0", "1.50", "300"],
+    ]
+    # What is more than rounding of one step needs a word.
+    page, out = (tmp_path / "sweep.html").read_text(encoding="utf-8"), capsys.readouterr().out
+    assert ("trainer.precision=64-true" in page) == (difference > 1e-5)
+    assert ("trainer.precision=64-true" in out) == (difference > 1e-5)
+
+
+def test_without_single_the_first_strategy_takes_its_place(tmp_path: Path) -> None:
+    for number, strategy in enumerate(("ddp", "fsdp"), start=1):
+        make_job(tmp_path, number, f"strategy={strategy}", strategy=strategy, val_acc=0.5)
+
+    write([tmp_path], tmp_path)
+
+    page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
+    assert "Strategies, compared with ddp" in page
+
+
+def test_a_search_shows_importance_and_history(tmp_path: Path) -> None:
+    (tmp_path / "study.db").touch()
+    for number, rate in enumerate((0.3, 0.1, 0.4, 0.2), start=1):
+        make_job(tmp_path, number, f"optimizer.lr={rate}", f"sweep.trial={number}", val_acc=rate)
+    make_job(tmp_path, 5, "optimizer.lr=0.5", status="pruned", val_acc=0.9)
+
+    write([tmp_path], tmp_path)
+
+    drawn = figures(tmp_path)
+    assert drawn["importance"][0]["y"] == ["lr"]
+    best = next(line for line in drawn["history"] if line["name"] == "Best Value")
+    assert best["x"][:4] == [1, 2, 3, 4]
+    assert best["y"][:4] == [0.3, 0.3, 0.4, 0.4]
+
+
+HOSTILE = "</script><script>alert(1)</script><img src='http://example.com/x.png'>"
+
+
+def test_the_page_asks_for_nothing_and_takes_no_text_for_html(tmp_path: Path) -> None:
+    make_job(tmp_path, 1, f"name={HOSTILE}", f"x.'\"<b>={HOSTILE * 20}", val_acc=0.5)
+    make_job(tmp_path, 2, "name=$\\frac{1}", "+callbacks=[bold]", val_acc=0.4)
+    make_job(tmp_path, 3, "name=<b>", "+callbacks=[a,b]", status="failed", error=HOSTILE)
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"command": HOSTILE}))
+
+    write([tmp_path], tmp_path)
+
+    page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
+    drawn = figures(tmp_path)
+    elements = Elements(page).found
+    # Plotly, sorting, and a chart each.
+    assert sum(tag == "script" for tag, _ in elements) == 2 + len(drawn)
+    assert not {"img", "link", "iframe", "object", "b"} & {tag for tag, _ in elements}
+    fetching = {"src", "href", "srcset", "data", "action"}
+    assert not [one for one in elements if fetching & set(one[1])]
+    assert "@import" not in page[: page.index("</style>")]
+    assert "default-src 'none'" in page
+    # Plotly would take a text in a chart for HTML.
+    texts = str([drawn["loss"][0]["name"], drawn["parallel"][0]["customdata"]])
+    assert "&lt;/script" in texts
+    assert "<" not in texts

@@ -1,0 +1,270 @@
+"""A run that is killed, stopped or moved goes on as if nothing had happened."""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Sequence
+from csv import DictReader
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import TINY, Cli, Outcome, column
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from processes import Command
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+# 21 steps an epoch. Augmentation draws random numbers in every step.
+RANDOM = (
+    "+data.augment.crop._target_=onecurve.data.augment.RandomCrop",
+    "+data.augment.crop.padding=1",
+    "callbacks.checkpoint.last_every_n_steps=4",
+    "logger=[csv,tensorboard]",
+    "test=false",
+)
+
+
+class Die(Callback):
+    """Sends a rank a signal the first time that training comes to each of some steps."""
+
+    def __init__(self, at: Sequence[int], rank: int = 0, sent: int = signal.SIGKILL) -> None:
+        self.at = at
+        self.rank = rank
+        self.sent = sent
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
+    ) -> None:
+        marker = Path(f"died-{trainer.global_step}")
+        if trainer.global_step in self.at and not marker.exists():
+            trainer.strategy.barrier()
+            if trainer.global_rank == self.rank:
+                marker.touch()
+                os.kill(os.getpid(), self.sent)
+
+
+@pytest.fixture(autouse=True)
+def _classes_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def dying(*steps: int, rank: int = 0) -> list[str]:
+    return [
+        "+callbacks.die._target_=test_resume.Die",
+        f"+callbacks.die.at={list(steps)}".replace(" ", ""),
+        f"+callbacks.die.rank={rank}",
+    ]
+
+
+def weights(run: Path, name: str = "last") -> dict[str, Tensor]:
+    state: dict[str, Tensor] = torch.load(run / f"checkpoints/{name}.ckpt", weights_only=True)
+    return state["state_dict"]
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def is_whole(run: Path, whole: Path) -> bool:
+    """Whether a run that was interrupted left what the whole one left, bit for bit."""
+    with (run / "metrics.csv").open(newline="") as ours, (whole / "metrics.csv").open() as theirs:
+        assert list(DictReader(ours)) == list(DictReader(theirs))
+    curves = []
+    for folder in (run, whole):
+        events = EventAccumulator(str(folder / "tensorboard"))
+        events.Reload()
+        curves.append([(e.step, e.value) for e in events.Scalars("train/loss")])
+    assert curves[0] == curves[1]
+    return same(weights(run), weights(whole)) and same(weights(run, "best"), weights(whole, "best"))
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "pipeline"])
+def test_a_run_that_was_killed_three_times_is_one_run(train: Cli, cli: Cli, strategy: str) -> None:
+    """In the middle of an epoch, just after its end, and in the last epoch."""
+    options = (*RANDOM, f"strategy={strategy}")
+    whole = train(*options).run
+    killed = cli("train.py", *TINY, *options, *dying(10, 22, 33, rank=1))
+    for _ in range(2):
+        assert killed.status == 1, killed.err
+        killed = cli("train.py", "resume=last")
+        assert killed.runs == []
+    last = cli("train.py", "resume=last")
+    assert last.status == 0, last.err
+    assert len(list(whole.parent.iterdir())) == 2
+    (run,) = set(whole.parent.iterdir()) - {whole}
+    assert is_whole(run, whole)
+
+
+@pytest.mark.compares
+def test_one_process_that_was_killed_goes_on(train: Cli, cli: Cli, tmp_path: Path) -> None:
+    whole = train(*RANDOM).run
+    killed = Command(tmp_path, "train.py", *TINY, *RANDOM, *dying(10))
+    assert killed.wait(timeout=120) == -signal.SIGKILL
+    assert cli("train.py", "resume=last").status == 0
+    (run,) = set(whole.parent.iterdir()) - {whole}
+    assert is_whole(run, whole)
+
+
+@pytest.mark.compares
+def test_a_run_that_was_killed_before_it_saved_starts_again(train: Cli, cli: Cli) -> None:
+    options = (*RANDOM, "strategy=ddp")
+    whole = train(*options).run
+    assert cli("train.py", *TINY, *options, *dying(2)).status == 1
+    again = cli("train.py", "resume=last")
+    assert again.status == 0, again.err
+    (run,) = set(whole.parent.iterdir()) - {whole}
+    assert is_whole(run, whole)
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("strategy", ["ddp", "pipeline"])
+def test_ranks_that_died_are_started_again(train: Cli, strategy: str) -> None:
+    options = (*RANDOM, f"strategy={strategy}")
+    whole = train(*options).run
+    restarted = train(*options, "launch.max_restarts=2", *dying(10, 33, rank=1))
+    assert is_whole(restarted.run, whole)
+    assert restarted.metrics["status"] == "finished"
+
+
+def test_what_is_typed_comes_on_top_of_the_run_s_own(train: Cli, cli: Cli) -> None:
+    first = train("strategy=single", "optimizer.lr=0.01", "trainer.max_epochs=1", "test=false")
+    more = cli("train.py", f"resume={first.run}", "trainer.max_epochs=2", "strategy=ddp")
+    assert more.status == 0, more.err
+    assert "changed now: trainer.max_epochs=2 strategy=ddp" in more.out
+    assert more.runs == []
+    assert first.metrics["strategy"] == "ddp"
+    assert len(column(first.run, "train/loss")) == 42
+    again = cli("train.py", f"resume={first.run}", "trainer.max_epochs=3", "strategy=single")
+    assert again.status == 0, again.err
+    assert "resume: saved under ddp on 2, goes on under single on 1: the samples stay" in again.out
+    config = (first.run / "config.yaml").read_text()
+    assert "lr: 0.01" in config
+
+
+@pytest.mark.compares
+def test_a_damaged_checkpoint_is_passed_over(train: Cli, cli: Cli) -> None:
+    options = (*RANDOM, "strategy=single")
+    whole = train(*options).run
+    run = train(*options, "callbacks.checkpoint.mode=min").run  # best.ckpt is of the first epoch
+    last = run / "checkpoints/last.ckpt"
+    last.write_bytes(last.read_bytes()[:-10])
+    resumed = cli("train.py", "resume=last")
+    assert resumed.status == 0, resumed.err
+    assert "passed over last.ckpt: it is cut short" in resumed.out
+    assert same(weights(run), weights(whole))
+    for file in (run / "checkpoints").iterdir():
+        file.write_bytes(file.read_bytes()[:100])
+    resumed = cli("train.py", "resume=last")
+    assert "from the start" in resumed.out
+
+
+class Numbered(LightningDataModule):
+    """Images whose first pixel is the sample's number."""
+
+    def __init__(self, batch_size: int, **_: object) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+
+    def train_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
+        images = torch.zeros(500, 1, 8, 8)
+        images[:, 0, 0, 0] = torch.arange(500)
+        return DataLoader(TensorDataset(images, torch.arange(500) % 10), self.batch_size, True)
+
+    def val_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
+        return DataLoader(TensorDataset(torch.zeros(20, 1, 8, 8), torch.arange(20) % 10), 20)
+
+
+class Seen(Callback):
+    """Writes down which samples a rank was given."""
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object,
+        batch: tuple[Tensor, Tensor], batch_idx: int,
+    ) -> None:  # fmt: skip
+        with Path(f"seen-{trainer.world_size}-{trainer.global_rank}").open("a") as file:
+            file.writelines(f"{int(number)}\n" for number in batch[0][:, 0, 0, 0])
+
+
+def test_every_sample_of_an_epoch_is_seen_once_whatever_the_world_size(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """1 to 2 to 3 to 1 ranks; a signal to one of them ends each part."""
+    first = (
+        *TINY, "strategy=ddp", "trainer.devices=1", "trainer.max_epochs=1", "test=false",
+        "data._target_=test_resume.Numbered", "+callbacks.seen._target_=test_resume.Seen",
+        *dying(1, 3, 5), f"+callbacks.die.sent={int(signal.SIGTERM)}",
+    )  # fmt: skip
+    assert cli("train.py", *first).status == 128 + signal.SIGTERM
+    for devices, status in ((2, 128 + signal.SIGTERM), (3, 128 + signal.SIGTERM), (1, 0)):
+        outcome = cli("train.py", "resume=last", f"trainer.devices={devices}")
+        assert outcome.status == status, outcome.err
+    seen = {path.name: path.read_text().split() for path in tmp_path.glob("seen-*")}
+    assert {name.split("-")[1] for name in seen} == {"1", "2", "3"}
+    counts = Counter(number for numbers in seen.values() for number in numbers)
+    assert counts == {str(number): 1 for number in range(500)}
+
+
+def stopped(tmp_path: Path, strategy: str, sent: signal.Signals, rank: int | None) -> Outcome:
+    """Start a run, send a signal to a rank or to the command, and wait for its end."""
+    process = Command(
+        tmp_path, "train.py", *RANDOM, f"strategy={strategy}",
+        *[override for override in TINY if not override.startswith("callbacks=")],
+        "callbacks=[checkpoint,progress]", "trainer.max_epochs=400",
+    )  # fmt: skip
+    process.wait_for_line("epoch 1/")
+    target = process.pid
+    if rank is not None:
+        target = pid_of_rank(tmp_path, rank)
+    os.kill(target, sent)
+    out, err = process.communicate(timeout=60)
+    return Outcome(process.wait(0), out, err, list(tmp_path.glob("runs/*/*")))
+
+
+def pid_of_rank(folder: Path, rank: int) -> int:
+    """The process that has the rank's log open."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                files = [os.readlink(link) for link in (process / "fd").iterdir()]
+            except OSError:
+                continue
+            if any(f.startswith(str(folder)) and f.endswith(f"rank_{rank}.log") for f in files):
+                return int(process.name)
+        time.sleep(0.2)
+    raise TimeoutError("no such rank")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "sent", "rank"),
+    [
+        ("single", signal.SIGTERM, None),
+        ("ddp", signal.SIGUSR1, None),
+        ("ddp", signal.SIGTERM, 1),
+        ("pipeline", signal.SIGUSR1, 0),
+        ("fsdp", signal.SIGTERM, 1),
+    ],
+)
+def test_a_signal_to_any_rank_ends_in_one_checkpoint(
+    cli: Cli, tmp_path: Path, strategy: str, sent: signal.Signals, rank: int | None
+) -> None:
+    outcome = stopped(tmp_path, strategy, sent, rank)
+    assert outcome.status == 128 + sent, outcome.err
+    (line,) = outcome.err.splitlines()
+    assert line.startswith(f"stopped by {sent.name} after step ")
+    assert "resume=last" in line
+    step = int(line.split("after step ")[1].split(",")[0])
+    checkpoint = torch.load(outcome.run / "checkpoints/last.ckpt", weights_only=True)
+    assert checkpoint["global_step"] == step
+    more = f"trainer.max_epochs={step // 21 + 2}"
+    resumed = cli("train.py", "resume=last", more, "callbacks=[checkpoint]")
+    assert resumed.status == 0, resumed.err
+    with (outcome.run / "metrics.csv").open(newline="") as file:
+        steps = Counter(row["step"] for row in DictReader(file) if row["train/loss"])
+    assert set(steps.values()) == {1}
+    assert len(steps) == 21 * (step // 21 + 2)

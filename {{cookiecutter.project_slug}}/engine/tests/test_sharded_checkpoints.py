@@ -1,0 +1,194 @@
+"""`checkpoint.format=sharded`: every rank writes its part, and every strategy reads it."""
+
+import hashlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import FLOAT64, ROUNDING, TINY, Cli, column, largest_difference
+from test_checkpoint_files import files_of_at_most
+
+from onecurve.checkpoint.contents import read_checkpoint
+from onecurve.checkpoint.file import damage
+from onecurve.errors import UserError
+
+SHARDED = ("checkpoint.format=sharded", "test=false")
+# 21 batches an epoch: the save is in the middle of the first.
+SAME = (FLOAT64, "callbacks=[]", "scheduler=none", "test=false")
+SAVE = (
+    "callbacks=[checkpoint]",
+    "callbacks.checkpoint.every_n_train_steps=9",
+    "callbacks.checkpoint.every_n_epochs=null",
+    "callbacks.checkpoint.monitor=null",
+    "trainer.max_steps=9",
+)
+RUNS = {
+    "single": ("strategy=single",),
+    "ddp": ("strategy=ddp",),
+    "fsdp": ("strategy=fsdp",),
+    "fsdp(3)": ("strategy=fsdp", "trainer.devices=3"),
+    "pipeline": ("strategy=pipeline",),
+    "interleaved": ("strategy=pipeline", "strategy.schedule=interleaved_1f1b"),
+}
+FORMS = ("file", "sharded")
+WHOLE: list[float] = []
+
+
+@pytest.mark.compares
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("saver", "resumers"),
+    [
+        ("fsdp", ("single", "pipeline", "fsdp(3)")),
+        ("pipeline", ("fsdp", "interleaved")),
+        ("ddp", ("pipeline",)),
+        ("single", ("ddp",)),
+    ],
+)
+def test_every_strategy_goes_on_with_the_shards_of_another(
+    train: Cli, saver: str, resumers: tuple[str, ...]
+) -> None:
+    if not WHOLE:
+        WHOLE.extend(column(train(*SAME, "strategy=single").run, "train/loss"))
+    assert len(WHOLE) == 42
+    saved = train(*SAME, *RUNS[saver], *SAVE, "checkpoint.format=sharded").run
+    last = saved / "checkpoints/last.ckpt"
+    assert last.is_dir()
+    assert damage(last) is None
+    for resumer in resumers:
+        rest = train(*SAME, *RUNS[resumer], f"resume={last}").run
+        curve = column(saved, "train/loss") + column(rest, "train/loss")
+        assert largest_difference(WHOLE, curve) <= ROUNDING, resumer
+
+
+@pytest.mark.compares
+def test_it_holds_what_one_file_holds_and_becomes_one(train: Cli, cli: Cli, tmp_path: Path) -> None:
+    runs = {
+        name: [train(*RUNS[name], "test=false", f"checkpoint.format={form}").run for form in FORMS]
+        for name in ("fsdp", "pipeline")
+    }
+    for name, (one_file, sharded) in runs.items():
+        target = tmp_path / f"{name}.ckpt"
+        module = "onecurve.checkpoint.sharded.to_file"
+        command = [sys.executable, "-m", module, str(sharded / "checkpoints/last.ckpt"), target]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert f"{target}: " in done.stdout
+        ours = torch.load(target, weights_only=True)
+        theirs = torch.load(one_file / "checkpoints/last.ckpt", weights_only=True)
+        assert ours.keys() == theirs.keys()
+        assert ours["state_dict"].keys() == theirs["state_dict"].keys()
+        assert ours["optimizer_states"][0]["state"].keys() == set(range(6))
+        for key, value in theirs["state_dict"].items():
+            assert torch.equal(ours["state_dict"][key], value)
+        for key, entry in theirs["optimizer_states"][0]["state"].items():
+            for kind, value in entry.items():
+                assert torch.equal(ours["optimizer_states"][0]["state"][key][kind], value)
+        again = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert again.returncode == 2
+        assert "is there already" in again.stderr
+    assert cli("evaluate.py", f"checkpoint={sharded}/checkpoints/best.ckpt").status == 0
+    fresh = train(f"init={target}", "test=false", "trainer.max_epochs=1")
+    assert "init: 6 of 6 weights" in fresh.out
+    refused = cli("train.py", *TINY, f"init={sharded}/checkpoints/best.ckpt")
+    assert refused.status == 2
+    assert "is a sharded checkpoint; make one file of it: python -m" in refused.err
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("strategy", ["single", "fsdp"])
+def test_in_the_background_and_from_one_format_to_the_other(
+    train: Cli, cli: Cli, strategy: str
+) -> None:
+    options = (*RUNS[strategy], "scheduler=none", "test=false")
+    whole = train(*options, "trainer.max_epochs=3").run
+    often = ("checkpoint.async=true", "callbacks.checkpoint.last_every_n_steps=2")
+    run = train(*options, *often, "checkpoint.format=sharded", "trainer.max_epochs=1").run
+    last = run / "checkpoints/last.ckpt"
+    assert last.is_dir()
+    for epochs, form in ((2, "file"), (3, "sharded")):
+        changed = (f"checkpoint.format={form}", f"trainer.max_epochs={epochs}")
+        more = cli("train.py", "resume=last", *changed)
+        assert more.status == 0, more.err
+        assert last.is_dir() == (form == "sharded")
+        assert damage(last) is None
+    assert sorted(path.name for path in last.parent.iterdir()) == ["best.ckpt", "last.ckpt"]
+    assert len(list(last.iterdir())) == 2
+    assert column(run, "train/loss") == column(whole, "train/loss")
+
+
+@pytest.mark.parametrize("harm", ["byte", "missing", "index", "newer"])
+def test_what_is_not_whole_is_passed_over(train: Cli, cli: Cli, harm: str) -> None:
+    run = train(*SHARDED, "strategy=single").run
+    last = run / "checkpoints/last.ckpt"
+    index = last / "index.json"
+    written = json.loads(index.read_text())
+    shard = last / written["folder"] / "__0_0.distcp"
+    content = bytearray(shard.read_bytes())
+    if harm == "byte":
+        content[500] ^= 1
+        shard.write_bytes(content)
+        said = "the checksum of __0_0.distcp is wrong"
+    elif harm == "missing":
+        shard.unlink()
+        said = "__0_0.distcp is missing"
+    elif harm == "index":
+        index.write_text(index.read_text()[:40])
+        said = "index.json is not what a training run writes"
+    else:
+        index.write_text(json.dumps(written | {"format": 2}))
+        said = "it has format 2, and this project reads up to 1"
+    assert damage(last) == said
+    refused = cli("evaluate.py", f"checkpoint={last}")
+    assert refused.status == 2
+    assert said in refused.err
+    assert len(refused.err.splitlines()) == 1
+    more = cli("train.py", "resume=last", "trainer.max_epochs=3")
+    assert more.status == 0, more.err
+    assert f"passed over last.ckpt: {said}" in more.out
+    assert damage(last) is None
+
+
+def test_a_full_disk_leaves_the_old_one(train: Cli, cli: Cli) -> None:
+    run = train(*SHARDED, "trainer.max_epochs=1").run
+    last = run / "checkpoints/last.ckpt"
+    before = sorted(path.name for path in last.rglob("*"))
+    with files_of_at_most(20_000):
+        more = cli("train.py", "resume=last", "trainer.max_epochs=2")
+    assert more.status == 0, more.err
+    assert "could not be written" in more.err
+    assert sorted(path.name for path in last.rglob("*")) == before
+    assert damage(last) is None
+
+
+def test_a_full_disk_leaves_the_file_that_was_there(train: Cli, cli: Cli) -> None:
+    last = train("trainer.max_epochs=1", "test=false").run / "checkpoints/last.ckpt"
+    before = last.read_bytes()
+    with files_of_at_most(20_000):
+        more = cli("train.py", "resume=last", "trainer.max_epochs=2", "checkpoint.format=sharded")
+    assert more.status == 0, more.err
+    assert last.read_bytes() == before
+    assert sorted(path.name for path in last.parent.iterdir()) == ["best.ckpt", "last.ckpt"]
+
+
+def test_metadata_that_would_run_something_does_not(train: Cli) -> None:
+    last = train(*SHARDED, "trainer.max_epochs=1").run / "checkpoints/last.ckpt"
+    index = last / "index.json"
+    written = json.loads(index.read_text())
+
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.system, ("touch evil",)
+
+    evil = pickle.dumps(Evil())
+    (last / written["folder"] / ".metadata").write_bytes(evil)
+    written["files"][".metadata"] = hashlib.sha256(evil).hexdigest()
+    index.write_text(json.dumps(written))
+    assert damage(last) is None
+    with pytest.raises(UserError, match="holds more than plain data"):
+        read_checkpoint(last)
+    assert not Path("evil").exists()

@@ -1,0 +1,73 @@
+"""Which modules strategy=fsdp shards one by one."""
+
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from torch import nn
+
+from onecurve.errors import UserError
+from onecurve.strategies.fsdp.units import find_units
+
+
+class Block(nn.Module):
+    """Attention and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2)
+        self.linear = nn.Linear(8, 8)
+
+
+class Task(LightningModule):
+    """Says nothing of the order of its parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(30, 8)
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(8, 30, bias=False)
+        self.register_parameter("scale", nn.Parameter(torch.ones(1)))
+
+
+def test_units_are_what_was_asked_for() -> None:
+    task = Task()
+    first, second = task.blocks
+    parts = [task.embedding, first, second, task.head]
+    assert find_units(task, "layer", 0) == parts
+    assert find_units(task, ["Linear"], 0) == [task.head, second.linear, first.linear]
+    assert find_units(task, ["Linear", "Block"], 0)[1:] == [
+        second.linear, second, first.linear, first
+    ]  # fmt: skip
+    # 240 parameters in the embedding, 72 in a linear layer, 288 in an attention, 360 in a block.
+    assert find_units(task, "min_params", 300) == [first, second]
+    assert find_units(task, "min_params", 200) == [
+        task.embedding, first.attention, second.attention, task.head
+    ]  # fmt: skip
+
+
+def test_a_tied_parameter_is_in_no_unit_that_does_not_hold_all_of_it() -> None:
+    task = Task()
+    first, second = task.blocks
+    task.head.weight = task.embedding.weight
+    first.linear.bias = first.attention.out_proj.bias
+    assert find_units(task, "layer", 0) == [first, second]
+    assert find_units(task, ["Linear", "Block"], 0) == [second.linear, second, first]
+    # The same layer in two places.
+    second.linear = first.linear
+    assert find_units(task, "layer", 0) == []
+
+
+@pytest.mark.parametrize(
+    ("wrap", "words"),
+    [
+        ("layers", "strategy.wrap=layers: must be layer, min_params or a list"),
+        (["Linear", "Conv2d"], "strategy.wrap=[Linear,Conv2d]: the task has no Conv2d"),
+    ],
+)
+def test_units_that_do_not_exist_are_refused(wrap: Any, words: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        find_units(Task(), wrap, 0)
+    assert words in str(refusal.value)
+    assert "strategy.wrap=layer" in str(refusal.value)
