@@ -6,6 +6,9 @@ ARGS ?=
 BIN := .venv/bin
 PROJECT := build/my-project
 SOURCE := {{cookiecutter.project_slug}}
+ENGINE := $(SOURCE)/engine
+# The library is edited, linted, typed and tested where it lies: no bake.
+IN_ENGINE := cd '$(ENGINE)' && PYTHONPATH='$(CURDIR)/$(ENGINE)/src' OMP_NUM_THREADS=1 '$(CURDIR)/$(BIN)/python' -m
 BENCHMARKS ?= startup epoch pipeline memory parity faults checkpoint callbacks swa sweep
 # Compiled at once, so that the first start is as fast as the second.
 INSTALL := PATH="$$PATH:$(BIN)" uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint '$(SOURCE)/constraints.txt'
@@ -19,27 +22,37 @@ $(BIN)/cookiecutter . --no-input --default-config --overwrite-if-exists --output
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench browser bake clean
+.PHONY: help demo test test-engine lint format bench browser bake clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: bake ## make a project and train it; make demo ARGS="data=mnist optimizer.lr=0.1" passes overrides on
 	cd $(PROJECT) && ../../$(BIN)/python train.py $(ARGS)
 	@echo 'The project, with this run in it, is in $(PROJECT).'
 
-test: bake ## run every test: the template's, then the generated project's
+test: bake ## run every test: the template's, the generated project's, the engine's
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 	$(MAKE) -C $(PROJECT) test VENV=../../.venv
+	$(MAKE) test-engine
 
-lint: .venv/installed ## check style and types of the template's own code; changes nothing
+test-engine: .venv/installed ## run the engine's tests, where it lies; make test-engine ARGS=tests/test_fsdp.py
+	$(IN_ENGINE) pytest --numprocesses 2 $(ARGS)
+
+lint: .venv/installed ## check style, types and layers of the template's own code and the engine; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy
+	$(IN_ENGINE) ruff check .
+	$(IN_ENGINE) ruff format --check .
+	$(IN_ENGINE) mypy
+	cd '$(ENGINE)' && PYTHONPATH=src '$(CURDIR)/$(BIN)/lint-imports' --no-logo --no-cache
 
-format: .venv/installed ## put the template's own code into style
+format: .venv/installed ## put the template's own code and the engine into style
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
+	$(IN_ENGINE) ruff check --fix --exit-zero .
+	$(IN_ENGINE) ruff format .
 
 browser: bake ## look at TensorBoard's and a sweep's pages in Chromium, which must be there; see build/browser
 	@$(INSTALL) playwright
@@ -66,4 +79,5 @@ bake: .venv/installed ## make a project with the defaults in build/
 
 clean: ## remove build/, .venv and what tools leave behind
 	rm -rf build .venv .mypy_cache .pytest_cache .ruff_cache
+	rm -rf '$(ENGINE)/.mypy_cache' '$(ENGINE)/.pytest_cache' '$(ENGINE)/.ruff_cache' '$(ENGINE)/.import_linter_cache'
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,9 +22,9 @@ PROJECT = Path(__file__).resolve().parent.parent / "build" / "my-project"
 
 @contextmanager
 def folder_for_runs() -> Iterator[Path]:
-    """Work in an empty folder, where the project's test data and this folder can be imported."""
+    """Work in an empty folder, where the engine's test data and this folder can be imported."""
     before = os.getcwd()
-    for importable in (PROJECT / "tests", Path(__file__).parent):
+    for importable in (PROJECT / "engine" / "tests", Path(__file__).parent):
         sys.path.insert(0, str(importable))
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

@@ -29,9 +29,9 @@ from hydra.utils import instantiate
 from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 
-from onecurve.run import fit
-from onecurve.launch import worker as rank
 from onecurve.command.resolvers import register_resolvers
+from onecurve.launch.logs import log_to_file
+from onecurve.run import fit
 
 CONFIGS = Path(__file__).resolve().parent.parent / "build" / "my-project" / "configs"
 LIMITS = {"lenet": 1.2, "mlp": 1.6}
@@ -80,7 +80,7 @@ def project(config: dict[str, Any]) -> float:
     """Seconds of one epoch by the project."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         placed = json.loads(json.dumps(config).replace(RUN_DIRECTORY, folder))
-        with rank.log_to_file(Path(folder), rank=0):
+        with log_to_file(Path(folder), rank=0):
             fit.work(placed, Path(folder))
     return Stopwatch.seconds
 

@@ -35,8 +35,8 @@ import torch
 from baked import PROJECT, column, folder_for_runs, output_to, weights
 from lightning.pytorch import Callback
 
-from onecurve.launch import launch
-from onecurve.command.resume import newest_checkpoint
+from onecurve.checkpoint.newest import newest_checkpoint
+from onecurve.launch.forkserver import warm_up
 
 STEPS = 42
 STEPS_BETWEEN_SAVES = 3
@@ -338,7 +338,7 @@ def main(injections: int = 50, seed: int = 0, *strategies: str) -> int:
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
     with folder_for_runs() as root:
         with output_to("ranks.txt"):
-            launch.warm_up()
+            warm_up()
         print(
             f"{'':10}{'injections':>12}{'survived':>10}{'lost, median':>13}{'max':>5}{'wrong':>7}"
         )

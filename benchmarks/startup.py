@@ -36,12 +36,11 @@ def wrap(module, name, before=None, after=None):
             if after: mark(after)
     setattr(module, name, wrapped)
 
-from onecurve.launch import launch
-wrap(launch, "launch", before="compose")
+from onecurve.launch import job, launch
+wrap(job, "launch", before="compose")
 inline = launch._inline
-def measured(job, config, run_dir):
+def measured(work, config, run_dir):
     from onecurve.run import fit
-from onecurve.launch import worker as rank
     from onecurve.data.images import ImageDataModule
     from lightning.pytorch.strategies import Strategy
     from onecurve.strategies.global_batch import GlobalBatch
@@ -55,7 +54,7 @@ from onecurve.launch import worker as rank
         print("MARKS" + json.dumps(marks), flush=True)
         os._exit(0)
     Strategy.optimizer_step = first
-    return inline(job, config, run_dir)
+    return inline(work, config, run_dir)
 launch._inline = measured
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
