@@ -20,9 +20,9 @@ def global_norm(parameters: Iterable[Tensor], group: dist.ProcessGroup | None = 
     if isinstance(norm, DTensor):
         norm = norm.full_tensor()
     if group is not None:
-        square = norm.float().square()
+        square = norm.double().square()
         dist.all_reduce(square, group=group)
-        norm = square.sqrt()
+        norm = square.sqrt().to(torch.promote_types(norm.dtype, torch.float32))
     return norm
 
 
