@@ -116,9 +116,11 @@ def _with_retries(work: str, config: DictConfig, run_dir: Path, name: str) -> No
 def _free_memory() -> None:
     """Let go of the job before in this process, whose trainer and task hold each other."""
     gc.collect()
-    # What is left are the libraries above all: it need not be gone through before the next job.
-    gc.freeze()
     torch = sys.modules.get("torch")
+    if torch and not gc.get_freeze_count():
+        # What is left are the libraries above all: they need not be gone through before each job.
+        # Once, for the job's own configuration is among it, and what is frozen is never freed.
+        gc.freeze()
     if torch and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
