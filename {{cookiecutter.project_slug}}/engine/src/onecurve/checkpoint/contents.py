@@ -1,9 +1,10 @@
 """What a checkpoint holds: Lightning's dictionary in plain containers, and what it takes to go on.
 
 Beside Lightning's keys there are ``config``, the resolved configuration, with which a checkpoint
-alone is enough to rebuild the task and its data; ``logs``, how far the loggers had come; and
-``layout``, how many ranks there were. Lightning's ``hyper_parameters`` are the task's arguments out
-of the configuration, so that `load_from_checkpoint` needs nothing but the file.
+alone is enough to rebuild the task and its data; ``logs``, how far the loggers had come;
+``layout``, how many ranks there were; and ``format``, a number that grows when old readers fail.
+Lightning's ``hyper_parameters`` are the task's arguments out of the configuration, so that
+`load_from_checkpoint` needs nothing but the file.
 """
 
 import pickle
@@ -16,8 +17,9 @@ from lightning.pytorch.loggers import Logger
 
 from ..errors import UserError
 from .file import damage
-from .sharded.shards import read_rest, read_whole
 
+# Of what a checkpoint holds; those of earlier releases say nothing of it.
+FORMAT = 1
 NAMES_SHOWN = 3
 
 
@@ -68,6 +70,7 @@ class CarryOn(Callback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Lightning is about to write the file; everything logged so far goes to the disk first."""
+        checkpoint["format"] = FORMAT
         checkpoint["config"] = self.config
         checkpoint["layout"] = self._layout(trainer)
         checkpoint.setdefault(pl_module.CHECKPOINT_HYPER_PARAMS_KEY, task_arguments(self.config))
@@ -125,12 +128,16 @@ def epoch_position(checkpoint: dict[str, Any]) -> dict[str, int] | None:
     return dict(positions[0]) if positions else None
 
 
-def read_checkpoint(path: str | Path, whole: bool = True) -> dict[str, Any]:
+def read_checkpoint(
+    path: str | Path, whole: bool = True, is_checked: bool = False
+) -> dict[str, Any]:
     """Read a checkpoint onto the CPU without running any code in it (``weights_only=True``).
 
     Args:
         path: A file, or the folder of a sharded checkpoint.
-        whole: Whether to read the tensors of a sharded one; otherwise see `shards.read_rest`.
+        whole: Whether to read the tensors of a sharded one; otherwise see `stored`.
+        is_checked: Whether `damage` has found nothing already: the command looks before it starts
+            the ranks.
 
     Returns:
         Lightning's dictionary: ``state_dict``, ``optimizer_states``, ``loops``, ... and ``config``.
@@ -139,17 +146,26 @@ def read_checkpoint(path: str | Path, whole: bool = True) -> dict[str, Any]:
         UserError: If there is no such file, or it is no complete checkpoint of this project.
     """
     path = Path(path)
-    if reason := damage(path):
+    if not is_checked and (reason := damage(path)):
         raise UserError(
             f"{path}: is no complete checkpoint: {reason}; give one that a training run wrote, "
             "such as runs/.../checkpoints/best.ckpt"
         )
     try:
         if path.is_dir():
+            from .sharded.read import read_rest, read_whole
+
             checkpoint = read_rest(path)
-            return read_whole(checkpoint) if whole else checkpoint
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+            if whole:
+                checkpoint = read_whole(checkpoint)
+        else:
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{path}: cannot be read ({' '.join(str(error).split())[:80]}); give another, such as "
+            "runs/.../checkpoints/best.ckpt"
+        ) from None
+    except pickle.UnpicklingError as error:
         raise UserError(
             f"{path}: holds more than plain data ({' '.join(str(error).split())[:80]}); "
             "keep to tensors, numbers, strings and containers in state_dict() of callbacks"
@@ -158,6 +174,11 @@ def read_checkpoint(path: str | Path, whole: bool = True) -> dict[str, Any]:
         raise UserError(
             f"{path}: not a checkpoint of this project (it holds no configuration); "
             "give one that a training run wrote"
+        )
+    if checkpoint.get("format", FORMAT) > FORMAT:
+        raise UserError(
+            f"{path}: has format {checkpoint['format']}, and this release of onecurve reads up to "
+            f"{FORMAT}; install the release that wrote it, or a newer one"
         )
     return checkpoint
 

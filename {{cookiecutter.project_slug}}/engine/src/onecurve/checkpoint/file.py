@@ -1,23 +1,29 @@
 """One checkpoint file: never half written, and known to be whole before it is read.
 
-The file is what `torch.save` writes, followed by one line with the version of the format and its
-SHA-256. `torch.load` does not mind the line. A file is complete if the line is there and true: that
-is told without torch.
+The file is what `torch.save` writes: a zip with a CRC-32 for each record, which `torch.load` does
+not look at. Whether a file is complete is told without torch.
 """
 
-import hashlib
 import os
-import re
 import shutil
-from collections.abc import Callable
+import zipfile
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from .sharded.folder import damage_of_folder, digest_of, set_aside, sync_folder
+from .disk import disk_error, set_aside, sync_folder
 
-FORMAT = 1
-TRAILER = re.compile(rb"\ncheckpoint (\d{3}) sha256 ([0-9a-f]{64})\n")
-TRAILER_BYTES = len("\ncheckpoint 001 sha256 \n") + 64
+INDEX = "index.json"
+"""What makes a folder a sharded checkpoint."""
+
+CUT_SHORT = "it is cut short, or not written by a training run"
+# Flags, attributes, disk and compression of every record that torch writes.
+AS_TORCH_WRITES = (0x808, 0, 0, zipfile.ZIP_STORED)
+
+
+def is_sharded(path: str | Path) -> bool:
+    """Whether a path is a sharded checkpoint, complete or not."""
+    return Path(path, INDEX).is_file()
 
 
 def write_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
@@ -30,59 +36,12 @@ def write_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
     """
     import torch
 
-    _replace(Path(path), lambda file: torch.save(checkpoint, file))
-
-
-def damage(path: str | Path) -> str | None:
-    """What is wrong with a file, or a sharded one, in a few words; None if it is complete."""
-    if Path(path).is_dir():
-        return damage_of_folder(path)
-    try:
-        with Path(path).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - TRAILER_BYTES))
-            trailer = TRAILER.fullmatch(file.read())
-            if size <= TRAILER_BYTES or trailer is None:
-                return "it is cut short, or not written by a training run"
-            if int(trailer[1]) > FORMAT:
-                return f"it has format {int(trailer[1])}, and this project reads up to {FORMAT}"
-        digest = digest_of(Path(path), size - TRAILER_BYTES)
-    except OSError as error:
-        return str(error.strerror)
-    return None if digest.encode() == trailer[2] else "its checksum is wrong"
-
-
-def disk_error(error: BaseException | None) -> OSError | None:
-    """The reason that torch hides behind an error of its own."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__cause__ or error.__context__
-    return error
-
-
-class _Hashing:
-    """A file to write to that sums up what went into it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.digest = hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        """Write and sum up."""
-        self.digest.update(data)
-        return self.file.write(data)
-
-    def flush(self) -> None:
-        """Nothing is held back here."""
-
-
-def _replace(path: Path, fill: Callable[[Any], None]) -> None:
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with unfinished.open("wb") as file:
-            hashing = _Hashing(file)
-            fill(hashing)
-            file.write(_trailer(hashing.digest.hexdigest()))
+            torch.save(checkpoint, file)
             file.flush()
             os.fsync(file.fileno())
         earlier = set_aside(path) if path.is_dir() else None
@@ -97,5 +56,46 @@ def _replace(path: Path, fill: Callable[[Any], None]) -> None:
     sync_folder(path.parent)
 
 
-def _trailer(digest: str) -> bytes:
-    return f"\ncheckpoint {FORMAT:03} sha256 {digest}\n".encode()
+def damage(path: str | Path) -> str | None:
+    """What is wrong with a file, or a sharded one, in a few words; None if it is complete.
+
+    A process looks through a file once, while it stays as it is.
+    """
+    path = Path(path)
+    if path.is_dir():
+        try:
+            from .sharded.folder import damage_of_folder
+        except ModuleNotFoundError:
+            return "it is sharded, and the folder onecurve/checkpoint/sharded is not there"
+        return damage_of_folder(path)
+    try:
+        now = path.stat()
+        return _damage_of_file(path, now.st_size, now.st_mtime_ns)
+    except OSError as error:
+        return str(error.strerror)
+
+
+@lru_cache
+def _damage_of_file(path: Path, *version: int) -> str | None:
+    """Every record is as it was written, and nothing of their list has another meaning.
+
+    Some sixty bytes at the end of a file, which count records and disks, are nobody's to check:
+    torch refuses a file in which they are not right.
+    """
+    with path.open("rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                records = archive.infolist()
+                if not all(map(_is_of_torch, records)):
+                    return "its list of records is damaged, or it is not written by torch.save"
+                if len({record.filename for record in records}) < len(records):
+                    return "its list of records is damaged"
+                return "its checksum is wrong" if archive.testzip() else None
+        # What zipfile raises where sizes and positions are nonsense.
+        except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError):
+            return CUT_SHORT
+
+
+def _is_of_torch(record: zipfile.ZipInfo) -> bool:
+    settings = record.flag_bits, record.external_attr, record.volume, record.compress_type
+    return settings == AS_TORCH_WRITES and record.file_size == record.compress_size

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from .file import damage
-from .sharded.folder import INDEX, is_sharded
+from .file import INDEX, damage, is_sharded
 
 
 class Found(NamedTuple):

@@ -5,10 +5,9 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from lightning.fabric.plugins import CheckpointIO
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -17,7 +16,6 @@ from torch.utils._pytree import tree_map_only
 from ..errors import UserError, say
 from .contents import read_checkpoint
 from .file import write_checkpoint
-from .sharded.shards import write_shards
 
 
 class LocalFiles(CheckpointIO):
@@ -29,7 +27,12 @@ class LocalFiles(CheckpointIO):
     Args:
         background: Whether training goes on while a file is written. The copy is taken at once.
         stop_on_failure: Whether a file that cannot be written ends the run.
+
+    Attributes:
+        keeps_shards: Whether every rank writes what it holds, so that nothing is gathered.
     """
+
+    keeps_shards: bool = False
 
     def __init__(self, background: bool = False, stop_on_failure: bool = True) -> None:
         self.background = background
@@ -37,6 +40,7 @@ class LocalFiles(CheckpointIO):
         self._writer = ThreadPoolExecutor(1, "checkpoint") if background else None
         self._waiting: list[Future[None]] = []
         self._last_failed = False
+        self._in_hand: tuple[Path, dict[str, Any]] | None = None
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
@@ -63,7 +67,14 @@ class LocalFiles(CheckpointIO):
     ) -> dict[str, Any]:
         """Read a file, once everything is written; the tensors of a sharded one are read later."""
         self.finish()
+        if self._in_hand and self._in_hand[0] == Path(path):
+            checkpoint, self._in_hand = self._in_hand[1], None
+            return checkpoint
         return read_checkpoint(path, whole=False)
+
+    def take_over(self, checkpoint: dict[str, Any], path: Path) -> None:
+        """Keep what was read of a file already, until `load_checkpoint` asks for it."""
+        self._in_hand = path, checkpoint
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Remove a file, unless the one that replaces it could not be written."""
@@ -124,25 +135,6 @@ class LocalFiles(CheckpointIO):
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-
-
-class ShardedFolders(LocalFiles):
-    """Every rank writes what it holds into one folder, on a disk that all ranks see."""
-
-    _group: dist.ProcessGroup | None = None
-
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
-    ) -> None:
-        """Write this rank's part, or have it written. All ranks call this together."""
-        if dist.is_available() and dist.is_initialized() and self._group is None:
-            # Its own: a writer in the background must not meet what training sends.
-            self._group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
-        super().save_checkpoint(checkpoint, path, storage_options)
-
-    def put(self, checkpoint: dict[str, Any], path: Path) -> None:
-        """Write this rank's part of one checkpoint."""
-        write_shards(checkpoint, path, self._group)
 
 
 def _copied(tensor: Tensor) -> Tensor:

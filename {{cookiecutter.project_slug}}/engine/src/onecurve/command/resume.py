@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 from hydra import compose, initialize_config_dir
 
+from ..checkpoint.file import is_sharded
 from ..checkpoint.newest import newest_checkpoint
-from ..checkpoint.sharded.folder import is_sharded
 from ..errors import UserError
 
 SWEEP_FLAGS = ("-m", "--multirun")

@@ -25,7 +25,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         The test metrics by name.
     """
     cfg = OmegaConf.create(config)
-    checkpoint = read_checkpoint(cfg.checkpoint)
+    checkpoint = read_checkpoint(cfg.checkpoint, is_checked=True)
     trained = OmegaConf.create(without_download(checkpoint["config"]))
     data_changes = {key: value for key, value in cfg.data.items() if value is not None}
     seed_everything(trained.seed, workers=True, verbose=False)

@@ -4,7 +4,7 @@ import os
 import time
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra.utils import get_class, instantiate
 from lightning.pytorch import LightningModule, Trainer, seed_everything
@@ -19,6 +19,7 @@ from ..checkpoint.contents import (
     refuse_other_network,
 )
 from ..checkpoint.newest import newest_checkpoint
+from ..checkpoint.storage import LocalFiles
 from . import record
 from .missing_metric import missing_metric
 from .outcome import STOPPED, EndedEarly, RankFailed, Stopped
@@ -42,7 +43,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     seed_everything(cfg.seed, workers=True, verbose=False)
 
     resume = _checkpoint_to_resume(cfg, run_dir)
-    checkpoint = read_checkpoint(resume, whole=False) if resume else None
+    checkpoint = read_checkpoint(resume, whole=False, is_checked=True) if resume else None
     in_place = resume is not None and resume.is_relative_to(run_dir)
 
     data = instantiate(cfg.data)
@@ -60,6 +61,8 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         trainer.strategy.resume_position = position  # type: ignore[attr-defined]
         if in_place:
             go_on_logging(trainer.loggers, checkpoint["logs"])
+        # Lightning asks for it once more; and it is not kept here, since it is large.
+        cast(LocalFiles, trainer.strategy.checkpoint_io).take_over(checkpoint, cast(Path, resume))
         del checkpoint
 
     status = "finished"

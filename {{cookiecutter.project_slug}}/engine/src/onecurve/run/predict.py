@@ -31,7 +31,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         UserError: If there is no image, or one cannot be read.
     """
     cfg = OmegaConf.create(config)
-    checkpoint = read_checkpoint(cfg.checkpoint)
+    checkpoint = read_checkpoint(cfg.checkpoint, is_checked=True)
     trained = OmegaConf.create(without_download(checkpoint["config"]))
     data = instantiate(trained.data)
     files = data.find_images(cfg.predict.images)

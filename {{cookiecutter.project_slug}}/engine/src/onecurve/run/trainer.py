@@ -16,7 +16,8 @@ from lightning.pytorch.callbacks import (
 from omegaconf import DictConfig, OmegaConf
 
 from .. import machine
-from ..checkpoint.storage import LocalFiles, ShardedFolders
+from ..checkpoint.storage import LocalFiles
+from ..errors import UserError
 
 
 class RunTrainer(Trainer):
@@ -113,8 +114,19 @@ def _storage(cfg: DictConfig) -> LocalFiles:
     settings = cfg.get("checkpoint")
     if not isinstance(settings, DictConfig):
         return LocalFiles()
-    kind = {"file": LocalFiles, "sharded": ShardedFolders}[settings.format]
+    kind = _sharded_folders() if settings.format == "sharded" else LocalFiles
     return kind(settings["async"], stop_on_failure=settings.on_failure == "stop")
+
+
+def _sharded_folders() -> type[LocalFiles]:
+    try:
+        from ..checkpoint.sharded.storage import ShardedFolders
+    except ModuleNotFoundError:
+        raise UserError(
+            "checkpoint.format=sharded: the folder onecurve/checkpoint/sharded is not there; use "
+            "checkpoint.format=file"
+        ) from None
+    return ShardedFolders
 
 
 def _strategy(cfg: DictConfig) -> Any:

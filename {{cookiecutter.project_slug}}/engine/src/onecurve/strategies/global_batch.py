@@ -22,8 +22,8 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
-from ..checkpoint.sharded.shards import model_state_here, optimizer_states_here
-from ..checkpoint.storage import ShardedFolders
+from ..checkpoint.storage import LocalFiles
+from ..checkpoint.stored import model_state_here, optimizer_states_here
 from .clip import clip_by_global_norm
 from .for_callbacks import ForCallbacks
 from .loader import ShardedLoader, shard
@@ -106,7 +106,7 @@ class GlobalBatch(ForCallbacks):
     @property
     def keeps_shards(self) -> bool:
         """Whether every rank writes what it holds, so that nothing is gathered."""
-        return isinstance(self.checkpoint_io, ShardedFolders)
+        return isinstance(self.checkpoint_io, LocalFiles) and self.checkpoint_io.keeps_shards
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None

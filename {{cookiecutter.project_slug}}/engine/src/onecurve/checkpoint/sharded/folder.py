@@ -15,14 +15,10 @@ import shutil
 from functools import lru_cache
 from pathlib import Path
 
+from ..disk import sync_folder
+from ..file import INDEX
+
 FORMAT = 1
-INDEX = "index.json"
-CHUNK_BYTES = 1 << 20
-
-
-def is_sharded(path: str | Path) -> bool:
-    """Whether a path is a sharded checkpoint, complete or not."""
-    return Path(path, INDEX).is_file()
 
 
 def complete_folder(path: str | Path) -> Path:
@@ -71,34 +67,13 @@ def commit(path: Path, folder: str, digests: dict[str, str]) -> None:
             shutil.rmtree(other)
 
 
-def set_aside(path: Path) -> Path:
-    """Rename a checkpoint of the other format; it can be read until the new one is whole."""
-    return path.rename(path.with_name(f"{path.stem}.earlier{path.suffix}"))
-
-
-def digest_of(path: Path, size: int | None = None) -> str:
-    """The SHA-256 of a file, or of its first `size` bytes. A file is read once while it is so."""
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file. A process reads a file once, while it stays as it is."""
     now = path.stat()
-    return _digest(path, now.st_size if size is None else size, now.st_size, now.st_mtime_ns)
+    return _digest(path, now.st_size, now.st_mtime_ns)
 
 
 @lru_cache
-def _digest(path: Path, size: int, *version: int) -> str:
-    digest = hashlib.sha256()
-    left = size
+def _digest(path: Path, *version: int) -> str:
     with path.open("rb") as file:
-        while left and (chunk := file.read(min(CHUNK_BYTES, left))):
-            digest.update(chunk)
-            left -= len(chunk)
-    return digest.hexdigest()
-
-
-def sync_folder(path: Path) -> None:
-    """Bring a folder's list of names to the disk, so that a rename in it lasts."""
-    if os.name != "posix":
-        return
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,6 +1,9 @@
 """PyTorch's files of a sharded checkpoint, without what is a machine's or could run code."""
 
 import pickle
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,12 @@ import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata
 
-from ..file import disk_error
+from ..disk import disk_error
+
+# Beside PyTorch's files: Lightning's dictionary without its tensors.
+REST = "rest.ckpt"
+# Its entries that hold tensors. Averages are by name of the callback, each like the network's.
+MODEL, OPTIMIZERS, AVERAGES = "state_dict", "optimizer_states", "averages"
 
 # All that .metadata may name: it is a pickle, which could otherwise run anything.
 METADATA_NAMES = {
@@ -69,3 +77,11 @@ class _PlainUnpickler(pickle.Unpickler):
         if not is_plain and not isinstance(found := super().find_class(module, name), torch.dtype):
             raise pickle.UnpicklingError(f"{module}.{name} has no place in .metadata")
         return super().find_class(module, name) if is_plain else found
+
+
+@contextmanager
+def without_hints() -> Iterator[None]:
+    """Leave out what PyTorch has to say of a single process."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        yield

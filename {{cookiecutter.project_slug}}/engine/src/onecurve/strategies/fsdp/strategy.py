@@ -36,7 +36,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
-from ...checkpoint.sharded.shards import model_state_here, optimizer_states_here
+from ...checkpoint.stored import model_state_here, optimizer_states_here
 from ...errors import UserError
 from ..layers import find_layers
 from ..process_group import PartPerRank

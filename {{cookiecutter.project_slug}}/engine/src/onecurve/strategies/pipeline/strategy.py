@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import Optimizer
 
-from ...checkpoint.sharded.shards import model_state_here, optimizer_states_here
+from ...checkpoint.stored import model_state_here, optimizer_states_here
 from ...errors import UserError
 from ..process_group import PartPerRank
 from ..redirect import forward_replaced

@@ -1,4 +1,4 @@
-"""What a sharded checkpoint holds: every rank writes its tensors, and reads only what it needs.
+"""Writes a sharded checkpoint: every rank the tensors that it holds.
 
 PyTorch's distributed checkpoint (DCP) lays the tensors out. The rest of Lightning's dictionary is
 one small file beside them.
@@ -7,36 +7,20 @@ Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
 
 import shutil
 import uuid
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
 
+from ..disk import set_aside
 from ..file import write_checkpoint
-from .folder import commit, complete_folder, digest_of, set_aside
-from .torch_files import ShardReader, ShardWriter
-
-REST = "rest.ckpt"
-MODEL, OPTIMIZERS = "state_dict", "optimizer_states"
-# Means of the weights, by name of the callback: each like the network's state.
-AVERAGES = "averages"
-# Where a tensor of a checkpoint that was read is stored: (folder, name). Until it is asked for, it
-# is on the device "meta".
-STORED = "stored"
-
-
-# Writing
+from .folder import commit, digest_of
+from .torch_files import AVERAGES, MODEL, OPTIMIZERS, REST, ShardWriter, without_hints
 
 
 def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGroup | None) -> None:
@@ -56,7 +40,7 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
     name = _from_first_rank(uuid.uuid4().hex[:8], group)
     folder = path / name
     try:
-        with _without_hints():
+        with without_hints():
             save(
                 cast(dict[str, Any], tensors),
                 storage_writer=ShardWriter(folder),
@@ -128,93 +112,6 @@ def _merged(rests: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return first
 
 
-# Reading
-
-
-def read_rest(path: Path) -> dict[str, Any]:
-    """Lightning's dictionary, in which tensors of the network and of optimizers have no memory."""
-    folder = complete_folder(path)
-    checkpoint: dict[str, Any] = torch.load(folder / REST, weights_only=True)
-    for key, stored in ShardReader(folder).read_metadata().state_dict_metadata.items():
-        if not isinstance(stored, TensorStorageMetadata):
-            continue
-        tensor = torch.empty(stored.size, dtype=stored.properties.dtype, device="meta")
-        setattr(tensor, STORED, (str(folder), key))
-        kind, name = key.split("/", 1)
-        if kind == MODEL:
-            checkpoint[MODEL][name] = tensor
-        elif kind == AVERAGES:
-            average, name = name.split("/", 1)
-            checkpoint[AVERAGES][average][name] = tensor
-        else:
-            number, parameter, name = name.split("/", 2)
-            state = checkpoint[OPTIMIZERS][int(number)]["state"]
-            state.setdefault(int(parameter), {})[name] = tensor
-    return checkpoint
-
-
-def read_whole(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """All tensors of a checkpoint that `read_rest` returned, whole, on the CPU."""
-    optimizers = [optimizer_state_here(state, ()) for state in checkpoint.get(OPTIMIZERS, [])]
-    averages = {
-        name: model_state_here(state, {}) for name, state in checkpoint.get(AVERAGES, {}).items()
-    }
-    whole = {**checkpoint, MODEL: model_state_here(checkpoint[MODEL], {})}
-    whole |= {OPTIMIZERS: optimizers} if optimizers else {}
-    return whole | ({AVERAGES: averages} if averages else {})
-
-
-def model_state_here(state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The network's state out of a checkpoint of either format.
-
-    Args:
-        state: Of a sharded checkpoint only the part that this process holds is read.
-        own: The network's present state. A tensor is read in the layout that it has here: a shard
-            of it, or nothing if it is on the device "meta".
-    """
-    return {**state, **_read(state, own)}
-
-
-def optimizer_state_here(state: Mapping[str, Any], parameters: Sequence[Tensor]) -> dict[str, Any]:
-    """The same for an optimizer, whose parameters stand in the order of their ids."""
-    entries: dict[int, Any] = {}
-    for key, entry in state["state"].items():
-        own = dict.fromkeys(entry, parameters[key]) if parameters else {}
-        entries[key] = {**entry, **_read(entry, own)}
-    return {**state, "state": entries}
-
-
-def optimizer_states_here(
-    states: Sequence[Mapping[str, Any]], optimizers: Sequence[Optimizer]
-) -> list[dict[str, Any]]:
-    """The same for all optimizers."""
-    return [
-        optimizer_state_here(
-            state, [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        )
-        for state, optimizer in zip(states, optimizers, strict=True)
-    ]
-
-
-def _read(stored: Mapping[Any, Any], own: Mapping[Any, Any]) -> dict[Any, Tensor]:
-    found: dict[Any, Tensor] = {}
-    wanted: dict[str, dict[str, Any]] = {}
-    for name, value in stored.items():
-        here = own.get(name)
-        if not hasattr(value, STORED) or (isinstance(here, Tensor) and here.is_meta):
-            continue
-        if isinstance(here, DTensor) and here.shape == value.shape:
-            found[name] = torch.empty_like(here, dtype=value.dtype)
-        else:
-            found[name] = torch.empty_like(value, device="cpu")
-        folder, key = getattr(value, STORED)
-        wanted.setdefault(folder, {})[key] = found[name]
-    for folder, tensors in wanted.items():
-        with _without_hints():
-            load(tensors, storage_reader=ShardReader(folder), no_dist=True)
-    return found
-
-
 # Between ranks
 
 
@@ -232,10 +129,3 @@ def _on_first_rank(value: dict[str, Any], group: dist.ProcessGroup | None) -> li
     values: list[Any] | None = [None] * dist.get_world_size(group) if first else None
     dist.gather_object(value, values, group=group, group_dst=0)
     return values or []
-
-
-@contextmanager
-def _without_hints() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        yield

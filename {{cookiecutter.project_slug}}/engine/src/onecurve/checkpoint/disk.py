@@ -1,0 +1,27 @@
+"""What it takes for files to last: names that reach the disk, and the reason why they did not."""
+
+import os
+from pathlib import Path
+
+
+def sync_folder(path: Path) -> None:
+    """Bring a folder's list of names to the disk, so that a rename in it lasts."""
+    if os.name != "posix":
+        return
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a checkpoint of the other format; it can be read until the new one is whole."""
+    return path.rename(path.with_name(f"{path.stem}.earlier{path.suffix}"))
+
+
+def disk_error(error: BaseException | None) -> OSError | None:
+    """The reason that torch hides behind an error of its own."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error

@@ -1,0 +1,29 @@
+"""How the Trainer writes sharded checkpoints: all ranks together, into one folder."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import torch.distributed as dist
+
+from ..storage import LocalFiles
+from .write import write_shards
+
+
+class ShardedFolders(LocalFiles):
+    """Every rank writes what it holds into one folder, on a disk that all ranks see."""
+
+    keeps_shards = True
+    _group: dist.ProcessGroup | None = None
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write this rank's part, or have it written. All ranks call this together."""
+        if dist.is_available() and dist.is_initialized() and self._group is None:
+            # Its own: a writer in the background must not meet what training sends.
+            self._group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
+        super().save_checkpoint(checkpoint, path, storage_options)
+
+    def put(self, checkpoint: dict[str, Any], path: Path) -> None:
+        """Write this rank's part of one checkpoint."""
+        write_shards(checkpoint, path, self._group)
