@@ -1,7 +1,6 @@
-"""A resume looks through a file once in the command, and reads it once a rank."""
+"""A resume looks through a file once, in the command, and reads it once in each rank."""
 
 import os
-import sys
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -9,21 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TINY, Cli
+from conftest import Cli
+from omegaconf import DictConfig
 
-from onecurve.command.entry import command, run
+from onecurve.command import entry
 from onecurve.run import fit
-
-READS = Path("reads")
-
-
-def note(what: str) -> None:
-    with READS.open("a") as file:
-        file.write(f"{os.getpid()} {what}\n")
 
 
 def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
-    """What a rank does, with an eye on what it reads. The ranks of this test end after it."""
+    """What a rank does, counted. The process of a rank ends after it, and the patches with it."""
     count_reads(pytest.MonkeyPatch())
     return fit.work(config, run_dir)
 
@@ -31,9 +24,15 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
 def count_reads(patch: pytest.MonkeyPatch) -> None:
     load, look_through = torch.load, zipfile.ZipFile.testzip
 
-    def counted_load(*args: Any, **kwargs: Any) -> Any:
-        note("load")
-        return load(*args, **kwargs)
+    def note(what: str) -> None:
+        with Path("reads").open("a") as file:
+            file.write(f"{os.getpid()} {what}\n")
+
+    def counted_load(file: Any, *args: Any, **kwargs: Any) -> Any:
+        # Tensors that ranks send each other pass through it as well.
+        if isinstance(file, str | Path):
+            note("load")
+        return load(file, *args, **kwargs)
 
     def counted_look(archive: zipfile.ZipFile) -> str | None:
         note("check")
@@ -41,3 +40,25 @@ def count_reads(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(torch, "load", counted_load)
     patch.setattr(zipfile.ZipFile, "testzip", counted_look)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "pipeline"])
+def test_a_file_is_read_once_a_rank(
+    train: Cli, cli: Cli, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    train(f"strategy={strategy}", "trainer.max_epochs=1", "test=false")
+    run = entry.run
+
+    def run_counted(_: str, config: DictConfig) -> float | None:
+        return run("test_checkpoint_reads.work", config)
+
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setattr(entry, "run", run_counted)
+    count_reads(monkeypatch)
+    more = cli("train.py", "resume=last", "trainer.max_epochs=2")
+    assert more.status == 0, more.err
+    counts = Counter(Path("reads").read_text().splitlines())
+    here = f"{os.getpid()} check"
+    assert counts.pop(here) == 1
+    assert [what.split()[1] for what in counts] == ["load", "load"]
+    assert set(counts.values()) == {1}
