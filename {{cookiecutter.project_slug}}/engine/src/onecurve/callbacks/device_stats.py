@@ -1,13 +1,14 @@
 """What every rank's device and process are doing."""
 
 import resource
-import sys
 import time
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
+
+from .. import process_memory
 
 
 class DeviceStats(Callback):
@@ -58,9 +59,7 @@ class DeviceStats(Callback):
             stats["reserved_mib"] = torch.cuda.memory_reserved(device) / 2**20
             stats["used_share"] = 1 - free / total
         else:
-            unit = 1 if sys.platform == "darwin" else 1024
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-            stats["memory_mib"] = peak / 2**20
+            stats["memory_mib"] = process_memory.peak_bytes() / 2**20
         return stats
 
 

@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateFinder
 
 from ..errors import say
+from ..figures import new_figure
 
 SKIPPED_AT_THE_START = 5
 STOP_AT = 4.0
@@ -115,11 +116,7 @@ def draw(
     rates: Sequence[float], losses: Sequence[float], suggested: float | None, file: str
 ) -> None:
     """The loss by learning rate, with the suggestion."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(6, 4)
     axes = figure.subplots()
     count = min(len(rates), len(losses))
     axes.plot(rates[:count], losses[:count])

@@ -1,34 +1,14 @@
-"""Pictures of images and of what the network makes of them."""
+"""Pictures of what the network makes of images."""
 
-import math
 from collections.abc import Sequence
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from ..figures import new_figure
+
 MOST_NUMBERS = 20
 """Classes up to which a confusion matrix has its counts written in."""
-
-
-def image_grid(images: Tensor, titles: Sequence[str], colors: Sequence[str]) -> Figure:
-    """Images side by side, each with a line above it.
-
-    Args:
-        images: Floats (N, 3, H, W) in 0..1.
-        titles: A line for each.
-        colors: The colour of each line.
-    """
-    columns = min(8, len(images))
-    lines = math.ceil(len(images) / columns)
-    figure = _figure(1.5 * columns, 1.7 * lines)
-    axes = figure.subplots(lines, columns, squeeze=False).flat
-    for each in axes:
-        each.axis("off")
-    for each, image, title, color in zip(figure.axes, images, titles, colors, strict=False):
-        each.imshow(image.permute(1, 2, 0).numpy())
-        each.set_title(title, fontsize=8, color=color)
-    return figure
 
 
 def confusion_matrix(counts: Tensor, class_names: Sequence[str]) -> Figure:
@@ -40,7 +20,7 @@ def confusion_matrix(counts: Tensor, class_names: Sequence[str]) -> Figure:
     """
     shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
     size = max(4.0, min(12.0, 0.5 * len(counts) + 1.5))
-    figure = _figure(size, size)
+    figure = new_figure(size, size)
     axes = figure.subplots()
     axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
     axes.set_xlabel("predicted")
@@ -68,17 +48,11 @@ def precision_recall(
         most: How many curves at most.
     """
     areas = -(precision * recall.diff(dim=1, append=recall[:, -1:])).sum(dim=1)
-    figure = _figure(5, 5)
+    figure = new_figure(5, 5)
     axes = figure.subplots()
     for index in areas.argsort()[:most].sort().values.tolist():
         axes.plot(recall[index].numpy(), precision[index].numpy(), label=class_names[index])
     axes.set_xlabel("recall")
     axes.set_ylabel("precision")
     axes.legend(fontsize=8)
-    return figure
-
-
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
     return figure

@@ -4,13 +4,15 @@ from typing import Any
 
 from torch import Tensor
 
+from ..data.protocols import Denormalizes, NamesClasses
+
 
 def pictures(inputs: Tensor, data: Any) -> Tensor | None:
     """Images (N, 3, H, W) in 0..1 on the CPU.
 
     Args:
         inputs: What enters the network: floats (N, C, H, W).
-        data: The data module. Its method `denormalize`, if it has one, undoes what it does to
+        data: The data module. If it is one of `protocols.Denormalizes`, it undoes what it does to
             images; else the smallest and the largest value become 0 and 1.
 
     Returns:
@@ -19,7 +21,7 @@ def pictures(inputs: Tensor, data: Any) -> Tensor | None:
     if inputs.ndim != 4 or not inputs.is_floating_point():
         return None
     inputs = inputs.detach().float().cpu()
-    if hasattr(data, "denormalize"):
+    if isinstance(data, Denormalizes):
         inputs = data.denormalize(inputs)
     else:
         inputs = (inputs - inputs.min()) / (inputs.max() - inputs.min()).clamp(min=1e-12)
@@ -28,6 +30,11 @@ def pictures(inputs: Tensor, data: Any) -> Tensor | None:
 
 
 def class_names(data: Any, count: int) -> list[str]:
-    """Names of that many classes: the data module's `class_names`, or their numbers."""
-    names = [str(name) for name in getattr(data, "class_names", None) or ()]
-    return names if len(names) == count else [str(index) for index in range(count)]
+    """Names of that many classes: the data module's, if it has enough, or their numbers."""
+    names = (data.class_names or ()) if isinstance(data, NamesClasses) else ()
+    return [str(name) for name in (names if len(names) >= count else range(count))][:count]
+
+
+def as_arrays(images: Tensor) -> list[Any]:
+    """What `figures.image_grid` takes, of `pictures`."""
+    return list(images.permute(0, 2, 3, 1).numpy())

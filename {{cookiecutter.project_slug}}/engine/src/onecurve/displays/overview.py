@@ -13,7 +13,8 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 
 from ..errors import say
-from .images import class_names, pictures
+from ..figures import image_grid
+from .images import as_arrays, class_names, pictures
 
 Batch = tuple[Tensor, Tensor]
 
@@ -73,8 +74,6 @@ def first_images(batch: Any, count: int) -> Batch | None:
 
 def show_images(writer: Any, trainer: Trainer, shares: Sequence[Batch | None], count: int) -> None:
     """Images as the network sees them, each with the name of its class."""
-    from .figures import image_grid
-
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
     known = [share for share in shares if share is not None]
     images = pictures(torch.cat([share[0] for share in known])[:count], data) if known else None
@@ -82,9 +81,9 @@ def show_images(writer: Any, trainer: Trainer, shares: Sequence[Batch | None], c
         say("callbacks: images are left out: a batch must be (images (N, C, H, W), labels (N,))")
         return
     labels = torch.cat([share[1] for share in known])[:count].tolist()
-    names = class_names(data, len(getattr(data, "class_names", None) or ()) or max(labels) + 1)
+    names = class_names(data, max(labels) + 1)
     titles = [names[label] for label in labels]
-    writer.figure("images", image_grid(images, titles, ["black"] * len(titles)), 0)
+    writer.figure("images", image_grid(as_arrays(images), titles), 0)
 
 
 def show_names(writer: Any, trainer: Trainer, run_dir: Path, charts: bool, hparams: bool) -> None:

@@ -4,8 +4,9 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
+from ..figures import image_grid
 from . import figures
-from .images import class_names, pictures
+from .images import as_arrays, class_names, pictures
 from .predictions import Results
 
 
@@ -52,7 +53,7 @@ class Show:
                 else f"{self.names[target]}, not {self.names[answer]} {share:.0%}"
             )
             colors.append("black" if right else "firebrick")
-        figure = figures.image_grid(images, titles, colors)
+        figure = image_grid(as_arrays(images), titles, colors)
         self.writer.figure("predictions", figure, self.step)
 
     def embedding(self) -> None:

@@ -1,14 +1,12 @@
 """A picture of pictures: each image of a prediction with its class and probability."""
 
-import math
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from PIL import Image
 
+from ..figures import image_grid
+
 MOST_IMAGES = 100
-COLUMNS = 8
 
 
 def draw(rows: list[tuple[Path, str, float]], path: Path) -> Path:
@@ -21,16 +19,8 @@ def draw(rows: list[tuple[Path, str, float]], path: Path) -> Path:
     Returns:
         `path`.
     """
-    shown = sorted(rows, key=lambda row: row[2])[:MOST_IMAGES]
-    columns = min(COLUMNS, len(shown))
-    lines = math.ceil(len(shown) / columns)
-    figure = Figure(figsize=(1.4 * columns, 1.6 * lines), layout="constrained")
-    FigureCanvasAgg(figure)
-    for axes in figure.subplots(lines, columns, squeeze=False).flat:
-        axes.axis("off")
-    for axes, (file, label, share) in zip(figure.axes, shown, strict=False):
-        with Image.open(file) as image:
-            axes.imshow(image.convert("RGB"))
-        axes.set_title(f"{label} {share:.0%}", fontsize=8)
-    figure.savefig(path, dpi=100)
+    least_certain = sorted(rows, key=lambda row: row[2])[:MOST_IMAGES]
+    images = [Image.open(file).convert("RGB") for file, _, _ in least_certain]
+    titles = [f"{label} {probability:.0%}" for _, label, probability in least_certain]
+    image_grid(images, titles).savefig(path, dpi=100)
     return path

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from ...figures import new_figure
+
 Kind = Literal["forward", "backward", "weight"]
 
 # PyTorch's names of actions: F, B (full backward), I (backward of the input), W (of the weights).
@@ -92,14 +94,11 @@ def draw(spans: Sequence[Span], path: Path, title: str) -> Path:
         `path`.
     """
     # Only the rank that draws needs it.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     ranks = 1 + max(span.rank for span in spans)
     end = max(span.stop for span in spans)
-    figure = Figure(figsize=(WIDTH, 1.3 + 0.4 * ranks), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(WIDTH, 1.3 + 0.4 * ranks)
     axes = figure.subplots()
     boxes: dict[tuple[int, Kind, float], list[tuple[float, float]]] = defaultdict(list)
     for span in spans:

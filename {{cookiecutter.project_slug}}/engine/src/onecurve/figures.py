@@ -1,0 +1,51 @@
+"""Pictures without a display: what every figure starts from, and images side by side.
+
+Matplotlib is imported by whoever draws, and by nobody else.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMNS = 8
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure that is drawn into memory or a file.
+
+    Args:
+        width: In inches, of 100 pixels in a file that is saved with ``dpi=100``.
+        height: Likewise.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def image_grid(
+    images: Sequence[Any], titles: Sequence[str], colors: Sequence[str] | None = None
+) -> "Figure":
+    """Images side by side, each with a line above it.
+
+    Args:
+        images: Arrays (H, W, 3) of floats in 0..1 or of bytes, or PIL's images; of any sizes.
+        titles: A line for each.
+        colors: The colour of each line; None for black.
+    """
+    columns = min(COLUMNS, len(images))
+    rows = math.ceil(len(images) / columns)
+    figure = new_figure(1.5 * columns, 1.7 * rows)
+    for axes in figure.subplots(rows, columns, squeeze=False).flat:
+        axes.axis("off")
+    colors = colors or ["black"] * len(images)
+    # The last row may have places to spare.
+    for axes, image, title, color in zip(figure.axes, images, titles, colors, strict=False):
+        axes.imshow(image)
+        axes.set_title(title, fontsize=8, color=color)
+    return figure
