@@ -47,7 +47,7 @@ def test_rows_wait_for_room_on_the_disk(tmp_path: Path, capsys: pytest.CaptureFi
     ]
     # A run that goes on from that checkpoint writes them, too.
     again = BufferedCSVLogger(str(tmp_path), name="", version="", flush_logs_every_n_steps=1)
-    again.go_on(position)
+    again.go_on_from(position)
     again.save()
     assert file.read_bytes() == whole
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 
@@ -82,7 +83,11 @@ class Averaging(Callback):
 
     Attributes:
         average: The average so far.
+        is_saving: Whether the checkpoint that is being written is that of the average alone, to
+            which no other average adds anything.
     """
+
+    is_saving: bool = False
 
     def __init__(self) -> None:
         self.average = RunningAverage()
@@ -104,7 +109,7 @@ def held(module: LightningModule) -> dict[str, Tensor]:
     # Not the parameters themselves: between forward and backward pass those may be gathered.
     state = module.state_dict(keep_vars=True)
     return {
-        name: value.to_local() if hasattr(value, "to_local") else value.detach()
+        name: value.to_local() if isinstance(value, DTensor) else value.detach()
         for name, value in state.items()
         if name in names and not value.is_meta
     }

@@ -68,7 +68,8 @@ class ExponentialMovingAverage(Averaging):
     ) -> None:
         """Let the average stand for the weights, unless it is another average that is saved."""
         others: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        if self.average.count and not any(getattr(each, "is_saving", False) for each in others):
+        averages = [each for each in others if isinstance(each, Averaging)]
+        if self.average.count and not any(each.is_saving for each in averages):
             checkpoint.setdefault("averages", {})["live"] = checkpoint["state_dict"]
             checkpoint["state_dict"] = self.average.gathered(trainer)
 

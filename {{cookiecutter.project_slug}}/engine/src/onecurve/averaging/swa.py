@@ -37,7 +37,6 @@ class StochasticWeightAveraging(Averaging):
 
     Attributes:
         final_weights: The file, once it is written; the final test takes it.
-        is_saving: Whether the checkpoint that is being written is that of the average.
     """
 
     def __init__(
@@ -62,7 +61,6 @@ class StochasticWeightAveraging(Averaging):
         self._lrs: list[list[float]] = []
         self._validating: Any = None
         self._restored: tuple[dict[str, Any], int] | None = None
-        self.is_saving = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Find the first step; take the average of the run that this one goes on with."""

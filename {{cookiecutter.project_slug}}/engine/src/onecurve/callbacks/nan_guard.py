@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -145,7 +146,7 @@ def _in_gradients(module: nn.Module) -> list[Finding]:
 
 
 def _local(tensor: Any) -> Any:
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor.detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
 
 
 def _is_finite(values: Any) -> bool:

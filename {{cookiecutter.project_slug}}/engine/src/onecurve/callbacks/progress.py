@@ -11,6 +11,8 @@ from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.trainer.states import TrainerFn
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from ..strategies.global_batch import GlobalBatch
+
 SECONDS_OF_A_STRETCH = 0.5
 
 
@@ -38,7 +40,9 @@ class SpeedMeter:
     def read(self, trainer: Trainer) -> str:
         """The speed of the last stretch that had samples in it. Validation counts as time."""
         seconds = time.perf_counter() - self._since
-        samples = getattr(trainer.strategy, "samples_seen", 0) - self._samples
+        strategy = trainer.strategy
+        samples = strategy.samples_seen if isinstance(strategy, GlobalBatch) else 0
+        samples -= self._samples
         if samples and (seconds > SECONDS_OF_A_STRETCH or not self._speed):
             self._speed = samples / seconds
             self._samples += samples

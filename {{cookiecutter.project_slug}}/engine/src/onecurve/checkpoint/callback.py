@@ -67,7 +67,7 @@ class BestAndLast(ModelCheckpoint):
         self._has_saved_last = True
 
     def _save_last_unless_saved(self, trainer: Trainer) -> None:
-        fast = getattr(trainer, "fast_dev_run", False)
+        fast = trainer.fast_dev_run  # type: ignore[attr-defined]
         if self.save_last and not self._has_saved_last and not fast:
             self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
 

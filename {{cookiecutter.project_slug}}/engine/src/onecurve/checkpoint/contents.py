@@ -16,6 +16,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 
 from ..errors import UserError
+from ..loggers.resumable import ResumableLogger
 from .file import damage
 
 # Of what a checkpoint holds; those of earlier releases say nothing of it.
@@ -88,7 +89,7 @@ class CarryOn(Callback):
         positions = {
             type(logger).__name__: logger.position()
             for logger in trainer.loggers
-            if trainer.is_global_zero and hasattr(logger, "position")
+            if trainer.is_global_zero and isinstance(logger, ResumableLogger)
         }
         checkpoint["logs"] = {
             # Lightning logs the end of an epoch at its last step.
@@ -118,8 +119,8 @@ def without_download(config: dict[str, Any]) -> dict[str, Any]:
 def go_on_logging(loggers: list[Logger], logs: dict[str, Any]) -> None:
     """Tell loggers where a checkpoint was written; they drop what came after it."""
     for logger in loggers:
-        if hasattr(logger, "go_on"):
-            logger.go_on(logs["positions"].get(type(logger).__name__))
+        if isinstance(logger, ResumableLogger):
+            logger.go_on_from(logs["positions"].get(type(logger).__name__))
 
 
 def epoch_position(checkpoint: dict[str, Any]) -> dict[str, int] | None:

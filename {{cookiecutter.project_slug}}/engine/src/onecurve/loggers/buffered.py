@@ -4,7 +4,7 @@ The Trainer asks every logger to save after every step. Opening, writing and clo
 time costs as much as the step of a small network.
 
 A checkpoint holds the `position` of each, taken when all that was logged is on the disk; a run that
-resumes in the same directory tells it with `go_on`, and what was logged after it is dropped.
+resumes in the same directory tells it with `go_on_from`, and what was logged after it is dropped.
 """
 
 import time
@@ -46,7 +46,7 @@ class BufferedCSVLogger(CSVLogger):
         self._write()
         return {"rows": self.experiment.written, "waiting": self.experiment.metrics}
 
-    def go_on(self, position: dict[str, Any] | None) -> None:
+    def go_on_from(self, position: dict[str, Any] | None) -> None:
         """Keep the rows that were there at a position."""
         self._keep = position["rows"] if position else 0
         self._waiting = position["waiting"] if position else ()
@@ -104,7 +104,7 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
         self._write()
         return {"step": self._last_step, "values": self._at_last_step}
 
-    def go_on(self, position: dict[str, Any] | None) -> None:
+    def go_on_from(self, position: dict[str, Any] | None) -> None:
         """Have TensorBoard forget what was logged after a position."""
         step = position["step"] if position else None
         self._kwargs["purge_step"] = step or 0

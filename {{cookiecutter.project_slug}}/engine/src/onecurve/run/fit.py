@@ -20,6 +20,7 @@ from ..checkpoint.contents import (
 )
 from ..checkpoint.newest import newest_checkpoint
 from ..checkpoint.storage import LocalFiles
+from ..strategies.global_batch import GlobalBatch
 from . import record
 from .missing_metric import missing_metric
 from .outcome import STOPPED, EndedEarly, RankFailed, Stopped
@@ -73,7 +74,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         except EndedEarly as early:
             status = early.status
         seconds = time.perf_counter() - started
-        samples = getattr(trainer.strategy, "samples_seen", 0)
+        samples = cast(GlobalBatch, trainer.strategy).samples_seen
         metrics = task_metrics(trainer)
 
         best = best_checkpoint(trainer)

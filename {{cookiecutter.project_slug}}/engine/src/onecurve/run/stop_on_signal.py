@@ -16,6 +16,7 @@ import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
+from ..checkpoint.storage import LocalFiles
 from .outcome import Stopped
 
 # Where ranks were sent different ones, the later in this list is what stopped the run.
@@ -107,9 +108,9 @@ class StopOnSignal(Checkpoint):
     def _stop(self, trainer: Trainer, agreed: int) -> None:
         self._count()
         trainer.save_checkpoint(self.file)
-        finish = getattr(trainer.strategy.checkpoint_io, "finish", None)
-        if finish is not None:
-            finish()
+        storage = trainer.strategy.checkpoint_io
+        if isinstance(storage, LocalFiles):
+            storage.finish()
         raise Stopped(SIGNALS[agreed - 1], trainer.global_step)
 
     def _forget(self) -> None:

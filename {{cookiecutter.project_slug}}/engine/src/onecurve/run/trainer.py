@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from .. import machine
 from ..checkpoint.storage import LocalFiles
 from ..errors import UserError
+from .protocols import HasFinalFacts, HasFinalWeights
 
 
 class RunTrainer(Trainer):
@@ -72,11 +73,12 @@ def build_trainer(cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback
 def best_checkpoint(trainer: Trainer) -> str | None:
     """Path of the checkpoint to test, if a callback saved one.
 
-    That is the `final_weights` of a callback that has such an attribute, or the best by a metric.
+    That is the `final_weights` of a callback (`protocols.HasFinalWeights`), else the best by a
+    metric.
     """
     cast(LocalFiles, trainer.strategy.checkpoint_io).finish()
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    final = [getattr(callback, "final_weights", None) for callback in callbacks]
+    final = [each.final_weights for each in callbacks if isinstance(each, HasFinalWeights)]
     paths = [path for path in final if path]
     paths += [
         callback.best_model_path
@@ -90,11 +92,12 @@ def best_checkpoint(trainer: Trainer) -> str | None:
 
 
 def final_facts(trainer: Trainer) -> dict[str, float]:
-    """What callbacks with an attribute `final_facts` have to say of the whole run, by name."""
+    """What callbacks (`protocols.HasFinalFacts`) have to say of the whole run, by name."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     facts: dict[str, float] = {}
     for callback in callbacks:
-        facts |= getattr(callback, "final_facts", {})
+        if isinstance(callback, HasFinalFacts):
+            facts |= callback.final_facts
     return facts
 
 
