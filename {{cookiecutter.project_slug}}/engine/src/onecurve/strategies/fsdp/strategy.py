@@ -167,7 +167,7 @@ class FSDP(PartPerRank):
     def _mixed_precision(self) -> MixedPrecisionPolicy:
         """Parameters are gathered in the type that Lightning's autocast would give them anyway."""
         dtypes = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-        dtype = dtypes.get(getattr(self.precision_plugin, "precision", "32-true"))
+        dtype = dtypes.get(self.precision_plugin.precision)
         if dtype is None:
             return MixedPrecisionPolicy()
         return MixedPrecisionPolicy(dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)

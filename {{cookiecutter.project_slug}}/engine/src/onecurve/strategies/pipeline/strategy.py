@@ -7,12 +7,12 @@ outputs; so loss, metrics and logs are those of the whole batch, everywhere.
 Exact: the loss curve of `single`, to float tolerance, for every schedule, batch size, number of
 micro-batches and of replicas, with accumulation, clipping and frozen layers. Not exact: BatchNorm
 (statistics of each micro-batch), dropout (each stage draws its own masks).
-Refuses: what breaks the rules in `contract.py`.
+Refuses: what breaks the rules in `checks.py`.
 Memory per rank: its own layers' parameters, gradients and optimizer state, and the activations of
 the micro-batches under way.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -21,34 +21,24 @@ import torch.distributed as dist
 from lightning.fabric.utilities.device_dtype_mixin import _update_properties
 from lightning.fabric.utilities.optimizer import _optimizers_to_device
 from lightning.pytorch import Trainer
+from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
-from torch.optim import Optimizer
 
-from ...checkpoint.stored import model_state_here, optimizer_states_here
 from ...errors import UserError
-from ..process_group import PartPerRank
 from ..redirect import forward_replaced
 from .checks import check_composition, check_loss, check_structure, network_inputs, split_batch
 from .gradients import agree_on_overflow, average
+from .layers_per_rank import LayersPerRank
 from .limits import SCHEDULES
 from .partition import Partition
 from .partition_table import report
 from .passes import Passes
 from .placement import Placement, move, stage_tensors
 from .shapes import LayerShapes
-from .state import (
-    collect,
-    load_model_part,
-    model_part,
-    optimizer_part,
-    whole_model_state,
-    whole_optimizer_state,
-)
 
 
-class Pipeline(PartPerRank):
+class Pipeline(LayersPerRank):
     """Pipeline parallelism for an ordinary LightningModule.
 
     Args:
@@ -81,46 +71,7 @@ class Pipeline(PartPerRank):
         )
         self.balance = balance
         self.replicas = replicas
-        self.placement: Placement | None = None
         self._accumulating = False
-
-    # Ranks and groups
-
-    @property
-    def num_ranks(self) -> int:
-        """Ranks of one pipeline."""
-        return self.world_size // self.replicas
-
-    @property
-    def pipeline_rank(self) -> int:
-        """This rank's coordinate in its pipeline."""
-        return self.global_rank % self.num_ranks
-
-    @property
-    def data_parallel_rank(self) -> int:  # type: ignore[override]
-        """Which of the replicas this rank belongs to."""
-        return self.global_rank // self.num_ranks
-
-    @property
-    def data_parallel_size(self) -> int:  # type: ignore[override]
-        """Number of replicas."""
-        return self.replicas
-
-    def setup_environment(self) -> None:
-        """Join the process group, then make the groups of the two axes."""
-        super().setup_environment()
-        if self.parts_group is None:
-            axes = ("replicate", "pipeline")
-            shape = (self.replicas, self.num_ranks)
-            mesh = init_device_mesh(self.root_device.type, shape, mesh_dim_names=axes)
-            self.samples_group = mesh.get_group("replicate")
-            self.parts_group = mesh.get_group("pipeline")
-            # For checkpoints, which travel through the CPU.
-            for first in range(0, self.world_size, self.num_ranks):
-                ranks = list(range(first, first + self.num_ranks))
-                group = dist.new_group(ranks, backend="gloo")
-                if self.global_rank in ranks:
-                    self._cpu_group = cast(dist.ProcessGroup, group)
 
     # This rank's part of the network
 
@@ -216,8 +167,13 @@ class Pipeline(PartPerRank):
     @property
     def _loss_scale(self) -> float:
         """What 16-bit training multiplies the loss by: the schedule must do so, too."""
-        scaler = getattr(self.precision_plugin, "scaler", None)
+        scaler = self._scaler
         return float(scaler.get_scale()) if scaler is not None else 1.0
+
+    @property
+    def _scaler(self) -> torch.amp.GradScaler | None:
+        precision = self.precision_plugin
+        return precision.scaler if isinstance(precision, MixedPrecision) else None
 
     # Gradients across replicas
 
@@ -238,57 +194,9 @@ class Pipeline(PartPerRank):
         gradients = [p.grad for p in self.passes.stash.parameters if p.grad is not None]
         if self.replicas > 1:
             average(gradients, cast(dist.ProcessGroup, self.samples_group))
-        if getattr(self.precision_plugin, "scaler", None) is not None:
+        if self._scaler is not None:
             parts = cast(dist.ProcessGroup, self.parts_group)
             agree_on_overflow(gradients, parts, self.root_device)
-
-    # Checkpoints
-
-    def lightning_module_state_dict(self) -> dict[str, Any]:
-        """On rank 0 the whole network's state under the original names; elsewhere nothing.
-
-        For a sharded checkpoint what this rank holds.
-        """
-        if self.keeps_shards:
-            return model_part(self._connected_module, self._placed)
-        if self.data_parallel_rank > 0:
-            return {}
-        return whole_model_state(self._connected_module, self._placed, self._cpu_group)
-
-    def load_model_state_dict(self, checkpoint: Any, strict: bool = True) -> None:
-        """Load a whole network's state; once the network is partitioned, this rank's part of it."""
-        if self.placement is None:
-            super().load_model_state_dict(checkpoint, strict)
-        else:
-            state = model_state_here(checkpoint["state_dict"], self._connected_module.state_dict())
-            load_model_part(self._connected_module, state, self.placement, strict)
-
-    def each_whole(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """Brought to rank 0 by the ranks that hold them."""
-        for name, _ in self._connected_module.named_parameters():
-            here = {name: tensors[name]} if self._placed.holds(name) and name in tensors else {}
-            owner = {name: self._placed.owner(name)}
-            if self.data_parallel_rank == 0:
-                yield from collect(here, owner, self._cpu_group).items()
-
-    def collect_optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """As `lightning_module_state_dict`; parameters have their usual ids."""
-        if self.keeps_shards:
-            return optimizer.state_dict()
-        if self.data_parallel_rank > 0:
-            return {}
-        return whole_optimizer_state(
-            self._connected_module, optimizer, self._placed, self._cpu_group
-        )
-
-    def load_optimizer_state_dict(self, checkpoint: Any) -> None:
-        """Take the state of this rank's parameters."""
-        states = optimizer_states_here(checkpoint["optimizer_states"], self.optimizers)
-        parts = [
-            optimizer_part(self._connected_module, optimizer, state, self._placed)
-            for optimizer, state in zip(self.optimizers, states, strict=True)
-        ]
-        super().load_optimizer_state_dict({**checkpoint, "optimizer_states": parts})
 
     def teardown(self) -> None:
         """Release the device; Lightning's own would move parameters that have no memory."""
@@ -298,8 +206,3 @@ class Pipeline(PartPerRank):
         assert self.accelerator is not None
         self.accelerator.teardown()
         self.checkpoint_io.teardown()
-
-    @property
-    def _placed(self) -> Placement:
-        assert self.placement is not None
-        return self.placement
