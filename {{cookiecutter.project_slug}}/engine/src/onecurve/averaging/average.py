@@ -94,7 +94,6 @@ class Averaging(Callback):
         self._seen = -1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Know the step that the run starts from."""
         self._seen = trainer.global_step
 
     def has_stepped(self, trainer: Trainer) -> bool:

@@ -38,29 +38,24 @@ class ExponentialMovingAverage(Averaging):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Average what a step has reached."""
         if self.has_stepped(trainer):
             count = self.average.count
             self.average.add(pl_module, 1 - min(self.decay, (1 + count) / (10 + count)))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the average in place."""
         if self.average.count and trainer.state.fn == TrainerFn.FITTING:
             self._validating = self.average.in_place(pl_module)
             self._validating.__enter__()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """And the weights of training."""
         if self._validating is not None:
             self._validating.__exit__(None, None, None)
             self._validating = None
 
     def state_dict(self) -> dict[str, Any]:
-        """What it takes to go on, beside the average."""
         return {"count": self.average.count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there."""
         self.average.count = state_dict["count"]
 
     def on_save_checkpoint(

@@ -99,7 +99,6 @@ class StochasticWeightAveraging(Averaging):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Average what a step has reached."""
         step = trainer.global_step
         if not self.has_stepped(trainer) or step <= self._first_step:
             return
@@ -123,13 +122,11 @@ class StochasticWeightAveraging(Averaging):
         self.final_weights = self.file
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the average in place, if it is to be validated."""
         if self.validate and self.average.count and trainer.state.fn == TrainerFn.FITTING:
             self._validating = self._in_place(trainer)
             self._validating.__enter__()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """And the weights of training."""
         if self._validating is not None:
             self._validating.__exit__(None, None, None)
             self._validating = None
@@ -147,11 +144,9 @@ class StochasticWeightAveraging(Averaging):
                 buffer.copy_(buffers[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """What it takes to go on, beside the average."""
         return {"count": self.average.count, "lrs": self._lrs}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there."""
         self._lrs = state_dict["lrs"]
         self.average.count = state_dict["count"]
 

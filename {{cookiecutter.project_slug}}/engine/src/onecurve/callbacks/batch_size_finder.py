@@ -33,7 +33,6 @@ class BatchSizeSearch(BatchSizeFinder):
         self.final_facts: dict[str, float] = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Search, suggest."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         if trainer.fast_dev_run or trainer.ckpt_path:  # type: ignore[attr-defined]
             return

@@ -26,14 +26,12 @@ class DeviceStats(Callback):
         self.every_n_steps = every_n_steps
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start to count."""
         self._before = time.perf_counter(), _cpu_seconds()
         self._last_step = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Gather what all ranks have to say."""
         if trainer.global_step - self._last_step < self.every_n_steps:
             return
         self._last_step = trainer.global_step

@@ -47,7 +47,6 @@ class LearningRateRangeTest(LearningRateFinder):
         self.final_facts: dict[str, float] = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Test, draw, suggest."""
         if trainer.fast_dev_run or trainer.ckpt_path:  # type: ignore[attr-defined]
             return
         group = trainer.optimizers[0].param_groups[0]

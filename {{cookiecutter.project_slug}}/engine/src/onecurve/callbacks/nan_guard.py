@@ -49,7 +49,6 @@ class NanGuard(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Keep hold of the batch."""
         self._batch = batch
 
     def on_before_backward(

@@ -72,17 +72,14 @@ class ProgressLines(ProgressBar):
         self._is_enabled = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock."""
         self._last_line = self._start = time.perf_counter()
         self._first_step = trainer.global_step
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """A line if the last one is long ago."""
         if time.perf_counter() - self._last_line > self._interval:
             self._print_line(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A line with the epoch's metrics."""
         self._print_line(trainer)
 
     def _print_line(self, trainer: Trainer) -> None:
@@ -119,68 +116,52 @@ class ProgressInTerminal(ProgressLines):
         self._loop: TaskID | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A bar for the whole run."""
         super().on_train_start(trainer, pl_module)
         total = trainer.estimated_stepping_batches
         self._run = self._add(_epoch(trainer), total)
         self._update_run(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Move it."""
         if trainer.fit_loop.total_batch_idx % self._refresh_rate == 0:
             self._update_run(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A line above it."""
         super().on_train_epoch_end(trainer, pl_module)
         self._update_run(trainer)
         if self._bars:
             self._bars.refresh()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """And take it away: the lines stay."""
         self._stop()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A bar for a validation."""
         self._start_loop("validation", trainer.num_val_batches)
 
-    def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Move it."""
-        self._advance_loop()
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """And take it away."""
-        self._end_loop(trainer)
-
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A bar for the test."""
         self._start_loop("test", trainer.num_test_batches)
 
-    def on_test_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Move it."""
-        self._advance_loop()
-
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """And take it away."""
-        self._end_loop(trainer)
-
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A bar for a prediction."""
         self._start_loop("prediction", trainer.num_predict_batches)
 
-    def on_predict_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Move it."""
-        self._advance_loop()
+    def on_validation_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        if self._bars and self._loop is not None:
+            self._bars.advance(self._loop)
 
-    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """And take it away."""
-        self._end_loop(trainer)
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._bars and self._loop is not None:
+            self._bars.remove_task(self._loop)
+            self._loop = None
+        # The bar of the run stays while it goes on.
+        if trainer.state.fn != TrainerFn.FITTING or self._run is None:
+            self._stop()
+
+    on_test_end = on_predict_end = on_validation_end
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Leave the terminal as it was."""
         self._stop()
 
     def _add(self, name: str, total: float) -> TaskID | None:
@@ -206,17 +187,6 @@ class ProgressInTerminal(ProgressLines):
 
     def _start_loop(self, name: str, batches: list[int | float]) -> None:
         self._loop = self._add(name, sum(batches))
-
-    def _advance_loop(self) -> None:
-        if self._bars and self._loop is not None:
-            self._bars.advance(self._loop)
-
-    def _end_loop(self, trainer: Trainer) -> None:
-        if self._bars and self._loop is not None:
-            self._bars.remove_task(self._loop)
-            self._loop = None
-        if trainer.state.fn != TrainerFn.FITTING or self._run is None:
-            self._stop()
 
     def _stop(self) -> None:
         if self._bars:

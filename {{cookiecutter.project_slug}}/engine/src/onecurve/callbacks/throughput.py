@@ -47,14 +47,12 @@ class Throughput(Callback):
             trainer.save_checkpoint = save  # type: ignore[method-assign]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock."""
         self._clock.start("data")
         self._first = self._last = self._now(trainer)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """The batch is there."""
         self._clock.enter("step")
 
     def on_train_batch_end(
@@ -71,15 +69,12 @@ class Throughput(Callback):
         self._last = now
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Between two steps."""
         self._clock.enter("validation")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Back to the steps."""
         self._clock.enter("data")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Sum up the whole run."""
         self._clock.enter("data")
         self._last = self._first
         facts = self._rates(trainer, self._now(trainer))

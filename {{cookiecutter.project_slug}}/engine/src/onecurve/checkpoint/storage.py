@@ -45,7 +45,6 @@ class LocalFiles(CheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
-        """Write a file, or have it written."""
         if self.background:
             self.finish()  # one copy at a time
             checkpoint = tree_map_only(Tensor, _copied, checkpoint)

@@ -107,7 +107,6 @@ class Displays(Callback):
                 overview.show_graph(self._writer, pl_module, example)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show the command and the configuration."""
         if self._writer and self._is_new and self.text:
             overview.show_text(self._writer, self.run_dir)
 
@@ -155,7 +154,6 @@ class Displays(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Count the answers."""
         if self._answers and not self._answers.take(batch, trainer.strategy):
             self._answers.close()
             self._answers = None
@@ -167,7 +165,6 @@ class Displays(Callback):
                 )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show what was counted, every so many epochs."""
         if not self._is_on or trainer.sanity_checking:
             return
         if self._answers:
@@ -180,7 +177,6 @@ class Displays(Callback):
         self._names_wanted = False
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show the last validation."""
         self._show_answers(trainer)
 
     def _show_answers(self, trainer: Trainer) -> None:

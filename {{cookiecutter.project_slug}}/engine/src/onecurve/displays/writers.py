@@ -41,15 +41,12 @@ class TensorBoardWriter(Writer):
     """Displays of TensorBoard, through the logger that writes the scalars."""
 
     def figure(self, name: str, figure: Figure, step: int) -> None:
-        """A picture."""
         self.logger.show(lambda writer: writer.add_figure(name, figure, step))
 
     def histogram(self, name: str, values: Tensor, step: int) -> None:
-        """How values are spread."""
         self.logger.show(lambda writer: writer.add_histogram(name, values, step))
 
     def text(self, name: str, text: str) -> None:
-        """Text as it is typed."""
         self.logger.show(
             lambda writer: writer.add_text(name, "    " + text.replace("\n", "\n    "))
         )
@@ -108,19 +105,16 @@ class WandbWriter(Writer):
     """Displays of Weights & Biases, in the run of the logger that writes the scalars."""
 
     def figure(self, name: str, figure: Figure, step: int) -> None:
-        """A picture."""
         import wandb
 
         self._log({name: wandb.Image(figure)}, step)
 
     def histogram(self, name: str, values: Tensor, step: int) -> None:
-        """How values are spread."""
         import wandb
 
         self._log({name: wandb.Histogram(values.flatten().tolist())}, step)
 
     def text(self, name: str, text: str) -> None:
-        """Text as it is typed."""
         import wandb
 
         self._log({name: wandb.Html(f"<pre>{text}</pre>")}, 0)

@@ -54,7 +54,6 @@ class BufferedCSVLogger(CSVLogger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Write if enough rows are waiting."""
         if len(self.experiment.metrics) >= self._flush_logs_every_n_steps:
             self._write()
 
@@ -126,7 +125,6 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Write if the last time is long ago."""
         if time.monotonic() - self._last_write >= self._seconds_between_writes:
             self._write()
 

@@ -24,7 +24,6 @@ class PeakMemory(Callback):
         self.final_facts: dict[str, float] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget what was before."""
         device = trainer.strategy.root_device
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
@@ -32,7 +31,6 @@ class PeakMemory(Callback):
             process_memory.reset_peak()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Ask all ranks."""
         device = trainer.strategy.root_device
         if device.type == "cuda":
             peak = torch.cuda.max_memory_allocated(device)

@@ -82,7 +82,6 @@ class StopOnSignal(Checkpoint):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Leave signals as they were."""
         self._forget()
 
     def _ask(self, number: int, frame: FrameType | None) -> None:

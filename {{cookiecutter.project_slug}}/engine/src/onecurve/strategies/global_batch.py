@@ -123,7 +123,6 @@ class GlobalBatch(ForCallbacks):
         super().load_model_state_dict({"state_dict": state}, strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Load the optimizers' states, likewise."""
         states = optimizer_states_here(checkpoint["optimizer_states"], self.optimizers)
         super().load_optimizer_state_dict({"optimizer_states": states})
 
@@ -147,17 +146,14 @@ class GlobalBatch(ForCallbacks):
         return getattr(super(), name)(*args)
 
     def validation_step(self, *args: Any) -> STEP_OUTPUT:
-        """Run the task's own step."""
         output: STEP_OUTPUT = self.task_step("validation_step", *args)
         return output
 
     def test_step(self, *args: Any) -> STEP_OUTPUT:
-        """Run the task's own step."""
         output: STEP_OUTPUT = self.task_step("test_step", *args)
         return output
 
     def predict_step(self, *args: Any) -> Any:
-        """Run the task's own step."""
         return self.task_step("predict_step", *args)
 
     def training_step(self, *args: Any) -> STEP_OUTPUT:

@@ -22,5 +22,4 @@ class Single(GlobalBatch, SingleDeviceStrategy):
 
     @property
     def root_device(self) -> torch.device:
-        """The one device."""
         return self.parallel_devices[0] if self.parallel_devices else torch.device("cpu")

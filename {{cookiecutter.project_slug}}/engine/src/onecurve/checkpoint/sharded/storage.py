@@ -25,5 +25,4 @@ class ShardedFolders(LocalFiles):
         super().save_checkpoint(checkpoint, path, storage_options)
 
     def put(self, checkpoint: dict[str, Any], path: Path) -> None:
-        """Write this rank's part of one checkpoint."""
         write_shards(checkpoint, path, self._group)

@@ -29,7 +29,6 @@ class Pruning(Callback):
         return {"validations": self.validations}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As it was saved."""
         self.validations = state_dict["validations"]
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
