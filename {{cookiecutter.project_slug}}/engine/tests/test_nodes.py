@@ -279,7 +279,7 @@ def test_different_commands_are_refused(start: Start, tmp_path: Path) -> None:
 def as_second_node(place: str, typed: list[str]) -> PrefixStore:
     """Arrive at a meeting in the place of a second node, and return its store."""
     host, port = place.split(":")
-    wait_until(lambda: addresses.answers(host, int(port)))
+    wait_until(lambda: addresses.accepts_connections(host, int(port)))
     store = PrefixStore("meeting", TCPStore(host, int(port), is_master=False))
     wait_until(lambda: store.add("arrived", 0) == 1)
     store.set("member/1", json.dumps(["z", 1, "runs/other", typed]))

@@ -5,11 +5,12 @@ layers. Only a checkpoint brings them together, under their usual names.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
@@ -83,15 +84,19 @@ class Averaging(Callback):
 
     Attributes:
         average: The average so far.
+        validate: Whether the average is validated, once there is one, instead of the weights of
+            training.
         is_saving: Whether the checkpoint that is being written is that of the average alone, to
             which no other average adds anything.
     """
 
+    validate: bool = True
     is_saving: bool = False
 
     def __init__(self) -> None:
         self.average = RunningAverage()
         self._seen = -1
+        self._validating: AbstractContextManager[None] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._seen = trainer.global_step
@@ -100,6 +105,22 @@ class Averaging(Callback):
         """Whether the batch that has just ended made an optimizer step."""
         before, self._seen = self._seen, trainer.global_step
         return self._seen != before
+
+    def in_place(self, trainer: Trainer) -> AbstractContextManager[None]:
+        """The average in place of the weights of training, for a while."""
+        return self.average.in_place(trainer.lightning_module)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # Not where it is only tried whether validation runs.
+        fits = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        if self.validate and self.average.count and fits:
+            self._validating = self.in_place(trainer)
+            self._validating.__enter__()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._validating is not None:
+            self._validating.__exit__(None, None, None)
+            self._validating = None
 
 
 def held(module: LightningModule) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
 
 from .average import Averaging
 
@@ -23,7 +22,6 @@ class ExponentialMovingAverage(Averaging):
     def __init__(self, decay: float = 0.999) -> None:
         super().__init__()
         self.decay = decay
-        self._validating: Any = None
         self._restored: dict[str, Any] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -41,16 +39,6 @@ class ExponentialMovingAverage(Averaging):
         if self.has_stepped(trainer):
             count = self.average.count
             self.average.add(pl_module, 1 - min(self.decay, (1 + count) / (10 + count)))
-
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.average.count and trainer.state.fn == TrainerFn.FITTING:
-            self._validating = self.average.in_place(pl_module)
-            self._validating.__enter__()
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._validating is not None:
-            self._validating.__exit__(None, None, None)
-            self._validating = None
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.average.count}

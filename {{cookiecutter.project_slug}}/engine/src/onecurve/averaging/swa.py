@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
 from torch.optim import Optimizer
 
 from ..errors import UserError
@@ -59,7 +58,6 @@ class StochasticWeightAveraging(Averaging):
         self.validate = validate
         self.final_weights: str | None = None
         self._lrs: list[list[float]] = []
-        self._validating: Any = None
         self._restored: tuple[dict[str, Any], int] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -115,24 +113,14 @@ class StochasticWeightAveraging(Averaging):
             if trainer.is_global_zero:
                 print(f"swa: the run ended before callbacks.swa.start={self.start:g}: no average")
             return
-        with self._in_place(trainer):
+        with self.in_place(trainer):
             self.is_saving = True
             trainer.save_checkpoint(self.file)
             self.is_saving = False
         self.final_weights = self.file
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.validate and self.average.count and trainer.state.fn == TrainerFn.FITTING:
-            self._validating = self._in_place(trainer)
-            self._validating.__enter__()
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._validating is not None:
-            self._validating.__exit__(None, None, None)
-            self._validating = None
-
     @contextmanager
-    def _in_place(self, trainer: Trainer) -> Iterator[None]:
+    def in_place(self, trainer: Trainer) -> Iterator[None]:
         """The average, with BatchNorm statistics of its own."""
         module = trainer.lightning_module
         buffers = {name: each.clone() for name, each in module.named_buffers() if not each.is_meta}

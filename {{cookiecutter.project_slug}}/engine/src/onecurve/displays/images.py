@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..data.protocols import Denormalizes, NamesClasses
+from ..data.for_displays import Denormalizes, NamesClasses
 
 
 def pictures(inputs: Tensor, data: Any) -> Tensor | None:
@@ -12,8 +12,8 @@ def pictures(inputs: Tensor, data: Any) -> Tensor | None:
 
     Args:
         inputs: What enters the network: floats (N, C, H, W).
-        data: The data module. If it is one of `protocols.Denormalizes`, it undoes what it does to
-            images; else the smallest and the largest value become 0 and 1.
+        data: The data module. One of `for_displays.Denormalizes` undoes what it does to images;
+            else the smallest and the largest value become 0 and 1.
 
     Returns:
         None if the inputs are no images.

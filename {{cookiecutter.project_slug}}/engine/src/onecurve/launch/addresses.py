@@ -59,7 +59,7 @@ def is_free(port: int) -> bool:
     return True
 
 
-def answers(host: str, port: int) -> bool:
+def accepts_connections(host: str, port: int) -> bool:
     """Whether somebody listens at HOST:PORT."""
     try:
         socket.create_connection((host, port), timeout=1).close()

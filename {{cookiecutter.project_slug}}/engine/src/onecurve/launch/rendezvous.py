@@ -126,7 +126,11 @@ def _ranks_meet(ranks: machine.Ranks, config: DictConfig) -> Rendezvous:
         "same time with torchrun or srun"
     )
     if not hosts:
-        wait(lambda: addresses.answers(host, port), deadline, lambda: missing.replace("@", "1"))
+        wait(
+            lambda: addresses.accepts_connections(host, port),
+            deadline,
+            lambda: missing.replace("@", "1"),
+        )
     store = TCPStore(
         host, port, is_master=hosts, multi_tenant=True, wait_for_workers=False,
         timeout=timedelta(seconds=SECONDS_TO_ANSWER),

@@ -66,7 +66,7 @@ def refused(run_dir: Path) -> None:
             break
 
 
-def shown(path: str | Path) -> str:
+def short_path(path: str | Path) -> str:
     """A path as it is shown: relative to the current directory where that is shorter."""
     path = Path(os.path.abspath(path))
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

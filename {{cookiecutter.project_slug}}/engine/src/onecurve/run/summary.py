@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from .record import shown
+from .record import short_path
 
 # Facts that every run has, with a row of their own kind.
 SHOWN = {"strategy", "world_size", "global_step", "seconds", "samples_per_second"}
@@ -31,7 +31,9 @@ def show_training(
     _print_path(console, "Run directory", run_dir)
     if best:
         console.print("Evaluate the best checkpoint:")
-        console.print(f"  python evaluate.py checkpoint={shlex.quote(shown(best))}", soft_wrap=True)
+        console.print(
+            f"  python evaluate.py checkpoint={shlex.quote(short_path(best))}", soft_wrap=True
+        )
 
 
 def show_metrics(metrics: dict[str, float], run_dir: Path) -> None:
@@ -64,4 +66,4 @@ def _processes(count: int) -> str:
 
 
 def _print_path(console: Console, what: str, path: Path) -> None:
-    console.print(f"{what}: {shown(path)}", soft_wrap=True, highlight=False)
+    console.print(f"{what}: {short_path(path)}", soft_wrap=True, highlight=False)

@@ -16,7 +16,7 @@ from .. import machine
 from ..command.resume import quoted
 from ..command.values import check_values
 from ..errors import UserError
-from ..run.record import shown
+from ..run.record import short_path
 from .directory import DONE, RECORD, STOPPED, identity, sweep_directory
 from .objective import metrics, objectives
 
@@ -165,8 +165,8 @@ def _jobs(config: DictConfig, overrides: list[Override]) -> list[list[str]] | No
 def _first_line(directory: Path, what: str) -> str:
     done = [metrics(path.parent).get("status") in DONE for path in directory.glob("*/.hydra")]
     if not done:
-        return f"{what} in {shown(directory)}"
-    return f"going on with a {what} in {shown(directory)}: {sum(done)} are done"
+        return f"{what} in {short_path(directory)}"
+    return f"going on with a {what} in {short_path(directory)}: {sum(done)} are done"
 
 
 def _set(config: DictConfig, key: str, value: str | list[str]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from ..run.record import shown
+from ..run.record import short_path
 from .begin import is_search
 from .directory import DONE
 from .report.write import write
@@ -23,7 +23,7 @@ def end(config: DictConfig) -> int:
     """
     sweep_dir = Path(str(config.hydra.sweep.dir))
     found = [job.status for job in write([sweep_dir], sweep_dir)]
-    named = f"hydra.sweep.dir={shown(sweep_dir)}"
+    named = f"hydra.sweep.dir={short_path(sweep_dir)}"
     if is_search(config):
         # Here, as the folder may not be there.
         from .search.sweeper import best

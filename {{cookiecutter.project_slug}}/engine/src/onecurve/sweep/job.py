@@ -19,7 +19,7 @@ from ..errors import user_error_behind
 from ..launch import job
 from ..run import record
 from ..run.outcome import Metrics
-from ..run.record import shown
+from ..run.record import short_path
 from . import interrupt, lock, objective
 from .begin import is_search, refuse_sweep
 from .curves import read_curves
@@ -98,7 +98,7 @@ def _with_retries(work: str, config: DictConfig, run_dir: Path, name: str) -> No
             metrics = _once(work, config, run_dir)
         except Failed as failure:
             retries = left > 0 and not failure.refused
-            last = " (trying again)" if retries else f" ({shown(run_dir / TRACEBACK)})"
+            last = " (trying again)" if retries else f" ({short_path(run_dir / TRACEBACK)})"
             print(f"{name} failed: {failure}{last}", file=sys.stderr, flush=True)
             if not retries:
                 break

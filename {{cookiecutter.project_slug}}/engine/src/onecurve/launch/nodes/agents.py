@@ -139,7 +139,7 @@ def nodes_meet(config: DictConfig) -> Agents:
     hosts = store is not None
     if store is None:
         wait(
-            lambda: addresses.answers(host, port),
+            lambda: addresses.accepts_connections(host, port),
             deadline,
             lambda: (
                 f"launch.rendezvous={endpoint}: nobody answered there within {limit:g} s; type the "

@@ -16,7 +16,7 @@ from .placement import Placement
 from .timeline import bubble, draw, simulate
 
 
-def report(
+def report_partition(
     trainer: Trainer, placement: Placement, schedule: Any, microbatches: int, batch_size: int
 ) -> None:
     """Print the partition and draw `pipeline.png` into the run directory, and to TensorBoard.

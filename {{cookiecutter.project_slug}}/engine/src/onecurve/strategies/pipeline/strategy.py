@@ -32,7 +32,7 @@ from .gradients import agree_on_overflow, average
 from .layers_per_rank import LayersPerRank
 from .limits import SCHEDULES
 from .partition import Partition
-from .partition_table import report
+from .partition_table import report_partition
 from .passes import Passes
 from .placement import Placement, move, stage_tensors
 from .shapes import LayerShapes
@@ -114,7 +114,9 @@ class Pipeline(LayersPerRank):
             device=self.root_device,
         )
         if trainer.state.fn == TrainerFn.FITTING and self.is_global_zero:
-            report(trainer, self.placement, *self.passes.schedules.get(inputs), len(inputs[0]))
+            report_partition(
+                trainer, self.placement, *self.passes.schedules.get(inputs), len(inputs[0])
+            )
 
     # Steps
 

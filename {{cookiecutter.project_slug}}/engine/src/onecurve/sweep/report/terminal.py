@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ...run.record import shown as shown_path
+from ...run.record import short_path
 from ..directory import TRACEBACK
 from .job_results import Job
 from .sweep_results import SweepResults
@@ -38,7 +38,7 @@ def _show_failures(console: Console, jobs: Sequence[Job]) -> None:
         line = f"{job.name} {job.status}: {job.error or 'no reason was written down'}"
         traceback = job.directory / TRACEBACK
         if traceback.is_file():
-            line += f" (traceback: {shown_path(traceback)})"
+            line += f" (traceback: {short_path(traceback)})"
         console.print(Text(line, style="red"), soft_wrap=True)
     if len(jobs) > MOST_FAILURES:
         console.print(f"and {len(jobs) - MOST_FAILURES} more that failed or diverged, in sweep.csv")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...run.record import shown as shown_path
+from ...run.record import short_path
 from .job_results import Job
 from .page import write_page
 from .seed_means import seed_means
@@ -32,5 +32,5 @@ def write(directories: Sequence[Path], to: Path) -> list[Job]:
     to.mkdir(parents=True, exist_ok=True)
     write_spreadsheet(sweep, to / "sweep.csv")
     write_page(sweep, tables, to / "sweep.html")
-    print(f"Report: {shown_path(to / 'sweep.csv')}, {shown_path(to / 'sweep.html')}")
+    print(f"Report: {short_path(to / 'sweep.csv')}, {short_path(to / 'sweep.html')}")
     return sweep.ranked

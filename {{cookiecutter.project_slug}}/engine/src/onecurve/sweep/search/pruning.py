@@ -7,7 +7,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from ...run.outcome import EndedEarly
 from ..objective import refuse_unknown
-from .study import report
+from .study import should_prune
 
 
 class Pruning(Callback):
@@ -50,6 +50,8 @@ class Pruning(Callback):
         prune = False
         if trainer.is_global_zero:
             search, value = self.search, float(metrics[name])
-            prune = report(search.storage, search.trial, self.validations, value, search.pruner)
+            prune = should_prune(
+                search.storage, search.trial, self.validations, value, search.pruner
+            )
         if trainer.strategy.broadcast(prune):
             raise EndedEarly("pruned")

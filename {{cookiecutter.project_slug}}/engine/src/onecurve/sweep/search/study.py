@@ -96,10 +96,10 @@ def tell(study: optuna.Study, number: int, state: TrialState, values: list[float
             raise
 
 
-def report(
+def should_prune(
     storage: str, number: int, validation: int, value: float, pruner: DictConfig | None
 ) -> bool:
-    """Tell the study how far a trial is.
+    """Tell the study how far a trial is, and ask what its pruner thinks of that.
 
     Args:
         storage: The study's address.
