@@ -1,1 +1,80 @@
-"""One loss curve, every parallelism: strategies, checkpoints and runs for PyTorch Lightning."""
+"""One loss curve, every parallelism: strategies, checkpoints and runs for PyTorch Lightning.
+
+What a plain Lightning script needs is here, by name; the rooms beside this file have the rest.
+Nothing is imported before it is asked for: every start of the command line passes through here, and
+must not wait for torch.
+"""
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .averaging.ema import ExponentialMovingAverage
+    from .averaging.swa import StochasticWeightAveraging
+    from .checkpoint.callback import BestAndLast
+    from .checkpoint.contents import read_checkpoint
+    from .checkpoint.storage import LocalFiles, ShardedFolders
+    from .errors import UserError
+    from .launch.in_ranks import launch
+    from .run.outcome import RankFailed
+    from .strategies.ddp import DDP
+    from .strategies.dp import DP
+    from .strategies.fsdp.strategy import FSDP
+    from .strategies.pipeline.strategy import Pipeline
+    from .strategies.single import Single
+
+    __version__: str
+
+__all__ = [
+    "DDP",
+    "DP",
+    "FSDP",
+    "BestAndLast",
+    "ExponentialMovingAverage",
+    "LocalFiles",
+    "Pipeline",
+    "RankFailed",
+    "ShardedFolders",
+    "Single",
+    "StochasticWeightAveraging",
+    "UserError",
+    "launch",
+    "read_checkpoint",
+]
+
+# The module that each of them is in.
+_HOMES = {
+    "BestAndLast": "checkpoint.callback",
+    "DDP": "strategies.ddp",
+    "DP": "strategies.dp",
+    "ExponentialMovingAverage": "averaging.ema",
+    "FSDP": "strategies.fsdp.strategy",
+    "LocalFiles": "checkpoint.storage",
+    "Pipeline": "strategies.pipeline.strategy",
+    "RankFailed": "run.outcome",
+    "ShardedFolders": "checkpoint.storage",
+    "Single": "strategies.single",
+    "StochasticWeightAveraging": "averaging.swa",
+    "UserError": "errors",
+    "read_checkpoint": "checkpoint.contents",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use: https://peps.python.org/pep-0562/."""
+    if name == "__version__":
+        try:
+            return version("onecurve")
+        except PackageNotFoundError:
+            raise AttributeError("onecurve is not installed, and only that has a version") from None
+    if name == "launch":
+        # A package of that name, which can be called: as importing any part of it would bind it.
+        return import_module(".launch", __name__)
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

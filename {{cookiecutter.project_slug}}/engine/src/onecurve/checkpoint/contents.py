@@ -59,14 +59,6 @@ class CarryOn(Callback):
                 logger.log_metrics(self.logs["unlogged"], step=self.logs["step"])
         self.logs = None
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        """Hear of a file that could not be written in the background."""
-        poll = getattr(trainer.strategy.checkpoint_io, "poll", None)
-        if poll is not None:
-            poll()
-
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
@@ -125,7 +117,8 @@ def go_on_logging(loggers: list[Logger], logs: dict[str, Any]) -> None:
 
 def epoch_position(checkpoint: dict[str, Any]) -> dict[str, int] | None:
     """Where in its epoch a checkpoint was written; None if its loader could not tell."""
-    positions = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader")
+    loops = checkpoint.get("loops", {})
+    positions = loops.get("fit_loop", {}).get("state_dict", {}).get("combined_loader")
     return dict(positions[0]) if positions else None
 
 
@@ -141,10 +134,10 @@ def read_checkpoint(
             the ranks.
 
     Returns:
-        Lightning's dictionary: ``state_dict``, ``optimizer_states``, ``loops``, ... and ``config``.
+        Lightning's dictionary: ``state_dict``, ``optimizer_states``, ``loops``, ...
 
     Raises:
-        UserError: If there is no such file, or it is no complete checkpoint of this project.
+        UserError: If there is no such file, or it is no complete checkpoint.
     """
     path = Path(path)
     if not is_checked and (reason := damage(path)):
@@ -171,17 +164,28 @@ def read_checkpoint(
             f"{path}: holds more than plain data ({' '.join(str(error).split())[:80]}); "
             "keep to tensors, numbers, strings and containers in state_dict() of callbacks"
         ) from None
-    if not isinstance(checkpoint, dict) or not {"state_dict", "config"} <= checkpoint.keys():
-        raise UserError(
-            f"{path}: not a checkpoint of this project (it holds no configuration); "
-            "give one that a training run wrote"
-        )
+    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
+        raise UserError(f"{path}: holds no state_dict; give one that a training run wrote")
     if checkpoint.get("format", FORMAT) > FORMAT:
         raise UserError(
             f"{path}: has format {checkpoint['format']}, and this release of onecurve reads up to "
             f"{FORMAT}; install the release that wrote it, or a newer one"
         )
     return checkpoint
+
+
+def trained_config(checkpoint: dict[str, Any], path: str | Path) -> dict[str, Any]:
+    """The configuration that a command put into a checkpoint, without weights to download.
+
+    Raises:
+        UserError: If it was a script without one that wrote it.
+    """
+    if "config" not in checkpoint:
+        raise UserError(
+            f"{path}: holds no configuration, with which to build the task again; "
+            "give one that train.py wrote, or call load_from_checkpoint in a script"
+        )
+    return without_download(checkpoint["config"])
 
 
 def refuse_other_network(task: LightningModule, checkpoint: dict[str, Any], path: str) -> None:

@@ -5,15 +5,17 @@ import os
 import re
 import socket
 import struct
-
-from omegaconf import DictConfig
+from typing import TYPE_CHECKING
 
 from ..machine import Ranks
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 SIOCGIFADDR = 0x8915  # Linux: ask for the address of a network interface
 
 
-def rendezvous(config: DictConfig) -> str | None:
+def rendezvous(config: "DictConfig") -> str | None:
     """`launch.rendezvous`, or what a Kubeflow PyTorchJob tells its pods; None without both."""
     typed: str | None = config.launch.rendezvous
     if typed is not None:

@@ -20,7 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from ..run.outcome import Metrics, unless_stopped
+from ..run.outcome import unless_stopped
 from . import one_node, rendezvous, signals, worker
 from .environment import unchanged_environment
 from .failure import failure_of
@@ -30,8 +30,32 @@ SECONDS_TO_SHUT_DOWN = 5
 AGENT_VARIABLES = ("TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
 
 
-def start_ranks(work: str, config: dict[str, Any], run_dir: Path, processes: int) -> Metrics:
-    """Start the ranks of this node and wait for their end: as `launch.launch`."""
+def start_ranks(
+    work: worker.Work | str,
+    arguments: tuple[Any, ...],
+    *,
+    processes: int,
+    logs: Path | None,
+    max_restarts: int = 0,
+    timeout_seconds: float = 600,
+) -> Any:
+    """Start the ranks of this node and wait for their end.
+
+    Args:
+        work: One rank's part, or its dotted name.
+        arguments: What it is called with.
+        processes: Ranks on this node.
+        logs: The folder for what ranks log, and for what all but the first print; None leaves all
+            of it on the console.
+        max_restarts: How often all ranks are started again after one of them failed.
+        timeout_seconds: How long the agents of several nodes wait for each other.
+
+    Returns:
+        What `work` returned on rank 0; None where that is on another node.
+
+    Raises:
+        RankFailed, UserError: As `launch.launch`.
+    """
 
     def stop_at_once(number: int, _frame: object) -> None:
         raise SignalException("asked to stop", signal.Signals(number))
@@ -47,38 +71,36 @@ def start_ranks(work: str, config: dict[str, Any], run_dir: Path, processes: int
     ):
         if others:
             # Otherwise all attempts share a store, and restarted ranks read addresses of dead ones.
-            own_stores = config["launch"]["max_restarts"] > 0
+            own_stores = max_restarts > 0
             os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = str(int(own_stores))
         error_files, listening = Path(folder, "errors"), Path(folder, "listening")
         listening.mkdir()
         agent = LaunchConfig(
             nproc_per_node=processes,
-            max_restarts=config["launch"]["max_restarts"],
+            max_restarts=max_restarts,
             start_method="forkserver",
             logs_specs=DefaultLogsSpecs(log_dir=str(error_files)),
             shutdown_timeout=SECONDS_TO_SHUT_DOWN,
             # The others are passed on to the ranks.
             signals_to_handle="SIGHUP,SIGQUIT",
-            **_where_agents_meet(config, others),
+            **_where_agents_meet(others, timeout_seconds),
         )
         try:
             with (
                 _hearing_of(others),
                 signals.passing_on(listening, processes, stop_at_once) as received,
             ):
-                results = elastic_launch(agent, worker.main)(
-                    work, config, str(run_dir), str(listening)
-                )
+                results = elastic_launch(agent, worker.main)(work, arguments, logs, listening)
         except (ChildFailedError, SignalException, RendezvousError) as error:
-            failure = failure_of(error, run_dir)
+            failure = failure_of(error, logs)
             raise others.agree_on(failure) if others else failure from None
         finally:
             if others:
                 others.leave()
-    for metrics in results.values():
+    for result in results.values():
         # Rank 0 may be on another node, but all of them were stopped.
-        unless_stopped(metrics or {}, received)
-    return dict(results.get(0, {}))
+        unless_stopped(result, received)
+    return results.get(0)
 
 
 def _hearing_of(others: rendezvous.Rendezvous | None) -> AbstractContextManager[None]:
@@ -86,7 +108,7 @@ def _hearing_of(others: rendezvous.Rendezvous | None) -> AbstractContextManager[
 
 
 def _where_agents_meet(
-    config: dict[str, Any], others: rendezvous.Rendezvous | None
+    others: rendezvous.Rendezvous | None, timeout_seconds: float
 ) -> dict[str, Any]:
     """Arguments of LaunchConfig."""
     if others is None:
@@ -106,6 +128,6 @@ def _where_agents_meet(
         "local_addr": others.members[others.index].address,
         "rdzv_configs": {
             "is_host": others.hosts,
-            "join_timeout": config["launch"]["timeout_seconds"],
+            "join_timeout": timeout_seconds,
         },
     }

@@ -13,9 +13,14 @@ from .logs import log_file
 
 
 def failure_of(
-    error: ChildFailedError | SignalException | RendezvousError, run_dir: Path
+    error: ChildFailedError | SignalException | RendezvousError, logs: Path | None
 ) -> UserError | RankFailed:
-    """The failure of the rank that failed first, or what ended it."""
+    """The failure of the rank that failed first, or what ended it.
+
+    Args:
+        error: What torchelastic raised.
+        logs: The folder with the ranks' logs, if there are any.
+    """
     if isinstance(error, SignalException):
         return RankFailed(f"stopped by {error.sigval.name}", 128 + error.sigval.value)
     if isinstance(error, RendezvousError):
@@ -28,7 +33,7 @@ def failure_of(
         return UserError(refusal[1])
     trace = details.get("extraInfo", {}).get("py_callstack", "").strip()
     how = f"was ended by signal {first.signal_name()}" if first.exitcode < 0 else "failed"
-    where = f"rank {rank} {how} (its log: {log_file(run_dir, rank)})"
+    where = f"rank {rank} {how}" + (f" (its log: {log_file(logs, rank)})" if logs else "")
     return RankFailed(f"{where}\n{trace}" if trace else where, lost_contact=lost_contact(said))
 
 

@@ -40,7 +40,15 @@ def launch(work: str, config: dict[str, Any], run_dir: Path, processes: int) -> 
         return _inline(work, config, run_dir)
     from .agent import start_ranks
 
-    return start_ranks(work, config, run_dir, processes)
+    metrics: Metrics | None = start_ranks(
+        work,
+        (config, run_dir),
+        processes=processes,
+        logs=run_dir,
+        max_restarts=config["launch"]["max_restarts"],
+        timeout_seconds=config["launch"]["timeout_seconds"],
+    )
+    return metrics or {}
 
 
 def _inline(work: str, config: dict[str, Any], run_dir: Path) -> Metrics:
@@ -49,5 +57,5 @@ def _inline(work: str, config: dict[str, Any], run_dir: Path) -> Metrics:
 
     do = resolved(work)
     with unchanged_environment(LIGHTNING_VARIABLES), no_group_left(), log_to_file(run_dir, rank=0):
-        metrics = do(config, run_dir)
+        metrics: Metrics = do(config, run_dir)
     return unless_stopped(metrics)

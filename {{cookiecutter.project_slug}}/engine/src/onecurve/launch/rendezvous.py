@@ -14,13 +14,12 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from omegaconf import DictConfig, open_dict, read_write
-
 from .. import machine
 from . import addresses
 from .store import SECONDS_TO_ANSWER, Member, gather, stay_until_read, wait
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
     from torch.distributed.distributed_c10d import Store
 
 
@@ -65,7 +64,7 @@ current: Rendezvous | None = None
 """That of the run that this process takes part in; None for a run of its own."""
 
 
-def meet(config: DictConfig) -> None:
+def meet(config: "DictConfig") -> None:
     """Meet the other processes of this run, if there are any, and take their run directory.
 
     Args:
@@ -87,6 +86,9 @@ def meet(config: DictConfig) -> None:
         current = nodes_meet(config)
     if current is None:
         return
+    # Here, because a script without a command line imports this module, too.
+    from omegaconf import open_dict, read_write
+
     with read_write(config.hydra), open_dict(config.hydra):
         config.hydra.run.dir = current.members[0].run_dir
         if not current.first:
@@ -111,7 +113,7 @@ def speaks() -> bool:
         return True
 
 
-def _ranks_meet(ranks: machine.Ranks, config: DictConfig) -> Rendezvous:
+def _ranks_meet(ranks: machine.Ranks, config: "DictConfig") -> Rendezvous:
     """The ranks that torchrun or srun started meet where their process group will."""
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 

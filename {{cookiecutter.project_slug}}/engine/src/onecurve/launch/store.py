@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from omegaconf import DictConfig
-
 from ..errors import UserError
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
     from torch.distributed.distributed_c10d import Store
 
 SECONDS_TO_ANSWER = 30
@@ -29,7 +28,7 @@ class Member(NamedTuple):
     typed: list[str]
 
     @classmethod
-    def here(cls, config: DictConfig, address: str) -> "Member":
+    def here(cls, config: "DictConfig", address: str) -> "Member":
         """This process.
 
         Args:

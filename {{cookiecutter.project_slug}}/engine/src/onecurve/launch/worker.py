@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,26 +20,43 @@ from torch import distributed
 from .. import machine
 from ..errors import UserError, user_error_behind
 from ..run import stop_on_signal
-from ..run.outcome import STOPPED, Metrics, RankFailed, unless_stopped
+from ..run.outcome import Metrics, RankFailed, is_stopped, unless_stopped
 from .failure import lost_contact
 from .logs import log_file, log_to_file, redirect_output
 
 SECONDS_TO_BLAME_ANOTHER = 2
 
-Work = Callable[[dict[str, Any], Path], Metrics]
+Work = Callable[..., Any]
 
 
-def resolved(work: str) -> Work:
+def resolved(work: Work | str) -> Work:
     """The function of a dotted name, such as "onecurve.run.fit.work"."""
+    if not isinstance(work, str):
+        return work
     module, _, name = work.rpartition(".")
     function: Work = getattr(import_module(module), name)
     return function
 
 
-def main(work: str, config: dict[str, Any], run_dir: str, listening: str | None = None) -> Metrics:
-    """Entry point of a worker process that torchelastic started."""
+def main(
+    work: Work | str,
+    arguments: tuple[Any, ...],
+    logs: Path | None,
+    listening: Path | None = None,
+) -> Any:
+    """Entry point of a worker process that torchelastic started.
+
+    Args:
+        work: One rank's part, or its dotted name.
+        arguments: What it is called with.
+        logs: The folder for logs, as for `agent.start_ranks`.
+        listening: Where a rank that listens for signals leaves its PID.
+
+    Returns:
+        What `work` returned, on the first rank.
+    """
     if listening:
-        stop_on_signal.listening = Path(listening)
+        stop_on_signal.listening = listening
         _end_with_the_agent()
     ranks = machine.ranks_around()
     assert ranks is not None, "whoever starts a rank tells it which one it is"
@@ -47,16 +64,16 @@ def main(work: str, config: dict[str, Any], run_dir: str, listening: str | None 
     # Where somebody has set it, torch has read it.
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, machine.count_cores() // ranks.on_this_node))
-    if rank == 0:
+    if logs and rank == 0:
         logging.basicConfig(format="%(message)s")
         logging.getLogger().handlers[0].setLevel(logging.WARNING)
-    else:
-        redirect_output(log_file(Path(run_dir), rank))
+    elif logs:
+        redirect_output(log_file(logs, rank))
     # Imported before logging is set up: Lightning adds handlers of its own.
     do = resolved(work)
-    with log_to_file(Path(run_dir), rank):
+    with log_to_file(logs, rank) if logs else nullcontext():
         try:
-            metrics = do(config, Path(run_dir))
+            result = do(*arguments)
         except Exception as error:
             if refusal := user_error_behind(error):
                 # The parent recognises it by this class's name, not by that of a subclass.
@@ -66,7 +83,7 @@ def main(work: str, config: dict[str, Any], run_dir: str, listening: str | None 
                 time.sleep(SECONDS_TO_BLAME_ANOTHER)
             raise
     # Only rank 0's are asked for, and a rank that waits for a queue to be read holds up the others.
-    return metrics if rank == 0 or STOPPED in metrics else {}
+    return result if rank == 0 or is_stopped(result) else None
 
 
 def started_elsewhere(work: str, config: dict[str, Any], run_dir: Path) -> Metrics:
@@ -85,7 +102,8 @@ def started_elsewhere(work: str, config: dict[str, Any], run_dir: Path) -> Metri
     sys.stderr.flush()
     console = os.dup(2)
     try:
-        return unless_stopped(main(work, config, str(run_dir)))
+        metrics: Metrics | None = unless_stopped(main(work, (config, run_dir), run_dir))
+        return metrics or {}
     except (UserError, RankFailed):
         raise
     except Exception as error:

@@ -7,7 +7,7 @@ from hydra.utils import instantiate
 from lightning.pytorch import seed_everything
 from omegaconf import OmegaConf
 
-from ..checkpoint.contents import read_checkpoint, without_download
+from ..checkpoint.contents import read_checkpoint, trained_config
 from . import record
 from .fit import build_task, task_metrics
 from .summary import show_metrics
@@ -26,7 +26,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     """
     cfg = OmegaConf.create(config)
     checkpoint = read_checkpoint(cfg.checkpoint, is_checked=True)
-    trained = OmegaConf.create(without_download(checkpoint["config"]))
+    trained = OmegaConf.create(trained_config(checkpoint, cfg.checkpoint))
     data_changes = {key: value for key, value in cfg.data.items() if value is not None}
     seed_everything(trained.seed, workers=True, verbose=False)
 

@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..checkpoint.contents import (
     CarryOn,
-    epoch_position,
     go_on_logging,
     read_checkpoint,
     refuse_other_network,
@@ -52,14 +51,12 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     carry_on = CarryOn(
         config,
         logs=checkpoint["logs"] if checkpoint and in_place else None,
-        layout=checkpoint["layout"] if checkpoint else None,
+        layout=checkpoint.get("layout") if checkpoint else None,
     )
     stop_on_signal = StopOnSignal(run_dir / "checkpoints" / "last.ckpt")
     trainer = build_trainer(cfg, run_dir, [PeakMemory(), carry_on, stop_on_signal])
     if checkpoint:
         refuse_other_network(task, checkpoint, str(resume))
-        position = epoch_position(checkpoint)
-        trainer.strategy.resume_position = position  # type: ignore[attr-defined]
         if in_place:
             go_on_logging(trainer.loggers, checkpoint["logs"])
         # Lightning asks for it once more; and it is not kept here, since it is large.

@@ -3,8 +3,10 @@
 import re
 import signal
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 Metrics = dict[str, float]
+Result = TypeVar("Result")
 
 # In what `work` returns: the signal that stopped training.
 STOPPED = "stopped_by_signal"
@@ -53,21 +55,27 @@ class EndedEarly(Exception):
         self.status = status
 
 
-def unless_stopped(metrics: Metrics, received: Sequence[int] = ()) -> Metrics:
-    """The metrics of a run that went to its end.
+def is_stopped(result: Any) -> bool:
+    """Whether what a rank returned says that a signal stopped training."""
+    return isinstance(result, dict) and STOPPED in result
+
+
+def unless_stopped(result: Result, received: Sequence[int] = ()) -> Result:
+    """What a rank returned that went to its end.
 
     Args:
-        metrics: What `work` returned.
+        result: What `work` returned.
         received: Signals that this process passed on to the ranks.
 
     Raises:
         RankFailed: If training was stopped by a signal. Its exit status is 128 + the signal.
     """
-    if STOPPED not in metrics:
-        return metrics
-    number = int(received[0] if received else metrics[STOPPED])
+    if not is_stopped(result):
+        return result
+    assert isinstance(result, dict)
+    number = int(received[0] if received else result[STOPPED])
     raise RankFailed(
-        f"stopped by {signal.Signals(number).name} after step {metrics['global_step']:g}, which is "
+        f"stopped by {signal.Signals(number).name} after step {result['global_step']:g}, which is "
         "saved; go on with resume=last",
         128 + number,
     )

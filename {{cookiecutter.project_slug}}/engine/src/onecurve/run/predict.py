@@ -8,7 +8,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from ..checkpoint.contents import read_checkpoint, without_download
+from ..checkpoint.contents import read_checkpoint, trained_config
 from ..errors import UserError
 from . import record
 from .fit import build_task
@@ -32,7 +32,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     """
     cfg = OmegaConf.create(config)
     checkpoint = read_checkpoint(cfg.checkpoint, is_checked=True)
-    trained = OmegaConf.create(without_download(checkpoint["config"]))
+    trained = OmegaConf.create(trained_config(checkpoint, cfg.checkpoint))
     data = instantiate(trained.data)
     files = data.find_images(cfg.predict.images)
     if not files:

@@ -55,6 +55,7 @@ def build_trainer(cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback
         arguments["devices"] = machine.local_devices(cfg.trainer, one_device)
     strategy = _strategy(cfg.strategy)
     strategy.checkpoint_io = _storage(cfg)
+    strategy.report_dir = run_dir
     return RunTrainer(
         **arguments,
         strategy=strategy,
@@ -65,8 +66,6 @@ def build_trainer(cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
         enable_model_summary=any(isinstance(callback, ModelSummary) for callback in callbacks),
-        # The strategies shard by themselves: strategies/sampler.py.
-        use_distributed_sampler=False,
     )
 
 

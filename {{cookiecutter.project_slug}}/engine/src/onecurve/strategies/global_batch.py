@@ -14,14 +14,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
+from ..checkpoint.contents import epoch_position
 from ..checkpoint.storage import LocalFiles
 from ..checkpoint.stored import model_state_here, optimizer_states_here
 from .clip import clip_by_global_norm
@@ -38,15 +41,23 @@ class GlobalBatch(ForCallbacks):
         data_parallel_size: How many ranks see different samples.
         samples_seen: Training samples processed by all ranks in this process's life. Callbacks may
             read it.
-        resume_position: Where in an epoch a resumed run goes on (`GlobalBatchSampler.state_dict`).
+        report_dir: Where to leave pictures of what the strategy does; None for nowhere.
     """
 
     data_parallel_rank: int = 0
     data_parallel_size: int = 1
     samples_seen: int = 0
-    resume_position: dict[str, int] | None = None
+    report_dir: Path | None = None
+    _resume_position: dict[str, int] | None = None
     _weight: float = 1.0
 
+    def setup_environment(self) -> None:
+        """Join the other ranks, if there are any. Lightning calls this first."""
+        super().setup_environment()
+        # Lightning's would share the samples out before `process_dataloader` does, and repeats
+        # some of them; so nobody has to say Trainer(use_distributed_sampler=False).
+        connector = self._connected_module.trainer._accelerator_connector
+        connector.use_distributed_sampler = False
     def connect(self, model: LightningModule) -> None:
         """Take the task, in the precision of the run.
 
@@ -96,12 +107,23 @@ class GlobalBatch(ForCallbacks):
             # Loader workers fetch ahead: before Lightning announces the epoch, and before it
             # restores the position that it saved.
             loader.batch_sampler.set_epoch(trainer.current_epoch)
-            if trainer.training and self.resume_position is not None:
-                loader.load_state_dict(self.resume_position)
-                self.resume_position = None
+            if trainer.training and self._resume_position is not None:
+                loader.load_state_dict(self._resume_position)
+                self._resume_position = None
         return loader
 
     # Checkpoints
+
+    @property
+    def checkpoint_io(self) -> CheckpointIO:
+        """What writes and reads checkpoints: whole files, unless a Trainer was given another."""
+        if self._checkpoint_io is None:
+            self._checkpoint_io = LocalFiles()
+        return super().checkpoint_io
+
+    @checkpoint_io.setter
+    def checkpoint_io(self, io: CheckpointIO) -> None:
+        self._checkpoint_io = io
 
     @property
     def keeps_shards(self) -> bool:
@@ -116,6 +138,17 @@ class GlobalBatch(ForCallbacks):
             self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
         else:
             super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def load_checkpoint(
+        self, checkpoint_path: str | Path, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a checkpoint, and remember where in its epoch a fit goes on."""
+        checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)
+        trainer = self._connected_module.trainer
+        # Not where a callback goes back to where this fit began: its loader is there already.
+        if trainer.state.fn == TrainerFn.FITTING and trainer.train_dataloader is None:
+            self._resume_position = epoch_position(checkpoint)
+        return checkpoint
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load the network's state, of which a sharded checkpoint has to be asked."""
@@ -158,6 +191,9 @@ class GlobalBatch(ForCallbacks):
 
     def training_step(self, *args: Any) -> STEP_OUTPUT:
         """Run the task's own step and weigh its loss by this rank's share of the global batch."""
+        if isinstance(self.checkpoint_io, LocalFiles):
+            # Hear of a file that could not be written in the background.
+            self.checkpoint_io.poll()
         trainer = self._connected_module.trainer
         loader = trainer.train_dataloader
         output: STEP_OUTPUT

@@ -1,6 +1,6 @@
 """`strategy=single`: one process, one device. The reference that all others are compared with.
 
-Exact: everything. Refuses: more than one device or node.
+Exact: everything. Refuses: more than one device or process.
 """
 
 from typing import Any
@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
+from .. import machine
+from ..errors import UserError
 from .global_batch import GlobalBatch
 
 
@@ -19,6 +21,20 @@ class Single(GlobalBatch, SingleDeviceStrategy):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+
+    def setup_environment(self) -> None:
+        """Refuse ranks, each of which would train all of the network on all samples.
+
+        Raises:
+            UserError: If this process is one of several.
+        """
+        ranks = machine.ranks_around()
+        if ranks is not None and ranks.world_size > 1:
+            raise UserError(
+                f"strategy: {type(self).__name__} is one process, and {ranks.starter} started "
+                f"{ranks.world_size}; start one, or use a strategy of several, such as ddp"
+            )
+        super().setup_environment()
 
     @property
     def root_device(self) -> torch.device:

@@ -1,13 +1,11 @@
 """What is said about a partition before training starts: a table, and a picture of the schedule."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
-from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
@@ -19,10 +17,10 @@ from .timeline import bubble, draw, simulate
 def report_partition(
     trainer: Trainer, placement: Placement, schedule: Any, microbatches: int, batch_size: int
 ) -> None:
-    """Print the partition and draw `pipeline.png` into the run directory, and to TensorBoard.
+    """Print the partition; where the strategy has a `report_dir`, draw it and log the picture.
 
     Args:
-        trainer: Its ``default_root_dir`` is the run directory.
+        trainer: Of this run; its strategy is the pipeline.
         placement: Which rank holds what.
         schedule: PyTorch's schedule for a whole batch.
         microbatches: How many it cuts the batch into.
@@ -31,7 +29,8 @@ def report_partition(
     partition = placement.partition
     parameters = [sum(p.numel() for p in layer.parameters()) for layer in placement.layers.values()]
     spans = simulate(schedule.pipeline_order, partition.costs)
-    name = trainer.strategy.schedule  # type: ignore[attr-defined]
+    strategy: Any = trainer.strategy
+    name = strategy.schedule
     console = Console()
     console.print(partition_table(partition, list(placement.layers), parameters))
     console.print(
@@ -40,8 +39,13 @@ def report_partition(
         f"predicted bubble {bubble(spans):.1%}",
         highlight=False,
     )
+    if strategy.report_dir is None:
+        return
+    # A script that asks for no picture needs nothing that draws.
+    from PIL import Image
+
     title = f"{name}, {microbatches} micro-batches"
-    picture = draw(spans, Path(trainer.default_root_dir) / "pipeline.png", title)
+    picture = draw(spans, strategy.report_dir / "pipeline.png", title)
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             pixels = np.asarray(Image.open(picture).convert("RGB"))

@@ -50,6 +50,9 @@ class Pipeline(LayersPerRank):
             each stage.
         replicas: Pipelines side by side, which share the batch. Neighbouring ranks form a pipeline.
         timeout_seconds: How long a rank waits for another before it fails.
+
+    Raises:
+        UserError: If there is no such schedule.
     """
 
     def __init__(
@@ -61,6 +64,11 @@ class Pipeline(LayersPerRank):
         replicas: int = 1,
         timeout_seconds: float = 1800,
     ) -> None:
+        if schedule not in SCHEDULES:
+            raise UserError(
+                f"strategy.schedule={schedule}: must be one of {', '.join(SCHEDULES)}; "
+                "such as strategy.schedule=1f1b"
+            )
         super().__init__(timeout_seconds)
         self.schedule = schedule
         self.microbatches = microbatches
