@@ -28,7 +28,7 @@ from omegaconf import DictConfig
 from processes import Command
 from test_failures import ranks
 
-from {{ cookiecutter.package_name }}.engine.sweep import job
+from onecurve.sweep import job
 
 
 class Counted(Callback):

@@ -58,6 +58,7 @@ class GlobalBatch(ForCallbacks):
         # some of them; so nobody has to say Trainer(use_distributed_sampler=False).
         connector = self._connected_module.trainer._accelerator_connector
         connector.use_distributed_sampler = False
+
     def connect(self, model: LightningModule) -> None:
         """Take the task, in the precision of the run.
 
