@@ -1,0 +1,331 @@
+"""Without Hydra and without the template: the README's scripts, a plain Trainer, and `launch`."""
+
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+from csv import DictReader
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import largest_difference
+from plain_lightning import STEPS, Regression, fit
+from processes import Command, nothing_stays_of
+
+import onecurve
+
+TESTS = Path(__file__).parent
+README = (TESTS.parent / "README.md").read_text()
+SCRIPT, MOVE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+_, TYPED = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+PYTHON, TORCHRUN = TYPED.splitlines()
+CLOSE = 1e-11  # in float64: relative difference of two losses
+
+
+# The README's scripts
+
+
+# What tests say otherwise in the script.
+WORDS = {
+    "log": '"log_every_n_steps": 1',
+    "strategy": 'onecurve.Pipeline(schedule="zbv")',
+    "devices": '"devices": 2',
+    "start": "onecurve.launch(main, devices=2)",
+}
+
+
+def in_float64(**changes: str) -> str:
+    """The README's script in float64, with other words in places."""
+    text = SCRIPT
+    for place, new in {"log": f'{WORDS["log"]}, "precision": "64-true"', **changes}.items():
+        assert text.count(WORDS[place]) == 1, WORDS[place]
+        text = text.replace(WORDS[place], new)
+    return text
+
+
+def typed(command: str, folder: Path) -> None:
+    """Run a command of the README, with nothing installed but what the library itself needs."""
+    paths = [TESTS / "core_only", *sys.path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    words = [sys.executable, *command.split()[1:]]
+    done = subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def logged(folder: Path) -> list[float]:
+    """Every step's loss."""
+    (file,) = folder.glob("logs/**/metrics.csv")
+    with file.open(newline="") as rows:
+        return [float(row["train/loss"]) for row in DictReader(rows)]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of the README's script as plain Lightning: one process, nothing of ours."""
+    folder = tmp_path_factory.mktemp("plain")
+    text = in_float64(strategy='"auto"', devices='"devices": 1', start="main()")
+    text = text.replace("import onecurve\n", "")
+    assert "onecurve" not in text
+    (folder / "script.py").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        runpy.run_path("script.py", run_name="__main__")
+    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        os.environ.pop(name, None)
+    return logged(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "changes"),
+    [
+        pytest.param(PYTHON, {}, id="pipeline"),
+        pytest.param(TORCHRUN, {}, id="pipeline-torchrun"),
+        pytest.param(TORCHRUN, {"strategy": "onecurve.FSDP()"}, id="fsdp-torchrun"),
+        pytest.param(
+            PYTHON, {"strategy": "onecurve.DDP()", "start": "main()"}, id="ddp-lightning"
+        ),
+    ],
+)
+def test_the_readme_script_has_the_losses_of_a_plain_trainer(
+    command: str, changes: dict[str, str], plain: list[float], tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(in_float64(**changes))
+    typed(command, tmp_path)
+    assert len(plain) == 14
+    assert plain[-1] < plain[0] / 2
+    assert largest_difference(logged(tmp_path), plain) <= CLOSE
+
+
+def test_the_readme_script_is_short() -> None:
+    assert len([line for line in SCRIPT.splitlines() if line.strip()]) <= 35
+
+
+@pytest.mark.slow
+def test_the_readme_moves_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "move.py").write_text(MOVE)
+    typed("python move.py", tmp_path)
+    checkpoint = onecurve.read_checkpoint(tmp_path / "epoch2.ckpt")
+    assert checkpoint["global_step"] == 14
+    assert checkpoint["averages"].keys() == {"live", "swa"}
+
+
+# A plain Trainer
+
+STRATEGIES = {
+    "single": onecurve.Single,
+    "dp": onecurve.DP,
+    "ddp": onecurve.DDP,
+    "fsdp": onecurve.FSDP,
+    "pipeline": partial(onecurve.Pipeline, schedule="1f1b", microbatches=4),
+    "zbv": partial(onecurve.Pipeline, schedule="zbv"),
+}
+OPTIONS = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5, "val_check_interval": 3}
+
+
+def trained(name: str, *, options: dict[str, Any] | None = None, **arguments: Any) -> Any:
+    """As `fit`, in as many processes as a strategy has."""
+    ranks = 1 if name in ("single", "dp", "plain") else 2
+    strategy = "auto" if name == "plain" else STRATEGIES[name]()
+    devices = 1 if name in ("single", "plain") else 2
+    work = partial(fit, strategy, {**(options or {}), "devices": devices}, **arguments)
+    return onecurve.launch(work, devices=ranks)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_plain_trainer_has_the_losses_of_one_process(name: str) -> None:
+    expected, expected_validated = trained("plain", options=OPTIONS)
+    assert len(expected) == 2 * STEPS
+    losses, validated = trained(name, options=OPTIONS)
+    assert largest_difference(losses, expected) <= CLOSE
+    assert largest_difference(validated, expected_validated) <= CLOSE
+
+
+def averaging(folder: Path) -> list[Any]:
+    return [
+        onecurve.ExponentialMovingAverage(decay=0.9),
+        onecurve.StochasticWeightAveraging(str(folder / "swa.ckpt"), start=0.3, every_n_steps=2),
+    ]
+
+
+def largest_difference_of(ours: dict[str, Any], theirs: dict[str, Any]) -> float:
+    assert ours.keys() == theirs.keys()
+    return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
+
+
+def test_a_checkpoint_moves_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut.ckpt"
+    expected, validated = trained(
+        "single", shuffle=True, callbacks=averaging(whole), save=whole / "end.ckpt"
+    )
+    stopped, _ = trained(
+        "zbv", options={"max_steps": 4}, shuffle=True, callbacks=averaging(tmp_path), save=cut
+    )
+    assert largest_difference(stopped, expected[:4]) <= CLOSE
+    for name in ("fsdp", "single"):
+        folder = tmp_path / name
+        losses, validated_here = trained(
+            name, shuffle=True, callbacks=averaging(folder), resume=cut, save=folder / "end.ckpt"
+        )
+        assert largest_difference(losses, expected[4:]) <= CLOSE
+        assert largest_difference(validated_here[-2:], validated[-2:]) <= CLOSE
+        for file in ("end.ckpt", "swa.ckpt"):
+            states = [
+                torch.load(each / file, weights_only=True)["state_dict"] for each in (folder, whole)
+            ]
+            assert largest_difference_of(*states) <= CLOSE
+
+
+def test_lightning_reads_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "end.ckpt"
+    trained("pipeline", options={"max_epochs": 1}, save=file)
+    loaded = Regression.load_from_checkpoint(file)
+    saved = torch.load(file, weights_only=True)
+    assert loaded.hparams == saved["hyper_parameters"] == {"width": 12}
+    loaded.double().load_state_dict(saved["state_dict"])
+
+
+def test_another_storage_is_a_plugin(tmp_path: Path) -> None:
+    folder = tmp_path / "sharded.ckpt"
+    sharded = {"plugins": [onecurve.ShardedFolders()], "max_epochs": 1}
+    trained("fsdp", options=sharded, save=folder)
+    assert folder.is_dir()
+    losses, _ = trained("single", resume=folder)
+    expected, _ = trained("plain")
+    assert largest_difference(losses, expected[STEPS:]) <= CLOSE
+
+
+def test_one_process_refuses_to_be_a_rank() -> None:
+    with pytest.raises(onecurve.UserError, match="Single is one process, and torchrun started 2"):
+        onecurve.launch(fit, onecurve.Single(), devices=2)
+
+
+def test_a_schedule_that_is_none_is_refused() -> None:
+    with pytest.raises(onecurve.UserError, match="schedule=zvb: must be one of gpipe, 1f1b"):
+        onecurve.Pipeline(schedule="zvb")
+
+
+# launch
+
+
+def what_a_rank_is(word: str) -> tuple[str, str, str]:
+    print("rank", os.environ["RANK"], "says", word, flush=True)
+    return word, os.environ["RANK"], os.environ["WORLD_SIZE"]
+
+
+def fails_on_rank_1(folder: Path) -> None:
+    (folder / str(os.getpid())).touch()
+    if os.environ["RANK"] == "1":
+        raise ValueError("the reason")
+    signal.pause()
+
+
+def refuses() -> None:
+    raise onecurve.UserError("key=value: must be another")
+
+
+def test_launch_returns_what_rank_0_returned(tmp_path: Path) -> None:
+    assert onecurve.launch(what_a_rank_is, "hello", logs=tmp_path) == ("hello", "0", "2")
+    assert "rank 1 says hello" in (tmp_path / "logs" / "rank_1.log").read_text()
+
+
+def test_launch_of_one_rank_is_a_call() -> None:
+    assert onecurve.launch(os.getpid, devices=1) == os.getpid()
+
+
+def test_launch_among_ranks_is_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert onecurve.launch(what_a_rank_is, "hello") == ("hello", "1", "2")
+    monkeypatch.undo()
+
+
+def test_a_rank_that_fails_is_named_and_no_process_stays(tmp_path: Path) -> None:
+    with pytest.raises(onecurve.RankFailed) as caught:
+        onecurve.launch(fails_on_rank_1, tmp_path)
+    message = str(caught.value)
+    assert message.startswith("rank 1 failed\n")
+    assert "in fails_on_rank_1" in message
+    assert message.endswith("ValueError: the reason")
+    pids = [int(file.name) for file in tmp_path.iterdir()]
+    assert pids
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_refusal_of_a_rank_is_one_line() -> None:
+    with pytest.raises(onecurve.UserError, match="^key=value: must be another$"):
+        onecurve.launch(refuses)
+
+
+def test_what_ranks_cannot_import_is_refused() -> None:
+    with pytest.raises(onecurve.UserError, match="lambda.* cannot be sent to the ranks"):
+        onecurve.launch(lambda: None)
+
+
+SLEEPS = """
+import signal
+
+import onecurve
+
+
+def main():
+    print("sleeping", flush=True)
+    signal.pause()
+
+
+if __name__ == "__main__":
+    onecurve.launch(main)
+"""
+
+
+def test_ctrl_c_ends_all_ranks(tmp_path: Path) -> None:
+    script = tmp_path / "sleeps.py"
+    script.write_text(SLEEPS)
+    command = Command(tmp_path, str(script))
+    command.wait_for_line("sleeping")
+    # As a terminal does: to all of them.
+    os.killpg(command.pid, signal.SIGINT)
+    _, err = command.communicate()
+    assert command.returncode
+    assert err.strip().endswith("KeyboardInterrupt")
+    assert nothing_stays_of(command.pid)
+
+
+def test_a_call_at_the_top_of_a_script_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(SLEEPS.replace('if __name__ == "__main__":', "if True:"))
+    command = Command(tmp_path, str(script))
+    _, err = command.communicate()
+    assert command.returncode
+    assert 'call it beneath if __name__ == "__main__":' in err
+    assert nothing_stays_of(command.pid)
+
+
+# The package
+
+
+def test_importing_it_imports_neither_torch_nor_hydra() -> None:
+    code = "import onecurve, sys; print(*sys.modules); assert dir(onecurve)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert {"torch", "lightning", "hydra", "numpy"}.isdisjoint(done.stdout.split())
+
+
+def test_every_public_name_is_there() -> None:
+    for name in onecurve.__all__:
+        assert callable(getattr(onecurve, name)), name
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        onecurve.Nothing  # noqa: B018
