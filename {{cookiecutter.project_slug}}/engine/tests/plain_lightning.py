@@ -76,10 +76,9 @@ def fit(
             strategy=strategy,
             callbacks=callbacks,
             logger=False,
-            enable_checkpointing=False,
             enable_model_summary=False,
             enable_progress_bar=False,
-            **{"devices": 2, "max_epochs": 2, **(options or {})},
+            **{"devices": 2, "max_epochs": 2, "enable_checkpointing": False, **(options or {})},
         )
         trainer.fit(module, loader(shuffle), loader(False), ckpt_path=resume)
         if save:

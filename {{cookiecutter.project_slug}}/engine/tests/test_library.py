@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import largest_difference
+from lightning.pytorch.callbacks import ModelCheckpoint
 from plain_lightning import STEPS, Regression, fit
 from processes import Command, nothing_stays_of
 
@@ -89,9 +90,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
         pytest.param(PYTHON, {}, id="pipeline"),
         pytest.param(TORCHRUN, {}, id="pipeline-torchrun"),
         pytest.param(TORCHRUN, {"strategy": "onecurve.FSDP()"}, id="fsdp-torchrun"),
-        pytest.param(
-            PYTHON, {"strategy": "onecurve.DDP()", "start": "main()"}, id="ddp-lightning"
-        ),
+        pytest.param(PYTHON, {"strategy": "onecurve.DDP()", "start": "main()"}, id="ddp-lightning"),
     ],
 )
 def test_the_readme_script_has_the_losses_of_a_plain_trainer(
@@ -162,20 +161,27 @@ def largest_difference_of(ours: dict[str, Any], theirs: dict[str, Any]) -> float
 
 
 def test_a_checkpoint_moves_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut.ckpt"
+    whole, cut = tmp_path / "whole", tmp_path / "cut-step=6.ckpt"
     expected, validated = trained(
         "single", shuffle=True, callbacks=averaging(whole), save=whole / "end.ckpt"
     )
-    stopped, _ = trained(
-        "zbv", options={"max_steps": 4}, shuffle=True, callbacks=averaging(tmp_path), save=cut
+    saves = ModelCheckpoint(tmp_path, "cut-{step}", every_n_train_steps=6, save_top_k=-1)
+    losses, _ = trained(
+        "zbv",
+        options={"enable_checkpointing": True},
+        shuffle=True,
+        callbacks=[*averaging(tmp_path), saves],
     )
-    assert largest_difference(stopped, expected[:4]) <= CLOSE
+    assert largest_difference(losses, expected) <= CLOSE
+    content = onecurve.read_checkpoint(cut)
+    assert content["global_step"] == 6 < STEPS
+    assert content["averages"].keys() == {"live", "swa"}
     for name in ("fsdp", "single"):
         folder = tmp_path / name
         losses, validated_here = trained(
             name, shuffle=True, callbacks=averaging(folder), resume=cut, save=folder / "end.ckpt"
         )
-        assert largest_difference(losses, expected[4:]) <= CLOSE
+        assert largest_difference(losses, expected[6:]) <= CLOSE
         assert largest_difference(validated_here[-2:], validated[-2:]) <= CLOSE
         for file in ("end.ckpt", "swa.ckpt"):
             states = [
@@ -264,12 +270,12 @@ def test_a_rank_that_fails_is_named_and_no_process_stays(tmp_path: Path) -> None
 
 
 def test_a_refusal_of_a_rank_is_one_line() -> None:
-    with pytest.raises(onecurve.UserError, match="^key=value: must be another$"):
+    with pytest.raises(onecurve.UserError, match=r"^key=value: must be another$"):
         onecurve.launch(refuses)
 
 
 def test_what_ranks_cannot_import_is_refused() -> None:
-    with pytest.raises(onecurve.UserError, match="lambda.* cannot be sent to the ranks"):
+    with pytest.raises(onecurve.UserError, match=r"lambda.* cannot be sent to the ranks"):
         onecurve.launch(lambda: None)
 
 
