@@ -1,11 +1,12 @@
 """Classification: one label an image."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from lightning.pytorch import LightningModule
+from onecurve.limits import Number
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -41,7 +42,7 @@ class Classification(LightningModule):
         num_classes: int,
         monitor: str = "val/acc",
         mode: str = "max",
-        label_smoothing: float = 0.0,
+        label_smoothing: Annotated[float, Number(least=0, most=1)] = 0.0,
     ) -> None:
         super().__init__()
         self.network: nn.Module = built(network)

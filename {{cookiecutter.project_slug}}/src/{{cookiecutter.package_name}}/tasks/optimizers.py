@@ -3,23 +3,31 @@
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 from hydra.utils import get_class
 from onecurve.errors import UserError
+from onecurve.limits import Number
 from torch import nn
 from torch.optim import Optimizer
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 
 
+class Options(TypedDict, total=False):
+    """Limits of arguments that several algorithms have; the others are passed on as they are."""
+
+    weight_decay: Annotated[float, Number(least=0)]
+    momentum: Annotated[float, Number(least=0, most=1)]
+
+
 def build_optimizer(
     named_parameters: NamedParameters,
     *,
     algorithm: str,
-    lr: float,
+    lr: Annotated[float, Number(above=0)],
     lr_scale: Mapping[str, Any],
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Optimizer:
     """Build an optimizer of the parameters that require a gradient.
 
@@ -46,13 +54,13 @@ def build_optimizer(
                 f"optimizer.{key}: {algorithm} has no such argument; try {', '.join(nearest)}"
             )
     # Lists become tuples: a ListConfig in a parameter group could not be saved in a checkpoint.
-    options = {
+    arguments = {
         key: tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
         for key, value in options.items()
     }
     groups = parameter_groups(named_parameters, lr, lr_scale)
     try:
-        optimizer: Optimizer = optimizer_class(groups, lr=lr, **options)
+        optimizer: Optimizer = optimizer_class(groups, lr=lr, **arguments)
     except (TypeError, ValueError) as error:
         raise UserError(f"optimizer ({algorithm}): {error}") from error
     return optimizer

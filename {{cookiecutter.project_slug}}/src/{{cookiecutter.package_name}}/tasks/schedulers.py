@@ -5,9 +5,10 @@ All have one signature: `total_steps` is the number of optimizer steps in the ru
 """
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 from onecurve.errors import UserError
+from onecurve.limits import Number
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
@@ -24,8 +25,8 @@ def cosine(
     total_steps: float,
     monitor: str,
     mode: str,
-    warmup: float,
-    final: float,
+    warmup: Annotated[float, Number(least=0, most=1)],
+    final: Annotated[float, Number(least=0)],
 ) -> LRScheduler:
     """Rise linearly, then fall along half a cosine, step by step.
 

@@ -1,11 +1,12 @@
 """Finds the largest batch that fits into memory."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder
 
 from ..errors import say
+from ..limits import Number
 
 
 class BatchSizeSearch(BatchSizeFinder):
@@ -24,7 +25,11 @@ class BatchSizeSearch(BatchSizeFinder):
     """
 
     def __init__(
-        self, first: int = 32, largest: int = 8192, steps: int = 3, apply: bool = False
+        self,
+        first: Annotated[int, Number(least=1)] = 32,
+        largest: Annotated[int, Number(least=1)] = 8192,
+        steps: Annotated[int, Number(least=1)] = 3,
+        apply: bool = False,
     ) -> None:
         # Lightning's does not try what it stops at.
         super().__init__("power", steps, init_val=first, max_val=2 * largest)

@@ -1,7 +1,7 @@
 """Stops at the first value that is not finite, and says where it came from."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import UserError
+from ..limits import Number
 
 
 class Finding(NamedTuple):
@@ -39,7 +40,9 @@ class NanGuard(Callback):
         UserError: In the step, on every rank.
     """
 
-    def __init__(self, file: str, checkpoint: str, every_n_steps: int = 1) -> None:
+    def __init__(
+        self, file: str, checkpoint: str, every_n_steps: Annotated[int, Number(least=1)] = 1
+    ) -> None:
         self.file = Path(file)
         self.checkpoint = checkpoint
         self.every_n_steps = every_n_steps

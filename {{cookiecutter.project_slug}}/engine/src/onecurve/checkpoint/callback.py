@@ -1,11 +1,13 @@
 """`callbacks=checkpoint`: Lightning's ModelCheckpoint, with a clock of its own for last.ckpt."""
 
 import time
-from typing import Any
+from typing import Annotated, Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
+
+from ..limits import Number
 
 
 class BestAndLast(ModelCheckpoint):
@@ -23,8 +25,8 @@ class BestAndLast(ModelCheckpoint):
 
     def __init__(
         self,
-        last_every_n_steps: int | None = None,
-        last_every_minutes: float | None = None,
+        last_every_n_steps: Annotated[int, Number(least=1)] | None = None,
+        last_every_minutes: Annotated[float, Number(above=0)] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)

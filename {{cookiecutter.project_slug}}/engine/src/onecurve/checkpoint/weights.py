@@ -2,14 +2,18 @@
 
 import pickle
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..limits import Existing
+
+WEIGHTS = Existing("a file with weights, such as runs/.../checkpoints/best.ckpt")
 
 
-def load_weights(net: nn.Module, *, file: str | None) -> None:
+def load_weights(net: nn.Module, *, file: Annotated[str, WEIGHTS] | None) -> None:
     """Take from a file every weight that fits by name and shape; say what did and what did not.
 
     Args:

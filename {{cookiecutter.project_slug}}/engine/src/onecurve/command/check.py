@@ -1,10 +1,7 @@
 """Which configurations may run: refused here, before torch is imported or a file is written.
 
-Combinations of keys that cannot work are tables in `rules.py` and `callback_rules.py`; values on
-their own are checked by `values.py`.
+Limits and refusals stand beside what they are about: `values.py` and `refusals.py` find them.
 """
-
-from pathlib import Path
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -14,22 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
-from ..checkpoint.file import damage
 from ..errors import UserError, user_error_behind
-from .callback_rules import CALLBACK_RULES
-from .rules import RULES, Plan, pipeline_refusal
+from .refusals import refusals
 from .values import check_values, dotted
 
 _without_overrides: dict[tuple[str, ...], DictConfig] = {}
 """By choice of files, as most jobs of a sweep have the same."""
-
-# Keys that name what must be there already, and what to give instead.
-ON_DISK = {
-    "resume": "last, a run directory, a checkpoint file, or leave it out",
-    "init.file": "a file with weights, such as runs/.../checkpoints/best.ckpt",
-    "checkpoint": "a checkpoint file, such as runs/.../checkpoints/best.ckpt",
-    "predict.images": "an image, or a folder with images in it",
-}
 
 
 def check(config: DictConfig, config_name: str, overrides: list[str]) -> None:
@@ -48,21 +35,9 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> None:
             if value == "???":
                 raise UserError(f"{key} is needed: add {key}=...")
         check_values(config, _defaults(config_name, overrides))
-        for key, wanted in ON_DISK.items():
-            path = OmegaConf.select(config, key)
-            if not isinstance(path, str):
-                continue
-            if not Path(path).expanduser().exists():
-                raise UserError(f"{key}={path}: there is no such file; give {wanted}")
-            if key in ("resume", "checkpoint") and (reason := damage(path)):
-                raise UserError(f"{key}={path}: is no complete checkpoint: {reason}; give {wanted}")
         if "trainer" in config:
-            plan = Plan(config)
-            for rule in (*RULES, *CALLBACK_RULES):
-                if rule.broken(plan):
-                    raise UserError(rule.says.format(**vars(plan)))
-            if refusal := pipeline_refusal(plan):
-                raise UserError(refusal)
+            if line := next(refusals(config), None):
+                raise UserError(line)
         elif (ranks := machine.ranks_around()) and ranks.world_size > 1:
             raise UserError(
                 f"{config_name}.py: is one process, but {ranks.starter} has started "

@@ -1,13 +1,12 @@
-"""Small functions that the YAML files call: ``${len:...}``, ``${numbered:...}``, ..."""
+"""Small functions that the YAML files call: ``${len:...}``, ``${call:...}``, ..."""
 
 import os
 import re
 from collections.abc import Sized
-from pathlib import Path
+from importlib import import_module
+from typing import Any
 
 from omegaconf import OmegaConf
-
-from ..errors import UserError
 
 LONGEST_NAME = 120
 
@@ -17,30 +16,15 @@ def numbered(count: int) -> list[str]:
     return [str(number) for number in range(count)]
 
 
-def class_folders(root: str) -> list[str]:
-    """Names of an image folder's class folders: those in root/train if it exists, else in root.
+def call(function: str, *arguments: Any) -> Any:
+    """What a function returns; its module should not import torch, as every command calls it.
 
-    Raises:
-        UserError: If there is no such folder, or no folder in it.
+    Args:
+        function: Dotted name, such as "my_package.data.class_folders.class_folders".
+        arguments: Passed on.
     """
-    folder = Path(root).expanduser()
-    if not folder.is_dir():
-        raise UserError(
-            f"data.root={root}: no such folder; give one folder of images a class, "
-            "for example data.root=photos with photos/cat/ and photos/dog/, or use data=digits"
-        )
-    folder = folder / "train" if (folder / "train").is_dir() else folder
-    names = sorted(
-        entry.name
-        for entry in folder.iterdir()
-        if entry.is_dir() and not entry.name.startswith(".")
-    )
-    if not names:
-        raise UserError(
-            f"data.root={root}: no class folder in it; give one folder of images a class, "
-            "for example photos/cat/ and photos/dog/, or use data=digits"
-        )
-    return names
+    module, _, name = function.rpartition(".")
+    return getattr(import_module(module), name)(*arguments)
 
 
 def length(values: Sized) -> int:
@@ -64,6 +48,6 @@ def register_resolvers() -> None:
     """Make the functions known to OmegaConf. Needed before a configuration is read."""
     OmegaConf.register_new_resolver("len", length, replace=True)
     OmegaConf.register_new_resolver("numbered", numbered, replace=True)
-    OmegaConf.register_new_resolver("class_folders", class_folders, replace=True)
+    OmegaConf.register_new_resolver("call", call, replace=True)
     OmegaConf.register_new_resolver("cwd", os.getcwd, replace=True)
     OmegaConf.register_new_resolver("job_directory", job_directory, replace=True)

@@ -1,136 +1,20 @@
-"""Checks values one by one: each keeps the type of its default, and numbers stay in their range."""
+"""Checks values one by one: each is what its limit says, and of the same kind as its default."""
 
-import difflib
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_type_hints, is_typeddict
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError
 
+from .. import configs
 from ..errors import UserError
-from ..strategies.pipeline.limits import SCHEDULES
+from .allowed import alternatives, is_limit, refusal, text
+from .signatures import arguments
 
-PRECISIONS = (
-    "32-true",
-    "bf16-mixed",
-    "16-mixed",
-    "bf16-true",
-    "16-true",
-    "64-true",
-    "transformer-engine",
-    "transformer-engine-float16",
-)
-
-
-class Range(NamedTuple):
-    """Which numbers a key takes, and one that works."""
-
-    example: Any
-    least: float = float("-inf")
-    most: float = float("inf")
-    above: float = float("-inf")
-    whole: bool = True
-    also: tuple[Any, ...] = ()
-
-    def holds(self, value: Any) -> bool:
-        """Whether a value is allowed."""
-        if isinstance(value, bool):
-            return False
-        if value in self.also:
-            return True
-        if not isinstance(value, int | float):
-            return False
-        if self.whole and value != int(value):
-            return False
-        return self.least <= value <= self.most and value > self.above
-
-    def words(self) -> str:
-        """The range as a person would say it."""
-        text = "a whole number" if self.whole else "a number"
-        bounds = []
-        if self.above > float("-inf"):
-            bounds.append(f"above {self.above:.15g}")
-        if self.least > float("-inf"):
-            bounds.append(f"from {self.least:.15g}")
-        if self.most < float("inf"):
-            bounds.append(f"to {self.most:.15g}")
-        also = "".join(f" or {'null' if value is None else value}" for value in self.also)
-        return " ".join([text, *bounds]) + also
-
-
-RANGES: dict[str, Range] = {
-    "seed": Range(0, least=0, most=2**32 - 1),
-    "data.batch_size": Range(64, least=1),
-    "data.image_size": Range(32, least=1),
-    "data.channels": Range(3, least=1),
-    "data.num_workers": Range(0, least=0),
-    "data.num_classes": Range(10, least=2),
-    "optimizer.lr": Range(0.001, above=0, whole=False),
-    "optimizer.weight_decay": Range(0.01, least=0, whole=False),
-    "optimizer.momentum": Range(0.9, least=0, most=1, whole=False),
-    "trainer.max_epochs": Range(10, least=1, also=(-1, None)),
-    "trainer.max_steps": Range(1000, least=1, also=(-1,)),
-    "trainer.num_nodes": Range(1, least=1),
-    "trainer.accumulate_grad_batches": Range(1, least=1),
-    "trainer.gradient_clip_val": Range(1.0, least=0, whole=False, also=(None,)),
-    "trainer.log_every_n_steps": Range(1, least=1),
-    "trainer.check_val_every_n_epoch": Range(1, least=1, also=(None,)),
-    "trainer.num_sanity_val_steps": Range(0, least=-1),
-    "callbacks.checkpoint.last_every_n_steps": Range(100, least=1, also=(None,)),
-    "callbacks.checkpoint.last_every_minutes": Range(30, above=0, whole=False, also=(None,)),
-    "callbacks.ema.decay": Range(0.999, least=0, most=1, whole=False),
-    "callbacks.swa.start": Range(0.75, least=0, whole=False),
-    "callbacks.swa.every_n_steps": Range(100, least=1, also=(None,)),
-    "callbacks.swa.lr": Range(0.01, above=0, whole=False, also=(None,)),
-    "callbacks.swa.anneal_epochs": Range(1, least=0, whole=False),
-    "callbacks.throughput.every_n_steps": Range(50, least=1),
-    "callbacks.device_stats.every_n_steps": Range(50, least=1),
-    "callbacks.nan_guard.every_n_steps": Range(1, least=1),
-    "callbacks.lr_finder.min_lr": Range(1e-6, above=0, whole=False),
-    "callbacks.lr_finder.max_lr": Range(1.0, above=0, whole=False),
-    "callbacks.lr_finder.steps": Range(100, least=20),
-    "callbacks.batch_size_finder.first": Range(32, least=1),
-    "callbacks.batch_size_finder.largest": Range(8192, least=1),
-    "callbacks.batch_size_finder.steps": Range(3, least=1),
-    **{
-        f"callbacks.{writer}.{key}": Range(example, least=least)
-        for writer in ("tensorboard", "wandb")
-        for key, example, least in (
-            ("images", 32, 0),
-            ("predictions", 32, 0),
-            ("embedding", 500, 0),
-            ("scalars_every_n_steps", 10, 1),
-            ("histograms_every_n_steps", 100, 1),
-            ("figures_every_n_epochs", 5, 1),
-        )
-    },
-    "launch.max_restarts": Range(0, least=0),
-    "launch.timeout_seconds": Range(600, above=0, whole=False),
-    "sweep.retries": Range(1, least=0),
-    "sweep.parallel": Range(1, least=1),
-    "sweep.trials": Range(30, least=1),
-    "sweep.seed": Range(0, least=0, most=2**32 - 1),
-    "strategy.microbatches": Range(4, least=1),
-    "strategy.replicas": Range(1, least=1),
-    "strategy.stages_per_rank": Range("auto", least=1, also=("auto",)),
-    "strategy.min_params": Range(1_000_000, least=1),
-    "strategy.timeout_seconds": Range(1800, above=0, whole=False),
-}
-
-CHOICES: dict[str, tuple[Any, ...]] = {
-    "callbacks.swa.annealing": ("cosine", "linear"),
-    "checkpoint.format": ("file", "sharded"),
-    "checkpoint.on_failure": ("continue", "stop"),
-    "mode": ("min", "max"),
-    "sweep.value": ("last", "best"),
-    "sweep.on_failure": ("continue", "stop", "retry"),
-    "strategy.communication_dtype": ("bf16", "fp16", None),
-    "strategy.schedule": tuple(SCHEDULES),
-    "trainer.accelerator": ("auto", "cpu", "gpu", "cuda", "mps"),
-    "trainer.precision": PRECISIONS,
-    "trainer.gradient_clip_algorithm": ("norm", "value"),
-    "trainer.profiler": ("simple", "advanced", "pytorch", None),
-}
+GROUPS = Path(configs.__file__).parent
 
 
 def check_values(config: DictConfig, defaults: DictConfig) -> None:
@@ -143,29 +27,18 @@ def check_values(config: DictConfig, defaults: DictConfig) -> None:
     Raises:
         UserError: Naming the key, the value, what is allowed and a value that works.
     """
+    values = _resolved(config)
     usual = dict(dotted(_resolved(defaults)))
-    for key, value in dotted(_resolved(config)):
+    limits = dict(_limits(values))
+    for key, value in dotted(values):
         if value is None and usual.get(key, value) is None:
             continue
-        if key in RANGES:
-            allowed = RANGES[key]
-            if not allowed.holds(value):
-                example = usual.get(key, allowed.example)
-                example = example if allowed.holds(example) else allowed.example
-                raise UserError(
-                    f"{key}={_text(value)}: must be {allowed.words()}, such as {key}={example}"
-                )
-        elif key in CHOICES:
-            if value not in CHOICES[key]:
-                close = difflib.get_close_matches(str(value), map(str, CHOICES[key]), 1)
-                options = ", ".join(map(str, CHOICES[key]))
-                example = close[0] if close else CHOICES[key][0]
-                raise UserError(
-                    f"{key}={_text(value)}: must be one of {options}, such as {key}={example}"
-                )
+        if key in limits and not isinstance(usual.get(key), Mapping):
+            if line := refusal(limits[key], key, value, usual.get(key)):
+                raise UserError(line)
         elif key in usual and not _same_kind(value, usual[key]):
-            example = f"{key}={_text(usual[key])}"
-            raise UserError(f"{key}={_text(value)}: must be {_kind(usual[key])}, such as {example}")
+            example = f"{key}={text(usual[key])}"
+            raise UserError(f"{key}={text(value)}: must be {_kind(usual[key])}, such as {example}")
 
 
 def dotted(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -174,6 +47,44 @@ def dotted(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield f"{prefix}{name}", value
         if isinstance(value, dict):
             yield from dotted(value, f"{prefix}{name}.")
+
+
+def beside(group: str) -> list[Any]:
+    """The modules with limits of a group that has no `_target_`: they lie among its YAML files.
+
+    Args:
+        group: Such as "trainer"; the empty text stands for the keys that are in no group.
+    """
+    folder = GROUPS / group.replace(".", "/")
+    package = f"{configs.__name__}.{group}".rstrip(".")
+    names = sorted(file.stem for file in folder.glob("*limits.py"))
+    return [import_module(f"{package}.{name}") for name in names]
+
+
+def _limits(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every key that has a limit, with its type."""
+    for group, node in (("", config), *dotted(config)):
+        if not isinstance(node, dict):
+            continue
+        target = node.get("_target_")
+        types = arguments(target) if isinstance(target, str) else _types_beside(group)
+        for name, annotation in types.items():
+            key = f"{group}.{name}".lstrip(".")
+            value = node.get(name)
+            if is_limit(annotation):
+                yield key, annotation
+            if isinstance(value, dict) and "_target_" not in value:
+                for part in filter(is_typeddict, alternatives(annotation)):
+                    for inner, limit in get_type_hints(part, include_extras=True).items():
+                        yield f"{key}.{inner}", limit
+
+
+@cache
+def _types_beside(group: str) -> dict[str, Any]:
+    types: dict[str, Any] = {}
+    for module in beside(group):
+        types |= get_type_hints(module.Limits, include_extras=True)
+    return types
 
 
 def _resolved(config: DictConfig) -> Any:
@@ -201,15 +112,3 @@ def _kind(usual: Any) -> str:
     if isinstance(usual, int | float):
         return "a number"
     return "a list" if isinstance(usual, list) else "a mapping"
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_text(entry)}" for key, entry in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_text, value)) + "]"
-    return str(value)

@@ -1,13 +1,14 @@
 """Shows a run in TensorBoard or in Weights & Biases: pictures, curves and histograms."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.optim import Optimizer
 
 from ..errors import say
+from ..limits import Number
 from . import overview, weights
 from .predictions import Answers
 
@@ -48,17 +49,17 @@ class Displays(Callback):
         text: bool = False,
         hparams: bool = False,
         graph: bool = False,
-        images: int = 0,
+        images: Annotated[int, Number(least=0)] = 0,
         learning_rates: bool = False,
         gradient_norm: bool = False,
         histograms: bool = False,
         confusion_matrix: bool = False,
         pr_curves: bool = False,
-        predictions: int = 0,
-        embedding: int = 0,
-        scalars_every_n_steps: int = 10,
-        histograms_every_n_steps: int = 100,
-        figures_every_n_epochs: int = 5,
+        predictions: Annotated[int, Number(least=0)] = 0,
+        embedding: Annotated[int, Number(least=0)] = 0,
+        scalars_every_n_steps: Annotated[int, Number(least=1)] = 10,
+        histograms_every_n_steps: Annotated[int, Number(least=1)] = 100,
+        figures_every_n_epochs: Annotated[int, Number(least=1)] = 5,
     ) -> None:
         self.writer_name = writer
         self.run_dir = Path(run_dir)

@@ -7,7 +7,7 @@ Memory per rank: that of `single` plus gradient buckets. Source:
 https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
@@ -28,7 +28,9 @@ class DDP(RankPerDevice):
         kwargs: What `lightning.pytorch.strategies.DDPStrategy` takes.
     """
 
-    def __init__(self, communication_dtype: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, communication_dtype: Literal["bf16", "fp16"] | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.communication_dtype = communication_dtype
 

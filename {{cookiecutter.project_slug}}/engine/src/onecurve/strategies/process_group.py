@@ -4,14 +4,17 @@ Lightning's DDPStrategy makes the group, knows ranks and world size, and broadca
 """
 
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from torch.optim import Optimizer
 
+from ..limits import Number
 from .global_batch import GlobalBatch
+
+Seconds = Annotated[float, Number(above=0)]
 
 
 class RankPerDevice(GlobalBatch, DDPStrategy):
@@ -22,7 +25,7 @@ class RankPerDevice(GlobalBatch, DDPStrategy):
         kwargs: What `lightning.pytorch.strategies.DDPStrategy` takes.
     """
 
-    def __init__(self, timeout_seconds: float = 1800, **kwargs: Any) -> None:
+    def __init__(self, timeout_seconds: Seconds = 1800, **kwargs: Any) -> None:
         super().__init__(timeout=timedelta(seconds=timeout_seconds), **kwargs)
 
     @property

@@ -17,7 +17,7 @@ Source: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.distributed as dist
@@ -38,8 +38,9 @@ from torch.utils.checkpoint import checkpoint
 
 from ...checkpoint.stored import model_state_here, optimizer_states_here
 from ...errors import UserError
+from ...limits import Number
 from ..layers import find_layers
-from ..process_group import PartPerRank
+from ..process_group import PartPerRank, Seconds
 from .state import cut_like, cut_optimizer_state, gather
 from .units import find_units
 
@@ -66,12 +67,12 @@ class FSDP(PartPerRank):
     def __init__(
         self,
         wrap: str | Sequence[str] = "layer",
-        min_params: int = 1_000_000,
+        min_params: Annotated[int, Number(least=1)] = 1_000_000,
         reshard_after_forward: bool = True,
         cpu_offload: bool = False,
         activation_checkpointing: bool = False,
-        replicas: int = 1,
-        timeout_seconds: float = 1800,
+        replicas: Annotated[int, Number(least=1)] = 1,
+        timeout_seconds: Seconds = 1800,
     ) -> None:
         super().__init__(timeout_seconds)
         self.wrap = wrap

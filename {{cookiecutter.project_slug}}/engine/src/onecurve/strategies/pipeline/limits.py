@@ -5,7 +5,11 @@ interleaved 1F1B (Narayanan et al. 2021), zero bubble and ZBV (Qi et al. 2024), 
 https://docs.pytorch.org/docs/stable/distributed.pipelining.html
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+Schedule = Literal[
+    "gpipe", "1f1b", "looped_bfs", "interleaved_1f1b", "interleaved_zero_bubble", "zbv"
+]
 
 
 class Limits(NamedTuple):

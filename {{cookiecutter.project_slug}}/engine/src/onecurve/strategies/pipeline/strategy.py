@@ -14,7 +14,7 @@ the micro-batches under way.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 import torch.distributed as dist
@@ -26,11 +26,13 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from ...errors import UserError
+from ...limits import Number
+from ..process_group import Seconds
 from ..redirect import forward_replaced
 from .checks import check_composition, check_loss, check_structure, network_inputs, split_batch
 from .gradients import agree_on_overflow, average
 from .layers_per_rank import LayersPerRank
-from .limits import SCHEDULES
+from .limits import SCHEDULES, Schedule
 from .partition import Partition
 from .partition_table import report_partition
 from .passes import Passes
@@ -57,12 +59,12 @@ class Pipeline(LayersPerRank):
 
     def __init__(
         self,
-        schedule: str = "1f1b",
-        microbatches: int = 4,
-        stages_per_rank: int | str = "auto",
+        schedule: Schedule = "1f1b",
+        microbatches: Annotated[int, Number(least=1)] = 4,
+        stages_per_rank: Annotated[int, Number(least=1)] | Literal["auto"] = "auto",
         balance: Sequence[int] | str = "auto",
-        replicas: int = 1,
-        timeout_seconds: float = 1800,
+        replicas: Annotated[int, Number(least=1)] = 1,
+        timeout_seconds: Seconds = 1800,
     ) -> None:
         if schedule not in SCHEDULES:
             raise UserError(

@@ -1,0 +1,33 @@
+"""What a schedule of accumulation cannot go together with."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..plan import Plan
+
+
+def refusals(plan: Plan, key: str) -> Iterator[str]:
+    """Why the schedule is none, or what else sets the number of batches."""
+    epochs = list(plan.get(f"{key}.from_epochs", [0]))
+    batches = list(plan.get(f"{key}.batches", [1]))
+    if not _is_schedule(epochs, batches):
+        yield (
+            f"{key}.from_epochs={epochs}: must be rising epochs from 0, with as many numbers from "
+            f"1 in batches={batches}, such as from_epochs=[0,4] batches=[1,2]"
+        )
+    number = plan.get("trainer.accumulate_grad_batches", 1)
+    if number > 1:
+        yield (
+            f"trainer.accumulate_grad_batches={number}: callbacks=gradient_accumulation sets it "
+            "from epoch to epoch; leave one of them out"
+        )
+
+
+def _is_schedule(epochs: list[Any], batches: list[Any]) -> bool:
+    return (
+        all(type(number) is int for number in epochs + batches)
+        and len(epochs) == len(batches)
+        and epochs[:1] == [0]
+        and epochs == sorted(set(epochs))
+        and min(batches) >= 1
+    )

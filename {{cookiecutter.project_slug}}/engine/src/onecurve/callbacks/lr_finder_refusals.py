@@ -1,0 +1,12 @@
+"""What the search for a learning rate cannot do."""
+
+from collections.abc import Iterator
+
+from ..plan import Plan
+
+
+def refusals(plan: Plan, key: str) -> Iterator[str]:
+    """Why its range is none."""
+    lowest, highest = plan.get(f"{key}.min_lr"), plan.get(f"{key}.max_lr")
+    if lowest is not None and highest is not None and lowest >= highest:
+        yield f"{key}.min_lr={lowest}: must be below max_lr={highest}, such as {key}.min_lr=1e-6"

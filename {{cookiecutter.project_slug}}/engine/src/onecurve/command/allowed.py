@@ -1,0 +1,116 @@
+"""Whether a value is what a type says, and in which words to refuse it."""
+
+import difflib
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, is_typeddict
+
+from ..limits import Existing, Number, Pattern
+
+KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def alternatives(annotation: Any) -> list[Any]:
+    """The parts of a union, or the one type."""
+    if get_origin(annotation) in (Union, UnionType):
+        return [part for each in get_args(annotation) for part in alternatives(each)]
+    return [annotation]
+
+
+def is_limit(annotation: Any) -> bool:
+    """Whether a type says more than what kind of value it is."""
+    return any(
+        get_origin(part) is Literal or bool(_limits(part, Number | Pattern | Existing))
+        for part in alternatives(annotation)
+    )
+
+
+def refusal(annotation: Any, key: str, value: Any, usual: Any) -> str | None:
+    """The line to show for a value that a type does not allow; None if it does.
+
+    Args:
+        annotation: A type of which `is_limit` holds.
+        key: Where the configuration has the value.
+        value: The value.
+        usual: The one of the default configuration, or None.
+    """
+    parts = alternatives(annotation)
+    if any(_holds(part, value) for part in parts):
+        return None
+    for part in parts:
+        for limit in _limits(part, Existing):
+            return f"{key}={text(value)}: {limit.refusal(str(value))}"
+    choices = [choice for part in parts for choice in _choices(part)]
+    if all(map(_choices, parts)):
+        words = f"one of {', '.join(map(text, choices))}"
+        close = difflib.get_close_matches(str(value), map(str, choices), 1)
+        example = close[0] if close else choices[0]
+    else:
+        words = " or ".join(map(_words, parts))
+        works = any(_holds(part, usual) for part in parts)
+        example = usual if works else _example(parts[0])
+    return f"{key}={text(value)}: must be {words}, such as {key}={text(example)}"
+
+
+def text(value: Any) -> str:
+    """A value as it is typed."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{text(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(text, value)) + "]"
+    return str(value)
+
+
+def _limits(part: Any, kind: Any) -> list[Any]:
+    if get_origin(part) is not Annotated:
+        return []
+    return [limit for limit in part.__metadata__ if isinstance(limit, kind)]
+
+
+def _choices(part: Any) -> list[Any]:
+    if part in (None, NoneType):
+        return [None]
+    return list(get_args(part)) if get_origin(part) is Literal else []
+
+
+def _holds(part: Any, value: Any) -> bool:
+    if choices := _choices(part):
+        return any(value == choice and type(value) is type(choice) for choice in choices)
+    if paths := _limits(part, Existing):
+        return value is not None and all(path.refusal(str(value)) is None for path in paths)
+    limits = _limits(part, Number | Pattern)
+    kind = part.__origin__ if get_origin(part) is Annotated else part
+    return _is(kind, value) and all(limit.holds(value) for limit in limits)
+
+
+def _is(kind: Any, value: Any) -> bool:
+    if kind is float or kind is int:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and (kind is float or value % 1 == 0)
+    if kind is str or kind is bool:
+        return isinstance(value, kind)
+    return isinstance(value, Mapping) or not is_typeddict(kind)
+
+
+def _words(part: Any) -> str:
+    if choices := _choices(part):
+        return " or ".join(map(text, choices))
+    if patterns := _limits(part, Pattern):
+        return str(patterns[0].words)
+    kind = part.__origin__ if get_origin(part) is Annotated else part
+    bounds = [limit.words() for limit in _limits(part, Number)]
+    return " ".join([KINDS.get(kind, "another kind of value"), *bounds])
+
+
+def _example(part: Any) -> Any:
+    if choices := _choices(part):
+        return choices[0]
+    for limit in _limits(part, Number | Pattern):
+        if isinstance(limit, Pattern):
+            return limit.example
+        return f"{limit.example(whole=part.__origin__ is int):.15g}"
+    return "..."

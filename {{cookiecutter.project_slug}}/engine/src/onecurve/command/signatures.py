@@ -1,0 +1,101 @@
+"""What the arguments of a class or a function may be: the annotations of its signature."""
+
+import ast
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from .source import Definition, Source, find, method, read
+
+BUILTIN = {"bool": bool, "float": float, "int": int, "str": str}
+# What annotations of limits are made of.
+READY = ("math", "onecurve.limits", "typing", "typing_extensions")
+
+
+@cache
+def arguments(target: str) -> dict[str, Any]:
+    """The types of the arguments by name, without importing what they belong to.
+
+    Args:
+        target: Dotted name of a class or a function, as `_target_` has it.
+
+    Returns:
+        Those types that are made of what `onecurve.limits` and `typing` define. A class that takes
+        ``**options`` has those of its bases, too; ``**options: Unpack[SomeTypedDict]`` those of the
+        dictionary.
+    """
+    found = find(target)
+    return _arguments(*found) if found else {}
+
+
+@cache
+def sources(target: str) -> tuple[Source, ...]:
+    """The file of a class or a function, and those of the classes that it is derived from."""
+    found = [find(target)]
+    for each in found:
+        if each is not None:
+            found += each[0].bases(each[1])
+    return tuple(dict.fromkeys(each[0] for each in found if each is not None))
+
+
+def _arguments(source: Source, node: Definition) -> dict[str, Any]:
+    function = method(node, "__init__") if isinstance(node, ast.ClassDef) else node
+    types: dict[str, Any] = {}
+    if isinstance(function, ast.FunctionDef):
+        named = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+        types = _evaluated(source, {name.arg: name.annotation for name in named})
+        others = function.args.kwarg
+        if others is None:
+            return types
+        options = others.annotation
+        if isinstance(options, ast.Subscript) and ast.unparse(options.value).endswith("Unpack"):
+            found = source.find(ast.unparse(options.slice))
+            types = (_arguments(*found) if found else {}) | types
+    elif isinstance(node, ast.ClassDef):
+        # The fields of a dataclass, or of a TypedDict.
+        fields = [part for part in node.body if isinstance(part, ast.AnnAssign)]
+        types = _evaluated(source, {ast.unparse(each.target): each.annotation for each in fields})
+    for base in reversed(source.bases(node)):
+        types = _arguments(*base) | types
+    return types
+
+
+def _evaluated(source: Source, annotations: dict[str, ast.expr | None]) -> dict[str, Any]:
+    types = {}
+    for name, annotation in annotations.items():
+        try:
+            types[name] = _value(source, annotation)
+        except NameError:
+            continue
+    return types
+
+
+def _value(source: Source, expression: ast.expr | None) -> Any:
+    if isinstance(expression, ast.Constant) and isinstance(expression.value, str):
+        expression = ast.parse(expression.value, mode="eval").body
+    if expression is None:
+        raise NameError
+    code = compile(ast.Expression(expression), str(source.file), "eval")
+    return eval(code, {"__builtins__": {}}, _Names(source))
+
+
+class _Names(dict[str, Any]):
+    """What names mean in an annotation of a file."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(BUILTIN)
+        self.source = source
+
+    def __missing__(self, name: str) -> Any:
+        if name in self.source.assigned:
+            return _value(self.source, self.source.assigned[name])
+        dotted = self.source.imported.get(name, "")
+        if dotted in READY:
+            return import_module(dotted)
+        module, _, attribute = dotted.rpartition(".")
+        if module in READY:
+            return getattr(import_module(module), attribute)
+        other = read(module) if module else None
+        if other is None or attribute not in other.assigned:
+            raise NameError(name)
+        return _value(other, other.assigned[attribute])

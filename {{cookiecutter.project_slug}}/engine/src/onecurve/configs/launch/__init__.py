@@ -1,0 +1,1 @@
+"""Configurations of how processes start, and their limits."""

@@ -1,0 +1,45 @@
+"""Limits of how processes start, and of where nodes meet."""
+
+from collections.abc import Iterator
+from typing import Annotated, TypedDict
+
+from ...launch.addresses import is_host_and_port, rendezvous
+from ...limits import Number
+from ...plan import Plan
+
+
+class Limits(TypedDict, total=False):
+    """By key."""
+
+    max_restarts: Annotated[int, Number(least=0)]
+    timeout_seconds: Annotated[float, Number(above=0)]
+
+
+def refusals(plan: Plan, key: str) -> Iterator[str]:
+    """Why the nodes cannot meet."""
+    typed, nodes = plan.config.launch.rendezvous, plan.num_nodes
+    if plan.ranks is not None and typed is not None:
+        yield (
+            f"launch.rendezvous={typed}: {plan.ranks.starter} has started the ranks, "
+            "which meet by themselves; use launch.rendezvous=null"
+        )
+    if nodes == 1 and typed is not None:
+        yield (
+            f"launch.rendezvous={typed}: one node has nobody to meet; add trainer.num_nodes=2, "
+            "or use launch.rendezvous=null"
+        )
+    # What one node ignores may be left over in its environment.
+    if nodes == 1 or plan.ranks is not None:
+        return
+    place = rendezvous(plan.config)
+    if place is None:
+        yield (
+            f"trainer.num_nodes={nodes}: the nodes need a place to meet; add "
+            "launch.rendezvous=HOST:PORT, where HOST is one of them, to the same command on every "
+            "node"
+        )
+    elif not is_host_and_port(place):
+        yield (
+            f"launch.rendezvous={place}: must be HOST:PORT with a port from 1 to 65535, such as "
+            "launch.rendezvous=10.0.0.1:29500"
+        )

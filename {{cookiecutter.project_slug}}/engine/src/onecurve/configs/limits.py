@@ -1,0 +1,70 @@
+"""Limits of the keys that are in no group: those of train.yaml, evaluate.yaml and predict.yaml."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, TypedDict
+
+from ..checkpoint.existing import ExistingCheckpoint
+from ..limits import Existing, Number
+from ..plan import Plan
+
+BETTER = {
+    "min": {"loss", "error", "mse", "mae", "rmse", "perplexity", "seconds"},
+    "max": {"acc", "accuracy", "auroc", "f1", "iou", "precision", "recall", "samples_per_second"},
+}
+
+
+class Data(TypedDict, total=False):
+    """What an evaluation may change of the data that its checkpoint describes."""
+
+    batch_size: Annotated[int, Number(least=1)] | None
+    num_workers: Annotated[int, Number(least=0)] | None
+
+
+class Checkpoint(TypedDict, total=False):
+    """How a training run writes checkpoints."""
+
+    format: Literal["file", "sharded"]
+    on_failure: Literal["continue", "stop"]
+
+
+class Predict(TypedDict, total=False):
+    """What is predicted, and how."""
+
+    images: Annotated[str, Existing("an image, or a folder with images in it")]
+    batch_size: Annotated[int, Number(least=1)]
+    device: Literal["auto", "cpu", "cuda", "mps"]
+
+
+class Limits(TypedDict, total=False):
+    """By key."""
+
+    seed: Annotated[int, Number(least=0, most=2**32 - 1)]
+    mode: Literal["min", "max"]
+    resume: (
+        Annotated[
+            str, ExistingCheckpoint("last, a run directory, a checkpoint file, or leave it out")
+        ]
+        | None
+    )
+    checkpoint: (
+        Annotated[
+            str,
+            ExistingCheckpoint("a checkpoint file, such as runs/.../checkpoints/best.ckpt"),
+        ]
+        | Checkpoint
+    )
+    data: Data
+    predict: Predict
+
+
+def refusals(plan: Plan, key: str) -> Iterator[str]:
+    """Why the keys cannot go together."""
+    mode, monitor = plan.get("mode"), plan.get("monitor")
+    better = _better(str(monitor).rpartition("/")[2])
+    if better not in (None, mode):
+        yield f"mode={mode}: monitor={monitor} is better the other way; use mode={better}"
+
+
+def _better(name: str) -> str | None:
+    """Which way a metric of a well-known name is better: "min" or "max"."""
+    return next((direction for direction, names in BETTER.items() if name in names), None)

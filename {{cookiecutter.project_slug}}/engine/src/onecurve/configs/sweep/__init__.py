@@ -1,0 +1,1 @@
+"""Configurations of sweeps, and their limits."""

@@ -1,0 +1,1 @@
+"""Configurations of the Trainer, and their limits."""

@@ -1,0 +1,110 @@
+"""Limits of the Trainer's arguments, and what cannot go together with a strategy."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, TypedDict
+
+from ...limits import Number
+from ...plan import Plan
+
+Precision = Literal[
+    "32-true",
+    "bf16-mixed",
+    "16-mixed",
+    "bf16-true",
+    "16-true",
+    "64-true",
+    "transformer-engine",
+    "transformer-engine-float16",
+]
+
+
+class Limits(TypedDict, total=False):
+    """By key, with Lightning's names and meanings."""
+
+    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"]
+    num_nodes: Annotated[int, Number(least=1)]
+    precision: Precision
+    max_epochs: Annotated[int, Number(least=1)] | Literal[-1] | None
+    max_steps: Annotated[int, Number(least=1)] | Literal[-1]
+    accumulate_grad_batches: Annotated[int, Number(least=1)]
+    gradient_clip_val: Annotated[float, Number(least=0)] | None
+    gradient_clip_algorithm: Literal["norm", "value"]
+    check_val_every_n_epoch: Annotated[int, Number(least=1)] | None
+    num_sanity_val_steps: Annotated[int, Number(least=-1)]
+    log_every_n_steps: Annotated[int, Number(least=1)]
+    profiler: Literal["simple", "advanced", "pytorch"] | None
+
+
+def refusals(plan: Plan, key: str) -> Iterator[str]:
+    """Why the run cannot have these devices, nodes, numbers or batches."""
+    trainer, strategy = plan.config.trainer, plan.strategy
+    if plan.accelerator == "cuda" and plan.most_devices == 0:
+        yield (
+            f"trainer.accelerator={trainer.accelerator}: no GPU is visible here; "
+            "use trainer.accelerator=cpu"
+        )
+    if plan.accelerator == "mps" and not (plan.one_device and plan.most_devices):
+        yield (
+            f"trainer.accelerator={trainer.accelerator}: Apple's GPU is for strategy=single on a "
+            "Mac; use trainer.accelerator=cpu"
+        )
+    if plan.devices < 1:
+        yield (
+            f"trainer.devices={trainer.devices}: must be auto, a number from 1, or a list of GPU "
+            "numbers, such as trainer.devices=2"
+        )
+    if plan.one_device and plan.devices > 1:
+        yield (
+            f"trainer.devices={trainer.devices}: strategy={strategy} uses one device; "
+            "use trainer.devices=1, or strategy=ddp"
+        )
+    if plan.one_process and plan.num_nodes > 1:
+        yield (
+            f"trainer.num_nodes={plan.num_nodes}: strategy={strategy} is one process on one node; "
+            "use trainer.num_nodes=1, or strategy=ddp"
+        )
+    yield from _against_ranks(plan)
+    if plan.devices > plan.most_devices:
+        yield (
+            f"trainer.devices={trainer.devices}: at most {plan.most_devices} for "
+            f"trainer.accelerator={plan.accelerator} on this machine; "
+            f"use trainer.devices={plan.most_devices}"
+        )
+    if plan.accelerator == "cpu" and str(plan.get("trainer.precision")).startswith("16-"):
+        yield (
+            f"trainer.precision={trainer.precision}: float16 needs a GPU; "
+            "use trainer.precision=bf16-mixed on a CPU"
+        )
+    if plan.get("trainer.limit_val_batches") == 0 and _waits_for_validation(plan):
+        yield (
+            f"trainer.limit_val_batches=0: callbacks wait for monitor={plan.get('monitor')}, "
+            "which only validation logs; add monitor=train/loss mode=min"
+        )
+
+
+def _against_ranks(plan: Plan) -> Iterator[str]:
+    ranks = plan.ranks
+    if ranks is None:
+        return
+    if plan.one_process and ranks.world_size > 1:
+        yield (
+            f"strategy={plan.strategy}: is one process, but {ranks.starter} has started "
+            f"{ranks.world_size}; type the command once without it, or use strategy=ddp"
+        )
+    if plan.num_nodes != ranks.nodes:
+        yield (
+            f"trainer.num_nodes={plan.num_nodes}: {ranks.starter} has started {ranks.world_size} "
+            f"ranks, {ranks.on_this_node} of them here; use trainer.num_nodes={ranks.nodes}"
+        )
+    if plan.devices != ranks.on_this_node:
+        yield (
+            f"trainer.devices={plan.config.trainer.devices}: {ranks.starter} has started "
+            f"{ranks.on_this_node} ranks on this node; use trainer.devices=auto"
+        )
+
+
+def _waits_for_validation(plan: Plan) -> bool:
+    """Whether a callback waits for a metric that only validation logs."""
+    callbacks = plan.get("callbacks") or {}
+    monitors = [str(entry.get("monitor")) for entry in callbacks.values() if entry]
+    return any(monitor.startswith("val/") for monitor in monitors)

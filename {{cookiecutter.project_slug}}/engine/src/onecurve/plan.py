@@ -1,0 +1,52 @@
+"""What the refusals of combinations ask about a run, without importing torch.
+
+A module `name.py` that a configuration names in `_target_` may have a file `name_refusals.py`
+beside it, with a function ``refusals(plan, key)``. It yields one line for each combination of
+choices that cannot work: it names the key, what is allowed and what to use instead. `key` is where
+the configuration has the object, such as "callbacks.swa".
+"""
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from . import machine
+
+
+class Plan:
+    """The facts of a run that was composed and not yet started.
+
+    Attributes:
+        config: The composed configuration.
+        strategy: Name of the strategy.
+        one_process: Whether the strategy is a single process.
+        one_device: Whether it is on a single device.
+        accelerator: "cpu", "cuda" or "mps".
+        devices: How many on this node; 0 for a value that means nothing.
+        most_devices: How many of them this machine offers.
+        num_nodes: How many nodes.
+        world_size: Devices of all nodes.
+        ranks: What torchrun or srun told this process; None if it was started by hand.
+        batch_size: Samples of a training step over all ranks; None where there is no training.
+    """
+
+    def __init__(self, config: DictConfig) -> None:
+        self.config = config
+        self.strategy = str(config.strategy.name)
+        self.one_process = config.strategy.processes != "one per device"
+        self.one_device = config.strategy.processes == "one"
+        self.accelerator = machine.accelerator(config.trainer, self.one_device)
+        self.devices = machine.local_devices(config.trainer, self.one_device)
+        self.most_devices = machine.most_devices(self.accelerator)
+        self.num_nodes = int(config.trainer.num_nodes)
+        self.world_size = self.devices * self.num_nodes
+        self.ranks = machine.ranks_around()
+        self.batch_size: int | None = self.get("data.batch_size")
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A key that may be absent."""
+        return OmegaConf.select(self.config, key, default=default)
+
+    def has(self, callback: str) -> bool:
+        """Whether a callback is chosen."""
+        return bool(self.get(f"callbacks.{callback}"))

@@ -1,0 +1,15 @@
+"""What an initialisation of weights cannot go together with."""
+
+from collections.abc import Iterator
+
+from onecurve.plan import Plan
+
+
+def refusals(plan: Plan, key: str) -> Iterator[str]:
+    """Why weights that were learned would be lost."""
+    weights = plan.get("model.weights")
+    if weights is not None and plan.get(f"{key}.weight") is not None:
+        yield (
+            f"model.weights={weights}: init would overwrite pretrained weights; "
+            "use init=default, or model.weights=null"
+        )
