@@ -50,6 +50,13 @@ class RefuseBeforeRun(HydraHooks):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """The jobs of a sweep are runs of their own."""
         rendezvous.current = None
+        if OmegaConf.select(config, "sweep.run_job") is None:
+            stop_once(
+                UserError(
+                    "-m: this project has no sweeps, which the group sweep brings; leave out -m, "
+                    "or add `sweep: grid` to the defaults"
+                )
+            )
 
 
 def without_hydra(config: DictConfig) -> DictConfig:

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from .. import machine
+from ..errors import UserError
 from . import addresses
 from .store import SECONDS_TO_ANSWER, Member, gather, stay_until_read, wait
 
@@ -80,9 +81,17 @@ def meet(config: "DictConfig") -> None:
         if ranks.world_size > 1:
             current = _ranks_meet(ranks, config)
     elif "trainer" in config and config.trainer.num_nodes > 1:
-        # Here, so that one node runs without the folder.
-        from .nodes.agents import nodes_meet
-
+        try:
+            # Here, so that one node runs without the folder.
+            from .nodes.agents import nodes_meet
+        except ModuleNotFoundError as error:
+            if not str(error.name).startswith(f"{__package__}.nodes"):
+                raise
+            raise UserError(
+                f"trainer.num_nodes={config.trainer.num_nodes}: the part that lets nodes meet, "
+                f"{error.name}, was taken away; start the ranks with torchrun or srun, or use "
+                "trainer.num_nodes=1"
+            ) from None
         current = nodes_meet(config)
     if current is None:
         return

@@ -1,0 +1,163 @@
+"""What a user does not want can be deleted, folder by folder: here each optional part once.
+
+In a copy of this distribution a part is taken away: its folder, its configurations, its lines in the
+defaults, and the files of tests that are about it alone. There every other file of tests must still
+be importable, and `test_smoke.py` must pass. To run all that remains, six times over, would take
+hours; a case in another file that names the part (`strategy=pipeline` among all strategies) would
+have to go with it as well.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ENGINE = Path(__file__).parents[1]
+
+
+class Part(NamedTuple):
+    """What belongs to an optional part, and what is said where it is missed."""
+
+    files: tuple[str, ...]
+    """Files and folders, below the distribution."""
+    tests: tuple[str, ...]
+    """Files of tests that are about it alone."""
+    typed: str
+    """What asks for it."""
+    refusal: str
+    groups: tuple[str, ...] = ()
+    """Groups whose lines leave the defaults lists."""
+
+
+LIBRARY = "src/onecurve"
+PROJECT = "tests/project"
+SEARCH = (
+    f"{LIBRARY}/sweep/search",
+    f"{LIBRARY}/configs/hydra/sweeper",
+    f"{LIBRARY}/configs/sweep/optuna.yaml",
+    f"{LIBRARY}/configs/sweep/optuna_limits.py",
+    f"{LIBRARY}/configs/sweep/pruner",
+    f"{LIBRARY}/configs/sweep/sampler",
+    "src/hydra_plugins/onecurve_search.py",
+)
+PARTS = {
+    "pipeline": Part(
+        (f"{LIBRARY}/strategies/pipeline", f"{PROJECT}/configs/strategy/pipeline.yaml"),
+        ("test_partition.py", "test_pipeline.py", "test_timeline.py"),
+        "strategy=pipeline",
+        "strategy=pipeline: must be one of ddp, dp, fsdp, single, such as strategy=",
+    ),
+    "sweep": Part(
+        (*SEARCH, f"{LIBRARY}/sweep", f"{LIBRARY}/configs/sweep", f"{PROJECT}/report.py"),
+        (
+            "test_launchers.py",
+            "test_report.py",
+            "test_report_page.py",
+            "test_search.py",
+            "test_sweeps.py",
+        ),
+        "-m seed=1,2",
+        "-m: this project has no sweeps",
+        groups=("sweep", "sweep/launcher"),
+    ),
+    "search": Part(
+        SEARCH,
+        ("test_search.py",),
+        "-m sweep=optuna seed=1,2",
+        "sweep=optuna: must be one of grid, such as sweep=grid",
+    ),
+    "displays": Part(
+        (
+            f"{LIBRARY}/displays",
+            f"{PROJECT}/configs/callbacks/tensorboard.yaml",
+            f"{PROJECT}/configs/callbacks/wandb.yaml",
+        ),
+        ("test_displays.py",),
+        "callbacks=[tensorboard]",
+        "callbacks=tensorboard: must be one of batch_size_finder, checkpoint,",
+    ),
+    "averaging": Part(
+        (
+            f"{LIBRARY}/averaging",
+            f"{PROJECT}/configs/callbacks/ema.yaml",
+            f"{PROJECT}/configs/callbacks/swa.yaml",
+        ),
+        ("test_averaging.py",),
+        "+callbacks=ema",
+        "callbacks=ema: must be one of batch_size_finder, checkpoint,",
+    ),
+    "nodes": Part(
+        (f"{LIBRARY}/launch/nodes",),
+        ("test_nodes.py",),
+        "strategy=ddp trainer.num_nodes=2 launch.rendezvous=localhost:29500",
+        "trainer.num_nodes=2: the part that lets nodes meet, onecurve.launch.nodes, was taken away",
+    ),
+}
+
+
+def without(part: Part, folder: Path) -> Path:
+    """A copy of this distribution that lacks a part."""
+    copy = folder / "engine"
+    unread = shutil.ignore_patterns("__pycache__", "runs", ".*")
+    for name in ("src", "tests"):
+        shutil.copytree(ENGINE / name, copy / name, ignore=unread)
+    shutil.copy(ENGINE / "pyproject.toml", copy)
+    for name in (*part.files, *(f"tests/{name}" for name in part.tests)):
+        gone = copy / name
+        if gone.is_dir():
+            shutil.rmtree(gone)
+        else:
+            # What lay in a folder that is gone is gone.
+            gone.unlink(missing_ok=not gone.parent.exists())
+    for group in part.groups:
+        for config in (copy / PROJECT / "configs").glob("*.yaml"):
+            config.write_text(re.sub(rf"^  - {group}: .*\n", "", config.read_text(), flags=re.M))
+    return copy
+
+
+def python(copy: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join(map(str, (copy / "src", copy / PROJECT, copy / "tests")))
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PARTS)
+def test_the_rest_runs_without_a_part(name: str, tmp_path: Path) -> None:
+    part = PARTS[name]
+    copy = without(part, tmp_path)
+    # All files are collected, and an import that fails ends it; those are run that the name fits.
+    done = python(copy, copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "test_smoke")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert re.search(r"\b3 passed, \d+ deselected", done.stdout), done.stdout[-2000:]
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_what_is_gone_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    part = PARTS[name]
+    copy = without(part, tmp_path)
+    folder = tmp_path / "here"
+    folder.mkdir()
+    done = python(copy, folder, str(copy / PROJECT / "train.py"), *part.typed.split())
+    assert done.returncode in (1, 2)
+    assert done.stderr.startswith(f"error: {part.refusal}"), done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert list(folder.iterdir()) == []
+
+
+def test_what_a_part_consists_of_is_there() -> None:
+    """A file that is renamed would no longer be taken away."""
+    for part in PARTS.values():
+        for name in (*part.files, *(f"tests/{name}" for name in part.tests)):
+            assert (ENGINE / name).exists(), name
