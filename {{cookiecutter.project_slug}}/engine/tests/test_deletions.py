@@ -1,10 +1,10 @@
 """What a user does not want can be deleted, folder by folder: here each optional part once.
 
-In a copy of this distribution a part is taken away: its folder, its configurations, its lines in the
-defaults, and the files of tests that are about it alone. There every other file of tests must still
-be importable, and `test_smoke.py` must pass. To run all that remains, six times over, would take
-hours; a case in another file that names the part (`strategy=pipeline` among all strategies) would
-have to go with it as well.
+In a copy of this distribution a part is taken away: its folder, its configurations, its lines in
+the defaults, and the files of tests that are about it alone. There every other file of tests must
+still be importable, and `test_smoke.py` must pass. To run all that remains, six times over, would
+take hours; a case in another file that names the part (`strategy=pipeline` among all strategies)
+would have to go with it as well.
 """
 
 import os
