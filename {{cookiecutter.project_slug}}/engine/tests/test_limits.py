@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import pytest
 from conftest import ROOT
@@ -13,7 +13,6 @@ from conftest import ROOT
 from onecurve.command import allowed
 from onecurve.command.signatures import arguments, sources
 from onecurve.limits import Existing, Number, Pattern
-from onecurve.strategies.pipeline.limits import SCHEDULES, Schedule
 
 CALLBACK = """
 from typing import Annotated, Literal
@@ -127,10 +126,6 @@ def test_what_cannot_be_read_has_no_limits(target: str) -> None:
     assert sources(target) == ()
 
 
-def test_schedules_are_those_of_the_table() -> None:
-    assert get_args(Schedule) == tuple(SCHEDULES)
-
-
 WHOLE = Annotated[int, Number(least=1)]
 VALUES: list[tuple[Any, list[Any], list[Any], str]] = [
     (WHOLE, [1, 7, 2.0], [0, 1.5, True, "1", None, float("inf")], "a whole number from 1, such as"),
@@ -138,6 +133,12 @@ VALUES: list[tuple[Any, list[Any], list[Any], str]] = [
     (WHOLE | Literal["auto"], ["auto", 3], ["aut", 0], "a whole number from 1 or auto"),
     (Annotated[float, Number(above=0, below=1)], [0.5], [0, 1, float("nan")], "above 0 below 1"),
     (Literal["a", "b"] | None, ["a", None], ["c", 1, True], "one of a, b, null"),
+    (
+        list[WHOLE] | None,
+        [[], [1, 2], None],
+        [3, [0], ["a"]],
+        "a list, each entry a whole number from",
+    ),
     (Literal[1], [1], [True, 1.0], "one of 1"),
     (Annotated[str, Pattern(r"\d+", "digits", "12")], ["3"], ["x3", 3], "digits, such as key=12"),
 ]

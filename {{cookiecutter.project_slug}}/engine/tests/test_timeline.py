@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from PIL import Image
@@ -37,6 +37,10 @@ def order_of(schedule: str, ranks: int, microbatches: int) -> Any:
     one_stage = issubclass(build, schedules.PipelineScheduleSingle)
     built = build(stages[0] if one_stage else stages, microbatches, loss_fn=lambda *args: None)
     return built.pipeline_order
+
+
+def test_the_command_takes_the_schedules_that_there_are() -> None:
+    assert get_args(limits.Schedule) == tuple(limits.SCHEDULES)
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), SIZES)

@@ -1,9 +1,12 @@
 """More gradients to a step as training goes on: a larger batch in the end."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
+
+from ..limits import Number
 
 
 class AccumulationSchedule(GradientAccumulationScheduler):
@@ -14,7 +17,11 @@ class AccumulationSchedule(GradientAccumulationScheduler):
         batches: How many make a step from then on.
     """
 
-    def __init__(self, from_epochs: Sequence[int], batches: Sequence[int]) -> None:
+    def __init__(
+        self,
+        from_epochs: Sequence[Annotated[int, Number(least=0)]],
+        batches: Sequence[Annotated[int, Number(least=1)]],
+    ) -> None:
         super().__init__(dict(zip(from_epochs, batches, strict=True)))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,7 +1,6 @@
 """What a schedule of accumulation cannot go together with."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from ..plan import Plan
 
@@ -23,11 +22,6 @@ def refusals(plan: Plan, key: str) -> Iterator[str]:
         )
 
 
-def _is_schedule(epochs: list[Any], batches: list[Any]) -> bool:
-    return (
-        all(type(number) is int for number in epochs + batches)
-        and len(epochs) == len(batches)
-        and epochs[:1] == [0]
-        and epochs == sorted(set(epochs))
-        and min(batches) >= 1
-    )
+def _is_schedule(epochs: list[int], batches: list[int]) -> bool:
+    same_number = len(epochs) == len(batches)
+    return same_number and epochs[:1] == [0] and epochs == sorted(set(epochs))

@@ -1,7 +1,7 @@
 """Whether a value is what a type says, and in which words to refuse it."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, is_typeddict
 
@@ -20,7 +20,9 @@ def alternatives(annotation: Any) -> list[Any]:
 def is_limit(annotation: Any) -> bool:
     """Whether a type says more than what kind of value it is."""
     return any(
-        get_origin(part) is Literal or bool(_limits(part, Number | Pattern | Existing))
+        get_origin(part) is Literal
+        or bool(_limits(part, Number | Pattern | Existing))
+        or any(map(is_limit, _entry(part)))
         for part in alternatives(annotation)
     )
 
@@ -71,6 +73,11 @@ def _limits(part: Any, kind: Any) -> list[Any]:
     return [limit for limit in part.__metadata__ if isinstance(limit, kind)]
 
 
+def _entry(part: Any) -> tuple[Any, ...]:
+    """The type of a list's entries; nothing where a type is none of a list."""
+    return get_args(part) if get_origin(part) in (list, Sequence) else ()
+
+
 def _choices(part: Any) -> list[Any]:
     if part in (None, NoneType):
         return [None]
@@ -82,6 +89,11 @@ def _holds(part: Any, value: Any) -> bool:
         return any(value == choice and type(value) is type(choice) for choice in choices)
     if paths := _limits(part, Existing):
         return value is not None and all(path.refusal(str(value)) is None for path in paths)
+    if entries := _entry(part):
+        of_entry = alternatives(entries[0])
+        return isinstance(value, list) and all(
+            any(_holds(each, entry) for each in of_entry) for entry in value
+        )
     limits = _limits(part, Number | Pattern)
     kind = part.__origin__ if get_origin(part) is Annotated else part
     return _is(kind, value) and all(limit.holds(value) for limit in limits)
@@ -101,6 +113,8 @@ def _words(part: Any) -> str:
         return " or ".join(map(text, choices))
     if patterns := _limits(part, Pattern):
         return str(patterns[0].words)
+    if entries := _entry(part):
+        return f"a list, each entry {' or '.join(map(_words, alternatives(entries[0])))}"
     kind = part.__origin__ if get_origin(part) is Annotated else part
     bounds = [limit.words() for limit in _limits(part, Number)]
     return " ".join([KINDS.get(kind, "another kind of value"), *bounds])
@@ -113,4 +127,4 @@ def _example(part: Any) -> Any:
         if isinstance(limit, Pattern):
             return limit.example
         return f"{limit.example(whole=part.__origin__ is int):.15g}"
-    return "..."
+    return [_example(alternatives(entry)[0]) for entry in _entry(part)]

@@ -7,9 +7,9 @@ from typing import Any
 
 from .source import Definition, Source, find, method, read
 
-BUILTIN = {"bool": bool, "float": float, "int": int, "str": str}
+BUILTIN = {"bool": bool, "float": float, "int": int, "list": list, "str": str}
 # What annotations of limits are made of.
-READY = ("math", "onecurve.limits", "typing", "typing_extensions")
+READY = ("collections.abc", "math", "onecurve.limits", "typing", "typing_extensions")
 
 
 @cache

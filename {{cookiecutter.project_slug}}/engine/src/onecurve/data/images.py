@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from lightning import LightningDataModule
@@ -49,7 +49,7 @@ class ImageDataModule(LightningDataModule):
         num_classes: Annotated[int, Number(least=2)],
         channels: Annotated[int, Number(least=1)],
         image_size: Annotated[int, Number(least=1)],
-        resize: str,
+        resize: Literal["pad", "stretch"],
         batch_size: Annotated[int, Number(least=1)],
         num_workers: Annotated[int, Number(least=0)],
         mean: Sequence[float],
