@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from .averaging.swa import StochasticWeightAveraging
     from .checkpoint.callback import BestAndLast
     from .checkpoint.contents import read_checkpoint
-    from .checkpoint.storage import LocalFiles, ShardedFolders
+    from .checkpoint.sharded.storage import ShardedFolders
+    from .checkpoint.storage import LocalFiles
     from .errors import UserError
     from .launch.in_ranks import launch
     from .run.outcome import RankFailed
@@ -53,7 +54,7 @@ _HOMES = {
     "LocalFiles": "checkpoint.storage",
     "Pipeline": "strategies.pipeline.strategy",
     "RankFailed": "run.outcome",
-    "ShardedFolders": "checkpoint.storage",
+    "ShardedFolders": "checkpoint.sharded.storage",
     "Single": "strategies.single",
     "StochasticWeightAveraging": "averaging.swa",
     "UserError": "errors",
