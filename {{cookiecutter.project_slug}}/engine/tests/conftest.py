@@ -19,9 +19,18 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 
 ROOT = Path(__file__).parent / "project"
+# For this process, those that it starts, and their own: the engine, the project, the tests' classes.
+IMPORTED = [str(folder) for folder in (ROOT.parents[1] / "src", ROOT, ROOT.parent)]
+sys.path[:] = [*IMPORTED, *(path for path in sys.path if path not in IMPORTED)]
+os.environ["PYTHONPATH"] = os.pathsep.join([*IMPORTED, os.environ.get("PYTHONPATH", "")])
+
+import warm_ranks  # noqa: E402
+
+from onecurve.launch import agent  # noqa: E402
 
 # A network and data that train in a moment; added before what a test asks for.
 TINY = (
@@ -92,6 +101,15 @@ def _nothing_of_a_run_stays() -> Iterator[None]:
     assert not torch.distributed.is_initialized()
 
 
+@pytest.fixture(autouse=True)
+def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hydra composes all twice, first to look for `hydra.mode`, which no test here sets.
+
+    Commands in processes of their own are left as they are.
+    """
+    monkeypatch.setattr(Hydra, "get_mode", lambda *_, **__: None)
+
+
 @pytest.fixture
 def cli(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -102,7 +120,8 @@ def cli(
     handlers = logging.getLogger().handlers[:]
 
     def run(script: str, *arguments: str) -> Outcome:
-        before = set(run_directories(tmp_path))
+        folder = Path.cwd()
+        before = set(run_directories(folder))
         capfd.readouterr()
         monkeypatch.setattr(sys, "argv", [str(ROOT / script), *arguments])
         status = 0
@@ -113,7 +132,7 @@ def cli(
         finally:
             GlobalHydra.instance().clear()
         out, err = capfd.readouterr()
-        made = [path for path in run_directories(tmp_path) if path not in before]
+        made = [path for path in run_directories(folder) if path not in before]
         return Outcome(status, out, err, made)
 
     yield run
@@ -123,13 +142,34 @@ def cli(
 
 
 @pytest.fixture
-def train(cli: Cli) -> Cli:
-    """A short training run that must succeed: ``train("strategy=ddp")``."""
+def train(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """A short training run that must succeed: ``train("strategy=ddp")``. Its ranks are warm."""
 
     def run(*arguments: str) -> Outcome:
-        outcome = cli("train.py", *TINY, *arguments)
+        with monkeypatch.context() as patch:
+            patch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
+            outcome = cli("train.py", *TINY, *arguments)
         assert outcome.status == 0, outcome.err
         return outcome
+
+    return run
+
+
+MADE: dict[tuple[str, ...], Outcome] = {}
+
+
+@pytest.fixture
+def trained(
+    train: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Cli:
+    """As `train`, but a command runs once for all tests of this process, which may only read it."""
+
+    def run(*arguments: str) -> Outcome:
+        if arguments not in MADE:
+            with monkeypatch.context() as patch:
+                patch.chdir(tmp_path_factory.mktemp("trained"))
+                MADE[arguments] = train(*arguments)
+        return MADE[arguments]
 
     return run
 

@@ -11,6 +11,7 @@ import pytest
 from conftest import TINY, Cli, Outcome
 from lightning.pytorch import Callback, LightningModule, Trainer
 from processes import Command, nothing_stays_of
+from warm_ranks import RANKS
 
 
 class FailOnRank(Callback):
@@ -41,13 +42,15 @@ class FailOnRank(Callback):
 
 
 def ranks() -> list[str]:
-    """Rank processes of this test run that still live: children of the forkserver."""
+    """Rank processes that still live: children of the forkserver, but for those that are to."""
+    warm = {str(process.pid) for each in RANKS.values() for process in each.processes}
     listing = ["ps", "-eo", "pid=,ppid=,stat=,args="]
     done = subprocess.run(listing, capture_output=True, text=True, check=True)
     rows = [line.split(None, 3) for line in done.stdout.splitlines()]
     servers = {
         pid for pid, parent, _, args in rows if parent == str(os.getpid()) and "forkserver" in args
     }
+    rows = [row for row in rows if row[0] not in warm]
     return [args for _, parent, state, args in rows if parent in servers and state[0] != "Z"]
 
 
