@@ -23,7 +23,7 @@ from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 
 ROOT = Path(__file__).parent / "project"
-# For this process, those that it starts, and their own: the engine, the project, the tests' classes.
+# The engine, the project, the classes of tests: for this process and those that it starts.
 IMPORTED = [str(folder) for folder in (ROOT.parents[1] / "src", ROOT, ROOT.parent)]
 sys.path[:] = [*IMPORTED, *(path for path in sys.path if path not in IMPORTED)]
 os.environ["PYTHONPATH"] = os.pathsep.join([*IMPORTED, os.environ.get("PYTHONPATH", "")])

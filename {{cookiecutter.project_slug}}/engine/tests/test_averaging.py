@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from onecurve.checkpoint.contents import read_checkpoint
 
 WITH_INTERLEAVED = {**STRATEGIES, "interleaved": INTERLEAVED}
-EPOCHS, BATCH = 4, 20
+EPOCHS, BATCH = 4, 60
 NET = (
     "model._target_=test_averaging.network",
     "data._target_=test_averaging.Images",
@@ -41,7 +41,7 @@ def network(**_: Any) -> nn.Sequential:
 
 
 def images() -> tuple[Tensor, Tensor]:
-    """210 images, so that the last batch has 10."""
+    """210 images, so that the last batch has 30."""
     random = torch.Generator().manual_seed(0)
     targets = torch.randint(0, 4, (210,), generator=random)
     noise = torch.randn(210, 1, 8, 8, generator=random)
@@ -144,7 +144,7 @@ def test_the_exponential_average_is_that_of_the_steps(
     run = train(*NET, *STRATEGIES[name], *ema, record, "test=false").run
     assert column(run, "train/loss") == column(without, "train/loss")
 
-    steps = [torch.load(tmp_path / f"step-{step}.pt", weights_only=True) for step in range(1, 45)]
+    steps = [torch.load(tmp_path / f"step-{step}.pt", weights_only=True) for step in range(1, 17)]
     last = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
     for key, first in steps[0].items():
         by_hand = first
@@ -181,7 +181,7 @@ def test_a_run_that_was_interrupted_while_averaging(
     )
     options += ("callbacks.swa.every_n_steps=2", "callbacks.checkpoint.last_every_n_steps=3")
     whole = train(*options, "test=false").run
-    stop = ("+callbacks.fail._target_=test_averaging.Fail", "+callbacks.fail.at=40")
+    stop = ("+callbacks.fail._target_=test_averaging.Fail", "+callbacks.fail.at=14")
     stopped = cli("train.py", *TINY, *options, *stop, "test=false")
     assert stopped.status == 1
     more = cli("train.py", "resume=last", "callbacks.fail.at=-1")
@@ -200,7 +200,7 @@ def test_a_run_that_was_interrupted_while_averaging(
 @pytest.mark.parametrize("annealing", ["cosine", "linear"])
 def test_the_learning_rate_of_the_phase(train: Cli, annealing: str) -> None:
     run = train(
-        *NET, *SWA, "callbacks=[checkpoint,swa,lr_monitor]", "scheduler=none",
+        *NET, *SWA, "callbacks=[checkpoint,swa,lr_monitor]", "scheduler=none", "data.batch_size=20",
         "callbacks.lr_monitor.logging_interval=step", "optimizer.lr=0.01", "callbacks.swa.lr=0.002",
         f"callbacks.swa.annealing={annealing}", "test=false",
     ).run  # fmt: skip

@@ -15,7 +15,6 @@ from conftest import Cli
 
 from onecurve.checkpoint.file import damage, write_checkpoint
 
-PACKAGE = "{{ cookiecutter.package_name }}"
 CONTENT = {"weights": torch.arange(100.0), "names": ["a", "b"], "step": 3}
 
 
@@ -162,12 +161,12 @@ def test_nothing_but_torch_is_needed_to_read_one(train: Cli) -> None:
     best = train("test=false").run / "checkpoints/best.ckpt"
     for program in (
         "import sys, torch; c = torch.load(sys.argv[1]); "
-        f"assert not set(['lightning', 'omegaconf', '{PACKAGE}']) & set(sys.modules); "
+        "assert not set(['lightning', 'omegaconf', 'onecurve', 'small']) & set(sys.modules); "
         "print(len(c['state_dict']), c['config']['optimizer']['lr'])",
         "import sys; "
-        f"from {PACKAGE}.tasks.classification import Classification as Task; "
-        "task = Task.load_from_checkpoint(sys.argv[1], label_smoothing=0.5); "
-        "print(len(task.state_dict()), task.build_optimizer.keywords['lr'], task.label_smoothing)",
+        "from small.task import Classification as Task; "
+        "task = Task.load_from_checkpoint(sys.argv[1], monitor='val/loss'); "
+        "print(len(task.state_dict()), task.build_optimizer.keywords['lr'], task.monitor)",
     ):
         command = [sys.executable, "-c", program, str(best)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -72,12 +72,6 @@ class Events:
         return sorted(zip(labels, [[float(x) for x in row] for row in rows], strict=True))
 
 
-@pytest.fixture(scope="module")
-def seen() -> dict[str, Any]:
-    """What single shows, for the others to be compared with."""
-    return {}
-
-
 def is_near(a: list[Any], b: list[Any], limit: float) -> bool:
     flat = [
         (x, y) for one, other in zip(a, b, strict=True) for x, y in zip(one, other, strict=True)
@@ -85,10 +79,27 @@ def is_near(a: list[Any], b: list[Any], limit: float) -> bool:
     return all(abs(x - y) <= limit * max(1, abs(y)) for x, y in flat)
 
 
+def as_numbers(events: Events) -> dict[str, list[Any]]:
+    """What is shown as numbers."""
+    histograms = [
+        event.histogram_value
+        for tag in sorted(events.read.Tags()["histograms"])
+        for event in events.read.Histograms(tag)
+    ]
+    return {
+        "histograms": [(each.num, each.min, each.max, each.sum) for each in histograms],
+        "rates": events.curve("learning_rate"),
+        "norms": events.curve("gradient_norm"),
+        "counts": [row for number in range(10) for row in events.counts(str(number))],
+        "features": [row for _, row in events.embedding()],
+        "labels": [[float(label)] for label, _ in events.embedding()],
+    }
+
+
 @pytest.mark.compares
 @pytest.mark.parametrize("name", WITH_INTERLEAVED)
-def test_every_display_is_there_once(train: Cli, seen: dict[str, Any], name: str) -> None:
-    outcome = train(*WITH_INTERLEAVED[name], *SHOWN, FLOAT64)
+def test_every_display_is_there_once(trained: Cli, name: str) -> None:
+    outcome = trained(*WITH_INTERLEAVED[name], *SHOWN, FLOAT64)
     events = Events(outcome.run)
     tags = events.read.Tags()
 
@@ -108,34 +119,24 @@ def test_every_display_is_there_once(train: Cli, seen: dict[str, Any], name: str
     assert hparams["data.batch_size"] == 64
 
     # Gradients and parameters of the whole network, three times: at steps 0, 20 and 40.
-    histograms = {}
     for tag in tags["histograms"]:
-        values = [event.histogram_value for event in events.read.Histograms(tag)]
         assert [event.step for event in events.read.Histograms(tag)] == [0, 20, 40]
-        histograms[tag] = [(each.num, each.min, each.max, each.sum) for each in values]
-    kinds = Counter(tag.partition("/")[0] for tag in histograms)
+    kinds = Counter(tag.partition("/")[0] for tag in tags["histograms"])
     assert kinds["parameters"] == kinds["gradients"] > 2
 
-    shown = {
-        "histograms": [row for tag in sorted(histograms) for row in histograms[tag]],
-        "rates": events.curve("learning_rate"),
-        "norms": events.curve("gradient_norm"),
-        "counts": [row for number in range(10) for row in events.counts(str(number))],
-        "features": [row for _, row in events.embedding()],
-        "labels": [[float(label)] for label, _ in events.embedding()],
-    }
+    shown = as_numbers(events)
     assert [step for step, _ in shown["norms"]] == [0, 10, 20, 30, 40]
     assert len(shown["features"]) == 64
     assert Image.open(next(events.folder.glob("*/features/sprite.png"))).size == (64, 64)
-    expected = seen.setdefault("single", shown)
+    expected = as_numbers(Events(trained(*STRATEGIES["single"], *SHOWN, FLOAT64).run))
     for kind, values in shown.items():
         # TensorBoard keeps seven digits of a number.
         assert is_near(values, expected[kind], 1e-6), kind
 
 
-def test_pictures_are_of_the_data(train: Cli) -> None:
+def test_pictures_are_of_the_data(trained: Cli) -> None:
     """The figures have as many pictures as were asked for, and the matrix counts all samples."""
-    run = train(*SHOWN).run
+    run = trained(*STRATEGIES["single"], *SHOWN, FLOAT64).run
     events = Events(run)
     truth = [events.counts(str(number)) for number in range(10)]
     # At threshold 0 everything is taken for positive: true and false positives are all samples.

@@ -23,7 +23,6 @@ LEARNING_RATES = "optimizer.lr=1e-3,1e-2"
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "tests"), str(ROOT / "src")]))
     # More threads add up in other parts, which rounds otherwise.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 

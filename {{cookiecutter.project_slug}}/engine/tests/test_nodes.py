@@ -94,8 +94,8 @@ def one_run(folder: Path) -> Path:
     return run
 
 
-def has_the_curve_of_one_node(run: Path, train: Cli) -> bool:
-    single = train(FLOAT64, "strategy=ddp", "trainer.devices=2").run
+def has_the_curve_of_one_node(run: Path, trained: Cli) -> bool:
+    single = trained(FLOAT64, "strategy=ddp", "trainer.devices=2").run
     metrics = json.loads((run / "metrics.json").read_text())
     assert metrics["status"] == "finished"
     assert metrics["world_size"] == 2
@@ -108,14 +108,14 @@ def has_the_curve_of_one_node(run: Path, train: Cli) -> bool:
 @pytest.mark.compares
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "pipeline"])
-def test_two_nodes_are_one_run(start: Start, train: Cli, tmp_path: Path, strategy: str) -> None:
+def test_two_nodes_are_one_run(start: Start, trained: Cli, tmp_path: Path, strategy: str) -> None:
     place = f"launch.rendezvous=localhost:{free_port()}"
     nodes = [start(*TRAIN[:-1], f"strategy={strategy}", *NODE, place) for _ in range(2)]
     said = finish(*nodes)
     run = one_run(tmp_path)
     assert sorted("Training finished" in out for out, _ in said) == [False, True]
     assert sum(out.startswith("node 2 of 2:") and str(run) in out for out, _ in said) == 1
-    assert has_the_curve_of_one_node(run, train)
+    assert has_the_curve_of_one_node(run, trained)
 
 
 @pytest.mark.compares
@@ -127,7 +127,7 @@ def test_two_nodes_are_one_run(start: Start, train: Cli, tmp_path: Path, strateg
     reason="network namespaces need root, `ip` and a kernel that lets it make them",
 )
 def test_two_nodes_with_addresses_of_their_own(
-    start_by: StartBy, train: Cli, tmp_path: Path
+    start_by: StartBy, trained: Cli, tmp_path: Path
 ) -> None:
     """Two namespaces joined by a cable; the name of the machine leads to loopback on both."""
     names = [f"node{os.getpid()}{side}" for side in "ab"]
@@ -147,7 +147,7 @@ def test_two_nodes_with_addresses_of_their_own(
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "delete", name], check=False)
-    assert has_the_curve_of_one_node(one_run(tmp_path), train)
+    assert has_the_curve_of_one_node(one_run(tmp_path), trained)
 
 
 def ip(*arguments: str) -> None:
@@ -157,7 +157,7 @@ def ip(*arguments: str) -> None:
 @pytest.mark.compares
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_torchrun(start_by: StartBy, train: Cli, tmp_path: Path, nodes: int) -> None:
+def test_torchrun(start_by: StartBy, trained: Cli, tmp_path: Path, nodes: int) -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}")
     torchrun += (f"--nproc-per-node={2 // nodes}", "--rdzv-backend=c10d", "--rdzv-id=test")
     torchrun += (f"--rdzv-endpoint=localhost:{free_port()}", "--local-addr=localhost")
@@ -165,12 +165,12 @@ def test_torchrun(start_by: StartBy, train: Cli, tmp_path: Path, nodes: int) -> 
     agents = [start_by(*command, f"trainer.num_nodes={nodes}") for _ in range(nodes)]
     said = finish(*agents)
     assert sum(out.count("Training finished") for out, _ in said) == 1
-    assert has_the_curve_of_one_node(one_run(tmp_path), train)
+    assert has_the_curve_of_one_node(one_run(tmp_path), trained)
 
 
 @pytest.mark.compares
 @pytest.mark.slow
-def test_srun(start: Start, train: Cli, tmp_path: Path) -> None:
+def test_srun(start: Start, trained: Cli, tmp_path: Path) -> None:
     """What srun tells its tasks, of which there are two on one node."""
     task = {"SLURM_NTASKS": "2", "SLURM_NNODES": "1", "SLURM_NTASKS_PER_NODE": "2"}
     task |= {"SLURM_JOB_ID": "1", "SLURM_NODEID": "0", "SLURM_NODELIST": "localhost"}
@@ -178,7 +178,7 @@ def test_srun(start: Start, train: Cli, tmp_path: Path) -> None:
     ranks = [start(*TRAIN, SLURM_PROCID=rank, SLURM_LOCALID=rank, **task) for rank in ("0", "1")]
     said = finish(*ranks)
     assert said[1] == ("", "")
-    assert has_the_curve_of_one_node(one_run(tmp_path), train)
+    assert has_the_curve_of_one_node(one_run(tmp_path), trained)
 
 
 @pytest.mark.slow
@@ -228,7 +228,9 @@ def training_rank(nodes: list[Command], folder: Path, rank: int) -> int:
 
 @pytest.mark.compares
 @pytest.mark.slow
-def test_a_restart_starts_the_ranks_of_both_nodes(start: Start, train: Cli, tmp_path: Path) -> None:
+def test_a_restart_starts_the_ranks_of_both_nodes(
+    start: Start, trained: Cli, tmp_path: Path
+) -> None:
     place = f"launch.rendezvous=localhost:{free_port()}"
     die = (
         "+callbacks.die._target_=test_resume.Die",
@@ -237,7 +239,7 @@ def test_a_restart_starts_the_ranks_of_both_nodes(start: Start, train: Cli, tmp_
     )
     command = (*TRAIN, *NODE, place, *die, "launch.max_restarts=1")
     finish(*[start(*command) for _ in range(2)])
-    assert has_the_curve_of_one_node(one_run(tmp_path), train)
+    assert has_the_curve_of_one_node(one_run(tmp_path), trained)
 
 
 @pytest.mark.slow

@@ -24,9 +24,9 @@ def digits(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("batch_size", [7, 64])
 def test_a_folder_gets_a_row_an_image(
-    train: Cli, cli: Cli, digits: Path, tmp_path: Path, batch_size: int
+    trained: Cli, cli: Cli, digits: Path, tmp_path: Path, batch_size: int
 ) -> None:
-    run = train("trainer.max_epochs=10").run
+    run = trained("trainer.max_epochs=10").run
     outcome = cli(
         "predict.py", f"checkpoint={run}/checkpoints/best.ckpt", f"predict.images={digits}",
         "predict.output=out/table.csv", "predict.figure=true", f"predict.batch_size={batch_size}",
@@ -42,16 +42,16 @@ def test_a_folder_gets_a_row_an_image(
         assert sheet.width > 500
 
 
-def test_one_image(train: Cli, cli: Cli, digits: Path) -> None:
-    checkpoint = train().run / "checkpoints/last.ckpt"
+def test_one_image(trained: Cli, cli: Cli, digits: Path) -> None:
+    checkpoint = trained("strategy=single").run / "checkpoints/last.ckpt"
     image = sorted(digits.iterdir())[0]
     outcome = cli("predict.py", f"checkpoint={checkpoint}", f"predict.images={image}")
     assert outcome.status == 0, outcome.err
     assert (outcome.run / "predictions.csv").read_text().count("\n") == 2
 
 
-def test_wrong_images_get_one_line(train: Cli, cli: Cli, digits: Path, tmp_path: Path) -> None:
-    checkpoint = train().run / "checkpoints/last.ckpt"
+def test_wrong_images_get_one_line(trained: Cli, cli: Cli, digits: Path, tmp_path: Path) -> None:
+    checkpoint = trained("strategy=single").run / "checkpoints/last.ckpt"
     (tmp_path / "empty").mkdir()
     (digits / "broken.png").write_bytes(b"")
     for images, line in (

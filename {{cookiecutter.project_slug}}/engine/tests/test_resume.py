@@ -17,8 +17,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-# 21 steps an epoch. Augmentation draws random numbers in every step.
+# 11 steps an epoch. Augmentation draws random numbers in every step.
 RANDOM = (
+    "data.batch_size=128",
     "+data.augment.crop._target_=onecurve.data.augment.RandomCrop",
     "+data.augment.crop.padding=1",
     "callbacks.checkpoint.last_every_n_steps=4",
@@ -87,7 +88,7 @@ def test_a_run_that_was_killed_three_times_is_one_run(train: Cli, cli: Cli, stra
     """In the middle of an epoch, just after its end, and in the last epoch."""
     options = (*RANDOM, f"strategy={strategy}")
     whole = train(*options).run
-    killed = cli("train.py", *TINY, *options, *dying(10, 22, 33, rank=1))
+    killed = cli("train.py", *TINY, *options, *dying(5, 12, 17, rank=1))
     for _ in range(2):
         assert killed.status == 1, killed.err
         killed = cli("train.py", "resume=last")
@@ -102,7 +103,7 @@ def test_a_run_that_was_killed_three_times_is_one_run(train: Cli, cli: Cli, stra
 @pytest.mark.compares
 def test_one_process_that_was_killed_goes_on(train: Cli, cli: Cli, tmp_path: Path) -> None:
     whole = train(*RANDOM).run
-    killed = Command(tmp_path, "train.py", *TINY, *RANDOM, *dying(10))
+    killed = Command(tmp_path, "train.py", *TINY, *RANDOM, *dying(5))
     assert killed.wait(timeout=120) == -signal.SIGKILL
     assert cli("train.py", "resume=last").status == 0
     (run,) = set(whole.parent.iterdir()) - {whole}
@@ -125,7 +126,7 @@ def test_a_run_that_was_killed_before_it_saved_starts_again(train: Cli, cli: Cli
 def test_ranks_that_died_are_started_again(train: Cli, strategy: str) -> None:
     options = (*RANDOM, f"strategy={strategy}")
     whole = train(*options).run
-    restarted = train(*options, "launch.max_restarts=2", *dying(10, 33, rank=1))
+    restarted = train(*options, "launch.max_restarts=2", *dying(5, 17, rank=1))
     assert is_whole(restarted.run, whole)
     assert restarted.metrics["status"] == "finished"
 

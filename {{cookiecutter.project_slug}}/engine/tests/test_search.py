@@ -11,7 +11,7 @@ import yaml
 from conftest import STRATEGIES, TINY, Cli, Outcome, column
 from test_sweeps import kill_when_there_is, start_sweep
 
-SPACE = ("optimizer.lr=tag(log, interval(1e-5, 1e-1))", "data.batch_size=32,64")
+SPACE = ("optimizer.lr=tag(log, interval(1e-5, 1e-1))", "data.batch_size=64,128")
 SEARCH = ("sweep=optuna", *TINY, *SPACE, "sweep.pruner.n_startup_trials=2")
 
 
@@ -111,7 +111,7 @@ def test_a_space_may_be_written_down(cli: Cli, tmp_path: Path) -> None:
     file.parent.mkdir()
     file.write_text("# @package _global_\n" + yaml.safe_dump({"sweep": {"space": space}}))
     done = cli(
-        "train.py", "-m", "--config-dir", str(tmp_path), "sweep=optuna", "experiment=mine",
+        "train.py", "-m", "--config-dir", str(tmp_path), "sweep=optuna", "+experiment=mine",
         *TINY[:-1], "sweep.trials=2",
     )  # fmt: skip
     assert done.status == 0, done.err

@@ -153,19 +153,19 @@ def wait_for_file(sweep: Command, folder: Path, file: str) -> None:
 
 @pytest.mark.slow
 def test_a_killed_sweep_goes_on(cli: Cli, tmp_path: Path) -> None:
-    arguments = ("seed=range(6)", "strategy=ddp", *TINY, "trainer.max_epochs=4", *COUNTED)
+    arguments = ("seed=range(4)", "strategy=ddp", *TINY, "trainer.max_epochs=4", *COUNTED)
     third = "runs/*/*/03-seed=2/checkpoints/last.ckpt"
     kill_when_there_is(third, *arguments, folder=tmp_path)
     done = cli("train.py", "-m", *arguments)
     assert done.status == 0, done.err
     (sweep,) = {run.parent for run in run_directories(tmp_path)}
-    assert statuses(sweep) == dict.fromkeys(range(1, 7), "finished")
-    assert "going on with a sweep of 6 jobs" in done.out
+    assert statuses(sweep) == dict.fromkeys(range(1, 5), "finished")
+    assert "going on with a sweep of 4 jobs" in done.out
     assert done.out.count("finished already") == 2
     assert done.out.count("resume: going on from last.ckpt") == 1
     epochs = (tmp_path / "epochs.txt").read_text().split()
     begun = list(zip(epochs[::2], epochs[1::2], strict=True))
-    for seed in (0, 1, 3, 4, 5):
+    for seed in (0, 1, 3):
         name = f"{seed + 1:02}-seed={seed}"
         assert [epoch for job, epoch in begun if job == name] == ["0", "1", "2", "3"]
     # The third went on: at most the epoch that was under way is made again.
@@ -175,13 +175,13 @@ def test_a_killed_sweep_goes_on(cli: Cli, tmp_path: Path) -> None:
     assert len(again) <= 5
     named = cli("train.py", "-m", *arguments, f"hydra.sweep.dir={sweep}")
     assert named.status == 0, named.err
-    assert named.out.count("finished already") == 6
+    assert named.out.count("finished already") == 4
     assert (tmp_path / "epochs.txt").read_text().split() == epochs
 
 
 @pytest.mark.slow
 def test_an_interrupted_sweep_goes_on(cli: Cli, tmp_path: Path) -> None:
-    arguments = ("seed=1,2,3", *TINY, "trainer.max_epochs=40")
+    arguments = ("seed=1,2,3", *TINY, "trainer.max_epochs=20")
     sweep = start_sweep(tmp_path, *arguments)
     wait_for_file(sweep, tmp_path, "runs/*/*/02-seed=2/checkpoints/last.ckpt")
     os.killpg(sweep.pid, signal.SIGINT)

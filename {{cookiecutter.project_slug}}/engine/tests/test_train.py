@@ -39,8 +39,8 @@ def test_the_same_command_twice_gives_the_same_losses(train: Cli) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["single", "ddp"])
-def test_the_run_directory_holds_what_it_should(train: Cli, strategy: str) -> None:
-    run = train(f"strategy={strategy}").run
+def test_the_run_directory_holds_what_it_should(trained: Cli, strategy: str) -> None:
+    run = trained(f"strategy={strategy}").run
     assert all((run / name).exists() for name in RUN_FILES)
     assert (run / "logs/rank_1.log").exists() == (strategy == "ddp")
 
@@ -63,17 +63,17 @@ def test_the_run_directory_holds_what_it_should(train: Cli, strategy: str) -> No
     assert environment["command"][-1] == f"strategy={strategy}"
 
 
-def test_strategies_change_nothing_else_in_the_configuration(train: Cli) -> None:
+def test_strategies_change_nothing_else_in_the_configuration(trained: Cli) -> None:
     configs = []
     for strategy in ("single", "ddp"):
-        config = yaml.safe_load((train(f"strategy={strategy}").run / "config.yaml").read_text())
+        config = yaml.safe_load((trained(f"strategy={strategy}").run / "config.yaml").read_text())
         del config["strategy"], config["paths"], config["callbacks"], config["logger"]
         configs.append(config)
     assert configs[0] == configs[1]
 
 
-def test_a_checkpoint_is_plain_data(train: Cli) -> None:
-    run = train().run
+def test_a_checkpoint_is_plain_data(trained: Cli) -> None:
+    run = trained("strategy=single").run
     checkpoint = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
     assert checkpoint["config"] == yaml.safe_load((run / "config.yaml").read_text())
     assert set(checkpoint["optimizer_states"][0]["state"]) == set(range(6))
@@ -96,10 +96,10 @@ def test_evaluation_repeats_the_test_of_the_run(train: Cli, cli: Cli) -> None:
 @pytest.mark.compares
 @pytest.mark.parametrize("strategy", ["single", "ddp"])
 @pytest.mark.parametrize("step", [21, 30])
-def test_resuming_continues_the_curve(train: Cli, step: int, strategy: str) -> None:
+def test_resuming_continues_the_curve(train: Cli, trained: Cli, step: int, strategy: str) -> None:
     """After an epoch, and in the middle of one."""
     same = ("scheduler=none", f"strategy={strategy}")
-    whole = train(*same)
+    whole = trained(*same)
     options = (*same, f"trainer.max_steps={step}", "trainer.max_epochs=-1")
     first = train(
         *options,
@@ -112,8 +112,8 @@ def test_resuming_continues_the_curve(train: Cli, step: int, strategy: str) -> N
     assert losses == column(whole.run, "train/loss")
 
 
-def test_resuming_from_something_else_is_refused(train: Cli, cli: Cli, tmp_path) -> None:
-    run = train().run
+def test_resuming_from_something_else_is_refused(trained: Cli, cli: Cli, tmp_path) -> None:
+    run = trained("strategy=single").run
     cut = tmp_path / "cut.ckpt"
     cut.write_bytes((run / "checkpoints/last.ckpt").read_bytes()[:1000])
     foreign = tmp_path / "foreign.ckpt"
