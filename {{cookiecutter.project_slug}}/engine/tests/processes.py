@@ -1,17 +1,19 @@
 """Commands in processes of their own, for what must not happen in the process of the tests.
 
 Each is forked from the warm server that forks the ranks of the other tests, and so need not import
-torch and Lightning first. All else is as in a shell: a session, a folder, an environment and an
-output of its own.
+torch and Lightning first; nor need the server of its own ranks, which it forks from itself. All
+else is as in a shell: a session, a folder, an environment and an output of its own.
 """
 
 import itertools
+import multiprocessing.util
 import os
 import runpy
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from conftest import ROOT
 from onecurve.launch.forkserver import warm_up
 
 NUMBERS = itertools.count()
+SPAWN = multiprocessing.util.spawnv_passfds
 
 
 class Command:
@@ -29,12 +32,22 @@ class Command:
         folder: Where it runs. What it prints is kept beside that folder.
         script: Such as "train.py".
         arguments: What is typed after it.
+        terminal: Where it prints instead: the name of a pseudo-terminal.
         environment: Variables to add to those of the tests.
     """
 
-    def __init__(self, folder: Path, script: str, *arguments: str, **environment: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        script: str,
+        *arguments: str,
+        terminal: str | None = None,
+        **environment: str,
+    ) -> None:
         prints = folder.parent / f"{folder.name}-{next(NUMBERS)}"
         self.stdout, self.stderr = Path(f"{prints}.out"), Path(f"{prints}.err")
+        if terminal:
+            self.stdout = self.stderr = Path(terminal)
         for file in (self.stdout, self.stderr):
             file.touch()
         warm_up()
@@ -111,7 +124,23 @@ def _become(
         os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
     os.environ.clear()
     os.environ.update(variables)
-    # Where the callbacks of the tests are, and the project's own package.
-    sys.path[:0] = [str(ROOT.parent), str(ROOT)]
+    multiprocessing.util.spawnv_passfds = _fork_server
     sys.argv = typed
     runpy.run_path(typed[0], run_name="__main__")
+
+
+def _fork_server(program: str, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
+    """As `multiprocessing.util.spawnv_passfds`, but a server of forks is a fork of this process."""
+    if "multiprocessing.forkserver" not in arguments[-1]:
+        return int(SPAWN(program, arguments, descriptors))
+    pid = os.fork()
+    if pid == 0:
+        try:
+            first = 3
+            for kept in [*sorted(descriptors), os.sysconf("SC_OPEN_MAX")]:
+                os.closerange(first, kept)
+                first = kept + 1
+            exec(arguments[-1])
+        finally:
+            os._exit(0)
+    return pid

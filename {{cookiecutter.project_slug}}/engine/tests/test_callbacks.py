@@ -3,13 +3,12 @@
 import os
 import pty
 import re
-import subprocess
-import sys
+import select
 import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TINY, Cli, column
+from conftest import TINY, Cli, column
 from lightning.pytorch import Callback
 from processes import Command
 
@@ -52,24 +51,16 @@ def test_a_terminal_gets_a_bar(tmp_path: Path, strategy: str) -> None:
     """80 columns, as a person sees them."""
     ours, theirs = pty.openpty()
     arguments = [*TINY, "callbacks=[progress]", f"strategy={strategy}"]
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), *arguments],
-        cwd=tmp_path,
-        stdout=theirs,
-        stderr=theirs,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "COLUMNS": "80", "TERM": "xterm-256color"},
-    )
-    os.close(theirs)
+    process = Command(
+        tmp_path, "train.py", *arguments,
+        terminal=os.ttyname(theirs), COLUMNS="80", TERM="xterm-256color",
+    )  # fmt: skip
     shown = b""
-    while True:
-        try:
+    while process.poll() is None or select.select([ours], [], [], 0)[0]:
+        if select.select([ours], [], [], 0.1)[0]:
             shown += os.read(ours, 65536)
-        except OSError:  # Linux's way to say that the other end is closed
-            break
-        if not shown:
-            break
-    assert process.wait(timeout=60) == 0, shown.decode()
+    os.close(theirs)
+    assert process.returncode == 0, shown.decode()
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
     # A line an epoch stays; below it there were bars for the run, the validations and the test.
     assert len(re.findall(r"epoch \d/2  train/loss [\d.]+  val/loss [\d.]+  val/acc", text)) == 2
