@@ -104,8 +104,10 @@ def is_close(a: Tensor, b: Tensor) -> bool:
 
 @pytest.mark.compares
 @pytest.mark.parametrize("name", WITH_INTERLEAVED)
-def test_the_average_is_that_of_the_epochs_ends(train: Cli, cli: Cli, name: str) -> None:
-    without = train(*NET, *WITH_INTERLEAVED[name]).run
+def test_the_average_is_that_of_the_epochs_ends(
+    train: Cli, trained: Cli, cli: Cli, name: str
+) -> None:
+    without = trained(*NET, *WITH_INTERLEAVED[name], "test=false").run
     outcome = train(*NET, *WITH_INTERLEAVED[name], *SWA, *EVERY_EPOCH)
     run = outcome.run
     assert column(run, "train/loss") == column(without, "train/loss")
@@ -136,9 +138,9 @@ def test_the_average_is_that_of_the_epochs_ends(train: Cli, cli: Cli, name: str)
 @pytest.mark.compares
 @pytest.mark.parametrize("name", ["single", "ddp", "fsdp", "pipeline"])
 def test_the_exponential_average_is_that_of_the_steps(
-    train: Cli, cli: Cli, tmp_path: Path, name: str
+    train: Cli, trained: Cli, cli: Cli, tmp_path: Path, name: str
 ) -> None:
-    without = train(*NET, *STRATEGIES[name], "test=false").run
+    without = trained(*NET, *STRATEGIES[name], "test=false").run
     ema = ("callbacks=[checkpoint,ema]", "callbacks.ema.decay=0.8")
     record = "+callbacks.record._target_=test_averaging.Record"
     run = train(*NET, *STRATEGIES[name], *ema, record, "test=false").run
