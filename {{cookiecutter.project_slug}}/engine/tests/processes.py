@@ -124,7 +124,9 @@ def _become(
         os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
     os.environ.clear()
     os.environ.update(variables)
+    # At once: what the script makes is not for its ranks.
     multiprocessing.util.spawnv_passfds = _fork_server
+    warm_up()
     sys.argv = typed
     runpy.run_path(typed[0], run_name="__main__")
 

@@ -15,6 +15,7 @@ from test_checkpoint_files import files_of_at_most
 
 from onecurve.checkpoint.contents import read_checkpoint
 from onecurve.checkpoint.file import damage
+from onecurve.checkpoint.sharded import to_file
 from onecurve.errors import UserError
 
 SHARDED = ("checkpoint.format=sharded", "test=false", "data.batch_size=256")
@@ -74,10 +75,7 @@ def test_it_holds_what_one_file_holds_and_becomes_one(train: Cli, cli: Cli, tmp_
     }
     for name, (one_file, sharded) in runs.items():
         target = tmp_path / f"{name}.ckpt"
-        module = "onecurve.checkpoint.sharded.to_file"
-        command = [sys.executable, "-m", module, str(sharded / "checkpoints/last.ckpt"), target]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert f"{target}: " in done.stdout
+        to_file.main([str(sharded / "checkpoints/last.ckpt"), str(target)])
         ours = torch.load(target, weights_only=True)
         theirs = torch.load(one_file / "checkpoints/last.ckpt", weights_only=True)
         assert ours.keys() == theirs.keys()
@@ -88,7 +86,13 @@ def test_it_holds_what_one_file_holds_and_becomes_one(train: Cli, cli: Cli, tmp_
         for key, entry in theirs["optimizer_states"][0]["state"].items():
             for kind, value in entry.items():
                 assert torch.equal(ours["optimizer_states"][0]["state"][key][kind], value)
-    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    module = "onecurve.checkpoint.sharded.to_file"
+    command = [sys.executable, "-m", module, str(sharded / "checkpoints/last.ckpt")]
+    done = subprocess.run(
+        [*command, tmp_path / "another.ckpt"], capture_output=True, text=True, check=True
+    )
+    assert f"{tmp_path}/another.ckpt: " in done.stdout
+    again = subprocess.run([*command, target], capture_output=True, text=True, check=False)
     assert again.returncode == 2
     assert "is there already" in again.stderr
     assert cli("evaluate.py", f"checkpoint={sharded}/checkpoints/best.ckpt").status == 0
