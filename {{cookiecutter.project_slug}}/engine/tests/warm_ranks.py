@@ -10,15 +10,14 @@ import os
 import sys
 import warnings
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 from torch.distributed import TCPStore
 
-from onecurve.launch import agent, worker
+from onecurve.launch import agent, rendezvous, worker
 from onecurve.launch.forkserver import warm_up
 from onecurve.launch.one_node import HOST
-from onecurve.run.outcome import Metrics, unless_stopped
+from onecurve.run.outcome import unless_stopped
 
 # Every run leaves process groups behind, which hold files open.
 MOST_RUNS = 60
@@ -44,7 +43,7 @@ class Ranks:
             theirs.close()
         self.runs = 0
 
-    def do(self, *job: Any) -> Metrics | None:
+    def do(self, *job: Any) -> Any:
         """What rank 0 returns; None if one of them fails."""
         self.runs += 1
         for pipe in self.ours:
@@ -68,20 +67,22 @@ class Ranks:
 RANKS: dict[int, Ranks] = {}
 
 
-def start_ranks(work: str, config: dict[str, Any], run_dir: Path, processes: int) -> Metrics:
+def start_ranks(work: Any, arguments: tuple[Any, ...], **options: Any) -> Any:
     """As `agent.start_ranks`, with ranks that are there already."""
-    if processes > 3 or config["launch"]["max_restarts"] or config["trainer"]["num_nodes"] > 1:
-        return by_torchelastic(work, config, run_dir, processes)
+    processes: int = options["processes"]
+    if processes > 3 or options["max_restarts"] or rendezvous.current:
+        return by_torchelastic(work, arguments, **options)
     if processes in RANKS and RANKS[processes].runs == MOST_RUNS:
         RANKS.pop(processes).end()
     if processes not in RANKS:
         RANKS[processes] = Ranks(processes)
-    metrics = RANKS[processes].do(work, config, str(run_dir))
-    if metrics is None:
+    result = RANKS[processes].do(work, arguments, options["logs"])
+    if result is None:
         RANKS.pop(processes).end()
-        warnings.warn(f"a run failed in ranks that were warm: {run_dir}", stacklevel=2)
-        return by_torchelastic(work, config, run_dir, processes)
-    return dict(unless_stopped(metrics))
+        warnings.warn(f"a run failed in ranks that were warm: {options['logs']}", stacklevel=2)
+        return by_torchelastic(work, arguments, **options)
+    unless_stopped(result)
+    return result
 
 
 def _serve(rank: int, number: int, port: int, parent: Connection) -> None:

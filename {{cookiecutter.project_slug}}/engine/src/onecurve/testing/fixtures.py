@@ -1,0 +1,74 @@
+"""A plugin of pytest; in `conftest.py`: ``pytest_plugins = ["onecurve.testing.fixtures"]``."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+import torch
+
+from .runs import Cli, Outcome, run_directories, run_script
+
+
+@pytest.fixture(scope="session")
+def scripts(pytestconfig: pytest.Config) -> Path:
+    """Where train.py and the others are: beside the file that configures pytest."""
+    return pytestconfig.rootpath
+
+
+@pytest.fixture
+def cli(
+    scripts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> Cli:
+    """Run a script with arguments in an empty folder: ``cli("train.py", "strategy=ddp")``."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(script: str, *arguments: str) -> Outcome:
+        # A test may have gone to another folder.
+        folder = Path.cwd()
+        before = set(run_directories(folder))
+        capfd.readouterr()
+        status = run_script(scripts / script, *arguments)
+        out, err = capfd.readouterr()
+        made = [path for path in run_directories(folder) if path not in before]
+        return Outcome(status, out, err, made)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def once(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Training runs that several tests of a file read: ``once("strategy=ddp")``.
+
+    Each is made where it is first asked for, and must succeed. Returns its directory.
+    """
+    folder = tmp_path_factory.mktemp("once")
+    made: dict[tuple[str, ...], Path] = {}
+
+    def run(*arguments: str) -> Path:
+        if arguments not in made:
+            with chdir(folder):
+                status = run_script(scripts / "train.py", *arguments)
+            assert status == 0, f"train.py {' '.join(arguments)}"
+            made[arguments] = run_directories(folder)[-1]
+        return made[arguments]
+
+    return run
+
+
+def _told_about_ranks() -> dict[str, str]:
+    names = ("RANK", "LOCAL_", "NODE_", "WORLD_", "MASTER_", "SLURM_", "TORCHELASTIC_", "PL_")
+    return {name: value for name, value in os.environ.items() if name.startswith(names)}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_a_run_stays() -> Iterator[None]:
+    """What a run tells its ranks must not reach the run after it in this process."""
+    before = _told_about_ranks()
+    yield
+    assert _told_about_ranks() == before
+    assert not torch.distributed.is_initialized()
