@@ -10,7 +10,7 @@ from onecurve.limits import Number
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
-from .parts import built
+from .from_config import built
 
 Batch = tuple[Tensor, Tensor]
 
