@@ -33,9 +33,15 @@ xdrlib
 # What the dependencies are imported as, where that is not the name they are installed by.
 IMPORT_NAMES = """
 absl antlr4 attr coreweave_evaluations cuda cv2 dateutil functorch google grpc hydra hydra_plugins
-isympy lightning_fabric markdown_it mpl_toolkits mypyc nvidia opentelemetry pil pkg_resources py
+isympy lightning_fabric markdown_it mpl_toolkits mypyc nvidia onecurve opentelemetry pil
+pkg_resources py
 pydevd_plugins pylab sklearn torchaudio torchgen xdist yaml
 """
+# Of devices: no folder on Windows can be called so, with or without an ending.
+WINDOWS_NAMES = {
+    *("aux", "con", "nul", "prn"),
+    *(f"{port}{number}" for port in ("com", "lpt") for number in range(10)),
+}
 # Folders and modules that a project gets later, and the tools around it.
 PROJECT_NAMES = """
 benchmarks build checkpoints conftest cookiecutter data dist doc docs hatchling logs multirun
@@ -117,6 +123,7 @@ def taken_by(name: str) -> str | None:
         "is a Python keyword": keywords,
         "is a module of Python's standard library": stdlib.union(OTHER_STDLIB.split()),
         "is the name of a dependency": dependencies().union(IMPORT_NAMES.split()),
+        "is a name that Windows keeps for itself": WINDOWS_NAMES,
         "is a folder or module of the project": project_names().union(PROJECT_NAMES.split()),
     }
     return next((reason for reason, names in reserved.items() if name in names), None)

@@ -31,6 +31,7 @@ TAKEN = [
     *("torchmetrics", "wandb", "sklearn", "numpy", "scipy", "rich", "pil", "matplotlib"),
     *("tensorboard", "pytest", "ruff", "mypy", "yaml", "setuptools", "pip", "pillow"),
     *("src", "tests", "configs", "docs", "data", "train", "evaluate", "predict", "runs", "build"),
+    *("engine", "onecurve", "con", "nul", "aux", "prn", "com1", "com9", "lpt1", "lpt9"),
 ]
 TAKEN_SLUGS = [*TAKEN, "scikit-learn", "hydra-core", "pytorch-lightning"]
 BAD_TEXT = [
@@ -43,6 +44,7 @@ GOOD_TEXT = [
     "'''",
     "C:\\new\\table \\u0041 \\",
     "\\",
+    "100% sure",
     "100 % of ${oc.env:HOME}, $HOME, %(name)s and %s",
     "key: value # no comment, - no item, [no, list], {no: map}, *no_alias, &no_anchor, !no_tag",
     "<b>no</b> & nothing else | > @ ` ~",
