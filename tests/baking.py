@@ -13,13 +13,18 @@ PACKAGE = "{{cookiecutter.package_name}}"
 
 def bake(output: Path, **answers: str) -> Path:
     """Bake into `output` and return the project's folder."""
+    return bake_from(TEMPLATE, output, **answers)
+
+
+def bake_from(template: Path, output: Path, **answers: str) -> Path:
+    """Bake another copy of the template."""
     own = output.parent / f"{output.name}-cookiecutter"
     own.mkdir(parents=True, exist_ok=True)
     settings = own / "settings.yaml"
     folders = {"replay_dir": str(own / "replay"), "cookiecutters_dir": str(own)}
     settings.write_text(json.dumps(folders, ensure_ascii=False))  # JSON is YAML too
     project = cookiecutter(
-        str(TEMPLATE),
+        str(template),
         no_input=True,
         extra_context=answers,
         output_dir=str(output),

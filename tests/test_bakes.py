@@ -1,4 +1,4 @@
-"""Every licence, Python, logger and CI together: 144 bakes, each clean as it is born."""
+"""Every two answers about licence, Python, logger and CI together: each bake is born clean."""
 
 import ast
 import hashlib
@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from baking import PACKAGE, PROJECT, TEMPLATE, bake, files_of, template_files
+from baking import PACKAGE, PROJECT, TEMPLATE, bake, bake_from, files_of, template_files
 
 
 class Choice(NamedTuple):
@@ -29,6 +30,25 @@ class Choice(NamedTuple):
 QUESTIONS = json.loads((TEMPLATE / "cookiecutter.json").read_text(encoding="utf-8"))
 CHOICES = [Choice(*answers) for answers in itertools.product(*map(QUESTIONS.get, Choice._fields))]
 DEFAULT = CHOICES[0]
+ENGINE = TEMPLATE / PROJECT / "engine"
+
+
+def pairs(choice: Choice) -> set[tuple[object, ...]]:
+    """The answers of a choice, two and two."""
+    return set(itertools.combinations(enumerate(choice), 2))
+
+
+def covering() -> list[Choice]:
+    """The default, each other answer alone, and more until every two answers have met."""
+    chosen = [DEFAULT]
+    for question in Choice._fields:
+        chosen += [DEFAULT._replace(**{question: a}) for a in QUESTIONS[question][1:]]
+    left = set().union(*map(pairs, CHOICES)).difference(*map(pairs, chosen))
+    while left:
+        chosen.append(max(CHOICES, key=lambda choice: len(pairs(choice) & left)))
+        left -= pairs(chosen[-1])
+    return chosen
+
 
 # Files that only one answer brings.
 ONLY_WITH = {".github/workflows/test.yml": "github", ".gitlab-ci.yml": "gitlab"}
@@ -41,8 +61,8 @@ CHANGES = {
 }
 AT_THE_TOP = {
     *(".editorconfig", ".github", ".gitignore", ".gitlab-ci.yml", ".pre-commit-config.yaml"),
-    *("LICENSE", "Makefile", "README.md", "configs", "constraints.txt", "evaluate.py"),
-    *("docs", "predict.py", "pyproject.toml", "report.py", "src", "tests", "train.py"),
+    *("LICENSE", "Makefile", "README.md", "configs", "constraints.txt", "docs", "engine"),
+    *("evaluate.py", "predict.py", "pyproject.toml", "report.py", "src", "tests", "train.py"),
 }
 
 
@@ -54,8 +74,8 @@ def bake_one(root: Path, choice: Choice) -> Path:
 def bakes(tmp_path_factory: pytest.TempPathFactory) -> dict[Choice, Path]:
     root = tmp_path_factory.mktemp("bakes")
     with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
-        projects = pool.map(bake_one, itertools.repeat(root), CHOICES)
-        return dict(zip(CHOICES, projects, strict=True))
+        projects = pool.map(bake_one, itertools.repeat(root), covering())
+        return dict(zip(covering(), projects, strict=True))
 
 
 def distinct_files(bakes: dict[Choice, Path]) -> Iterator[tuple[Path, bytes]]:
@@ -69,8 +89,18 @@ def distinct_files(bakes: dict[Choice, Path]) -> Iterator[tuple[Path, bytes]]:
                 yield project / name, content
 
 
-def test_there_are_144_choices() -> None:
+def test_every_two_answers_are_enough() -> None:
+    """No file asks for more than two, so what these bakes hold is what all 144 would."""
     assert len(set(CHOICES)) == 4 * 4 * 3 * 3
+    assert set().union(*map(pairs, covering())) == set().union(*map(pairs, CHOICES))
+    asked = set()
+    for name in template_files():
+        text = (TEMPLATE / PROJECT / name.replace("my_project", PACKAGE)).read_text("utf-8")
+        questions = {q for q in Choice._fields if f"cookiecutter.{q}" in text}
+        questions |= {"ci"} if name in ONLY_WITH else set()
+        assert len(questions) <= 2, name
+        asked |= questions
+    assert asked == set(Choice._fields)
 
 
 def test_each_bake_has_exactly_its_files(bakes: dict[Choice, Path]) -> None:
@@ -109,9 +139,10 @@ def test_everything_parses(bakes: dict[Choice, Path]) -> None:
 
 
 def test_the_package_is_copied_as_it_is(bakes: dict[Choice, Path]) -> None:
-    """What is linted, typed and run in the template is the file itself."""
-    sources = [name for name in template_files() if re.match(r"src/my_project/.*\.py$", name)]
-    assert sources
+    """What is linted, typed and run in the template is the file itself, the engine's too."""
+    copied = re.compile(r"src/my_project/.*\.py$|engine/")
+    sources = [name for name in template_files() if copied.match(name)]
+    assert {name.partition("/")[0] for name in sources} == {"src", "engine"}
     for name in sources:
         original = TEMPLATE / PROJECT / name.replace("my_project", PACKAGE)
         assert (bakes[DEFAULT] / name).read_bytes() == original.read_bytes(), name
@@ -140,7 +171,7 @@ def test_no_residue_of_the_template(bakes: dict[Choice, Path]) -> None:
     found = []
     for path, content in distinct_files(bakes):
         text = content.decode()
-        if path.name == "README.md":  # may say which template the project comes from
+        if path.name in ("README.md", "LICENSE"):  # may say which template it comes from
             text = text.replace("cookiecutter-lightning", "")
         if residue.search(f"{path.name}\n{text}"):
             found.append(str(path))
@@ -153,7 +184,8 @@ def test_ruff_has_nothing_to_say(bakes: dict[Choice, Path], command: list[str]) 
     result = run("ruff", *command, "--no-cache", str(root), cwd=root)
     assert result.returncode == 0, result.stdout
     # Ruff formats the code in Markdown files as well.
-    read = sum(name.endswith((".py", ".md")) for name in files_of(bakes[DEFAULT]))
+    names = [name for name in files_of(bakes[DEFAULT]) if not name.startswith("engine/")]
+    read = sum(name.endswith((".py", ".md")) for name in names)
     if command == ["format", "--check"]:
         assert f"{read * len(bakes)} files already formatted" in result.stdout
 
@@ -164,12 +196,55 @@ def test_mypy_has_nothing_to_say(bakes: dict[Choice, Path]) -> None:
     for project in bakes.values():
         settings = tomllib.loads((project / "pyproject.toml").read_text())["tool"]["mypy"]
         digest = hashlib.sha256(json.dumps(settings).encode())
-        for name in sorted(name for name in files_of(project) if name.endswith(".py")):
+        for name in sorted(name for name in files_of(project) if re.match(r"src/.*\.py$", name)):
             digest.update(name.encode() + (project / name).read_bytes())
         distinct[digest.digest()] = project
     for project in distinct.values():
         result = run("mypy", "--cache-dir", str(TEMPLATE / ".mypy_cache" / "bakes"), cwd=project)
         assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ruff", "check", "--no-cache", "."],
+        ["ruff", "format", "--check", "--no-cache", "."],
+        ["mypy", "--cache-dir", str(TEMPLATE / ".mypy_cache" / "engine")],
+        ["lint-imports", "--no-cache"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_the_engine_is_clean_where_it_lies(command: list[str]) -> None:
+    program = Path(sys.executable).with_name(command[0])
+    here = {**os.environ, "PYTHONPATH": "src"}
+    result = subprocess.run(
+        [program, *command[1:]], cwd=ENGINE, env=here, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_what_tools_leave_in_the_engine_stays_behind(tmp_path: Path) -> None:
+    template = tmp_path / "template"
+    leftovers = {
+        *(
+            ".venv/lib/site.py",
+            "build/lib/old.py",
+            "dist/old.whl",
+            "src/onecurve.egg-info/PKG-INFO",
+        ),
+        *("src/onecurve/__pycache__/a.pyc", ".pytest_cache/b", ".mypy_cache/c", ".ruff_cache/d"),
+        *(".import_linter_cache/e", "tests/project/runs/f/metrics.csv"),
+    }
+    shutil.copytree(TEMPLATE / PROJECT, template / PROJECT)
+    shutil.copytree(TEMPLATE / "hooks", template / "hooks")
+    for name in ("cookiecutter.json", "template_answers.py"):
+        shutil.copy(TEMPLATE / name, template)
+    for name in leftovers:
+        file = template / PROJECT / "engine" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"\xff {{ not a template }}")
+    project = bake_from(template, tmp_path / "out")
+    assert files_of(project) == files_of(bake(tmp_path / "other"))
 
 
 @pytest.mark.parametrize("name", ["a", "z" * 40, "zoo_of_models_for_a_very_long_name_0123"])
@@ -179,8 +254,8 @@ def test_other_package_names_are_clean_too(tmp_path: Path, name: str) -> None:
     for command in (["check"], ["format", "--check"]):
         result = run("ruff", *command, "--no-cache", ".", cwd=project)
         assert result.returncode == 0, result.stdout
-    for path in project.rglob("*.py"):
-        assert "my_project" not in path.read_text(encoding="utf-8"), path
+    for file in files_of(project):
+        assert "my_project" not in (project / file).read_text(encoding="utf-8"), file
 
 
 def run(module: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -1,7 +1,5 @@
 """The commands that a project comes with: its Makefile, CI files, constraints, pre-commit hooks."""
 
-import email
-import email.utils
 import os
 import re
 import shutil
@@ -11,7 +9,6 @@ import sys
 import tomllib
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import pytest
 import yaml
@@ -20,8 +17,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
-# A machine where nothing can be downloaded.
-OFFLINE = {"UV_OFFLINE": "1", "PIP_NO_INDEX": "1", "https_proxy": "http://127.0.0.1:9"}
 
 
 def read_yaml(path: Path) -> Any:
@@ -94,7 +89,7 @@ def test_make_alone_lists_every_command(tmp_path: Path) -> None:
     for folder in (bake(tmp_path / "out"), TEMPLATE):
         phony = re.search(r"^\.PHONY: (.*)$", (folder / "Makefile").read_text(), re.MULTILINE)
         assert phony
-        listed = re.findall(r"^  make (\w+) +\S", make(folder).stdout, re.MULTILINE)
+        listed = re.findall(r"^  make ([\w-]+) +\S", make(folder).stdout, re.MULTILINE)
         assert sorted(listed) == sorted(phony[1].split())
 
 
@@ -124,76 +119,28 @@ def test_the_constraints_fit_the_floors(tmp_path: Path, python: str) -> None:
             (specifier,) = pin.specifier
             assert specifier.operator == "=="
             pins[canonicalize_name(pin.name)] = specifier.version
-    metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]
-    extras = [text for texts in metadata["optional-dependencies"].values() for text in texts]
-    for text in metadata["dependencies"] + extras:
-        floor = Requirement(text)
-        if floor.name == metadata["name"]:  # its own extras
-            continue
-        assert floor.specifier.contains(pins[canonicalize_name(floor.name)]), text
+    checked = set()
+    for folder in (project, project / "engine"):
+        metadata = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        extras = [text for texts in metadata["optional-dependencies"].values() for text in texts]
+        for text in metadata["dependencies"] + extras:
+            floor = Requirement(text)
+            if floor.name in (metadata["name"], "onecurve"):  # these folders themselves
+                continue
+            assert floor.specifier.contains(pins[canonicalize_name(floor.name)]), text
+            checked.add(floor.name)
+    assert {"lightning", "torch", "optuna", "hydra-core", "pytest"} <= checked
 
 
 def test_malicious_releases_are_left_out(tmp_path: Path) -> None:
     project = bake(tmp_path / "out")
-    metadata = tomllib.loads((project / "pyproject.toml").read_text())["project"]
-    floors = {floor.name: floor for floor in map(Requirement, metadata["dependencies"])}
-    assert not {"2.6.2", "2.6.3"} & set(floors["lightning"].specifier.filter(["2.6.2", "2.6.3"]))
-    assert floors["lightning"].specifier.contains("2.6.1")
+    for folder in (project, project / "engine"):
+        metadata = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        floors = {floor.name: floor for floor in map(Requirement, metadata["dependencies"])}
+        assert list(floors["lightning"].specifier.filter(["2.6.2", "2.6.3"])) == []
+        assert floors["lightning"].specifier.contains("2.6.1")
 
 
 def test_the_constraints_name_no_address(tmp_path: Path) -> None:
     text = (bake(tmp_path / "out") / "constraints.txt").read_text()
     assert not re.search(r"://|--hash|--index|--find-links|@", text)
-
-
-@pytest.mark.slow
-def test_setup_test_lint_commit_and_wheel(tmp_path: Path) -> None:
-    """The whole way in a folder with a space, in an environment of its own; needs the network."""
-    author = 'Zoë "Z" O\'Neil \\ 👩‍🔬'
-    description = 'It\'s "100 %" of ${this} \\n 🔥: yes'
-    project = bake(tmp_path / "a folder", author=author, description=description)
-    python = project / ".venv" / "bin" / "python"
-    try:
-        for target in ("setup", "setup"):
-            result = make(project, target)
-            assert result.returncode == 0, result.stdout + result.stderr
-        for arguments in (["test", "ARGS=tests/test_optimizers.py"], ["lint"]):
-            result = make(project, *arguments, **OFFLINE)
-            assert result.returncode == 0, result.stdout + result.stderr
-
-        subprocess.run(["git", "add", "--all"], cwd=project, check=True)
-        cache = {**os.environ, **OFFLINE, "PRE_COMMIT_HOME": str(tmp_path / "pre-commit")}
-        hooks = [str(python.with_name("pre-commit")), "run", "--all-files"]
-        result = subprocess.run(
-            hooks, cwd=project, env=cache, capture_output=True, text=True, check=False
-        )
-        assert result.returncode == 0, result.stdout + result.stderr
-
-        wheel = [
-            str(python),
-            "-m",
-            "pip",
-            "wheel",
-            "--quiet",
-            "--no-deps",
-            "--wheel-dir",
-            "dist",
-            ".",
-        ]
-        subprocess.run(wheel, cwd=project, check=True)
-        (built,) = (project / "dist").glob("*.whl")
-        with ZipFile(built) as archive:
-            names = archive.namelist()
-            metadata = next(archive.read(n).decode() for n in names if n.endswith("/METADATA"))
-        fields = email.message_from_string(metadata)
-        assert fields["Name"] == "my-project"
-        assert fields["Summary"] == description
-        assert email.utils.parseaddr(fields["Author-email"]) == (author, "you@example.com")
-        assert fields["License-Expression"] == "MIT"
-        assert {name.partition("/")[0] for name in names} == {
-            "hydra_plugins",
-            "my_project",
-            "my_project-0.1.0.dist-info",
-        }
-    finally:
-        shutil.rmtree(project / ".venv", ignore_errors=True)  # gigabytes

@@ -1,11 +1,16 @@
-"""Every command of the README runs as it stands there."""
+"""The README's commands: those of a fresh clone, and a first hour with a project."""
 
+import email
+import email.utils
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from baking import TEMPLATE
@@ -13,12 +18,20 @@ from baking import TEMPLATE
 README = (TEMPLATE / "README.md").read_text(encoding="utf-8")
 TRY, TRY_MORE, BAKE, USE = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in {"MAKEFLAGS", "MAKELEVEL"}}
+# A machine where nothing can be downloaded.
+OFFLINE = {"UV_OFFLINE": "1", "PIP_NO_INDEX": "1", "https_proxy": "http://127.0.0.1:9"}
+AUTHOR = 'Zoë "Z" O\'Neil \\ 👩‍🔬'
+DESCRIPTION = 'It\'s "100 %" of ${this} \\n 🔥: yes'
 
 
-def bash(script: str, cwd: Path) -> str:
-    command = ["bash", "-euc", script]
+def bash(script: str, cwd: Path, **more: str) -> str:
     done = subprocess.run(
-        command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False
+        ["bash", "-euc", script],
+        cwd=cwd,
+        env=ENVIRONMENT | more,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -30,27 +43,79 @@ def test_the_two_commands() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", ["make demo", TRY_MORE.strip()])
-def test_demo(line: str) -> None:
-    shown = bash(line, TEMPLATE)
+@pytest.mark.parametrize(("line", "least"), [("make demo", 0.97), (TRY_MORE.strip(), 0.8)])
+def test_demo(line: str, least: float) -> None:
+    """In the project that `make test` has just baked, and which other tests use: -o bake."""
+    short = line.replace('ARGS="', 'ARGS="trainer.max_epochs=3 ')
+    shown = bash(f"{short} -o bake", TEMPLATE)
     assert "Training finished" in shown
-    assert float(re.search(r"test/acc\W+([\d.]+)", shown)[1]) > 0.97  # type: ignore[index]
+    assert float(re.search(r"test/acc\W+([\d.]+)", shown)[1]) > least  # type: ignore[index]
     assert "is in build/my-project" in shown
 
 
-@pytest.mark.slow
-def test_a_first_hour(tmp_path: Path) -> None:
-    """Bake, set up, train: only the address and the number of epochs differ from the README."""
+@pytest.fixture(scope="module")
+def hour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """The project, and what was shown: bake, set up, train, in a folder with a space.
+
+    Needs the network. Only the address, the answers and the number of epochs differ from the
+    README.
+    """
+    folder = tmp_path_factory.mktemp("a folder")
     assert BAKE.strip() == "uvx cookiecutter gh:org/cookiecutter-lightning"
     cookiecutter = Path(sys.executable).with_name("cookiecutter")
-    first = f"'{cookiecutter}' '{TEMPLATE}' --no-input --default-config"
+    answers = [f"author={AUTHOR}", f"description={DESCRIPTION}"]
+    first = [str(cookiecutter), str(TEMPLATE), "--no-input", "--default-config", *answers]
     commands = re.sub(r"^(python train.py[^#\n]*)", r"\1 trainer.max_epochs=1 ", USE, flags=re.M)
     assert commands.count("trainer.max_epochs=1") == 4
     try:
-        shown = bash(f"{first}\n{commands}", tmp_path)
+        shown = bash(f"{shlex.join(first)}\n{commands}", folder)
+        yield folder / "my-project", shown
     finally:
-        shutil.rmtree(tmp_path / "my-project" / ".venv", ignore_errors=True)  # gigabytes
+        shutil.rmtree(folder / "my-project" / ".venv", ignore_errors=True)  # gigabytes
+
+
+@pytest.mark.slow
+def test_a_first_hour(hour: tuple[Path, str]) -> None:
+    project, shown = hour
     assert shown.count("Training finished") == 1 + 1 + 1
     assert len(re.findall(r"^job \d+ of 10: finished", shown, re.M)) == 10
-    runs = list((tmp_path / "my-project" / "runs").rglob("metrics.csv"))
-    assert len(runs) == 1 + 1 + 1 + 10
+    assert len(list((project / "runs").rglob("metrics.csv"))) == 1 + 1 + 1 + 10
+
+
+@pytest.mark.slow
+def test_setup_again_test_lint_and_commit_without_a_network(
+    hour: tuple[Path, str], tmp_path: Path
+) -> None:
+    project, _ = hour
+    bash("make setup", project)
+    for line in ("make test ARGS=tests/test_tasks.py", "make lint", "git add --all"):
+        bash(line, project, **OFFLINE)
+    cache = {**OFFLINE, "PRE_COMMIT_HOME": str(tmp_path / "pre-commit")}
+    bash(".venv/bin/pre-commit run --all-files", project, **cache)
+
+
+@pytest.mark.slow
+def test_wheels(hour: tuple[Path, str], tmp_path: Path) -> None:
+    project, _ = hour
+    to = shlex.quote(str(tmp_path))
+    bash(f".venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir {to} . ./engine", project)
+    ours, engine = sorted(tmp_path.glob("*.whl"))
+    with ZipFile(ours) as archive:
+        names = archive.namelist()
+        metadata = next(archive.read(n).decode() for n in names if n.endswith("/METADATA"))
+    fields = email.message_from_string(metadata)
+    assert fields["Name"] == "my-project"
+    assert fields["Summary"] == DESCRIPTION
+    assert email.utils.parseaddr(fields["Author-email"]) == (AUTHOR, "you@example.com")
+    assert fields["License-Expression"] == "MIT"
+    assert {name.partition("/")[0] for name in names} == {
+        "my_project",
+        "my_project-0.1.0.dist-info",
+    }
+    with ZipFile(engine) as archive:
+        names = archive.namelist()
+    assert {"onecurve/py.typed", "onecurve/configs/trainer/default.yaml"} <= set(names)
+    assert {name.partition("/")[0] for name in names if "dist-info" not in name} == {
+        "hydra_plugins",
+        "onecurve",
+    }

@@ -1,0 +1,122 @@
+"""A user adds, deletes and renames files, and the project's own tests still pass."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from baking import bake
+
+ADDED = {
+    "configs/callbacks/lines.yaml": """
+        # Counts batches.
+        lines:
+          _target_: my_project.callbacks.lines.Lines
+        """,
+    "src/my_project/callbacks/lines.py": """
+        from lightning.pytorch import Callback
+
+        class Lines(Callback):
+            batches = 0
+
+            def on_train_batch_end(self, *arguments: object) -> None:
+                self.batches += 1
+        """,
+    "configs/model/linear.yaml": """
+        # One layer.
+        _target_: my_project.models.linear.linear
+        inputs: 1024
+        outputs: ${data.num_classes}
+        """,
+    "src/my_project/models/linear.py": """
+        from torch import nn
+
+        def linear(inputs: int, outputs: int) -> nn.Module:
+            return nn.Sequential(nn.Flatten(), nn.Linear(inputs, outputs))
+        """,
+    "configs/data/noise.yaml": """
+        # Images without a meaning.
+        defaults:
+          - synthetic
+        _target_: my_project.data.noise.Noise
+        """,
+    "src/my_project/data/noise.py": """
+        from .synthetic import Synthetic
+
+        class Noise(Synthetic):
+            pass
+        """,
+    "configs/experiment/mine.yaml": """
+        # @package _global_
+        # All of these together.
+        defaults:
+          - override /model: linear
+          - override /data: noise
+          - override /callbacks: [lines]
+        """,
+}
+DELETED = [
+    *("configs/data/cifar10.yaml", "configs/model/resnet.yaml", "src/my_project/models/resnet.py"),
+    *("configs/experiment/resnet_cifar10.yaml", "configs/experiment/finetune_resnet.yaml"),
+]
+RENAMED = {
+    "configs/callbacks/ema.yaml": "configs/callbacks/moving_average.yaml",
+    "configs/data/mnist.yaml": "configs/data/digits_of_1998.yaml",
+}
+# Of the tests of configurations, those of what is new; of the others all that could know a name.
+NEW = "lines or linear or noise or mine or moving_average or digits_of_1998"
+
+
+def pytest_in(project: Path, *arguments: str) -> str:
+    paths = os.pathsep.join(str(project / folder) for folder in ("engine/src", "src"))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-ra", *arguments],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_what_is_called_shipped_is_there(tmp_path: Path) -> None:
+    """A test that asks for a file by a wrong name would be left out for good."""
+    project = bake(tmp_path / "out")
+    named = set()
+    for test in (project / "tests").glob("test_*.py"):
+        text = test.read_text()
+        for call in re.findall(r"\bshipped\(([^()]*)\)", text):
+            named |= set(re.findall(r'"(\w+/\w+)"', call))
+        for group, names in re.findall(r"each_shipped\(\"(\w+)\"([^()]*)\)", text):
+            named |= {f"{group}/{name}" for name in re.findall(r'"(\w+)"', names)}
+        for line in re.findall(r'^    "(\S.*)": ".*",', text, re.MULTILINE):
+            words = [word for word in line.split() if "=" in word and "." not in word]
+            named |= {word.replace("=", "/") for word in words if word[0] not in "+~-"}
+    assert len(named) > 20
+    assert [n for n in named if not (project / "configs" / f"{n}.yaml").exists()] == []
+
+
+@pytest.mark.slow
+def test_files_of_ones_own_break_no_test(tmp_path: Path) -> None:
+    project = bake(tmp_path / "out")
+    for name, text in ADDED.items():
+        (project / name).write_text(re.sub(r"^ {8}", "", text.strip("\n "), flags=re.M) + "\n")
+    for name in DELETED:
+        (project / name).unlink()
+    for old, new in RENAMED.items():
+        shutil.move(project / old, project / new)
+    collected = pytest_in(project, "--collect-only").splitlines()
+    configs = {line.partition("[")[2] for line in collected if "trains_two_steps" in line}
+    assert {"callbacks/lines]", "model/linear]", "data/noise]", "experiment/mine]"} <= configs
+    assert not {"data/cifar10]", "model/resnet]", "callbacks/ema]"} & configs
+    shown = pytest_in(project, "tests/test_configs.py", "-k", NEW)
+    assert re.search(r"\b[1-9]\d* passed", shown)
+    others = ["test_models.py", "test_data.py", "test_tasks.py"]
+    shown = pytest_in(project, *(f"tests/{name}" for name in others))
+    assert "not in configs/ any more: model/resnet" in shown
+    assert "not in configs/ any more: data/mnist" in shown

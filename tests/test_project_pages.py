@@ -1,0 +1,52 @@
+"""What the project's pages list is what the template ships: choices, commands, the contract."""
+
+import ast
+import re
+
+from baking import PROJECT, TEMPLATE
+
+SOURCE = TEMPLATE / PROJECT
+README = (SOURCE / "README.md").read_text(encoding="utf-8")
+CALLBACKS = (SOURCE / "docs/callbacks.md").read_text(encoding="utf-8")
+LIBRARY = SOURCE / "engine/src/onecurve"
+
+
+def first_cells(page: str) -> list[str]:
+    return [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+
+
+def test_the_readme_lists_every_choice() -> None:
+    """Of the groups that people edit, and of those that the library brings."""
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", README, re.MULTILINE))
+    ours = {path.name for path in (SOURCE / "configs").iterdir() if path.is_dir()}
+    assert rows.keys() == ours - {"task"} | {"logger", "sweep", "debug"}
+    for group, cells in rows.items():
+        files = [*(SOURCE / "configs" / group).glob("*.yaml")]
+        files += (LIBRARY / "configs" / group).glob("*.yaml")
+        listed = set(re.findall(r"`(\w+)`", re.sub(r"\(.*?\)", "", cells)))
+        assert {file.stem for file in files} == listed, group
+
+
+def test_every_callback_is_described() -> None:
+    named = {name for cell in first_cells(CALLBACKS) for name in re.findall(r"`(\w+)`", cell)}
+    files = {path.stem for path in (SOURCE / "configs/callbacks").glob("*.yaml")} - {"none"}
+    assert files <= named
+
+
+def test_what_a_callback_may_ask_for_is_there() -> None:
+    page = CALLBACKS.partition("## A callback of your own")[2]
+    methods = {name for cell in first_cells(page) for name in re.findall(r"`(\w+)\(", cell)}
+    assert len(methods) >= 9
+    tree = ast.parse((LIBRARY / "strategies/for_callbacks.py").read_text(encoding="utf-8"))
+    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    # Lightning's own, which every strategy has.
+    assert methods - defined <= {"reduce", "lightning_module_state_dict"}
+
+
+def test_the_readme_shows_commands_that_its_tests_run() -> None:
+    """Those of Python are run by the project's tests/test_docs.py, the others by our own."""
+    blocks = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    commands = [line for line in lines if line.startswith("python ")]
+    assert len(commands) >= 14
+    assert {*lines} - {*commands, ""} == {"make setup", "source .venv/bin/activate", "make test"}
