@@ -1,29 +1,22 @@
-"""Small data sets in the formats of the real ones, and the data modules that read them."""
+"""Small data sets in the formats of the real ones, where a run in an empty folder looks."""
 
-import hashlib
 import pickle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
-from hydra import compose, initialize_config_dir
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
-from onecurve.command.resolvers import register_resolvers
-from onecurve.data.images import ImageDataModule
+import torch
 from PIL import Image
-from torchvision import datasets
+from torchvision.models import resnet18
 
-CONFIGS = ROOT / "configs"
+TRAIN, TEST = 5100, 20  # more than the 5,000 that are held out for validation
 
 
 def random_images(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
 
-def write_mnist(folder: Path, train: int = 60, test: int = 20) -> None:
+def write_mnist(folder: Path, train: int = TRAIN, test: int = TEST) -> None:
     folder.mkdir(parents=True)
     for part, count in (("train", train), ("t10k", test)):
         images = random_images(count, 28, 28)
@@ -34,52 +27,42 @@ def write_mnist(folder: Path, train: int = 60, test: int = 20) -> None:
             (folder / f"{part}-{kind}-ubyte").write_bytes(content)
 
 
-def write_cifar10(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = root / "cifar-10-batches-py"
+def write_cifar10(folder: Path) -> None:
     folder.mkdir(parents=True)
-
-    def write(name: str, content: dict[str, Any]) -> list[str]:
+    sizes = {f"data_batch_{number}": TRAIN // 5 for number in range(1, 6)} | {"test_batch": TEST}
+    for name, count in sizes.items():
+        labels = [number % 10 for number in range(count)]
+        content = {"data": random_images(count, 3072), "labels": labels}
         (folder / name).write_bytes(pickle.dumps(content))
-        return [name, hashlib.md5((folder / name).read_bytes()).hexdigest()]
-
-    def batch(name: str) -> list[str]:
-        return write(name, {"data": random_images(20, 3072), "labels": [n % 10 for n in range(20)]})
-
-    # torchvision compares checksums, and these are not the real files.
-    cifar = datasets.CIFAR10
-    monkeypatch.setattr(cifar, "train_list", [batch(f"data_batch_{n}") for n in range(1, 6)])
-    monkeypatch.setattr(cifar, "test_list", [batch("test_batch")])
-    meta = write("batches.meta", {"label_names": [str(n) for n in range(10)]})
-    monkeypatch.setattr(cifar, "meta", {**cifar.meta, "md5": meta[1]})
+    names = {"label_names": [str(number) for number in range(10)]}
+    (folder / "batches.meta").write_bytes(pickle.dumps(names))
 
 
-def write_images(folder: Path, count: int, name: str = "{}.png") -> list[Path]:
+def write_images(folder: Path, count: int, name: str = "{}.png") -> None:
     folder.mkdir(parents=True)
-    files = [folder / name.format(number) for number in range(count)]
-    for file in files:
-        Image.fromarray(random_images(20, 30, 3)).save(file)
-    return files
+    for number in range(count):
+        Image.fromarray(random_images(20, 30, 3)).save(folder / name.format(number))
 
 
-def build(name: str, *overrides: str) -> ImageDataModule:
-    register_resolvers()
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose("train", overrides=[f"data={name}", *overrides])
-    try:
-        module: ImageDataModule = instantiate(config.data)
-    except InstantiationException as error:
-        # Hydra wraps what a class raises, and the engine unwraps it too.
-        raise (error.__cause__ or error) from None
-    return module
+@pytest.fixture(scope="session")
+def small_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("small")
+    write_mnist(folder / "data/MNIST/raw")
+    write_mnist(folder / "data/FashionMNIST/raw")
+    write_cifar10(folder / "data/cifar-10-batches-py")
+    for name in ("cat", "dog"):
+        write_images(folder / "photos" / name, 20)
+    weights = folder / "torch/hub/checkpoints/resnet18-f37072fd.pth"
+    weights.parent.mkdir(parents=True)
+    torch.save(resnet18().state_dict(), weights)
+    return folder
 
 
-def load(name: str, *overrides: str) -> ImageDataModule:
-    module = build(name, *overrides)
-    module.prepare_data()
-    module.setup("fit")
-    return module
-
-
-def sizes(module: ImageDataModule) -> list[int]:
-    assert module.datasets is not None
-    return [len(dataset) for dataset in module.datasets]
+@pytest.fixture
+def small_data(small_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data sets in data/, images in photos/, and the pretrained weights of ResNet-18."""
+    for name in ("data", "photos"):
+        (tmp_path / name).symlink_to(small_files / name)
+    monkeypatch.setenv("TORCH_HOME", str(small_files / "torch"))
+    # torchvision compares checksums, and these are not the real files.
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *_: True)

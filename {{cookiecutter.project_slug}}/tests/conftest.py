@@ -1,0 +1,46 @@
+"""What the tests of this project share; its scripts run in process, in an empty folder."""
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+from onecurve.command.resolvers import register_resolvers
+
+pytest_plugins = ["onecurve.testing.fixtures", "small_data"]
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+STRATEGIES = {
+    "single": ("strategy=single",),
+    "dp": ("strategy=dp", "trainer.devices=2"),
+    "ddp": ("strategy=ddp",),
+    "fsdp": ("strategy=fsdp",),
+    "pipeline": ("strategy=pipeline",),
+    "interleaved": ("strategy=pipeline", "strategy.schedule=interleaved_1f1b"),
+}
+TWO_STEPS = (
+    "trainer.max_epochs=1",
+    "trainer.accumulate_grad_batches=1",
+    "trainer.limit_train_batches=2",
+    "trainer.limit_val_batches=1",
+    "trainer.limit_test_batches=1",
+    "data.batch_size=4",
+)
+
+
+def shipped(*files: str) -> pytest.MarkDecorator:
+    """For a test of files that come with the template, and that you may delete or rename."""
+    gone = [file for file in files if not (CONFIGS / f"{file}.yaml").exists()]
+    return pytest.mark.skipif(bool(gone), reason=f"not in configs/ any more: {', '.join(gone)}")
+
+
+def choices(group: str) -> list[str]:
+    """The files of a group of `configs/`, whatever they are."""
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+
+
+def composed(*overrides: str) -> DictConfig:
+    """What `python train.py` makes of a command line."""
+    register_resolvers()
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return compose("train", overrides=list(overrides))

@@ -1,0 +1,117 @@
+"""The data sets of this project: what they hold, and what is said where they cannot be read."""
+
+import gzip
+import hashlib
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import composed, shipped
+from hydra.utils import instantiate
+from onecurve.data.files import read_image
+from onecurve.errors import UserError
+from small_data import random_images, write_images, write_mnist
+from torchvision import datasets
+
+
+def load(name: str, *overrides: str) -> Any:
+    module: Any = instantiate(composed(f"data={name}", *overrides).data)
+    module.prepare_data()
+    module.setup("fit")
+    return module
+
+
+def sizes(module: Any) -> list[int]:
+    return [len(dataset) for dataset in module.datasets]
+
+
+@shipped("data/digits")
+def test_digits_are_those_of_scikit_learn_and_split_the_same_way_each_time() -> None:
+    from sklearn.datasets import load_digits
+
+    first, again = load("digits", "data.image_size=8"), load("digits", "seed=7")
+    assert sizes(first) == [1297, 200, 300]
+    assert torch.equal(first.datasets[2].labels, again.datasets[2].labels)
+    images = torch.cat([part.images for part in first.datasets]).flatten(1)
+    expected = torch.from_numpy(load_digits().data).mul(255 / 16).round().to(torch.uint8)
+    assert sorted(images.tolist()) == sorted(expected.tolist())
+    other = load("digits", "data.split_seed=1", "data.image_size=8")
+    assert not torch.equal(first.datasets[2].images, other.datasets[2].images)
+    inputs = again.normalize(again.datasets[0].images)
+    assert [inputs.mean().item(), inputs.std().item()] == pytest.approx([0, 1], abs=0.05)
+
+
+@shipped("data/synthetic")
+def test_synthetic_images_can_be_learned_and_repeat() -> None:
+    shape = ("data.channels=2", "data.image_size=9", "data.num_classes=4")
+    train, _, test = load("synthetic", *shape).datasets
+    assert train.images.shape == (2000, 2, 9, 9)
+    means = torch.stack([train.images[train.labels == n].float().mean(0) for n in range(4)])
+    distances = torch.cdist(test.images.float().flatten(1), means.flatten(1))
+    assert (distances.argmin(1) == test.labels).float().mean() > 0.95
+    again, other = (load("synthetic", *shape, f"data.seed={seed}").datasets for seed in (0, 1))
+    assert torch.equal(train.images, again[0].images) != torch.equal(train.images, other[0].images)
+
+
+@shipped("data/mnist")
+def test_mnist_is_downloaded_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    served, root = tmp_path / "served", tmp_path / "data"
+    write_mnist(served, train=60, test=20)
+    resources = []
+    for file in sorted(served.iterdir()):
+        packed = gzip.compress(file.read_bytes())
+        (served / f"{file.name}.gz").write_bytes(packed)
+        resources.append((f"{file.name}.gz", hashlib.md5(packed).hexdigest()))
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(served))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        mirrors = [f"http://127.0.0.1:{server.server_port}/"]
+        monkeypatch.setattr(datasets.MNIST, "mirrors", mirrors)
+        monkeypatch.setattr(datasets.MNIST, "resources", resources)
+        module = load("mnist", f"data.root={root}", "data.val_size=10")
+        server.shutdown()
+    assert sizes(module) == [50, 10, 20]
+    expected = torch.from_numpy(random_images(20, 28, 28))
+    assert torch.equal(module.datasets[2].images[:, 0, 2:-2, 2:-2], expected)
+    assert (root / "MNIST/raw/train-images-idx3-ubyte").is_file()
+    assert capfd.readouterr().err == ""
+    with pytest.raises(UserError, match="60 samples"):
+        load("mnist", f"data.root={root}", "data.val_size=60")
+
+
+@shipped("data/image_folder")
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_image_folder_keeps_names_and_pixels(tmp_path: Path, in_memory: bool) -> None:
+    write_images(tmp_path / "cat", 10)
+    write_images(tmp_path / "dog", 10, "{}.JPEG")
+    options = (f"data.root={tmp_path}", f"data.in_memory={in_memory}", "data.test_fraction=0.2")
+    module = load("image_folder", *options)
+    assert module.class_names == ["cat", "dog"]
+    assert sizes(module) == [14, 2, 4]
+    images, labels = next(iter(module.test_dataloader()))
+    assert labels.tolist() == [0, 0, 1, 1]
+    assert torch.equal(images[0], read_image(tmp_path / "cat/0.png", 3, 32, "stretch"))
+    # Files to predict are read as those of training.
+    inputs = module.read_images([tmp_path / "cat/0.png"])
+    assert torch.equal(inputs[0], module.normalize(images[0]))
+
+
+@shipped("data/image_folder")
+def test_image_folder_with_parts(tmp_path: Path) -> None:
+    def load_with(part: str, count: int, *classes: str) -> list[int]:
+        for name in classes:
+            write_images(tmp_path / part / name, count)
+        return sizes(load("image_folder", f"data.root={tmp_path}"))
+
+    assert load_with("train", 10, "cat", "dog") == [18, 2, 2]
+    assert load_with("val", 3, "cat", "dog") == [20, 6, 6]
+    with pytest.raises(UserError, match=r"cat, horse.*cat, dog"):
+        load_with("test", 2, "cat", "horse")

@@ -1,0 +1,33 @@
+"""This project's network, data and task have one loss curve, whichever strategy trains them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import STRATEGIES, shipped
+from onecurve.testing.runs import column, largest_difference
+
+Once = Callable[..., Path]
+# In float64, where a difference cannot be taken for rounding.
+EPOCH = ("trainer.precision=64-true", "trainer.max_epochs=1", "logger=csv")
+
+
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "single"])
+def test_every_loss_is_that_of_single(once: Once, strategy: str) -> None:
+    single, other = once(*EPOCH, "strategy=single"), once(*EPOCH, *STRATEGIES[strategy])
+    losses = column(single, "train/loss")
+    assert len(losses) > 10
+    assert sum(losses[-5:]) < sum(losses[:5])
+    for name in ("train/loss", "val/loss", "test/loss"):
+        assert largest_difference(column(single, name), column(other, name)) <= 1e-11, name
+
+
+@shipped("callbacks/checkpoint")
+@pytest.mark.parametrize(("first", "then"), [("fsdp", "pipeline"), ("pipeline", "single")])
+def test_a_checkpoint_moves_on(once: Once, first: str, then: str) -> None:
+    def second_epoch(one: str, other: str) -> list[float]:
+        saved = once(*EPOCH, *STRATEGIES[one]) / "checkpoints/last.ckpt"
+        more = ("trainer.max_epochs=2", f"resume={saved}")
+        return column(once(*EPOCH, *STRATEGIES[other], *more), "train/loss")
+
+    assert largest_difference(second_epoch("single", "single"), second_epoch(first, then)) <= 1e-11
