@@ -36,7 +36,8 @@ def start(work: str, config: DictConfig, run_dir: Path) -> Metrics:
 
 def was_stopped(error: BaseException) -> bool:
     """Whether somebody ended the run: by a signal, or by Ctrl-C."""
-    return isinstance(error, KeyboardInterrupt) or getattr(error, "status", 1) > 128
+    by_signal = isinstance(error, RankFailed) and error.status > 128
+    return by_signal or isinstance(error, KeyboardInterrupt)
 
 
 def in_a_line(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from ..command.check import check
 from ..errors import user_error_behind
 from ..launch import job
 from ..run import record
-from ..run.outcome import Metrics
+from ..run.outcome import Metrics, RankFailed
 from ..run.record import short_path
 from . import interrupt, lock, objective
 from .begin import is_search, refuse_sweep
@@ -154,7 +154,7 @@ def _once(work: str, config: DictConfig, run_dir: Path) -> Metrics:
         if stopped:
             how = str(error).partition(";")[0] or "stopped by Ctrl-C"
             print(f"{how}; the same command goes on with the sweep", file=sys.stderr, flush=True)
-            status = getattr(error, "status", 130)
+            status = error.status if isinstance(error, RankFailed) else 130
             _queue_again(status)
             sys.exit(status)
         (run_dir / TRACEBACK).write_text(
