@@ -1,6 +1,7 @@
 """Bake a project in this process, as the `cookiecutter` command does, and leave the home alone."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -31,6 +32,12 @@ def bake_from(template: Path, output: Path, **answers: str) -> Path:
         config_file=str(settings),
     )
     return Path(project)
+
+
+def environment_of(project: Path) -> dict[str, str]:
+    """For commands of a bake: with its own package and engine, whatever is installed."""
+    paths = os.pathsep.join(str(project / folder) for folder in ("engine/src", "src"))
+    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
 
 
 def files_of(project: Path) -> set[str]:

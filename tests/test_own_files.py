@@ -1,6 +1,5 @@
 """A user adds, deletes and renames files, and the project's own tests still pass."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -8,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from baking import bake
+from baking import bake, environment_of
 
 ADDED = {
     "configs/callbacks/lines.yaml": """
@@ -71,11 +70,10 @@ NEW = "lines or linear or noise or mine or moving_average or digits_of_1998"
 
 
 def pytest_in(project: Path, *arguments: str) -> str:
-    paths = os.pathsep.join(str(project / folder) for folder in ("engine/src", "src"))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-ra", *arguments],
         cwd=project,
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        env=environment_of(project),
         capture_output=True,
         text=True,
         check=False,

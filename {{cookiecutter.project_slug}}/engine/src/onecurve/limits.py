@@ -42,9 +42,9 @@ class Number:
 
     def words(self) -> str:
         """The bounds as a person would say them, such as "from 1 to 10"."""
-        bounds = {"above": self.above, "from": self.least, "to": self.most, "below": self.below}
+        bounds = {"above": self.above, "from": self.least, "to": self.most, "and below": self.below}
         known = [f"{word} {bound:.15g}" for word, bound in bounds.items() if isfinite(bound)]
-        return " ".join(known)
+        return " ".join(known).removeprefix("and ")
 
     def example(self, whole: bool) -> float:
         """A number that is one of them."""

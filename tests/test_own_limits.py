@@ -1,0 +1,38 @@
+"""A range and a refusal of one's own, as docs/callbacks.md tells: without a line under engine/."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from baking import bake, environment_of
+
+# What the callback needs to be at work.
+TWO_STEPS = ("model=mlp", "debug=limit", "trainer.max_epochs=1", "trainer.limit_train_batches=2")
+
+
+def test_limits_are_as_the_page_says(tmp_path: Path) -> None:
+    project = bake(tmp_path / "out")
+    page = (project / "docs/callbacks.md").read_text().partition("## Limits of your own")[2]
+    (session,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    for name, content in re.findall(
+        r"`((?:src|configs)/\S+)`[^`]*```\w+\n(.*?)```", page, re.DOTALL
+    ):
+        (project / name).write_text(content)
+    assert len(list(project.rglob("gradient_noise*"))) == 3
+
+    def train(*typed: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "train.py", *typed],
+            cwd=project, env=environment_of(project), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    lines = session.splitlines()
+    assert len(lines) == 4
+    for typed, answer in zip(lines[::2], lines[1::2], strict=True):
+        refused = train(*shlex.split(typed)[3:])
+        assert (refused.returncode, refused.stderr) == (2, f"{answer}\n")
+        assert not (project / "runs").exists()
+    done = train("+callbacks=gradient_noise", *TWO_STEPS)
+    assert done.returncode == 0, done.stderr
