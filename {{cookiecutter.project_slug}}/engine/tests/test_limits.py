@@ -131,7 +131,12 @@ VALUES: list[tuple[Any, list[Any], list[Any], str]] = [
     (WHOLE, [1, 7, 2.0], [0, 1.5, True, "1", None, float("inf")], "a whole number from 1, such as"),
     (WHOLE | None, [None], [0], "a whole number from 1 or null"),
     (WHOLE | Literal["auto"], ["auto", 3], ["aut", 0], "a whole number from 1 or auto"),
-    (Annotated[float, Number(above=0, below=1)], [0.5], [0, 1, float("nan")], "above 0 and below 1"),
+    (
+        Annotated[float, Number(above=0, below=1)],
+        [0.5],
+        [0, 1, float("nan")],
+        "above 0 and below 1",
+    ),
     (Literal["a", "b"] | None, ["a", None], ["c", 1, True], "one of a, b, null"),
     (
         list[WHOLE] | None,
