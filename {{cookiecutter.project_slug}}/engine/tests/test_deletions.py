@@ -128,7 +128,7 @@ def python(copy: Path, folder: Path, *arguments: str) -> subprocess.CompletedPro
         env={**os.environ, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
 
 
