@@ -13,7 +13,6 @@ ROOT = CONFIGS.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Those of several nodes, and of jobs side by side, are for more than one laptop.
 ELSEWHERE = ("HOST", "torchrun", "srun", "sweep/launcher")
-CHECKPOINTS = "runs/DATE/TIME/checkpoints"
 
 
 def blocks(language: str, *pages: Path) -> list[str]:
@@ -29,9 +28,10 @@ def is_here(choice: str) -> bool:
     return not ours or set(names.strip("[]").split(",")) <= found
 
 
-LINES = [line.split("  #")[0] for text in blocks("bash", *PAGES) for line in text.splitlines()]
+LINES = [line for text in blocks("bash", *PAGES) for line in text.splitlines()]
+LINES = [line.partition("  #")[0].strip() for line in LINES]
 COMMANDS = [
-    line.strip()
+    line
     for line in dict.fromkeys(LINES)
     if line.startswith("python ")
     and not any(word in line for word in ELSEWHERE)
@@ -66,7 +66,7 @@ def test_command_runs(cli: Cli, project: Path, tmp_path: Path, command: str) -> 
         first = cli("train.py", *TWO_STEPS)
         assert first.status == 0, first.err
         checkpoints = str(first.run.relative_to(tmp_path) / "checkpoints")
-        arguments = [word.replace(CHECKPOINTS, checkpoints) for word in arguments]
+        arguments = [word.replace("runs/DATE/TIME/checkpoints", checkpoints) for word in arguments]
     if script == "train.py" and not {"--help", "--cfg"} & set(arguments):
         # Of a setting that is given twice the last counts: what the page says of epochs stays.
         typed = [word.partition("=")[0] for word in arguments]
