@@ -11,7 +11,9 @@ ROOT = Path(__file__).parent / "project"
 # The engine, the project, the classes of tests: for this process and those that it starts.
 IMPORTED = [str(folder) for folder in (ROOT.parents[1] / "src", ROOT, ROOT.parent)]
 sys.path[:] = [*IMPORTED, *(path for path in sys.path if path not in IMPORTED)]
-os.environ["PYTHONPATH"] = os.pathsep.join([*IMPORTED, os.environ.get("PYTHONPATH", "")])
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [*IMPORTED, *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 
 import warm_ranks  # noqa: E402
 
