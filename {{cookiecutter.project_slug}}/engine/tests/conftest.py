@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,13 +61,15 @@ STRATEGIES = {
 INTERLEAVED = ("strategy=pipeline", "strategy.schedule=interleaved_1f1b")
 
 
-@pytest.fixture(autouse=True)
-def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def _composed_once() -> Iterator[None]:
     """Hydra composes all twice, first to look for `hydra.mode`, which no test here sets.
 
     Commands in processes of their own are left as they are.
     """
-    monkeypatch.setattr(Hydra, "get_mode", lambda *_, **__: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Hydra, "get_mode", lambda *_, **__: None)
+        yield
 
 
 @pytest.fixture(scope="session")
