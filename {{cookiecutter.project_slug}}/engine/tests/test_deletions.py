@@ -91,6 +91,12 @@ PARTS = {
         "+callbacks=ema",
         "callbacks=ema: must be one of batch_size_finder, checkpoint,",
     ),
+    "sharded": Part(
+        (f"{LIBRARY}/checkpoint/sharded",),
+        ("test_sharded_checkpoints.py",),
+        "checkpoint.format=sharded",
+        "checkpoint.format=sharded: the folder onecurve/checkpoint/sharded is not there; use",
+    ),
     "nodes": Part(
         (f"{LIBRARY}/launch/nodes",),
         ("test_nodes.py",),
