@@ -34,7 +34,6 @@ MISTAKES = {
     "+optimizer.lr_scale.c9=0.1 model=lenet": "optimizer.lr_scale.c9: no parameter's name begins",
     "optimizer.lr_scale.bakbone=0.1": "did you mean optimizer.lr_scale.backbone",  # says Hydra
     "optimizer.lr_scale.head=-1": "optimizer.lr_scale.head=-1: must be a factor",
-    "optimizer=sgd optimizer.momentum=0 scheduler=one_cycle": "scheduler=one_cycle",
     "scheduler=one_cycle trainer.max_epochs=-1": "scheduler=one_cycle: needs to know how long",
     "scheduler=cosine trainer.max_epochs=-1": "trainer.max_steps, or take scheduler=none",
     "scheduler=cosine scheduler.warmup=5": "scheduler.warmup=5: a part of the run",
