@@ -45,6 +45,10 @@ class Regression(LightningModule):
     def on_validation_epoch_end(self) -> None:
         self.validated.append(self.trainer.callback_metrics["val/loss"].item())
 
+    def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        outputs: Tensor = self(batch[0])
+        return outputs
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.parameters(), lr=0.01)
 
@@ -86,3 +90,14 @@ def fit(
     finally:
         torch.set_default_dtype(before)
     return module.losses, module.validated
+
+
+def predict(strategy: Any, devices: int) -> list[list[Any]]:
+    """What a fresh network predicts, batch by batch: this rank's share of each."""
+    seed_everything(1, verbose=False)
+    trainer = Trainer(
+        accelerator="cpu", devices=devices, strategy=strategy, logger=False,
+        enable_progress_bar=False,
+    )  # fmt: skip
+    batches = trainer.predict(Regression(), loader(False))
+    return [batch.tolist() for batch in batches or []]

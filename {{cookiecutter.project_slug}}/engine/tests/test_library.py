@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import largest_difference
 from lightning.pytorch.callbacks import ModelCheckpoint
-from plain_lightning import STEPS, Regression, fit
+from plain_lightning import STEPS, Regression, fit, predict
 from processes import Command, nothing_stays_of
 
 import onecurve
@@ -207,6 +207,16 @@ def test_another_storage_is_a_plugin(tmp_path: Path) -> None:
     losses, _ = trained("single", resume=folder)
     expected, _ = trained("plain")
     assert largest_difference(losses, expected[STEPS:]) <= CLOSE
+
+
+@pytest.mark.parametrize(("name", "ranks_share"), [("fsdp", True), ("ddp", True), ("zbv", False)])
+def test_a_plain_trainer_predicts(name: str, ranks_share: bool) -> None:
+    expected = onecurve.launch(predict, "auto", 1, devices=1)
+    here = onecurve.launch(predict, STRATEGIES[name](), 2, devices=2)
+    for batch, whole in zip(here, expected, strict=True):
+        share = whole[: (len(whole) + 1) // 2] if ranks_share else whole
+        # In float32: a network of three layers rounds so much.
+        torch.testing.assert_close(torch.tensor(batch), torch.tensor(share))
 
 
 def test_one_process_refuses_to_be_a_rank() -> None:

@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 
 from ..errors import UserError
 from .sampler import GlobalBatchSampler
@@ -34,11 +40,13 @@ def shard(
     Raises:
         UserError: If such a loader would have to be shared between ranks.
     """
+    # Where Lightning predicts it puts a wrapper around it, to see what it yields.
+    batches: Any = getattr(loader.batch_sampler, "_batch_sampler", loader.batch_sampler)
     ordinary = (
         type(loader) is DataLoader
         and not isinstance(loader.dataset, IterableDataset)
-        and isinstance(loader.sampler, RandomSampler | SequentialSampler)
-        and loader.batch_size is not None
+        and type(batches) is BatchSampler
+        and isinstance(batches.sampler, RandomSampler | SequentialSampler)
     )
     if not ordinary:
         if num_replicas == 1:
@@ -56,12 +64,12 @@ def shard(
         )
     sampler = GlobalBatchSampler(
         num_samples,
-        loader.batch_size or 1,
-        shuffle=isinstance(loader.sampler, RandomSampler),
+        batches.batch_size,
+        shuffle=isinstance(batches.sampler, RandomSampler),
         seed=seed,
         rank=rank,
         num_replicas=num_replicas,
-        drop_last=loader.drop_last,
+        drop_last=batches.drop_last,
         merge_tail=not training,
     )
     dataset = loader.dataset
