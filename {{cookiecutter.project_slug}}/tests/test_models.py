@@ -90,9 +90,7 @@ def test_resnet_computes_what_torchvision_computes() -> None:
 
 @pytest.mark.compares
 @shipped("model/resnet")
-def test_pretrained_weights_see_grey_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pretrained_weights_in_grey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     original = models.shufflenet_v2_x0_5()
     url = models.ShuffleNet_V2_X0_5_Weights.DEFAULT.url

@@ -20,7 +20,6 @@ MISTAKES = {
     "data=image_folder data.root=broken data.channels=2": "data.channels=2: must be 1, 3 or 4",
     "data=mnist": "use data=digits, which needs no download",
     "data=fashion_mnist strategy=ddp": "use data=digits, which needs no download",
-    "data=cifar10": "use data=digits, which needs no download",
     "data=mnist data.name=MNITS": "data.name=MNITS: must be one of MNIST",
     "model=lenet data.image_size=28": "data.image_size=32",
     "init=xavier model=resnet model.weights=DEFAULT": "init=default",
@@ -36,7 +35,7 @@ MISTAKES = {
     "optimizer.lr_scale.head=-1": "optimizer.lr_scale.head=-1: must be a factor",
     "scheduler=one_cycle trainer.max_epochs=-1": "scheduler=one_cycle: needs to know how long",
     "scheduler=cosine trainer.max_epochs=-1": "trainer.max_steps, or take scheduler=none",
-    "scheduler=cosine scheduler.warmup=5": "scheduler.warmup=5: a part of the run",
+    "scheduler.warmup=5": "scheduler.warmup=5: must be a number from 0 to 1",
 }
 
 

@@ -112,7 +112,8 @@ def without(part: Part, folder: Path) -> Path:
     unread = shutil.ignore_patterns("__pycache__", "runs", ".*")
     for name in ("src", "tests"):
         shutil.copytree(ENGINE / name, copy / name, ignore=unread)
-    shutil.copy(ENGINE / "pyproject.toml", copy)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ENGINE / name, copy)
     for name in (*part.files, *(f"tests/{name}" for name in part.tests)):
         gone = copy / name
         if gone.is_dir():

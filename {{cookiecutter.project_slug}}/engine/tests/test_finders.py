@@ -70,6 +70,6 @@ def test_the_largest_batch_is_found(train: Cli, strategy: str) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(cli: Cli, override: str, line: str) -> None:
-    outcome = cli("train.py", *TINY, *FINDER[:1], override)
+    outcome = cli("train.py", *TINY, "callbacks=[lr_finder]", override)
     assert outcome.status == 2
     assert outcome.err.startswith(f"error: {line}")

@@ -6,6 +6,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import time
 from csv import DictReader
 from functools import partial
 from pathlib import Path
@@ -290,13 +291,15 @@ def test_what_ranks_cannot_import_is_refused() -> None:
 
 
 SLEEPS = """
+import os
 import signal
+from pathlib import Path
 
 import onecurve
 
 
 def main():
-    print("sleeping", flush=True)
+    Path(f"sleeping-{os.environ['RANK']}").touch()
     signal.pause()
 
 
@@ -309,7 +312,9 @@ def test_ctrl_c_ends_all_ranks(tmp_path: Path) -> None:
     script = tmp_path / "sleeps.py"
     script.write_text(SLEEPS)
     command = Command(tmp_path, str(script))
-    command.wait_for_line("sleeping")
+    while len(list(tmp_path.glob("sleeping-*"))) < 2:
+        assert command.poll() is None, command.stderr.read_text()
+        time.sleep(0.02)
     # As a terminal does: to all of them.
     os.killpg(command.pid, signal.SIGINT)
     _, err = command.communicate()

@@ -150,7 +150,9 @@ def test_what_is_typed_comes_on_top_of_the_run_s_own(train: Cli, cli: Cli) -> No
 def test_a_damaged_checkpoint_is_passed_over(train: Cli, cli: Cli) -> None:
     options = (*RANDOM, "strategy=single")
     whole = train(*options).run
-    run = train(*options, "callbacks.checkpoint.mode=min").run  # best.ckpt is of the first epoch
+    # best.ckpt is of the first epoch.
+    worst = ("callbacks.checkpoint.monitor=val/loss", "callbacks.checkpoint.mode=max")
+    run = train(*options, *worst).run
     last = run / "checkpoints/last.ckpt"
     last.write_bytes(last.read_bytes()[:-10])
     resumed = cli("train.py", "resume=last")

@@ -63,10 +63,10 @@ def test_the_run_directory_holds_what_it_should(trained: Cli, strategy: str) -> 
     assert environment["command"][-1] == f"strategy={strategy}"
 
 
-def test_strategies_change_nothing_else_in_the_configuration(trained: Cli) -> None:
+def test_strategies_change_nothing_else_in_the_configuration(train: Cli) -> None:
     configs = []
     for strategy in ("single", "ddp"):
-        config = yaml.safe_load((trained(f"strategy={strategy}").run / "config.yaml").read_text())
+        config = yaml.safe_load((train(f"strategy={strategy}").run / "config.yaml").read_text())
         del config["strategy"], config["paths"], config["callbacks"], config["logger"]
         configs.append(config)
     assert configs[0] == configs[1]
@@ -118,7 +118,7 @@ def test_resuming_from_something_else_is_refused(trained: Cli, cli: Cli, tmp_pat
     cut.write_bytes((run / "checkpoints/last.ckpt").read_bytes()[:1000])
     foreign = tmp_path / "foreign.ckpt"
     torch.save({"weights": torch.zeros(1)}, foreign)
-    for file, reason in ((cut, "cut short"), (foreign, "not written by a training run")):
+    for file, reason in ((cut, "cut short"), (foreign, "one that a training run wrote")):
         for script, key in (("train.py", "resume"), ("evaluate.py", "checkpoint")):
             outcome = cli(script, f"{key}={file}")
             assert outcome.status == 2

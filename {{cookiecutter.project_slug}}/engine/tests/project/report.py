@@ -3,13 +3,12 @@
 import argparse
 from pathlib import Path
 
-from onecurve.sweep.report.find import jobs_of
-
 from onecurve.errors import UserError, stop
+from onecurve.sweep.report.write import write
 
 
 def main() -> None:
-    """Print the table of all jobs, and write sweep.csv, sweep.html and sweep.png."""
+    """Print the table of all jobs, and write sweep.csv and sweep.html."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("directories", nargs="*", type=Path, metavar="SWEEP_DIR")
     parser.add_argument(
@@ -20,11 +19,6 @@ def main() -> None:
     try:
         if not directories:
             raise UserError("no SWEEP_DIR was given; python report.py runs/DATE/TIME-sweep")
-        for directory in directories:
-            jobs_of(directory)
-        # Matplotlib and the rest are imported only now, when the arguments are right.
-        from onecurve.sweep.report.write import write
-
         here = directories[0] if len(directories) == 1 else Path()
         write(directories, arguments.to or here)
     except UserError as error:
