@@ -45,7 +45,7 @@ def with_its_choices(typed: str) -> object:
     return pytest.param(typed, marks=shipped(*files))
 
 
-@pytest.mark.parametrize("typed", map(with_its_choices, MISTAKES))
+@pytest.mark.parametrize("typed", list(map(with_its_choices, MISTAKES)))
 def test_a_mistake_gets_one_line_and_leaves_nothing(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str
 ) -> None:
