@@ -24,7 +24,7 @@ TWO_STEPS = (
     "trainer.limit_train_batches=2",
     "trainer.limit_val_batches=1",
     "trainer.limit_test_batches=1",
-    "data.batch_size=4",
+    "data.batch_size=8",  # enough for the pages' two pipelines of four micro-batches
 )
 
 

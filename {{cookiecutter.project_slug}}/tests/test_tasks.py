@@ -137,7 +137,7 @@ def test_a_checkpoint_makes_the_task_again(once: Any) -> None:
 
     run = once(*TWO_STEPS, "task=classification", "task.label_smoothing=0.1")
     task = Classification.load_from_checkpoint(run / "checkpoints/last.ckpt").eval()
-    data: Any = instantiate(composed("data.batch_size=4").data)
+    data: Any = instantiate(composed("data.batch_size=8").data)
     data.prepare_data()
     data.setup("fit")
     inputs, labels = data.on_after_batch_transfer(next(iter(data.val_dataloader())), 0)
