@@ -16,6 +16,7 @@ def test_a_checkpoint_is_that_of_single(train: Cli, cli: Cli) -> None:
         torch.testing.assert_close(fsdp["state_dict"][name], weight, rtol=ROUNDING, atol=ROUNDING)
     (mine,), (wanted,) = fsdp["optimizer_states"], single["optimizer_states"]
     assert mine["param_groups"] == wanted["param_groups"]
+    # Squares of gradients: entries of a square's size 1e-16 and less are rounding themselves.
     torch.testing.assert_close(mine["state"], wanted["state"], rtol=1e-8, atol=1e-15)
 
     command = ("evaluate.py", f"checkpoint={runs[1] / 'checkpoints/best.ckpt'}", FLOAT64)
