@@ -33,10 +33,8 @@ xdrlib
 # What the dependencies are imported as, where that is not the name they are installed by.
 IMPORT_NAMES = """
 absl antlr4 attr coreweave_evaluations cuda cv2 dateutil functorch google grpc hydra hydra_plugins
-importlinter
-isympy lightning_fabric markdown_it mpl_toolkits mypyc nvidia onecurve opentelemetry pil
-pkg_resources py
-pydevd_plugins pylab sklearn torchaudio torchgen xdist yaml
+importlinter isympy lightning_fabric markdown_it mpl_toolkits mypyc nvidia onecurve opentelemetry
+pil pkg_resources py pydevd_plugins pylab sklearn torchaudio torchgen xdist yaml
 """
 # Of devices: no folder on Windows can be called so, with or without an ending.
 WINDOWS_NAMES = {
