@@ -15,7 +15,7 @@ SHORT = (
     "logger=csv",
     "test=false",
 )
-pytestmark = shipped("callbacks/weight_norm", "callbacks/checkpoint")
+pytestmark = [shipped("callbacks/weight_norm", "callbacks/checkpoint"), pytest.mark.compares]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
