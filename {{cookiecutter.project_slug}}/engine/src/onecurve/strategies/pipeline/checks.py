@@ -134,25 +134,6 @@ def split_batch(batch: Any) -> Any:
     return batch[1]
 
 
-def check_loss(module: LightningModule, returned: Tensor, of_microbatches: Tensor) -> None:
-    """Compare what `training_step` returned with the mean of ``loss`` over micro-batches.
-
-    Raises:
-        UserError: If they differ: the gradients would be those of another loss.
-    """
-    tolerance = 1e-4 if returned.dtype in (torch.float32, torch.float64) else 2e-2
-    returned, of_microbatches = returned.detach().double(), of_microbatches.double()
-    finite = torch.isfinite(returned) & torch.isfinite(of_microbatches)
-    close = torch.isclose(returned, of_microbatches, rtol=tolerance, atol=tolerance)
-    if finite & ~close:
-        raise UserError(
-            f"strategy=pipeline: {type(module).__name__}.training_step returned "
-            f"{returned.item():.6g}, but loss(outputs, targets) over the micro-batches is "
-            f"{of_microbatches.item():.6g}; the loss must be exactly self.loss(self(inputs), "
-            f"targets), a mean over samples; {INSTEAD}"
-        )
-
-
 def run_layers(layers: list[nn.Module], inputs: Any) -> Any:
     """Pass tensors through layers; a tuple becomes the next layer's arguments."""
     for layer in layers:

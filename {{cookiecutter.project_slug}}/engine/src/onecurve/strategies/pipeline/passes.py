@@ -65,9 +65,9 @@ class Passes:
             device=device,
         )
         self._trained = [parameter.requires_grad for parameter in module.parameters()]
-        self._loss_is_known = False
+        self._gradients_are_checked = False
 
-    def train(self, inputs: Tensors, targets: Any, scale: float) -> tuple[Tensors, Tensor | None]:
+    def train(self, inputs: Tensors, targets: Any, scale: float) -> tuple[Tensors, Tensor]:
         """Forward and backward of a batch; the gradients are in ``stash``.
 
         Args:
@@ -76,24 +76,24 @@ class Passes:
             scale: Multiplies the gradients, against underflow in 16 bits.
 
         Returns:
-            The outputs, detached, on every rank; and, for the first batch, the mean loss of the
-            micro-batches.
+            On every rank the outputs, detached; and of the micro-batches' losses, in float64, the
+            mean and the mean of their sizes.
         """
         self._follow_freezing()
         # The schedule enters autocast itself, around forward passes alone.
         no_autocast = torch.autocast(self.device.type, enabled=False)
         with no_autocast, torch.enable_grad(), self._own_random_numbers(), self.stash.collect():
-            results, loss = self.schedules.forward_backward(inputs, targets, scale)
+            results, losses = self.schedules.forward_backward(inputs, targets, scale)
+        if not self._gradients_are_checked:
+            self._check_gradients()
+            self._gradients_are_checked = True
         outputs = self._share(tuple(result.detach() for result in results), inputs)
-        if self._loss_is_known:
-            return outputs, None
-        # Who looks at its value must wait for the device: once is enough.
-        self._loss_is_known = True
-        self._check_gradients()
-        unknown = torch.zeros((), dtype=torch.float32, device=self.device)
-        loss = unknown if loss is None else loss.float()
-        dist.broadcast(loss, group=self.group, group_src=self.placement.last_rank)
-        return outputs, loss
+        if losses is None:
+            known = torch.empty(2, dtype=torch.float64, device=self.device)
+        else:
+            known = torch.stack([losses.mean(), losses.abs().mean()])
+        dist.broadcast(known, group=self.group, group_src=self.placement.last_rank)
+        return outputs, known
 
     def _follow_freezing(self) -> None:
         """Build schedules anew where a callback froze or thawed layers: less or more is sent."""
@@ -102,6 +102,7 @@ class Passes:
             self.shapes = LayerShapes(self.placement.layers, self.context)
             self.schedules.forget()
             self._trained = trained
+            self._gradients_are_checked = False
 
     def _check_gradients(self) -> None:
         """Refuse a schedule that does not find all weights, which would be silently wrong."""

@@ -92,6 +92,7 @@ class Schedules:
         self._schedules: dict[Any, Any] = {}
         self._targets: Sequence[Any] = ()
         self._scale = 1.0
+        self._losses: list[Tensor] = []
 
     def forward_backward(
         self, inputs: Tensors, targets: Any, scale: float = 1.0
@@ -104,20 +105,20 @@ class Schedules:
             scale: Multiplies the gradients.
 
         Returns:
-            On the rank with the last stage its outputs and the mean loss; elsewhere an empty tuple
-            and None.
+            On the rank with the last stage its outputs and the loss of each micro-batch, in
+            float64; elsewhere an empty tuple and None.
         """
         schedule, count = self.get(inputs)
         self._targets = split_targets(targets, count)
         self._scale = scale / count
-        losses: list[Tensor] = []
+        self._losses = []
         # Micro-batches are told apart by number: `target` may only be one tensor.
         numbers = torch.arange(count)
         arguments = inputs if 0 in self.stages else ()
         if self.num_stages - 1 in self.stages:
-            outputs = schedule.step(*arguments, target=numbers, losses=losses)
-            total = torch.stack([loss.detach() for loss in losses]).sum() / scale
-            return outputs if isinstance(outputs, tuple) else (outputs,), total
+            outputs = schedule.step(*arguments, target=numbers, losses=[])
+            losses = torch.stack([loss.double() for loss in self._losses])
+            return outputs if isinstance(outputs, tuple) else (outputs,), losses
         schedule.step(*arguments)
         return (), None
 
@@ -167,7 +168,9 @@ class Schedules:
         )
 
     def _weighted(self, outputs: Any, number: Tensor) -> Tensor:
-        return self.loss(outputs, self._targets[int(number)]) * self._scale
+        loss = self.loss(outputs, self._targets[int(number)])
+        self._losses.append(loss.detach())
+        return loss * self._scale
 
 
 def split_targets(targets: Any, count: int) -> list[Any]:

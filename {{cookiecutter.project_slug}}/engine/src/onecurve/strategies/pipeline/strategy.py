@@ -29,10 +29,11 @@ from ...errors import UserError
 from ...limits import Number
 from ..process_group import Seconds
 from ..redirect import forward_replaced
-from .checks import check_composition, check_loss, check_structure, network_inputs, split_batch
+from .checks import check_composition, check_structure, network_inputs, split_batch
 from .gradients import agree_on_overflow, average
 from .layers_per_rank import LayersPerRank
 from .limits import SCHEDULES, Schedule
+from .loss_check import LossCheck
 from .partition import Partition
 from .partition_table import report_partition
 from .passes import Passes
@@ -123,6 +124,11 @@ class Pipeline(LayersPerRank):
             group=cast(dist.ProcessGroup, self.parts_group),
             device=self.root_device,
         )
+        self.loss_check = LossCheck(
+            module,
+            mixed=isinstance(self.precision_plugin, MixedPrecision),
+            at_once=self.root_device.type == "cpu",
+        )
         if trainer.state.fn == TrainerFn.FITTING and self.is_global_zero:
             report_partition(
                 trainer, self.placement, *self.passes.schedules.get(inputs), len(inputs[0])
@@ -142,7 +148,7 @@ class Pipeline(LayersPerRank):
         targets = split_batch(args[0]) if fit else None
         # Read once: on a GPU it has to be waited for.
         scale = self._loss_scale if fit else 1.0
-        calls: list[Tensor | None] = []
+        calls: list[Tensor] = []
 
         def forward(*inputs: Tensor) -> Any:
             if calls:
@@ -151,10 +157,11 @@ class Pipeline(LayersPerRank):
                     "the whole batch, or use strategy=fsdp"
                 )
             if fit:
-                outputs, loss = self.passes.train(inputs, targets, scale)
+                outputs, losses = self.passes.train(inputs, targets, scale)
+                calls.append(losses)
             else:
-                outputs, loss = self.passes.run(inputs), None
-            calls.append(loss)
+                outputs = self.passes.run(inputs)
+                calls.append(outputs[0])
             return outputs[0] if len(outputs) == 1 else outputs
 
         with forward_replaced(module, forward):
@@ -167,10 +174,20 @@ class Pipeline(LayersPerRank):
                 "strategy=pipeline: training_step must call self(inputs) and return the loss; "
                 "change it, or use strategy=fsdp"
             )
-        if calls[0] is not None:
-            check_loss(module, loss, calls[0])
+        self.loss_check.compare(loss, calls[0])
         attached = self.passes.stash.attach(loss, scale)
         return {**result, "loss": attached} if isinstance(result, dict) else attached
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """As `LayersPerRank` collects it; nothing is saved that was trained on another loss."""
+        if self.placement is not None:
+            self.loss_check.read()
+        return super().lightning_module_state_dict()
+
+    def on_train_end(self) -> None:
+        """The last steps have been checked, too."""
+        self.loss_check.read()
+        super().on_train_end()
 
     def whole_forward(self, inputs: Any) -> None:
         """Without micro-batches."""

@@ -1,0 +1,85 @@
+"""Many short fits in one start of two ranks: what each was refused for, or what it logged."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import onecurve
+
+Case = tuple[type[LightningModule], Any, dict[str, Any]]
+"""A module, a strategy, and options of the Trainer."""
+
+
+class Small(LightningModule):
+    """A regression that keeps the rules; others change one thing about it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = self.network()
+
+    def network(self) -> nn.Module:
+        layers = [nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh()]
+        return nn.Sequential(*layers, nn.Linear(8, 2))
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.net(inputs)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.mse_loss(outputs, targets)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        loss = self.loss(self(batch[0]), batch[1])
+        self.log("train/loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Losses(Callback):
+    """Keeps what a module logs in every step."""
+
+    def __init__(self) -> None:
+        self.logged: dict[str, list[float]] = {}
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        for name, value in trainer.callback_metrics.items():
+            self.logged.setdefault(name, []).append(value.item())
+
+
+def data(samples: int = 22) -> DataLoader[Any]:
+    """Batches of 8, 8 and 6."""
+    drawn = torch.Generator().manual_seed(0)
+    inputs = torch.randn(samples, 6, generator=drawn)
+    targets = torch.stack([inputs.sin().sum(1), inputs.square().sum(1)], 1)
+    return DataLoader(TensorDataset(inputs, targets), batch_size=8)
+
+
+def fits(cases: dict[str, Case]) -> dict[str, str | dict[str, list[float]]]:
+    """Train a module in each case, in float64 for 2 epochs unless it says otherwise.
+
+    Returns:
+        For each case the line that refused it, or what it logged, step by step.
+    """
+    results: dict[str, Any] = {}
+    for name, (module, strategy, options) in cases.items():
+        seed_everything(1, verbose=False)
+        losses = Losses()
+        trainer = Trainer(
+            **{
+                "accelerator": "cpu", "devices": 2, "max_epochs": 2, "precision": "64-true",
+                "logger": False, "enable_checkpointing": False, "enable_progress_bar": False,
+                "enable_model_summary": False, **options,
+                "callbacks": [losses, *options.get("callbacks", [])],
+            },
+            strategy=strategy,
+        )  # fmt: skip
+        try:
+            trainer.fit(module(), data())
+            results[name] = losses.logged
+        except onecurve.UserError as refusal:
+            results[name] = str(refusal)
+    return results
