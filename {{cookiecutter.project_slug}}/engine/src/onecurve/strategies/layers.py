@@ -3,6 +3,8 @@
 A task says what they are by one nn.Sequential, or by a method ``layers()`` that returns them.
 """
 
+from collections import Counter
+
 from lightning.pytorch import LightningModule
 from torch import nn
 
@@ -12,6 +14,7 @@ def find_layers(module: LightningModule) -> dict[str, nn.Module] | None:
 
     They are what ``module.layers()`` returns where there is such a method, else the elements of the
     one nn.Sequential that holds all of the module's parameters. An nn.Sequential within is opened.
+    One that is used several times stands there as often, under a name for each use.
 
     Returns:
         None if the module says nothing of an order.
@@ -28,8 +31,17 @@ def find_layers(module: LightningModule) -> dict[str, nn.Module] | None:
         if len(parents) != 1 or type(parents[0]) is not nn.Sequential:
             return None
         sequence = [parents[0]]
-    names = {layer: name for name, layer in module.named_modules()}
-    return {names[layer]: layer for layer in _opened(sequence)}
+    names: dict[nn.Module, list[str]] = {}
+    for name, part in module.named_modules(remove_duplicate=False):
+        names.setdefault(part, []).append(name)
+    used: Counter[nn.Module] = Counter()
+    found: dict[str, nn.Module] = {}
+    for position, layer in enumerate(_opened(sequence)):
+        own = names.get(layer, [])
+        use = used[layer]
+        found[own[use] if use < len(own) else f"layers()[{position}]"] = layer
+        used[layer] += 1
+    return found
 
 
 def _opened(sequence: list[nn.Module]) -> list[nn.Module]:

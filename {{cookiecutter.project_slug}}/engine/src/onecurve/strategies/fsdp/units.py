@@ -34,7 +34,10 @@ def find_units(
     """
     if wrap == "layer":
         layers = find_layers(module)
-        units = _called(module.children()) if layers is None else list(layers.values())
+        # Once each, however often it is used.
+        units = list(
+            dict.fromkeys(_called(module.children()) if layers is None else layers.values())
+        )
     elif wrap == "min_params":
         units = _by_size(module, min_params)
     elif isinstance(wrap, str):

@@ -13,11 +13,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from ...errors import UserError
-
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
-"""Of a loss of that type: some thousand times its rounding, for sums over many samples."""
-IN_16_BITS = 2e-2
-"""Of one that is computed, at least in part, in 16 bits."""
+from .tolerance import IN_16_BITS, tolerance
 
 
 class LossCheck:
@@ -54,11 +50,11 @@ class LossCheck:
                 f"strategy=pipeline: the loss that {name}.training_step returned depends on "
                 f"parameters in another way than through self(inputs); {ALL_OF_IT}"
             )
-        tolerance = IN_16_BITS if self.mixed else TOLERANCE.get(returned.dtype, IN_16_BITS)
+        relative = IN_16_BITS if self.mixed else tolerance(returned.dtype)
         # What is below the smallest number of the type is lost on the way, and no mistake.
         smallest = torch.finfo(returned.dtype).tiny
         value, (mean, size) = returned.detach().double().reshape(()), losses.unbind()
-        wrong = (value - mean).abs() > tolerance * size + smallest
+        wrong = (value - mean).abs() > relative * size + smallest
         # The loss itself shows what is not finite; see also callbacks=nan_guard.
         wrong &= value.isfinite() & mean.isfinite()
         step = torch.full_like(mean, self.module.trainer.global_step)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .checks import check_shared_parameters
+from .checks import check_shared_tensors
 from .partition import Partition
 from .schedule import StageModule
 
@@ -16,15 +16,19 @@ class Placement:
     """A partition applied to a network.
 
     Args:
-        layers: All layers, in order and by name.
+        module: The task.
+        layers: All its layers, in order and by name.
         partition: Which of them make a stage, and which rank holds it.
         rank: This rank's coordinate in the pipeline.
 
     Raises:
-        UserError: If a parameter is shared by two stages.
+        UserError: If a parameter or buffer is shared by two stages.
     """
 
-    def __init__(self, layers: dict[str, nn.Module], partition: Partition, rank: int) -> None:
+    def __init__(
+        self, module: nn.Module, layers: dict[str, nn.Module], partition: Partition, rank: int
+    ) -> None:
+        self.module = module
         self.layers = layers
         self.partition = partition
         self.rank = rank
@@ -32,8 +36,21 @@ class Placement:
         stage_of = {
             names[layer]: stage for stage, held in enumerate(partition.ranges) for layer in held
         }
-        check_shared_parameters(layers, stage_of)
-        self._owner = {name: partition.owner[stage] for name, stage in stage_of.items()}
+        check_shared_tensors(layers, stage_of)
+        # A tensor has a name for each place where it is used, or kept.
+        self._rank_of = {name: partition.owner[stage] for name, stage in stage_of.items()}
+        owner_of = {
+            id(held): self._rank_of[name]
+            for name, layer in layers.items()
+            for held in (*layer.modules(), *layer.parameters(), *layer.buffers())
+        }
+        named = (module.named_modules, module.named_parameters, module.named_buffers)
+        self._owner = {
+            name: owner_of[id(held)]
+            for names in named
+            for name, held in names(remove_duplicate=False)
+            if id(held) in owner_of
+        }
 
     @property
     def num_stages(self) -> int:
@@ -55,9 +72,8 @@ class Placement:
         Every module and parameter keeps its name and place, so that `configure_optimizers` and
         checkpoints know no difference.
         """
-        for name, layer in self.layers.items():
-            if self._owner[name] != self.rank:
-                _to_meta(layer)
+        others = [self.layers[name] for name, rank in self._rank_of.items() if rank != self.rank]
+        _to_meta(self.module, others)
         layers = list(self.layers.values())
         return {
             stage: StageModule([layers[layer] for layer in held], context)
@@ -67,11 +83,11 @@ class Placement:
 
     def owner(self, name: str) -> int:
         """The rank that holds a parameter or buffer; rank 0 for what is in no layer."""
-        return next((self._owner[layer] for layer in _parents(name) if layer in self._owner), 0)
+        return next((self._owner[at] for at in _places(name) if at in self._owner), 0)
 
     def holds(self, name: str) -> bool:
         """Whether this rank holds it: its own layers', and what is in no layer (metrics)."""
-        in_no_layer = not any(layer in self._owner for layer in _parents(name))
+        in_no_layer = not any(at in self._owner for at in _places(name))
         return in_no_layer or self.owner(name) == self.rank
 
 
@@ -82,19 +98,25 @@ def move(module: nn.Module, device: torch.device) -> None:
     )
 
 
-def _to_meta(layer: nn.Module) -> None:
-    for part in layer.modules():
-        for name, parameter in part.named_parameters(recurse=False):
-            empty = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
-            setattr(part, name, empty)
-        for name, buffer in part.named_buffers(recurse=False):
-            setattr(part, name, buffer.to("meta"))
+def _to_meta(module: nn.Module, layers: list[nn.Module]) -> None:
+    """Free the memory of layers; what is used, or kept, in several places stays one tensor."""
+    empty: dict[Tensor, Tensor] = {}
+    for layer in layers:
+        for parameter in layer.parameters():
+            empty[parameter] = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+        for buffer in layer.buffers():
+            empty[buffer] = buffer.to("meta")
+    for part in module.modules():
+        for names in (part.named_parameters, part.named_buffers):
+            for name, tensor in list(names(recurse=False, remove_duplicate=False)):
+                if tensor in empty:
+                    setattr(part, name, empty[tensor])
 
 
-def _parents(name: str) -> list[str]:
-    """``a.b.c`` gives ``a.b``, ``a``."""
+def _places(name: str) -> list[str]:
+    """``a.b.c`` gives ``a.b.c``, ``a.b``, ``a``."""
     parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
+    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
 
 
 def stage_tensors(stages: dict[int, nn.Module]) -> list[Tensor]:

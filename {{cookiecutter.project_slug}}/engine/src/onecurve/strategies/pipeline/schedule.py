@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from .checks import run_layers
+from .composition import run_layers
 from .limits import SCHEDULES, split
 
 Tensors = tuple[Tensor, ...]

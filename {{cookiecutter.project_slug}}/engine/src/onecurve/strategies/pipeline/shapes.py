@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ...errors import UserError
+from .composition import call_layer
 
 Tensors = tuple[Tensor, ...]
 
@@ -33,8 +34,7 @@ class LayerShapes:
     asked at any time, whatever has become of the layers themselves.
 
     Args:
-        layers: The layers in order, by name; a tuple that one returns becomes the next one's
-            arguments.
+        layers: The layers in order, by name.
         autocast: Makes the context in which forward passes run.
 
     Raises:
@@ -110,10 +110,16 @@ class LayerShapes:
 
 def _call(name: str, layer: nn.Module, inputs: Tensors) -> Tensors:
     try:
-        outputs = layer(*inputs)
+        outputs = call_layer(layer, inputs)
     except (RuntimeError, TypeError, ValueError) as error:
         raise _cannot_measure(name, error) from error
-    return outputs if isinstance(outputs, tuple) else (outputs,)
+    tensors = outputs if isinstance(outputs, tuple) else (outputs,)
+    if not all(isinstance(value, Tensor) for value in tensors):
+        raise UserError(
+            f"strategy=pipeline: layer {name} returns something else than a tensor or a tuple of "
+            "tensors; change it, or use strategy=fsdp"
+        )
+    return tensors
 
 
 def _with_tensors_on(device: torch.device, layers: dict[str, nn.Module]) -> dict[str, nn.Module]:

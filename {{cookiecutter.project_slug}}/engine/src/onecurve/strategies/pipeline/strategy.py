@@ -29,7 +29,8 @@ from ...errors import UserError
 from ...limits import Number
 from ..process_group import Seconds
 from ..redirect import forward_replaced
-from .checks import check_composition, check_structure, network_inputs, split_batch
+from .checks import check_structure, network_inputs, split_batch
+from .composition import check_composition
 from .gradients import agree_on_overflow, average
 from .layers_per_rank import LayersPerRank
 from .limits import SCHEDULES, Schedule
@@ -113,7 +114,7 @@ class Pipeline(LayersPerRank):
             v_shaped=self.schedule == "zbv",
             balance=self.balance,
         )
-        self.placement = Placement(layers, partition, self.pipeline_rank)
+        self.placement = Placement(module, layers, partition, self.pipeline_rank)
         self.passes = Passes(
             module,
             self.placement,
