@@ -1,5 +1,6 @@
 """Many short fits in one start of two ranks: what each was refused for, or what it logged."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import onecurve
 
 Case = tuple[type[LightningModule], Any, dict[str, Any]]
-"""A module, a strategy, and options of the Trainer."""
+"""A module, a strategy, and options of the Trainer; or resume=, the checkpoint to go on from."""
 
 
 class Small(LightningModule):
@@ -50,6 +51,14 @@ class Losses(Callback):
             self.logged.setdefault(name, []).append(value.item())
 
 
+class SavesAtEnd(Callback):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+        trainer.save_checkpoint(self.path)
+
+
 def data(samples: int = 22) -> DataLoader[Any]:
     """Batches of 8, 8 and 6."""
     drawn = torch.Generator().manual_seed(0)
@@ -66,6 +75,8 @@ def fits(cases: dict[str, Case]) -> dict[str, str | dict[str, list[float]]]:
     """
     results: dict[str, Any] = {}
     for name, (module, strategy, options) in cases.items():
+        options = dict(options)
+        resume = options.pop("resume", None)
         seed_everything(1, verbose=False)
         losses = Losses()
         trainer = Trainer(
@@ -78,7 +89,7 @@ def fits(cases: dict[str, Case]) -> dict[str, str | dict[str, list[float]]]:
             strategy=strategy,
         )  # fmt: skip
         try:
-            trainer.fit(module(), data())
+            trainer.fit(module(), data(), ckpt_path=resume)
             results[name] = losses.logged
         except onecurve.UserError as refusal:
             results[name] = str(refusal)
