@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .checks import check_shared_tensors
 from .partition import Partition
-from .schedule import StageModule
+from .stage import StageModule
 
 
 class Placement:

@@ -1,0 +1,99 @@
+"""strategy=pipeline: schedules that split the backward pass have the gradients of a whole one."""
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import ROUNDING, largest_difference
+from several_fits import Case, Small, fits
+from torch import Tensor, nn
+
+import onecurve
+
+
+class Sum(nn.Module):
+    """Pairs of weights whose gradients are one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.eye(6)), nn.Parameter(torch.ones(6, 6) / 6)
+        self.c, self.d = nn.Parameter(torch.zeros(6)), nn.Parameter(torch.ones(6))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs @ (self.a + self.b) + (self.c + self.d)
+
+
+class LikeItsInput(nn.Module):
+    """A weight whose gradient is that of its input, where a micro-batch is one sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(1, 6))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + self.shift
+
+
+class Spread(nn.Module):
+    """A weight whose gradient is one number in many places, and one whose gradient is a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias, self.matrix = nn.Parameter(torch.zeros(6)), nn.Parameter(torch.eye(6))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs @ self.matrix.t() + self.bias.sum()
+
+
+class Twice(nn.Module):
+    """A weight that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(6))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (inputs @ self.weight).tanh() @ self.weight + self.weight.sum()
+
+
+class AllOfThem(Small):
+    """Has each such layer in the middle of the network and at its end."""
+
+    def network(self) -> nn.Module:
+        kinds = (Sum, LikeItsInput, Spread, Twice)
+        layers = [nn.Linear(6, 6), *(kind() for kind in kinds * 2)]
+        return nn.Sequential(*layers, nn.Tanh(), nn.Linear(6, 2))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+
+# One sample a micro-batch, and several.
+WAYS = [
+    (schedule, microbatches)
+    for schedule in ("1f1b", "interleaved_zero_bubble", "zbv")
+    for microbatches in (2, 8)
+]
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, Any]:
+    """All of them in one start of two ranks; and one process."""
+    whole: Case = (AllOfThem, onecurve.Single(), {"devices": 1})
+    single = onecurve.launch(fits, {"single": whole}, devices=1)
+    cases: dict[str, Case] = {
+        f"{schedule} {microbatches}": (AllOfThem, onecurve.Pipeline(schedule, microbatches), {})
+        for schedule, microbatches in WAYS
+    }
+    return {**single, **onecurve.launch(fits, cases)}
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize(("schedule", "microbatches"), WAYS)
+def test_gradients_that_are_one_tensor_count_once(
+    outcomes: dict[str, Any], schedule: str, microbatches: int
+) -> None:
+    single = outcomes["single"]["train/loss"]
+    found = outcomes[f"{schedule} {microbatches}"]["train/loss"]
+    assert single[3] < 0.99 * single[0], "it moved"
+    assert largest_difference(found, single) <= ROUNDING
