@@ -9,7 +9,7 @@ Lightning's ``hyper_parameters`` are the task's arguments out of the configurati
 
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -115,11 +115,24 @@ def go_on_logging(loggers: list[Logger], logs: dict[str, Any]) -> None:
             logger.go_on_from(logs["positions"].get(type(logger).__name__))
 
 
-def epoch_position(checkpoint: dict[str, Any]) -> dict[str, int] | None:
-    """Where in its epoch a checkpoint was written; None if its loader could not tell."""
-    loops = checkpoint.get("loops", {})
-    positions = loops.get("fit_loop", {}).get("state_dict", {}).get("combined_loader")
-    return dict(positions[0]) if positions else None
+class EpochPosition(NamedTuple):
+    """Where in its epoch a checkpoint was written."""
+
+    of_loaders: list[dict[str, Any]]
+    """What each training loader that can tell its position said of it."""
+    is_inside: bool
+    """Whether the epoch had begun and was not over."""
+
+
+def epoch_position(checkpoint: dict[str, Any]) -> EpochPosition:
+    """Where in its epoch a checkpoint was written."""
+    loop = checkpoint.get("loops", {}).get("fit_loop", {})
+    batches = loop.get("epoch_loop.batch_progress", {})
+    has_begun = batches.get("current", {}).get("completed", 0) > 0
+    return EpochPosition(
+        of_loaders=list(loop.get("state_dict", {}).get("combined_loader") or []),
+        is_inside=has_begun and not batches["is_last_batch"],
+    )
 
 
 def read_checkpoint(

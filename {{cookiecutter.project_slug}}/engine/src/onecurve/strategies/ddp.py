@@ -9,9 +9,12 @@ https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedData
 
 from typing import Any, Literal
 
+from lightning.pytorch.utilities.types import STEP_OUTPUT
+from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from ..errors import UserError
 from .process_group import RankPerDevice
 
 COMPRESSION = {
@@ -33,9 +36,70 @@ class DDP(RankPerDevice):
     ) -> None:
         super().__init__(**kwargs)
         self.communication_dtype = communication_dtype
+        self._trained: list[bool] | None = None
+        self._has_seen_gradients = False
 
     def _register_ddp_hooks(self) -> None:
         """Lightning calls this once the module is wrapped; its own registers hooks on GPUs only."""
         assert isinstance(self.model, DistributedDataParallel)
         if self.communication_dtype is not None:
             self.model.register_comm_hook(None, COMPRESSION[self.communication_dtype])
+
+    def _setup_model(self, model: nn.Module) -> DistributedDataParallel:
+        """Wrap the module, which fixes the parameters that are averaged."""
+        self._trained = [parameter.requires_grad for parameter in model.parameters()]
+        self._has_seen_gradients = False
+        if not self._connected_module.automatic_optimization:
+            # Each of several backward passes in a step may be for some of the parameters.
+            self._ddp_kwargs["find_unused_parameters"] = True
+        return super()._setup_model(model)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Wrap anew where parameters were frozen or thawed since; after the hooks of the task."""
+        module = self._connected_module
+        trained = [parameter.requires_grad for parameter in module.parameters()]
+        if isinstance(self.model, DistributedDataParallel) and trained != self._trained:
+            self.model._remove_autograd_hooks()  # type: ignore[no-untyped-call]
+            self.model = self._setup_model(module)
+            self._register_ddp_hooks()
+
+    def training_step(self, *args: Any) -> STEP_OUTPUT:
+        """Run the step.
+
+        Raises:
+            UserError: If the step before did not use all parameters.
+        """
+        try:
+            return super().training_step(*args)
+        except RuntimeError as error:
+            if "parameters that were not used" not in str(error):
+                raise
+            raise UserError(
+                f"strategy=ddp: the step before used only some of the parameters; {UNUSED}"
+            ) from None
+
+    def post_backward(self, closure_loss: Tensor) -> None:
+        """Look once for parameters without a gradient, for which the ranks would wait.
+
+        Raises:
+            UserError: If there is one.
+        """
+        super().post_backward(closure_loss)
+        module, wrapped = self._connected_module, self.model
+        if self._has_seen_gradients or not module.automatic_optimization:
+            return
+        self._has_seen_gradients = True
+        assert isinstance(wrapped, DistributedDataParallel)
+        if wrapped.find_unused_parameters or wrapped.static_graph:
+            return
+        unused = [
+            name
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad and parameter.grad is None
+        ]
+        if unused:
+            names = ", ".join(unused[:3]) + (", ..." if len(unused) > 3 else "")
+            raise UserError(f"strategy=ddp: {names} get no gradient; {UNUSED}")
+
+
+UNUSED = "freeze what is not trained, or use strategy.find_unused_parameters=true"

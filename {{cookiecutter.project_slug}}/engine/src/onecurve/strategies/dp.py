@@ -16,14 +16,17 @@ from typing import Any
 
 import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.nn.parallel import parallel_apply, replicate
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from ..errors import UserError
+from .first_batch import first_inputs
 from .redirect import forward_replaced
 from .single import Single
+from .trial import outcome, report_changed, same
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and named arguments of a call."""
@@ -31,6 +34,39 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 class DP(Single):
     """Data parallelism in one process, over `trainer.devices` devices or parts."""
+
+    def setup(self, trainer: Trainer) -> None:
+        """Set up, and compare the parts of the first batch with the whole.
+
+        Raises:
+            UserError: If `forward` gives something else for the parts.
+        """
+        super().setup(trainer)
+        if trainer.state.fn == TrainerFn.FITTING:
+            inputs = first_inputs(trainer)
+            if inputs is not None:
+                self._check_parts(inputs)
+
+    def _check_parts(self, inputs: tuple[Tensor, ...]) -> None:
+        module = self._connected_module
+        modes = {part: part.training for part in module.modules()}
+        try:
+            with self.precision_plugin.forward_context():
+                module.eval()
+                whole = outcome(module.forward, inputs, module).outputs
+                parts = outcome(self._split_forward(module), inputs, module).outputs
+                module.train()
+                changed = outcome(module.forward, inputs, module).changed
+        finally:
+            for part, was_training in modes.items():
+                part.training = was_training
+        if not same(whole, parts):
+            raise UserError(
+                f"strategy=dp: {type(module).__name__}.forward gives something else for the parts "
+                "of a batch than for the whole: the batch must be the first dimension, and a "
+                "sample's output its own; use strategy=ddp"
+            )
+        report_changed("dp", "part of a batch", changed)
 
     def task_step(self, name: str, *args: Any) -> Any:
         """Run a step of the task with `forward` split over the devices."""

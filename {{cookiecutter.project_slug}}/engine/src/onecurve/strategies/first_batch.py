@@ -7,6 +7,7 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
+from torch.utils._pytree import tree_unflatten
 from torch.utils.data import DataLoader
 
 from .loader import ShardedLoader
@@ -27,9 +28,12 @@ def first_inputs(trainer: Trainer) -> tuple[Tensor, ...] | None:
     Nothing is consumed: neither samples nor random numbers. All ranks call this.
 
     Returns:
-        None if the step does not call `forward`, or not with tensors by position alone.
+        None if the step does not call `forward`, or not with tensors by position alone, or may
+        train something before it does.
     """
     module = trainer.lightning_module
+    if trainer.state.fn == TrainerFn.FITTING and not module.automatic_optimization:
+        return None
     name = STEPS[trainer.state.fn]  # type: ignore[index]
     step = getattr(module, name)
     parameters = signature(step).parameters
@@ -71,12 +75,21 @@ def _first_batch(trainer: Trainer) -> Any:
     }[trainer.state.fn]  # type: ignore[index]
     loop.setup_data()
     assert loop._combined_loader is not None
-    loader = loop._combined_loader.flattened[0]
-    if isinstance(loader, ShardedLoader):
-        # Its own iterator might start workers, which fetch ahead.
-        first = [next(iter(loader.batch_sampler))]
-        loader = DataLoader(loader.dataset, batch_sampler=first, collate_fn=loader.collate_fn)
+    combined = loop._combined_loader
+    if trainer.state.fn == TrainerFn.FITTING:
+        # One of each loader.
+        first = tree_unflatten([_first_of(loader) for loader in combined.flattened], combined._spec)
+    else:
+        first = _first_of(combined.flattened[0])
     module = trainer.lightning_module
-    batch = trainer.precision_plugin.convert_input(next(iter(loader)))
+    batch = trainer.precision_plugin.convert_input(first)
     batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
     return trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+
+
+def _first_of(loader: Any) -> Any:
+    if isinstance(loader, ShardedLoader):
+        # Its own iterator might start workers, which fetch ahead.
+        indices = [next(iter(loader.batch_sampler))]
+        loader = DataLoader(loader.dataset, batch_sampler=indices, collate_fn=loader.collate_fn)
+    return next(iter(loader))

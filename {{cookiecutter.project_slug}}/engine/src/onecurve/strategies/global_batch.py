@@ -3,37 +3,38 @@
 Exact: the gradient and every logged mean are those of the whole global batch, also where the ranks'
 shares differ by a sample. A rank's loss is scaled by ``weight = share * ranks / total``, so that
 the plain mean over ranks, as DistributedDataParallel and `reduce` take it, is that over samples.
-Not exact: an uneven last batch under manual optimization or with several training loaders at once,
-where no single loss or share passes through here; use ``drop_last=True`` there.
+Not exact: an uneven last batch with several training loaders at once, where no single share passes
+through here; use ``drop_last=True`` there. What a task sums up in Python by itself, beside metrics
+and `self.log`: a rank without a sample in a training step is given one, which counts nowhere else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.trainer.states import RunningStage
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
-from ..checkpoint.contents import epoch_position
 from ..checkpoint.storage import LocalFiles
-from ..checkpoint.stored import model_state_here, optimizer_states_here
+from .checkpoint_files import CheckpointFiles
 from .clip import clip_by_global_norm
-from .for_callbacks import ForCallbacks
 from .loader import ShardedLoader, shard
-from .seeding import draw_from, global_seed
+from .mean_loss import looked_at
+from .seeding import Draws, draw_from, global_seed
+from .without_share import counting_nothing
 
 
-class GlobalBatch(ForCallbacks):
+class GlobalBatch(CheckpointFiles):
     """Mix-in for Lightning's strategies; it stands before the strategy class.
 
     Attributes:
@@ -48,8 +49,8 @@ class GlobalBatch(ForCallbacks):
     data_parallel_size: int = 1
     samples_seen: int = 0
     report_dir: Path | None = None
-    _resume_position: dict[str, int] | None = None
     _weight: float = 1.0
+    _has_looked_at_loss: bool = False
 
     def setup_environment(self) -> None:
         """Join the other ranks, if there are any. Lightning calls this first."""
@@ -94,81 +95,41 @@ class GlobalBatch(ForCallbacks):
 
     def process_dataloader(self, dataloader: object) -> object:
         """Give this rank its share. Lightning calls this for every loader."""
-        if not isinstance(dataloader, DataLoader):
-            return dataloader
         trainer = self._connected_module.trainer
-        loader = shard(
-            dataloader,
-            rank=self.data_parallel_rank,
-            num_replicas=self.data_parallel_size,
-            seed=global_seed(),
-            training=trainer.training,
-        )
+        loader = dataloader
+        if isinstance(dataloader, DataLoader):
+            stage = cast(RunningStage, trainer.state.stage).dataloader_prefix
+            loader = shard(
+                dataloader,
+                rank=self.data_parallel_rank,
+                num_replicas=self.data_parallel_size,
+                seed=global_seed(),
+                training=trainer.training,
+                limit=getattr(trainer, f"limit_{stage}_batches"),
+            )
         if isinstance(loader, ShardedLoader):
             # Loader workers fetch ahead: before Lightning announces the epoch, and before it
             # restores the position that it saved.
             loader.batch_sampler.set_epoch(trainer.current_epoch)
-            if trainer.training and self._resume_position is not None:
-                loader.load_state_dict(self._resume_position)
-                self._resume_position = None
+        if trainer.training:
+            self.go_on_in_epoch(loader)
         return loader
-
-    # Checkpoints
-
-    @property
-    def checkpoint_io(self) -> CheckpointIO:
-        """What writes and reads checkpoints: whole files, unless a Trainer was given another."""
-        if self._checkpoint_io is None:
-            self._checkpoint_io = LocalFiles()
-        return super().checkpoint_io
-
-    @checkpoint_io.setter
-    def checkpoint_io(self, io: CheckpointIO) -> None:
-        self._checkpoint_io = io
-
-    @property
-    def keeps_shards(self) -> bool:
-        """Whether every rank writes what it holds, so that nothing is gathered."""
-        return isinstance(self.checkpoint_io, LocalFiles) and self.checkpoint_io.keeps_shards
-
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
-    ) -> None:
-        """Write a checkpoint; Lightning's own does so on the first rank."""
-        if self.keeps_shards:
-            self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
-        else:
-            super().save_checkpoint(checkpoint, filepath, storage_options)
-
-    def load_checkpoint(
-        self, checkpoint_path: str | Path, weights_only: bool | None = None
-    ) -> dict[str, Any]:
-        """Read a checkpoint, and remember where in its epoch a fit goes on."""
-        checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)
-        trainer = self._connected_module.trainer
-        # Not where a callback goes back to where this fit began: its loader is there already.
-        if trainer.state.fn == TrainerFn.FITTING and trainer.train_dataloader is None:
-            self._resume_position = epoch_position(checkpoint)
-        return checkpoint
-
-    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """Load the network's state, of which a sharded checkpoint has to be asked."""
-        state = model_state_here(checkpoint["state_dict"], self._connected_module.state_dict())
-        super().load_model_state_dict({"state_dict": state}, strict)
-
-    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        states = optimizer_states_here(checkpoint["optimizer_states"], self.optimizers)
-        super().load_optimizer_state_dict({"optimizer_states": states})
 
     def batch_to_device(
         self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0
     ) -> Any:
-        """Move a batch. For training, its augmentation and its step draw anew: see `seeding`."""
-        trainer = self._connected_module.trainer
-        if trainer.training:
-            step = trainer.fit_loop.epoch_loop.batch_progress.total.ready
-            draw_from(global_seed(), step, self.data_parallel_rank)
-        return super().batch_to_device(batch, device, dataloader_idx)
+        """Move a batch. For training, its augmentation draws anew: see `seeding`."""
+        if not self._connected_module.trainer.training:
+            return super().batch_to_device(batch, device, dataloader_idx)
+        self._draw(Draws.BATCH)
+        moved = super().batch_to_device(batch, device, dataloader_idx)
+        self._draw(Draws.ALL_RANKS)
+        return moved
+
+    def _draw(self, what: Draws) -> None:
+        step = self._connected_module.trainer.fit_loop.epoch_loop.batch_progress.total.ready
+        rank = 0 if what == Draws.ALL_RANKS else self.data_parallel_rank
+        draw_from(global_seed(), step, rank, what)
 
     def task_step(self, name: str, *args: Any) -> Any:
         """Run a step of the task. A strategy that redirects `forward` for its length does it here.
@@ -195,6 +156,14 @@ class GlobalBatch(ForCallbacks):
         if isinstance(self.checkpoint_io, LocalFiles):
             # Hear of a file that could not be written in the background.
             self.checkpoint_io.poll()
+        self._draw(Draws.STEP)
+        try:
+            output = self._weighed_step(*args)
+        finally:
+            self._draw(Draws.ALL_RANKS)
+        return output
+
+    def _weighed_step(self, *args: Any) -> STEP_OUTPUT:
         trainer = self._connected_module.trainer
         loader = trainer.train_dataloader
         output: STEP_OUTPUT
@@ -204,13 +173,40 @@ class GlobalBatch(ForCallbacks):
         sampler = loader.batch_sampler
         share = sampler.share(trainer.fit_loop.batch_idx)
         self._weight = share.size * sampler.num_replicas / share.total
+        module = self._connected_module
+        around: AbstractContextManager[None] = nullcontext()
+        if not share.size:
+            around = counting_nothing(module)
+        elif not self._has_looked_at_loss and sampler.num_replicas > 1 and self.is_global_zero:
+            around = looked_at(module, type(self).__name__.lower())
+        self._has_looked_at_loss = True
         try:
-            output = self.task_step("training_step", *args)
+            with around:
+                output = self.task_step("training_step", *args)
         finally:
             weight, self._weight = self._weight, 1.0
-        sampler.consumed += share.total
-        self.samples_seen += share.total
+        self.samples_seen += sampler.consume(trainer.fit_loop.batch_idx)
         return output if weight == 1.0 else _scaled(output, weight)
+
+    def backward(
+        self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """Weigh a loss whose backward pass a task starts by itself, in its step."""
+        if self._weight != 1.0:
+            closure_loss = closure_loss * self._weight
+        return super().backward(closure_loss, optimizer, *args, **kwargs)
+
+    def optimizer_step(
+        self,
+        optimizer: Optimizer,
+        closure: Callable[[], Any],
+        model: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Let an optimizer that decides by the loss decide alike on all ranks."""
+        if not isinstance(optimizer, LBFGS):
+            return super().optimizer_step(optimizer, closure, model, **kwargs)
+        return super().optimizer_step(optimizer, lambda: self.reduce(closure()), model, **kwargs)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """All-reduce over the ranks that see different samples.

@@ -1,16 +1,20 @@
 """Turns the DataLoader that a user wrote into this rank's part of it."""
 
+from collections.abc import Iterable, Sized
 from typing import Any
 
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    Subset,
 )
 
 from ..errors import UserError
+from .batches import Own, Permuted
 from .sampler import GlobalBatchSampler
 from .seeding import DrawnBySample
 
@@ -30,50 +34,55 @@ class ShardedLoader(DataLoader[Any]):
 
 
 def shard(
-    loader: DataLoader[Any], *, rank: int, num_replicas: int, seed: int, training: bool
+    loader: DataLoader[Any],
+    *,
+    rank: int,
+    num_replicas: int,
+    seed: int,
+    training: bool,
+    limit: float = 1.0,
 ) -> DataLoader[Any]:
     """Rebuild an ordinary DataLoader so that it yields one rank's share of each global batch.
 
-    Everything but the choice of indices is kept. A loader that decides by itself what to yield (a
-    sampler of its own, an iterable data set) is left as it is when there is one data-parallel rank.
+    Everything but the choice of indices is kept. Without a sampler of its own, its order is ours;
+    what such a sampler yields is drawn alike on all ranks. A loader that decides by itself what to
+    yield (an iterable data set, a class of its own) is left as it is when there is one
+    data-parallel rank.
+
+    Args:
+        loader: What the user wrote.
+        rank: Coordinate of this rank among the ranks that see different samples.
+        num_replicas: Number of those ranks.
+        seed: Seed of the run.
+        training: Whether it is for training.
+        limit: Lightning's limit of batches: a number, or a part of all.
 
     Raises:
-        UserError: If such a loader would have to be shared between ranks.
+        UserError: If a loader would have to be shared between ranks and cannot be.
     """
     # Where Lightning predicts it puts a wrapper around it, to see what it yields.
     batches: Any = getattr(loader.batch_sampler, "_batch_sampler", loader.batch_sampler)
-    ordinary = (
-        type(loader) is DataLoader
-        and not isinstance(loader.dataset, IterableDataset)
-        and type(batches) is BatchSampler
-        and isinstance(batches.sampler, RandomSampler | SequentialSampler)
-    )
-    if not ordinary:
-        if num_replicas == 1:
-            return loader
-        raise UserError(
-            f"strategy: a {type(loader).__name__} with its own sampler or an iterable data set "
-            f"cannot be shared by {num_replicas} ranks; return a plain "
-            "DataLoader(dataset, batch_size=..., shuffle=...), or use strategy=single"
-        )
-    num_samples = len(loader.dataset)  # type: ignore[arg-type]
+    refuse_shared(loader, batches, num_replicas)
+    if not can_be_shared(loader, batches):
+        return loader
+    source = global_batches(loader, batches)
+    num_samples = len(source.epoch(seed, 0).order) if not training else 0
     if not training and num_samples < num_replicas:
         raise UserError(
             f"trainer.devices: {num_samples} samples cannot be shared by {num_replicas} ranks; "
             f"use at most {num_samples}"
         )
+    count = limit if isinstance(limit, int) else int(len(source) * limit)
     sampler = GlobalBatchSampler(
-        num_samples,
-        batches.batch_size,
-        shuffle=isinstance(batches.sampler, RandomSampler),
+        source,
         seed=seed,
         rank=rank,
         num_replicas=num_replicas,
-        drop_last=batches.drop_last,
-        merge_tail=not training,
+        # Where Lightning leaves before the end, a merged batch would bring in what it leaves out.
+        merge=not training and count >= len(source),
     )
     dataset = loader.dataset
-    if training and not hasattr(dataset, "__getitems__"):
+    if training and not takes_batches(dataset):
         dataset = DrawnBySample(dataset)
     return ShardedLoader(
         dataset,
@@ -88,3 +97,62 @@ def shard(
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=loader.persistent_workers,
     )
+
+
+def can_be_shared(loader: DataLoader[Any], batches: Any) -> bool:
+    """Whether all ranks can tell from a loader which samples make up each batch."""
+    return (
+        type(loader) is DataLoader
+        and not isinstance(loader.dataset, IterableDataset)
+        and isinstance(batches, Iterable)
+        and isinstance(batches, Sized)
+        and isinstance(getattr(batches, "sampler", batches), Sized)
+    )
+
+
+def refuse_shared(loader: DataLoader[Any], batches: Any, num_replicas: int) -> None:
+    """Refuse what ranks would have to share and cannot.
+
+    Raises:
+        UserError: For a loader that decides by itself what to yield, and for a sampler that shares
+            samples out, which the strategy does.
+    """
+    if num_replicas == 1:
+        return
+    if isinstance(getattr(batches, "sampler", None), DistributedSampler):
+        raise UserError(
+            "strategy: the loader has a DistributedSampler, and samples are shared out by the "
+            "strategy; leave it out: DataLoader(dataset, batch_size=..., shuffle=True)"
+        )
+    if not can_be_shared(loader, batches):
+        kind = type(loader if type(loader) is not DataLoader else loader.dataset).__name__
+        raise UserError(
+            f"strategy: {kind} decides by itself what it yields, which cannot be shared by "
+            f"{num_replicas} ranks; return a DataLoader(dataset, ...) of a data set with "
+            "__getitem__ and __len__, or use strategy=single, or pipeline without replicas"
+        )
+
+
+def global_batches(loader: DataLoader[Any], batches: Any) -> Permuted | Own:
+    """Ours for a plain ``DataLoader(dataset, batch_size=..., shuffle=...)``, else the loader's."""
+    order: Any = getattr(batches, "sampler", None)
+    is_plain = type(batches) is BatchSampler and (
+        type(order) is SequentialSampler
+        or (type(order) is RandomSampler and not order.replacement and order._num_samples is None)
+    )
+    # A sampler may go over another data set than the loader's.
+    if not is_plain or order.data_source is not loader.dataset:
+        return Own(batches)
+    return Permuted(
+        len(loader.dataset),
+        batches.batch_size,
+        shuffle=type(order) is RandomSampler,
+        drop_last=batches.drop_last,
+    )
+
+
+def takes_batches(dataset: Any) -> bool:
+    """Whether a data set's own code makes a whole batch at once. A Subset's asks the one inside."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return hasattr(dataset, "__getitems__")

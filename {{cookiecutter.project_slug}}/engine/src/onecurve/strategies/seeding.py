@@ -1,14 +1,19 @@
 """Random numbers that follow from where a run is, not from how it came there.
 
-Each training step draws from (seed, step, data-parallel rank), and each sample that a data set
-prepares from (seed, epoch, index). So a run that was interrupted draws what the whole one would
-have drawn, and nothing has to be saved; under another number of ranks the samples keep theirs.
+What a data-parallel rank does to its samples draws from (seed, step, rank), and each sample that a
+data set prepares from (seed, epoch, index). All else, as hooks between two steps, draws from (seed,
+step): ranks that add noise to weights add the same. So a run that was interrupted draws what the
+whole one would have drawn, and nothing has to be saved; under another number of ranks the samples
+keep theirs.
 """
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -31,10 +36,34 @@ def draw_from(*coordinates: int) -> None:
         torch.cuda.manual_seed(seed)
 
 
+@contextmanager
+def drawing_from(*coordinates: int) -> Iterator[None]:
+    """Draw on the CPU what follows from these numbers, and then as if nothing had been drawn."""
+    before = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+    draw_from(*coordinates)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.default_generator.set_state(before[2])
+
+
+class Draws(IntEnum):
+    """What the numbers of a step are for: the last coordinate of what they follow from."""
+
+    BATCH = 0
+    """Moving and augmenting this rank's share of the batch."""
+    STEP = 1
+    """The task's step on this rank's share."""
+    ALL_RANKS = 2
+    """All else, which must come out alike on every rank."""
+
+
 class Indices(list[int]):
     """The samples of one batch, and what they are drawn from beside their index."""
 
-    def __init__(self, indices: Sequence[int], seed: int, epoch: int) -> None:
+    def __init__(self, indices: Sequence[Any], seed: int, epoch: int) -> None:
         super().__init__(indices)
         self.seed = seed
         self.epoch = epoch
@@ -60,7 +89,9 @@ class DrawnBySample(Dataset[Any]):
         samples = []
         for index in indices:
             if isinstance(indices, Indices):
-                draw_from(indices.seed, indices.epoch, index)
+                # A sampler of one's own may yield keys that are no numbers.
+                number = index if isinstance(index, int) else crc32(repr(index).encode())
+                draw_from(indices.seed, indices.epoch, number)
             samples.append(self.dataset[index])
         return samples
 

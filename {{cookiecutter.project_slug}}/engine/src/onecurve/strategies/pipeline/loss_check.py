@@ -13,7 +13,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from ...errors import UserError
-from .tolerance import IN_16_BITS, tolerance
+from ..tolerance import IN_16_BITS, tolerance
 
 
 class LossCheck:

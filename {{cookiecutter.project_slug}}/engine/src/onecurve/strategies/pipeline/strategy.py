@@ -29,6 +29,7 @@ from ...errors import UserError
 from ...limits import Number
 from ..process_group import Seconds
 from ..redirect import forward_replaced
+from ..trial import report_changed
 from .checks import check_structure, network_inputs, split_batch
 from .composition import check_composition
 from .gradients import agree_on_overflow, average
@@ -103,7 +104,9 @@ class Pipeline(LayersPerRank):
         module = self._connected_module
         layers = check_structure(module)
         inputs = network_inputs(trainer)
-        check_composition(module, layers, inputs)
+        changed = check_composition(module, layers, inputs)
+        if trainer.state.fn == TrainerFn.FITTING and self.is_global_zero:
+            report_changed("pipeline", "micro-batch", changed)
         context = self.precision_plugin.forward_context
         shapes = LayerShapes(layers, context)
         partition = Partition.of(

@@ -1,0 +1,89 @@
+"""Checkpoints of a strategy: files of one format for all of them, read where they lie."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.plugins import CheckpointIO
+from lightning.pytorch.trainer.states import TrainerFn
+
+from ..checkpoint.contents import EpochPosition, epoch_position
+from ..checkpoint.storage import LocalFiles
+from ..checkpoint.stored import model_state_here, optimizer_states_here
+from ..errors import UserError
+from .for_callbacks import ForCallbacks
+from .loader import ShardedLoader
+
+
+class CheckpointFiles(ForCallbacks):
+    """Mix-in for strategies: what writes and reads their checkpoints."""
+
+    _resume_position: EpochPosition | None = None
+
+    @property
+    def checkpoint_io(self) -> CheckpointIO:
+        """What writes and reads checkpoints: whole files, unless a Trainer was given another."""
+        if self._checkpoint_io is None:
+            self._checkpoint_io = LocalFiles()
+        return super().checkpoint_io
+
+    @checkpoint_io.setter
+    def checkpoint_io(self, io: CheckpointIO) -> None:
+        self._checkpoint_io = io
+
+    @property
+    def keeps_shards(self) -> bool:
+        """Whether every rank writes what it holds, so that nothing is gathered."""
+        return isinstance(self.checkpoint_io, LocalFiles) and self.checkpoint_io.keeps_shards
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint; Lightning's own does so on the first rank."""
+        if self.keeps_shards:
+            self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
+        else:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def load_checkpoint(
+        self, checkpoint_path: str | Path, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a checkpoint, and remember where in its epoch a fit goes on."""
+        checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)
+        trainer = self._connected_module.trainer
+        # Not where a callback goes back to where this fit began: its loader is there already.
+        if trainer.state.fn == TrainerFn.FITTING and trainer.train_dataloader is None:
+            self._resume_position = epoch_position(checkpoint)
+        return checkpoint
+
+    def go_on_in_epoch(self, loader: Any) -> None:
+        """Put a training loader where the epoch of the checkpoint stood, or say that it cannot be.
+
+        Raises:
+            UserError: If no batch ends there.
+        """
+        position, self._resume_position = self._resume_position, None
+        if position is None:
+            return
+        if isinstance(loader, ShardedLoader) and len(position.of_loaders) == 1:
+            try:
+                loader.load_state_dict(position.of_loaders[0])
+            except ValueError as error:
+                raise UserError(
+                    f"resume: the checkpoint was written inside an epoch, and {error} now; leave "
+                    "the batch size and the data as they were, or go on from a checkpoint that "
+                    "was written at an epoch's end"
+                ) from None
+        elif position.is_inside and len(position.of_loaders) != 1 and self.is_global_zero:
+            several = len(position.of_loaders) > 1
+            why = "there are several training loaders" if several else "its loader cannot skip it"
+            print(f"resume: the epoch's data start again: {why}, so samples are seen twice")
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Load the network's state, of which a sharded checkpoint has to be asked."""
+        state = model_state_here(checkpoint["state_dict"], self._connected_module.state_dict())
+        super().load_model_state_dict({"state_dict": state}, strict)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        states = optimizer_states_here(checkpoint["optimizer_states"], self.optimizers)
+        super().load_optimizer_state_dict({"optimizer_states": states})

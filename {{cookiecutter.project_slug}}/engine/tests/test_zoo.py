@@ -1,0 +1,53 @@
+"""The zoo: each module and each data set under each strategy is equal to single, or is refused."""
+
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+import warm_ranks
+from conftest import ROUNDING, largest_difference
+from torch.utils._pytree import tree_flatten
+from zoo.rows import ROWS, STRATEGIES
+from zoo.train import train_rows
+
+from onecurve.launch.environment import unchanged_environment
+
+# What a Trainer in this process leaves in its environment.
+LIGHTNING = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
+
+
+@cache
+def column(strategy: str) -> dict[str, Any]:
+    """All rows under a strategy, in one go."""
+    if strategy in ("single", "dp"):
+        with unchanged_environment(LIGHTNING):
+            return train_rows(strategy, tuple(ROWS))
+    result: dict[str, Any] = warm_ranks.start_ranks(
+        "zoo.train.train_rows", (strategy, tuple(ROWS)), processes=2, max_restarts=0, logs=None
+    )
+    return result
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", ROWS)
+def test_a_cell(name: str, strategy: str) -> None:
+    row, single, result = ROWS[name], column("single")[name], column(strategy)[name]
+    assert not isinstance(single, str), single
+    if strategy in row.refused:
+        assert isinstance(result, str), "it was trained"
+        assert re.search(row.refused[strategy], result), result
+        assert len(result.splitlines()) == 1, result
+        return
+    assert not isinstance(result, str), result
+    if strategy in row.announced:
+        (said,) = result["said"]
+        assert re.search(row.announced[strategy], said), said
+        return
+    assert not result["said"]
+    ours, theirs = ({**of, "said": None} for of in (result, single))
+    (_, *numbers), spec = tree_flatten(ours)
+    (_, *expected), spec_of_single = tree_flatten(theirs)
+    assert spec == spec_of_single
+    assert largest_difference(expected, numbers) <= ROUNDING

@@ -1,0 +1,1 @@
+"""Modules and data as people write them, each under every strategy: see `rows`."""

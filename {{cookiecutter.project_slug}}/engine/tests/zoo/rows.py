@@ -1,0 +1,75 @@
+"""The table: a task, its data, and what each strategy makes of it.
+
+A cell is equal to single in float64; or the strategy refuses it before the first step in one line,
+or announces in one that it will be another.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import data, tasks
+
+STRATEGIES = ("dp", "ddp", "fsdp", "pipeline")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A task and its data.
+
+    Args:
+        task: Makes the module.
+        data: Makes what `Trainer.fit` takes for training.
+        refused: For a strategy that cannot run it, a pattern of its answer.
+        announced: For a strategy that runs it otherwise, a pattern of what it says.
+        trainer: Arguments of the Trainer.
+    """
+
+    task: Callable[[], tasks.Plain] = tasks.Plain
+    data: Callable[[], Any] = data.plain
+    refused: dict[str, str] = field(default_factory=dict)
+    announced: dict[str, str] = field(default_factory=dict)
+    trainer: dict[str, Any] = field(default_factory=dict)
+
+
+# What more than one data-parallel rank cannot do.
+NO_SHARES = dict.fromkeys(("ddp", "fsdp"), r"decides by itself .* use strategy=single")
+NO_MEAN = dict.fromkeys(("ddp", "fsdp"), r"\.loss is no mean over samples")
+ROWS = {
+    "plain": Row(),
+    "accumulated": Row(trainer={"accumulate_grad_batches": 2, "gradient_clip_val": 0.1}),
+    "weighted sampler": Row(data=data.weighted),
+    "sampler with replacement": Row(data=data.with_replacement),
+    "batches of other sizes": Row(data=data.buckets),
+    "augmentation in a split": Row(data=data.split),
+    "dictionaries": Row(tasks.Dictionary, data.dictionaries, {"pipeline": "batch"}),
+    "two training loaders": Row(tasks.TwoLoaders, data.two, {"pipeline": "batch"}),
+    "a stream": Row(data=data.stream, refused=NO_SHARES),
+    "a limit of validation": Row(trainer={"limit_val_batches": 2}),
+    "metrics in training": Row(tasks.MetricInTraining),
+    "noise in hooks": Row(tasks.NoiseInHooks),
+    "thawed later": Row(tasks.Thawed),
+    "frozen later": Row(tasks.FrozenLater),
+    "LBFGS": Row(tasks.FlatLbfgs, refused=dict.fromkeys(("fsdp", "pipeline"), "LBFGS")),
+    "LBFGS with a line search": Row(
+        tasks.Lbfgs, refused=dict.fromkeys(("fsdp", "pipeline"), "LBFGS")
+    ),
+    "a sum": Row(tasks.Summed, refused={"pipeline": "mean"}, announced=NO_MEAN),
+    "a weighted mean": Row(tasks.ClassWeighted, refused={"pipeline": "mean"}, announced=NO_MEAN),
+    "two optimizers": Row(tasks.Adversarial, refused={"pipeline": "optimizes manually"}),
+    "an unused layer": Row(
+        tasks.Unused,
+        refused={
+            "ddp": "net.more.weight, .* get no gradient; .*find_unused",
+            "pipeline": "else than its layers",
+        },
+    ),
+    "time before batch": Row(
+        tasks.TimeMajor, refused={"dp": "first dimension", "pipeline": "no sequence of layers"}
+    ),
+    "a buffer that counts": Row(
+        tasks.Counting,
+        refused={"pipeline": "else than its layers"},
+        announced={"dp": "calls change with every part of a batch"},
+    ),
+}

@@ -1,0 +1,208 @@
+"""Modules as people write them: `Plain` keeps the task contract, others do one thing more."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torchmetrics import MeanMetric
+
+WIDTH = 6
+
+
+class Plain(LightningModule):
+    """Regression with a network in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [nn.Linear(4, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh()]
+        self.net = nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 2))
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.net(inputs)
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        return nn.functional.mse_loss(outputs, targets)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs, targets = batch
+        loss = self.loss(self(inputs), targets)
+        self.log("train/loss", loss)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        inputs, targets = batch
+        self.log("val/loss", self.loss(self(inputs), targets), batch_size=len(targets))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+class MetricInTraining(Plain):
+    """A metric, sums and extremes that are kept while training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = MeanMetric()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        inputs, targets = batch
+        self.mean.update(targets[:, 0])
+        self.log("train/mean", self.mean, on_step=False, on_epoch=True)
+        size = float(len(targets))
+        self.log("train/samples", size, reduce_fx="sum", on_step=False, on_epoch=True)
+        largest = targets.max()
+        self.log("train/largest", largest, reduce_fx="max", on_step=False, on_epoch=True)
+        loss = self.loss(self(inputs), targets)
+        self.log("train/loss", loss, on_step=True, on_epoch=True)
+        return loss
+
+
+class NoiseInHooks(Plain):
+    """Noise that is added to the weights, between two steps and before one."""
+
+    def _shake(self) -> None:
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter += 0.01 * torch.randn(()).to(parameter)
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self._shake()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self._shake()
+
+
+class Thawed(Plain):
+    """The first layers are trained from the second epoch on."""
+
+    def on_fit_start(self) -> None:
+        self.net[:2].requires_grad_(False)
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.net[:2].requires_grad_(True)
+
+
+class FrozenLater(Plain):
+    """The first layers are no longer trained in the second epoch."""
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.net[:2].requires_grad_(False)
+
+
+class Lbfgs(Plain):
+    """An optimizer that computes the loss several times in a step, as often as it says."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.LBFGS(self.parameters(), max_iter=4, line_search_fn="strong_wolfe")
+
+
+class FlatLbfgs(Plain):
+    """An optimizer that computes the loss several times in a step, always as often."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.LBFGS(self.parameters(), lr=0.1, max_iter=3)
+
+
+class Summed(Plain):
+    """A loss that is a sum over the samples."""
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        return (outputs - targets).square().sum() * 0.01
+
+
+class ClassWeighted(Plain):
+    """A mean that counts by what the samples weigh."""
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        weights = targets[:, :1].sigmoid()
+        return (weights * (outputs - targets).square()).sum() / weights.sum()
+
+
+class Dictionary(Plain):
+    """Batches that are dictionaries."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = self.loss(self(batch["x"]), batch["more"][0])
+        self.log("train/loss", loss)
+        return {"loss": loss}
+
+
+class TwoLoaders(Plain):
+    """A batch of each of two loaders in a step."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        (first, second), (third, fourth) = batch["a"], batch["b"]
+        inputs, targets = torch.cat([first, third]), torch.cat([second, fourth])
+        loss = self.loss(self(inputs), targets)
+        self.log("train/loss", loss)
+        return loss
+
+
+class Adversarial(Plain):
+    """Two optimizers, by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.other = nn.Linear(2, 1)
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        inputs, targets = batch
+        first, second = self.optimizers()  # type: ignore[attr-defined]
+        loss = self.loss(self.net(inputs), targets) + self.other(self.net(inputs)).mean()
+        first.zero_grad()
+        self.manual_backward(loss)
+        first.step()
+        critic = self.other(targets).square().mean()
+        second.zero_grad()
+        self.manual_backward(critic)
+        second.step()
+        self.log("train/loss", loss + critic)
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(part.parameters(), lr=0.05) for part in (self.net, self.other)]
+
+
+class Unused(Plain):
+    """A layer that no step uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net.add_module("more", nn.Linear(2, 2))
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.net[:-1](inputs)
+
+
+class TimeMajor(Plain):
+    """A network whose batch is the second dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.GRU(2, 2)  # type: ignore[assignment]
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.net(inputs)[0][-1]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs, targets = batch
+        return super().training_step((inputs.reshape(-1, 2, 2).transpose(0, 1), targets), batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """None."""
+
+
+class Counting(Plain):
+    """A network that counts its calls for training in a buffer, and uses the number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Tensor
+        self.register_buffer("calls", torch.ones(()))
+
+    def forward(self, inputs: Tensor) -> Any:
+        self.calls = self.calls + self.training
+        return self.net(inputs) / self.calls

@@ -1,0 +1,77 @@
+"""Trains rows of the zoo in one process, or in a rank of two."""
+
+import traceback
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer, seed_everything
+from torch.utils.data import DataLoader
+
+import onecurve
+
+from . import data
+from .rows import ROWS, Row
+
+MADE = {
+    "single": lambda: onecurve.Single(),
+    "dp": lambda: onecurve.DP(),
+    "ddp": lambda: onecurve.DDP(timeout_seconds=30),
+    "fsdp": lambda: onecurve.FSDP(timeout_seconds=30),
+    "pipeline": lambda: onecurve.Pipeline(microbatches=2, timeout_seconds=30),
+}
+
+
+class Record(Callback):
+    """Every step's loss."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        metrics = trainer.callback_metrics
+        self.losses.append(metrics.get("train/loss_step", metrics["train/loss"]).item())
+
+
+def train_rows(strategy: str, names: Sequence[str]) -> dict[str, Any]:
+    """For each row what was trained, or the line with which it was refused, or a traceback."""
+    results: dict[str, Any] = {}
+    for name in names:
+        try:
+            results[name] = trained(ROWS[name], strategy)
+        except onecurve.UserError as error:
+            results[name] = str(error)
+        except Exception:
+            results[name] = traceback.format_exc()
+    return results
+
+
+def trained(row: Row, strategy: str) -> dict[str, Any]:
+    """Two epochs in float64: what was said, losses of the steps, metrics at the end, weights."""
+    seed_everything(1, verbose=False)
+    record = Record()
+    trainer = Trainer(
+        accelerator="cpu",
+        strategy=MADE[strategy](),
+        devices=1 if strategy == "single" else 2,
+        precision="64-true",
+        callbacks=[record],
+        logger=False,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        max_epochs=2,
+        **row.trainer,
+    )
+    module = row.task()
+    with redirect_stdout(StringIO()) as said:
+        trainer.fit(module, row.data(), DataLoader(data.pairs(), data.BATCH))
+    weights = trainer.strategy.lightning_module_state_dict()
+    return {
+        "said": [line for line in said.getvalue().splitlines() if line.startswith("strategy=")],
+        "losses": record.losses,
+        "metrics": {name: value.item() for name, value in trainer.callback_metrics.items()},
+        "weights": {name: torch.as_tensor(value).tolist() for name, value in weights.items()},
+    }
