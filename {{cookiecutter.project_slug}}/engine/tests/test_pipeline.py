@@ -191,7 +191,8 @@ def test_a_deposit_multiplies_by_what_reaches_the_loss_and_keeps_what_was_there(
     weight = nn.Parameter(torch.tensor([1.0, 2.0]))
     frozen = nn.Parameter(torch.ones(2), requires_grad=False)
     weight.grad = torch.tensor([10.0, 10.0])
-    stash = gradients.Stash([weight, frozen])
+    deposits: list[Any] = []
+    stash = gradients.Stash([weight, frozen], lambda: deposits.append(weight.grad))
     with stash.collect():
         assert weight.grad is None
         (8 * weight.square().sum()).backward()
@@ -199,7 +200,7 @@ def test_a_deposit_multiplies_by_what_reaches_the_loss_and_keeps_what_was_there(
     loss = stash.attach(torch.tensor(3.0), scale=8.0)
     assert loss.item() == 3.0
     (loss / 2).backward()
-    assert weight.grad.tolist() == [11.0, 12.0]
+    assert weight.grad.tolist() == deposits[0].tolist() == [11.0, 12.0]
     assert frozen.grad is None
 
 

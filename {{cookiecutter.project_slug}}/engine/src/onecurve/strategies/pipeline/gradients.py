@@ -10,7 +10,7 @@ The incoming gradient carries what Lightning and the precision plugin do to the 
 the number of accumulated batches, the weight of an uneven share, the scale of 16-bit training.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,10 +22,16 @@ BUCKET_BYTES = 25 * 2**20
 
 
 class Stash:
-    """Gradients of one batch, kept apart from ``.grad`` until the loss's backward."""
+    """Gradients of one batch, kept apart from ``.grad`` until the loss's backward.
 
-    def __init__(self, parameters: Iterable[Tensor]) -> None:
+    Args:
+        parameters: Those of this rank.
+        deposited: Called as soon as a deposit is in ``.grad``, before any hook sees it.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], deposited: Callable[[], None]) -> None:
         self.parameters = list(parameters)
+        self.deposited = deposited
         self.gradients: list[Tensor | None] = []
 
     @contextmanager
@@ -61,6 +67,7 @@ class Stash:
             gradient.mul_(factor)
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
         self.gradients = []
+        self.deposited()
 
 
 class _Deposit(torch.autograd.Function):

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from ...checkpoint.stored import model_state_here, optimizer_states_here
 from ..process_group import PartPerRank
+from .elsewhere import asking
 from .placement import Placement
 from .state import (
     collect,
@@ -70,6 +71,18 @@ class LayersPerRank(PartPerRank):
                 if self.global_rank in ranks:
                     self._cpu_group = cast(dist.ProcessGroup, group)
 
+    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+        """What the ranks have of different samples, where a task asks: it names the whole world.
+
+        Returns:
+            As under `single` the tensor itself, if there is but one pipeline.
+        """
+        if group is not None and group is dist.group.WORLD:
+            if self.replicas == 1:
+                return tensor
+            group = self.samples_group
+        return super().all_gather(tensor, group, sync_grads)
+
     # Checkpoints
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
@@ -98,6 +111,11 @@ class LayersPerRank(PartPerRank):
             owner = {name: self._placed.owner(name)}
             if self.data_parallel_rank == 0:
                 yield from collect(here, owner, self._cpu_group).items()
+
+    def gradient_norm(self) -> Tensor:
+        """Each rank adds what it has."""
+        with asking(None):
+            return super().gradient_norm()
 
     def collect_optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """As `lightning_module_state_dict`; parameters have their usual ids."""

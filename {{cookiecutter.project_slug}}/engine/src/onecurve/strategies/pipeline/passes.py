@@ -31,6 +31,7 @@ class Passes:
         context: Entered around forward passes and the loss, such as autocast.
         group: The ranks of this pipeline.
         device: Where this rank computes.
+        deposited: See `Stash`.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Passes:
         context: Callable[[], AbstractContextManager[Any]],
         group: dist.ProcessGroup,
         device: torch.device,
+        deposited: Callable[[], None],
     ) -> None:
         self.module = module
         self.placement = placement
@@ -53,7 +55,8 @@ class Passes:
         self.group = group
         self.device = device
         self.stages = placement.take_part(context)
-        self.stash = Stash(p for stage in self.stages.values() for p in stage.parameters())
+        own = [p for stage in self.stages.values() for p in stage.parameters()]
+        self.stash = Stash(own, deposited)
         self.schedules = Schedules(
             schedule,
             microbatches,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .checks import check_shared_tensors
+from .elsewhere import Elsewhere
 from .partition import Partition
 from .stage import StageModule
 
@@ -103,7 +104,7 @@ def _to_meta(module: nn.Module, layers: list[nn.Module]) -> None:
     empty: dict[Tensor, Tensor] = {}
     for layer in layers:
         for parameter in layer.parameters():
-            empty[parameter] = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+            empty[parameter] = Elsewhere(parameter.detach().to("meta"), parameter.requires_grad)
         for buffer in layer.buffers():
             empty[buffer] = buffer.to("meta")
     for part in module.modules():

@@ -32,10 +32,12 @@ from ..redirect import forward_replaced
 from ..trial import report_changed
 from .checks import check_structure, network_inputs, split_batch
 from .composition import check_composition
+from .elsewhere import watch_hooks
 from .gradients import agree_on_overflow, average
 from .layers_per_rank import LayersPerRank
 from .limits import SCHEDULES, Schedule
 from .loss_check import LossCheck
+from .optimizers import check_optimizers
 from .partition import Partition
 from .partition_table import report_partition
 from .passes import Passes
@@ -100,6 +102,13 @@ class Pipeline(LayersPerRank):
             for tensor in stage_tensors(self.passes.stages):
                 dist.broadcast(tensor.detach(), group=self.samples_group, group_src=0)
 
+    def setup_optimizers(self, trainer: Trainer) -> None:
+        """Build the optimizers, and refuse what needs the gradients of all ranks."""
+        super().setup_optimizers(trainer)
+        if self.num_ranks > 1:
+            check_optimizers(self.optimizers)
+            watch_hooks(trainer)
+
     def _partition(self, trainer: Trainer) -> None:
         module = self._connected_module
         layers = check_structure(module)
@@ -127,6 +136,7 @@ class Pipeline(LayersPerRank):
             context=context,
             group=cast(dist.ProcessGroup, self.parts_group),
             device=self.root_device,
+            deposited=self._average_gradients,
         )
         self.loss_check = LossCheck(
             module,
@@ -219,9 +229,11 @@ class Pipeline(LayersPerRank):
         finally:
             self._accumulating = False
 
-    def post_backward(self, closure_loss: Tensor) -> None:
-        """Average over the replicas, once for all accumulated batches."""
-        super().post_backward(closure_loss)
+    def _average_gradients(self) -> None:
+        """Average over the replicas, once for all accumulated batches.
+
+        Within the backward pass, as DistributedDataParallel does: `on_after_backward` follows.
+        """
         if self._accumulating:
             return
         gradients = [p.grad for p in self.passes.stash.parameters if p.grad is not None]

@@ -1,0 +1,169 @@
+"""strategy=pipeline: hooks, optimizers, `all_gather` see what is of the whole, or are refused."""
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import ROUNDING, largest_difference
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.utilities import grad_norm
+from several_fits import Case, Small, data, fits
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+import onecurve
+from onecurve.errors import UserError
+from onecurve.strategies.pipeline.optimizers import check_optimizers
+
+
+class ClipsByHand(Small):
+    def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
+        clip_grad_norm_(self.parameters(), 0.1)
+
+
+class LogsNorms(Small):
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self.log_dict(grad_norm(self, norm_type=2))
+
+
+class LooksAtOne(Small):
+    """Asks for a gradient that one rank has."""
+
+    def on_after_backward(self) -> None:
+        assert self.net[0].weight.grad is not None
+
+
+class Norms(Callback):
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        self.take(module)
+
+    def take(self, module: Any) -> None:
+        module.log_dict(grad_norm(module, norm_type=2))
+
+
+class ByGlobalNorm(torch.optim.SGD):
+    """Divides by the norm of all gradients."""
+
+    def step(self, closure: Any = None) -> Any:
+        loss = closure()
+        weights = [weight for group in self.param_groups for weight in group["params"]]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        for gradient in gradients:
+            gradient.div_(norm)
+        super().step()
+        return loss
+
+
+class GlobalNorm(Small):
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return ByGlobalNorm(self.parameters(), lr=0.01)
+
+
+class LineSearch(Small):
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.LBFGS(self.parameters(), lr=0.01)
+
+
+REFUSED: dict[Any, str] = {
+    ClipsByHand: "ClipsByHand.configure_gradient_clipping asks for a gradient that another rank",
+    LogsNorms: "LogsNorms.on_before_optimizer_step asks for a gradient",
+    GlobalNorm: "ByGlobalNorm updates a weight by the gradients of others",
+    LineSearch: "LBFGS updates a weight by the gradients of others",
+}
+
+
+class Clips(Small):
+    """Clips as Lightning's documentation shows it, harder from the second epoch on."""
+
+    def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
+        largest = 0.1 if self.current_epoch else 0.2
+        self.clip_gradients(optimizer, largest, "norm")
+
+
+class AsksTheStrategy(Small):
+    """Logs the norm of all gradients, and numbers that follow from all samples."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        sums = self.all_gather({"all": batch[1].sum()})["all"]
+        self.log("sum", sums.sum(), batch_size=1)
+        return super().training_step(batch, batch_idx)
+
+    def on_after_backward(self) -> None:
+        strategy: Any = self.trainer.strategy
+        self.log("norm", strategy.gradient_norm(), batch_size=1)
+
+
+def pipeline(**options: Any) -> onecurve.Pipeline:
+    return onecurve.Pipeline(microbatches=2, timeout_seconds=30, **options)
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, Any]:
+    """Each module under pipeline, in one start of two ranks."""
+    cases: dict[str, Case] = {
+        module.__name__: (module, pipeline(), {}) for module in (*REFUSED, Clips, AsksTheStrategy)
+    }
+    cases["a callback"] = (Small, pipeline(), {"callbacks": [Norms()]})
+    return onecurve.launch(fits, cases)
+
+
+@pytest.mark.parametrize("name", [*(module.__name__ for module in REFUSED), "a callback"])
+def test_what_needs_all_gradients_is_refused(outcomes: dict[str, Any], name: str) -> None:
+    words = {module.__name__: words for module, words in REFUSED.items()}
+    refusal = outcomes[name]
+    assert isinstance(refusal, str), "it was trained"
+    assert refusal.startswith("strategy=pipeline: ")
+    assert words.get(name, "Norms.on_before_optimizer_step asks for a gradient") in refusal
+    assert "strategy=ddp" in refusal
+    assert "\n" not in refusal
+
+
+def test_so_is_what_one_rank_alone_notices() -> None:
+    with pytest.raises(UserError, match=r"LooksAtOne\.on_after_backward asks for a gradient"):
+        onecurve.launch(fit_one)
+
+
+def fit_one() -> None:
+    """Not by `fits`, which would go on where a rank was refused."""
+    trainer = Trainer(accelerator="cpu", devices=2, max_steps=1, logger=False, strategy=pipeline())
+    trainer.fit(LooksAtOne(), data())
+
+
+def compare(module: Any, found: Any) -> None:
+    whole: Case = (module, onecurve.Single(), {"devices": 1})
+    single = onecurve.launch(fits, {"": whole}, devices=1)[""]
+    assert single.keys() == found.keys()
+    for name, curve in single.items():
+        assert largest_difference(found[name], curve) <= ROUNDING, name
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("module", [Clips, AsksTheStrategy])
+def test_what_asks_the_strategy_gets_the_whole(outcomes: dict[str, Any], module: Any) -> None:
+    compare(module, outcomes[module.__name__])
+
+
+@pytest.mark.compares
+@pytest.mark.slow
+def test_replicas_have_averaged_before_a_hook_looks() -> None:
+    """Four ranks, two pipelines."""
+    case: Case = (AsksTheStrategy, pipeline(replicas=2), {"devices": 4})
+    compare(AsksTheStrategy, onecurve.launch(fits, {"": case}, devices=4)[""])
+
+
+def test_each_weight_alone_is_fine() -> None:
+    """All of PyTorch's, with the options that change how they go through weights."""
+    weight = [nn.Parameter(torch.ones(3, 3))]
+    optimizers = torch.optim
+    alone = [
+        optimizers.AdamW(weight, amsgrad=True), optimizers.Adam(weight, fused=True),
+        optimizers.SGD(weight, lr=0.0, momentum=0.9, nesterov=True), optimizers.Adagrad(weight),
+        optimizers.RMSprop(weight, centered=True), optimizers.Adafactor(weight),
+        optimizers.NAdam(weight), optimizers.RAdam(weight), optimizers.Rprop(weight),
+        optimizers.Adamax(weight), optimizers.Adadelta(weight, foreach=True),
+        optimizers.ASGD(weight),
+    ]  # fmt: skip
+    check_optimizers(alone)
+    with pytest.raises(UserError, match="LBFGS updates a weight by the gradients of others"):
+        check_optimizers([*alone, optimizers.LBFGS(weight)])
