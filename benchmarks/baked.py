@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from hydra.core.global_hydra import GlobalHydra
 
+# Runs lie where a benchmark stands, here and in what it starts.
+os.environ["PROJECT_ROOT"] = "."
 PROJECT = Path(__file__).resolve().parent.parent / "build" / "my-project"
 
 

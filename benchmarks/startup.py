@@ -11,6 +11,7 @@ Prints medians as shares of the whole and as ratios, which mean the same on any 
 """
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -18,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+# Runs lie where a command is started.
+os.environ["PROJECT_ROOT"] = "."
 PROJECT = Path(__file__).resolve().parent.parent / "build" / "my-project"
 PHASES = ("compose", "imports", "data", "model", "first step")
 

@@ -58,7 +58,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("run")
     callbacks = "callbacks=[checkpoint,tensorboard,throughput]"
     train = [sys.executable, str(PROJECT / "train.py"), callbacks]
-    train += ["trainer.max_epochs=5", "optimizer.lr=0.002"]
+    train += ["trainer.max_epochs=5", "optimizer.lr=0.002", f"paths.root={folder}"]
     subprocess.run(train, cwd=folder, check=True)
     with socket.socket() as free:
         free.bind(("localhost", 0))

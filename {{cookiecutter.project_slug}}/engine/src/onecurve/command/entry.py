@@ -17,11 +17,11 @@ from omegaconf.errors import OmegaConfBaseException
 from .. import machine
 from ..errors import REFUSED, UserError, stop, user_error_behind
 from ..launch import job, quick_exit, rendezvous
-from ..run import record
+from ..run import directory, record
 from ..run.outcome import RankFailed
 from . import resume
 from .explain import explain
-from .resolvers import register_resolvers
+from .resolvers import PROJECT, register_resolvers
 
 # In a process that a sweep's launcher started, this module is what is imported first.
 register_resolvers()
@@ -34,6 +34,7 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
     refusal; 143, 138, 140 and 130 after SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C, training being saved.
     """
     quick_exit.last_of_all()
+    os.environ[PROJECT] = str(config_dir.resolve().parent)
     try:
         _run(main, config_dir, config_name)
         quick_exit.status = 0
@@ -67,11 +68,13 @@ def run(work: str, config: DictConfig) -> float | None:
         # Ranks that torchrun started end one by one, and the first to do so knows why.
         if speaks if machine.ranks_around() else rendezvous.writes_record():
             if refusal:
-                record.refused(run_dir)
+                record.refused(run_dir, OmegaConf.select(config, "paths.runs"))
             else:
                 record.unfinished(run_dir, job.was_stopped(error), job.in_a_line(error))
         _end(refusal or error, speaks)
         raise refusal or error from None
+    finally:
+        directory.let_go()
     return metrics.get(str(config.get("monitor")))
 
 

@@ -1,9 +1,11 @@
 """What Hydra calls before it makes the output directory of a single run: the checks."""
 
+import os
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
@@ -12,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from .. import machine
 from ..errors import REFUSED, UserError, stop
 from ..launch import rendezvous
+from ..run import directory
 from .check import check
 
 SECONDS_TO_LET_ANOTHER_SPEAK = 5
@@ -40,6 +43,7 @@ class RefuseBeforeRun(HydraHooks):
         try:
             check(without_hydra(config), config_name, list(config.hydra.overrides.task))
             rendezvous.meet(config)
+            rendezvous.first_says("directory", lambda: _hold(config))
         # Hydra turns an Exception of a callback into a warning; SystemExit ends the command.
         except UserError as error:
             stop_once(error)
@@ -57,6 +61,12 @@ class RefuseBeforeRun(HydraHooks):
                     "or add `sweep: grid` to the defaults"
                 )
             )
+
+
+def _hold(config: DictConfig) -> None:
+    typed = [str(word) for word in config.hydra.overrides.hydra if "hydra.run.dir=" in str(word)]
+    run_dir = Path(os.path.abspath(str(config.hydra.run.dir)))
+    directory.hold(run_dir, typed[-1] if typed else f"hydra.run.dir={config.hydra.run.dir}")
 
 
 def without_hydra(config: DictConfig) -> DictConfig:

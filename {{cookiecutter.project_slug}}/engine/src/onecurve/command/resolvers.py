@@ -9,6 +9,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 LONGEST_NAME = 120
+# The variable in which a command tells the processes that it starts where its script is.
+PROJECT = "ONECURVE_PROJECT"
 
 
 def numbered(count: int) -> list[str]:
@@ -44,10 +46,20 @@ def job_directory(number: int, overrides: str) -> str:
     return f"{number + 1:02}-{name}"[:LONGEST_NAME].rstrip("-.")
 
 
+def project() -> str:
+    """The folder of the project, wherever a command of it is typed: that of the script.
+
+    The variable PROJECT_ROOT sets another, from the current folder where it is relative.
+    """
+    folder = os.environ.get("PROJECT_ROOT") or os.environ.get(PROJECT) or os.getcwd()
+    return os.path.abspath(folder)
+
+
 def register_resolvers() -> None:
     """Make the functions known to OmegaConf. Needed before a configuration is read."""
     OmegaConf.register_new_resolver("len", length, replace=True)
     OmegaConf.register_new_resolver("numbered", numbered, replace=True)
     OmegaConf.register_new_resolver("call", call, replace=True)
     OmegaConf.register_new_resolver("cwd", os.getcwd, replace=True)
+    OmegaConf.register_new_resolver("project", project, replace=True)
     OmegaConf.register_new_resolver("job_directory", job_directory, replace=True)

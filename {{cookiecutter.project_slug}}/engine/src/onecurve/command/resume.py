@@ -1,15 +1,15 @@
 """What `resume=` and `init=` on the command line stand for, worked out before Hydra reads it.
 
-- ``resume=last`` and ``resume=RUN_DIR`` go on in place: the command line of that run, with what was
-  typed now on top, in its directory, from its newest complete checkpoint.
+- ``resume=last``, the newest run, and ``resume=RUN_DIR`` go on in place: the command line of that
+  run, with what was typed now on top, in its directory, from its newest complete checkpoint.
 - ``resume=FILE`` is a new run that goes on from a checkpoint.
 - ``init=FILE`` is a new run that starts from the weights of a checkpoint.
 
 torch is not imported.
 """
 
+import os
 from pathlib import Path
-from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -17,6 +17,8 @@ from hydra import compose, initialize_config_dir
 from ..checkpoint.file import is_sharded
 from ..checkpoint.newest import newest_checkpoint
 from ..errors import UserError
+from ..run.directory import refuse_taken
+from .newest_run import newest_run
 
 SWEEP_FLAGS = ("-m", "--multirun")
 
@@ -59,6 +61,7 @@ def _in_place(value: str, run_dir: Path, typed: list[str]) -> list[str]:
             f"resume={value}: is not the directory of a training run (it has no "
             ".hydra/overrides.yaml); give one, such as resume=runs/DATE/TIME"
         )
+    refuse_taken(run_dir, f"resume={value}")
     names = {_key(argument) for argument in typed} | {"resume", "hydra.run.dir"}
     said: list[str] = yaml.safe_load(overrides.read_text()) or []
     earlier = [
@@ -85,26 +88,15 @@ def _newest_run(typed: list[str], config_dir: Path, config_name: str) -> Path:
     """The directory of the newest training run of the task that is asked for."""
     places = [argument for argument in typed if argument.startswith(("paths.", "paths="))]
     with initialize_config_dir(str(config_dir.resolve()), version_base="1.3"):
-        runs = Path(compose(config_name, places).paths.runs)
+        runs = Path(os.path.abspath(compose(config_name, places).paths.runs))
     tasks = [_value(argument) for argument in typed if argument.startswith("task=")]
-    for run_dir in sorted(runs.glob("*/*"), reverse=True):
-        if _is_training(run_dir, tasks[-1] if tasks else None):
-            return run_dir.resolve()
+    if found := newest_run(runs, tasks[-1] if tasks else None):
+        return found
     of_task = f" of task={tasks[-1]}" if tasks else ""
     raise UserError(
         f"resume=last: there is no training run{of_task} in {runs} to go on with; leave it out, "
         "or give a run directory or a checkpoint file"
     )
-
-
-def _is_training(run_dir: Path, task: str | None) -> bool:
-    try:
-        hydra: dict[str, Any] = yaml.safe_load((run_dir / ".hydra/hydra.yaml").read_text())["hydra"]
-    except (OSError, yaml.YAMLError, TypeError, KeyError):
-        return False
-    if hydra["job"]["config_name"] != "train":
-        return False
-    return task is None or hydra["runtime"]["choices"]["task"] == task
 
 
 def _init(argument: str) -> list[str]:

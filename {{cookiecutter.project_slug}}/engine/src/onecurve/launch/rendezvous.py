@@ -10,25 +10,25 @@ torch is imported only where there is somebody to meet.
 import os
 import platform
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import machine
 from ..errors import UserError
 from . import addresses
-from .store import SECONDS_TO_ANSWER, Member, gather, stay_until_read, wait
+from .store import SECONDS_TO_ANSWER, Member, Messages, gather, stay_until_read, wait
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-    from torch.distributed.distributed_c10d import Store
 
 
 class Rendezvous:
     """What the members of a run agreed on.
 
     Attributes:
-        store: The key-value store that they share while the run lasts.
+        messages: What they tell each other while the run lasts.
         members: All of them, the first one first.
         index: This process's place among them.
         endpoint: HOST:PORT of the store.
@@ -36,9 +36,9 @@ class Rendezvous:
     """
 
     def __init__(
-        self, store: "Store", members: list[Member], index: int, endpoint: str, hosts: bool
+        self, messages: Messages, members: list[Member], index: int, endpoint: str, hosts: bool
     ) -> None:
-        self.store = store
+        self.messages = messages
         self.members = members
         self.index = index
         self.endpoint = endpoint
@@ -48,6 +48,29 @@ class Rendezvous:
     def first(self) -> bool:
         """Whether this process makes the run directory and writes the record."""
         return self.index == 0
+
+    def first_says(self, key: str, find_out: Callable[[], Any]) -> Any:
+        """What the first of them finds out, which all others hear.
+
+        Args:
+            key: Of its own for every question.
+            find_out: Called in the first process; returns what JSON can hold.
+
+        Raises:
+            UserError: In all of them, if `find_out` does.
+        """
+        if self.first:
+            try:
+                self.messages.say(key, [find_out(), None])
+            except UserError as error:
+                self.messages.say(key, [None, str(error)])
+        answer, refusal = self.messages.hear(key)
+        self.messages.count(f"{key}/read", 1)
+        if refusal is None:
+            return answer
+        if self.hosts:
+            stay_until_read(self.messages, len(self.members), f"{key}/read")
+        raise UserError(refusal)
 
     def watching(self) -> AbstractContextManager[None]:
         """Hear of another member's end meanwhile."""
@@ -107,6 +130,11 @@ def meet(config: "DictConfig") -> None:
         print(f"node {current.index + 1} of {count}: {first.address} shows the run {first.run_dir}")
 
 
+def first_says(key: str, find_out: Callable[[], Any]) -> Any:
+    """What the first process of this run finds out, as `Rendezvous.first_says`."""
+    return current.first_says(key, find_out) if current else find_out()
+
+
 def writes_record() -> bool:
     """Whether this process writes the run's config.yaml, environment.json and metrics.json."""
     return current is None or current.first
@@ -117,7 +145,7 @@ def speaks() -> bool:
     if current is None or machine.ranks_around() is None:
         return True
     try:
-        return int(current.store.add("spoken", 1)) == 1
+        return current.messages.count("spoken", 1) == 1
     except RuntimeError:
         return True
 
@@ -147,7 +175,7 @@ def _ranks_meet(ranks: machine.Ranks, config: "DictConfig") -> Rendezvous:
         timeout=timedelta(seconds=SECONDS_TO_ANSWER),
     )  # fmt: skip
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    shared = PrefixStore(f"meeting/{attempt}", store)
+    shared = Messages(PrefixStore(f"meeting/{attempt}", store))
     me = Member.here(config, platform.node())
     endpoint = f"{host}:{port}"
     members = gather(shared, ranks.rank, me, ranks.world_size, deadline, missing, endpoint)

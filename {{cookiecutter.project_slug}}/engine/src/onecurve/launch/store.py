@@ -1,10 +1,12 @@
-"""What processes that meet tell each other through a key-value store."""
+"""What processes that meet tell each other through a key-value store: JSON, signed."""
 
+import hashlib
+import hmac
 import json
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UserError
 
@@ -14,6 +16,58 @@ if TYPE_CHECKING:
 
 SECONDS_TO_ANSWER = 30
 SECONDS_BETWEEN_LOOKS = 0.1
+
+
+class Messages:
+    """A store in which every value is signed with the secret of the run.
+
+    Nothing is unpickled, so that what a stranger writes into the store runs no code; with a secret
+    it is refused, too.
+
+    Args:
+        store: Where the values are.
+        secret: `launch.secret`, or the empty text, which signs nothing that others could not.
+    """
+
+    def __init__(self, store: "Store", secret: str = "") -> None:
+        self.store = store
+        self.secret = secret.encode()
+
+    def say(self, key: str, what: Any) -> None:
+        """Leave something that JSON can hold for the others."""
+        text = json.dumps(what)
+        self.store.set(key, self._signature(key, text) + text)
+
+    def hear(self, key: str) -> Any:
+        """What somebody said, once it is there.
+
+        Raises:
+            UserError: If it is signed with another secret.
+            RuntimeError: If the store is gone, or nobody says it.
+        """
+        said = self.store.get(key).decode(errors="replace")
+        signature, text = said[:LENGTH], said[LENGTH:]
+        if not hmac.compare_digest(signature.encode(), self._signature(key, text).encode()):
+            raise UserError(
+                "launch.secret: another secret was given where a message of this run comes from, "
+                "or it comes from a stranger; give every node the same, and this run a place of "
+                "its own: launch.rendezvous=HOST:PORT"
+            )
+        return json.loads(text)
+
+    def is_said(self, *keys: str) -> bool:
+        """Whether all of these are there to be heard."""
+        return bool(self.store.check(list(keys)))
+
+    def count(self, key: str, more: int = 0) -> int:
+        """A number that everybody adds to."""
+        return int(self.store.add(key, more))
+
+    def _signature(self, key: str, text: str) -> str:
+        return hmac.new(self.secret, f"{key} {text}".encode(), hashlib.sha256).hexdigest()
+
+
+LENGTH = 2 * hashlib.sha256().digest_size
 
 
 class Member(NamedTuple):
@@ -41,7 +95,7 @@ class Member(NamedTuple):
 
 
 def gather(
-    store: "Store",
+    messages: Messages,
     place: int,
     me: Member,
     count: int,
@@ -56,14 +110,14 @@ def gather(
     """
     keys = [f"member/{number}" for number in range(count)]
     try:
-        store.set(keys[place], json.dumps(me))
+        messages.say(keys[place], me)
         wait(
-            lambda: store.check(keys),
+            lambda: messages.is_said(*keys),
             deadline,
-            lambda: missing.replace("@", str(sum(store.check([key]) for key in keys))),
+            lambda: missing.replace("@", str(sum(messages.is_said(key) for key in keys))),
         )
-        members = [Member(*json.loads(store.get(key))) for key in keys]
-        store.add("read", 1)
+        members = [Member(*messages.hear(key)) for key in keys]
+        messages.count("read", 1)
     except RuntimeError:
         raise UserError(
             f"{endpoint}: the process that the others met at has ended; what it printed says why; "
@@ -72,10 +126,10 @@ def gather(
     return members
 
 
-def stay_until_read(store: "Store", count: int) -> None:
+def stay_until_read(messages: Messages, count: int, key: str = "read") -> None:
     """A refusal may end this process next, and the store with it, before the others have read."""
     deadline = time.monotonic() + SECONDS_TO_ANSWER
-    while store.add("read", 0) < count and time.monotonic() < deadline:
+    while messages.count(key) < count and time.monotonic() < deadline:
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 

@@ -6,6 +6,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import yaml
 
 from .. import machine
+from . import directory, elsewhere
 
 PACKAGES = ("torch", "torchvision", "lightning", "hydra-core", "torchmetrics", "numpy", "wandb")
 
@@ -24,6 +26,9 @@ def start(run_dir: Path, config: dict[str, Any]) -> None:
         yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
     )
     _write_json(run_dir / "environment.json", _environment(config))
+    runs, is_job = (config.get("paths") or {}).get("runs"), "job" in (config.get("sweep") or {})
+    if runs and not is_job:
+        elsewhere.note(run_dir, Path(os.path.abspath(runs)))
     _write_json(run_dir / "metrics.json", {"status": "running"})
 
 
@@ -53,12 +58,22 @@ def ended_otherwise(run_dir: Path, status: str, error: str) -> None:
     _write_json(path, {**facts, "status": status, "error": error})
 
 
-def refused(run_dir: Path) -> None:
-    """Remove the directory of a run that was refused before it did anything."""
-    if any((run_dir / name).exists() for name in ("metrics.csv", "checkpoints", "nan.pt")):
+def refused(run_dir: Path, runs: str | None) -> None:
+    """Remove the directory of a run that was refused before it did anything.
+
+    Not one in which there was something before the run: that may be anybody's.
+
+    Args:
+        run_dir: The run directory.
+        runs: The project's folder of runs, if it has one.
+    """
+    begun = any((run_dir / name).exists() for name in ("metrics.csv", "checkpoints", "nan.pt"))
+    if begun or not directory.was_empty():
         unfinished(run_dir)
         return
     shutil.rmtree(run_dir)
+    if runs:
+        elsewhere.forget(run_dir, Path(os.path.abspath(runs)))
     for parent in run_dir.parents[:2]:
         try:
             parent.rmdir()
@@ -74,6 +89,7 @@ def short_path(path: str | Path) -> str:
 
 def _environment(config: dict[str, Any]) -> dict[str, Any]:
     return {
+        "started": time.time(),
         "command": [sys.executable, *sys.argv],
         "directory": os.getcwd(),
         "seed": config.get("seed"),

@@ -8,9 +8,9 @@ from typing import IO, Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from .. import lock
 from ..command.values import dotted
 from ..errors import UserError
-from . import lock
 from .objective import metrics
 
 RECORD = "sweep.yaml"

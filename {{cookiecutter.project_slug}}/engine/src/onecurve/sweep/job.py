@@ -17,10 +17,10 @@ from ..checkpoint.newest import newest_checkpoint
 from ..command.check import check
 from ..errors import user_error_behind
 from ..launch import job
-from ..run import record
+from ..run import directory, record
 from ..run.outcome import Metrics, RankFailed
 from ..run.record import short_path
-from . import interrupt, lock, objective
+from . import interrupt, objective
 from .begin import is_search, refuse_sweep
 from .curves import read_curves
 from .directory import DONE, STOPPED, TRACEBACK, read_record
@@ -62,7 +62,7 @@ def run_job(work: str, config: DictConfig) -> float | None:
     if status in DONE:
         print(f"{name}: {status} already", flush=True)
     elif not (sweep_dir / STOPPED).exists():
-        mine = lock.take(sweep_dir / ".locks" / run_dir.name)
+        mine = directory.take(run_dir)
         if mine is None:
             print(f"{name}: another process is at work on it", flush=True)
             return None

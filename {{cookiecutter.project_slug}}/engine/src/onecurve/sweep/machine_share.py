@@ -8,7 +8,7 @@ from typing import IO, Any, TypeVar
 
 from .. import machine
 from ..launch import quick_exit
-from .lock import take
+from ..lock import take
 
 SECONDS_BETWEEN_LOOKS = 0.1
 

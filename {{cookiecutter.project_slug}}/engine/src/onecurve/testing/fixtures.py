@@ -11,6 +11,14 @@ import torch
 from .runs import Cli, Outcome, run_directories, run_script
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _runs_lie_where_a_test_stands() -> Iterator[None]:
+    """And not in the project's folder, which the tests of other people's machines share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PROJECT_ROOT", ".")
+        yield
+
+
 @pytest.fixture(scope="session")
 def scripts(pytestconfig: pytest.Config) -> Path:
     """Where train.py and the others are: beside the file that configures pytest."""

@@ -4,7 +4,6 @@ Ranks of other nodes may wait for a dead one until a collective times out, so an
 ranks as soon as another says that it has ended. The first cause is what all of them show.
 """
 
-import json
 import os
 import signal
 import threading
@@ -20,7 +19,7 @@ from ...run.outcome import RankFailed
 from .. import addresses
 from ..environment import unchanged_environment
 from ..rendezvous import Rendezvous
-from ..store import SECONDS_TO_ANSWER, Member, gather, stay_until_read, wait
+from ..store import SECONDS_TO_ANSWER, Member, Messages, gather, stay_until_read, wait
 
 SECONDS_BETWEEN_LOOKS = 0.5
 # Ranks that lost contact end by themselves, and that is told apart better.
@@ -78,8 +77,8 @@ class Agents(Rendezvous):
         }
         # Without the store the others see that its node is gone.
         with suppress(RuntimeError):
-            if not self.store.check(["failure"]):
-                self.store.set("failure", json.dumps(told))
+            if not self.messages.is_said("failure"):
+                self.messages.say("failure", told)
         return failure
 
     def leave(self) -> None:
@@ -89,17 +88,17 @@ class Agents(Rendezvous):
         """
         deadline = time.monotonic() + SECONDS_TO_LEAVE
         with suppress(RuntimeError):
-            left = int(self.store.add("left", 1))
+            left = self.messages.count("left", 1)
             while left < len(self.members) and time.monotonic() < deadline:
                 time.sleep(SECONDS_BETWEEN_LOOKS / 5)
-                left = int(self.store.add("left", 0))
+                left = self.messages.count("left")
 
     def _heard(self) -> Exception | None:
         """What another node ended with; None while all is well."""
         try:
-            if not self.store.check(["failure"]):
+            if not self.messages.is_said("failure"):
                 return None
-            told = json.loads(self.store.get("failure"))
+            told = self.messages.hear("failure")
         except RuntimeError:
             gone = f"the node at {self.endpoint} is gone, or cannot be reached any more"
             return RankFailed(gone)
@@ -156,8 +155,8 @@ def nodes_meet(config: DictConfig) -> Agents:
             ) from None
 
     me = Member.here(config, host if here else addresses.address_towards(host))
-    shared = PrefixStore("meeting", store)
-    place = int(shared.add("arrived", 1)) - 1
+    shared = Messages(PrefixStore("meeting", store))
+    place = shared.count("arrived", 1) - 1
     if place >= nodes:
         raise UserError(
             f"launch.rendezvous={endpoint}: {nodes} nodes (trainer.num_nodes) already meet there; "

@@ -16,10 +16,10 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 from optuna.trial import FrozenTrial, TrialState
 
+from ... import lock
 from ...command.resolvers import job_directory
 from ...command.resume import quoted
 from ...errors import UserError
-from .. import lock
 from ..begin import of_sweeper, parse
 from ..directory import COMPLETE, STOPPED
 from ..objective import metrics, objectives, read, refuse_unknown

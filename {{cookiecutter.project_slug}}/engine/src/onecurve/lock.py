@@ -1,16 +1,25 @@
 """Who works on what: a lock that its holder's death releases, however it dies."""
 
-import fcntl
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+try:
+    import fcntl
+except ImportError:  # not on Windows, where nothing is locked
+    fcntl = None  # type: ignore[assignment]
+
+# Of a file that another process has locked; others are of a file system without locks.
+TAKEN = (errno.EACCES, errno.EAGAIN)
+
 
 def take(path: Path) -> IO[str] | None:
     """Hold a file's lock until the returned file is closed, or this process ends.
 
-    It is not passed on to processes that this one forks.
+    It is not passed on to processes that this one forks. Where the file system has no locks
+    everybody gets it.
 
     Returns:
         None if another process holds it.
@@ -18,10 +27,12 @@ def take(path: Path) -> IO[str] | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a")
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        return None
+        if fcntl:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in TAKEN:
+            file.close()
+            return None
     return file
 
 
@@ -30,12 +41,13 @@ def waiting_for(path: Path) -> Iterator[None]:
     """Hold a file's lock, once it is free."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
+        if fcntl:
+            fcntl.lockf(file, fcntl.LOCK_EX)
         yield
 
 
 def is_taken(path: Path) -> bool:
-    """Whether another process holds it."""
+    """Whether another process holds it. Not asked by the holder, which would let go of it."""
     if not path.exists():
         return False
     file = take(path)

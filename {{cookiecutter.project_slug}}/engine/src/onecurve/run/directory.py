@@ -1,0 +1,81 @@
+"""A run directory has one process at a time that works there, and says which."""
+
+import os
+import platform
+from pathlib import Path
+from typing import IO
+
+from .. import lock
+from ..errors import UserError
+
+LOCK = ".lock"
+
+_held: IO[str] | None = None
+_was_empty = False
+
+
+def take(run_dir: Path) -> IO[str] | None:
+    """Hold a run directory until the returned file is closed, or this process ends.
+
+    Returns:
+        None if another process holds it.
+    """
+    file = lock.take(run_dir / LOCK)
+    if file is not None:
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {platform.node()}\n")
+        file.flush()
+    return file
+
+
+def hold(run_dir: Path, typed: str) -> None:
+    """Make a run directory, and hold it until `let_go`: one for a process, that of its run.
+
+    Args:
+        run_dir: The directory.
+        typed: What the refusal begins with, such as "resume=last".
+
+    Raises:
+        UserError: If another process is at work there, or if it cannot be made.
+    """
+    global _held, _was_empty
+    let_go()
+    try:
+        _was_empty = not run_dir.exists() or not any(run_dir.iterdir())
+        _held = take(run_dir)
+    except OSError as error:
+        raise UserError(
+            f"{typed}: {run_dir} cannot be made: {error.strerror}; give a directory that can, "
+            "such as hydra.run.dir=runs/NAME"
+        ) from None
+    while _held is None:
+        refuse_taken(run_dir, typed)
+        _held = take(run_dir)
+
+
+def let_go() -> None:
+    """Let others work in the directory of this process's run."""
+    global _held
+    if _held is not None:
+        _held.close()
+    _held = None
+
+
+def was_empty() -> bool:
+    """Whether there was nothing in the directory before this process's run began."""
+    return _was_empty
+
+
+def refuse_taken(run_dir: Path, typed: str) -> None:
+    """Refuse a run directory in which another process is at work.
+
+    Raises:
+        UserError: That names the process.
+    """
+    if not lock.is_taken(run_dir / LOCK):
+        return
+    who = (run_dir / LOCK).read_text().strip() or "another process"
+    raise UserError(
+        f"{typed}: {who} is at work in {run_dir}; wait for its end, or stop it, then type the "
+        "same again"
+    )

@@ -1,0 +1,122 @@
+"""A run directory is one run's alone, and `resume=last` finds the newest of a project's runs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import TINY, Cli, column
+from processes import Command, end
+
+SHORT = ("trainer.max_epochs=1", "test=false")
+SLOW = ("callbacks=[checkpoint,progress]", "trainer.max_epochs=100000")
+HOLD = """
+import sys, time, pathlib
+from onecurve.run.directory import take
+held = take(pathlib.Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Command]:
+    """A command that trains."""
+    process = Command(tmp_path, "train.py", *TINY, *SLOW, "strategy=ddp")
+    process.wait_for_line("epoch 3/")
+    yield process
+    end(process)
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path): path.read_bytes() for path in files}
+
+
+def held_by_another(run: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_nobody_joins_a_run_that_trains(cli: Cli, tmp_path: Path, live: Command) -> None:
+    (run,) = tmp_path.glob("runs/*/*")
+    for typed in ("resume=last", f"resume={run}", f"hydra.run.dir={run}"):
+        refused = cli("train.py", typed)
+        assert refused.status == 2
+        (line,) = refused.err.splitlines()
+        assert line.startswith(f"error: {typed}: process {live.pid} on ")
+        assert str(run) in line
+        assert refused.out == ""
+    os.kill(live.pid, signal.SIGKILL)
+    live.wait(20)
+    # Once it is gone, however it went, its run is free.
+    epochs = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["epoch"] + 2
+    more = ("strategy=single", f"trainer.max_epochs={epochs}", "test=false")
+    assert cli("train.py", "resume=last", *more).status == 0
+    assert len(column(run, "train/loss")) == 21 * epochs
+
+
+@pytest.mark.parametrize("of_sweep", [False, True])
+def test_nothing_is_written_into_a_directory_that_is_taken(
+    cli: Cli, train: Cli, tmp_path: Path, of_sweep: bool
+) -> None:
+    sweep = ("-m", "seed=1,2") if of_sweep else ()
+    run = train(*SHORT, *sweep).runs[-1]
+    process = held_by_another(run)
+    before = everything(tmp_path)
+    try:
+        refused = cli("train.py", f"resume={run}", "trainer.max_epochs=2")
+    finally:
+        process.kill()
+        process.communicate()
+    assert refused.status == 2
+    assert f"process {process.pid} on " in refused.err
+    assert everything(tmp_path) == before
+
+
+def test_the_newest_run_is_not_the_last_by_name(train: Cli, cli: Cli, tmp_path: Path) -> None:
+    named = train(*SHORT, "hydra.run.dir=runs/zzz/a/b").run
+    train(*SHORT, "hydra.run.dir=runs/NAME")
+    elsewhere = tmp_path / "elsewhere"
+    train(*SHORT, f"hydra.run.dir={elsewhere}")
+    train(*SHORT, "-m", "seed=1,2")
+    # Some folder of the project, and not that in which it was made.
+    again = cli("train.py", "resume=last", "trainer.max_epochs=2")
+    assert f"going on with {elsewhere} from last.ckpt" in again.out
+    dated = train(*SHORT).run
+    assert f"going on with {dated} from" in cli("train.py", "resume=last").out
+    # What was gone on with is the newest again.
+    assert cli("train.py", f"resume={named}").status == 0
+    assert f"going on with {named} from" in cli("train.py", "resume=last").out
+
+
+def test_the_newest_run_is_the_project_s_wherever_one_stands(
+    train: Cli, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROJECT_ROOT", str(tmp_path / "project"))
+    train(*SHORT)
+    monkeypatch.chdir(tmp_path)
+    (run,) = tmp_path.glob("project/runs/*/*")
+    assert f"going on with {run} from last.ckpt" in cli("train.py", "resume=last").out
+    assert [path.name for path in tmp_path.iterdir()] == ["project"]
+
+
+def test_a_refused_run_takes_nothing_that_was_there(cli: Cli, tmp_path: Path) -> None:
+    """Its directory is removed, unless it was somebody's before."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("all of it")
+    late = (*TINY, "model.hidden=[-5]", "trainer.max_epochs=1")
+    outcome = cli("train.py", *late, f"hydra.run.dir={folder}")
+    assert outcome.status != 0
+    assert (folder / "thesis.tex").read_text() == "all of it"
+    assert json.loads((folder / "metrics.json").read_text())["status"] == "failed"
