@@ -10,6 +10,7 @@ import multiprocessing.util
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from conftest import ROOT
 from onecurve.launch.forkserver import warm_up
 
 NUMBERS = itertools.count()
+LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 SPAWN = multiprocessing.util.spawnv_passfds
 
 
@@ -97,6 +99,21 @@ def session(leader: int) -> list[str]:
     listing = ["ps", "-s", str(leader), "-o", "pid=,stat=,args="]
     done = subprocess.run(listing, capture_output=True, text=True, check=False)
     return [row for row in done.stdout.splitlines() if row.split()[1][0] != "Z"]
+
+
+def listens(leader: int) -> set[str]:
+    """The addresses on which processes of a session listen; those of IPv6 as the kernel has it."""
+    pids = [row.split()[0] for row in session(leader)]
+    files = [os.readlink(file) for pid in pids for file in Path(f"/proc/{pid}/fd").iterdir()]
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = row.split()
+            if words[3] == LISTENS and f"socket:[{words[9]}]" in files:
+                address = words[1].partition(":")[0]
+                is_short = len(address) == 8
+                found.add(socket.inet_ntoa(bytes.fromhex(address)[::-1]) if is_short else address)
+    return found
 
 
 def nothing_stays_of(leader: int) -> bool:

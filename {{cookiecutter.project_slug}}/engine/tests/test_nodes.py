@@ -4,8 +4,10 @@ A node is a `python train.py` of its own here, with its own process tree; with n
 each has an address of its own as well.
 """
 
+import base64
 import json
 import os
+import pickle
 import shutil
 import signal
 import socket
@@ -26,10 +28,12 @@ from conftest import (
     largest_difference,
     run_directories,
 )
-from processes import Command, end, nothing_stays_of, session
+from processes import Command, end, listens, nothing_stays_of, session
 from torch.distributed import PrefixStore, TCPStore
 
+from onecurve.errors import UserError
 from onecurve.launch import addresses
+from onecurve.launch.store import Messages
 
 TRAIN = (*TINY, FLOAT64, "strategy=ddp")
 # Two nodes of one process each are the world of the reference run: two processes on one node.
@@ -186,6 +190,7 @@ def test_a_killed_rank_ends_both_nodes(start: Start, tmp_path: Path) -> None:
     place = f"launch.rendezvous=localhost:{free_port()}"
     nodes = [start(*TRAIN, *NODE, place, *SLOW_EPOCHS) for _ in range(2)]
     victim = training_rank(nodes, tmp_path, 1)
+    assert {address for node in nodes for address in listens(node.pid)} == {"127.0.0.1"}
     os.kill(victim, signal.SIGKILL)
     said = finish(*nodes, status=1)
     for _, err in said:
@@ -234,12 +239,37 @@ def test_a_restart_starts_the_ranks_of_both_nodes(
     place = f"launch.rendezvous=localhost:{free_port()}"
     die = (
         "+callbacks.die._target_=test_resume.Die",
-        "+callbacks.die.at=[1]",
+        "+callbacks.die.at=[1,30]",
         "+callbacks.die.rank=1",
     )
-    command = (*TRAIN, *NODE, place, *die, "launch.max_restarts=1")
-    finish(*[start(*command) for _ in range(2)])
+    command = (*TRAIN, *NODE, place, *die, "launch.max_restarts=2")
+    nodes = [start(*command) for _ in range(2)]
+    run_code_of_a_stranger(place.partition("=")[2], tmp_path / "stranger")
+    said = finish(*nodes)
+    assert not (tmp_path / "stranger").exists()
     assert has_the_curve_of_one_node(one_run(tmp_path), trained)
+    out = "".join(out for out, _ in said)
+    assert "restart 1 of 2: the ranks go on from the start" in out
+    assert "restart 2 of 2: the ranks go on from last.ckpt" in out
+
+
+class Touch:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mknod, (str(self.file),)
+
+
+def run_code_of_a_stranger(place: str, file: Path) -> None:
+    """Put a pickle where torchelastic's own rendezvous reads its state, in all that is there."""
+    host, port = place.split(":")
+    wait_until(lambda: addresses.accepts_connections(host, int(port)))
+    store = TCPStore(host, int(port), is_master=False)
+    for name in ("run", "", "none"):
+        store.set(f"torch.rendezvous.{name}", base64.b64encode(pickle.dumps(Touch(file))))
 
 
 @pytest.mark.slow
@@ -278,14 +308,15 @@ def test_different_commands_are_refused(start: Start, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def as_second_node(place: str, typed: list[str]) -> PrefixStore:
+def as_second_node(place: str, typed: list[str], secret: str = "") -> Messages:
     """Arrive at a meeting in the place of a second node, and return its store."""
     host, port = place.split(":")
     wait_until(lambda: addresses.accepts_connections(host, int(port)))
     store = PrefixStore("meeting", TCPStore(host, int(port), is_master=False))
-    wait_until(lambda: store.add("arrived", 0) == 1)
-    store.set("member/1", json.dumps(["z", 1, "runs/other", typed]))
-    return store
+    messages = Messages(store, secret)
+    wait_until(lambda: messages.count("arrived") == 1)
+    messages.say("member/1", ["z", 1, "runs/other", typed])
+    return messages
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -301,12 +332,27 @@ def test_the_node_with_the_store_stays_until_all_have_read(start: Start) -> None
     place = f"localhost:{free_port()}"
     node = start(*TRAIN, *NODE, f"launch.rendezvous={place}", "optimizer.lr=0.01")
     store = as_second_node(place, ["optimizer.lr=0.02"])
-    store.get("member/0")
+    store.hear("member/0")
     with pytest.raises(subprocess.TimeoutExpired):
         node.wait(timeout=3)
-    store.add("read", 1)
+    store.count("read", 1)
     ((_, err),) = finish(node, status=2)
     assert "was typed on one of" in err
+
+
+@pytest.mark.slow
+def test_a_stranger_without_the_secret_is_refused(start: Start, tmp_path: Path) -> None:
+    place = f"localhost:{free_port()}"
+    secret = tmp_path.with_suffix(".secret")
+    secret.write_text("known to the nodes alone\n")
+    node = start(*TRAIN, *NODE, f"launch.rendezvous={place}", f"launch.secret_file={secret}")
+    stranger = as_second_node(place, [], "guessed by a stranger")
+    with pytest.raises(UserError, match=r"launch\.secret: another secret"):
+        stranger.hear("member/0")
+    ((_, err),) = finish(node, status=2)
+    assert err.startswith("error: launch.secret: another secret was given")
+    assert len(err.splitlines()) == 1, err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
@@ -317,7 +363,7 @@ def test_nodes_whose_store_ends_say_so(start: Start, start_by: StartBy) -> None:
     store = as_second_node(place.partition("=")[2], [])
     # Started afresh, as torch is told when it is imported to keep its stack traces to itself.
     second = start_by(sys.executable, str(ROOT / "train.py"), *typed)
-    wait_until(lambda: store.add("arrived", 0) == 2)
+    wait_until(lambda: store.count("arrived") == 2)
     first.kill()
     ((_, err),) = finish(second, status=2)
     assert len(err.splitlines()) == 1, err

@@ -12,11 +12,9 @@ import warnings
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from torch.distributed import TCPStore
-
 from onecurve.launch import agent, rendezvous, worker
 from onecurve.launch.forkserver import warm_up
-from onecurve.launch.one_node import HOST
+from onecurve.launch.listening import HOST, listening_store
 from onecurve.run.outcome import unless_stopped
 
 # Every run leaves process groups behind, which hold files open.
@@ -30,7 +28,7 @@ class Ranks:
     def __init__(self, number: int) -> None:
         warm_up()
         context = multiprocessing.get_context("forkserver")
-        self.store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+        self.store = listening_store(HOST)
         pipes = [context.Pipe() for _ in range(number)]
         self.ours = [ours for ours, _ in pipes]
         self.processes = [

@@ -96,12 +96,23 @@ def interface_of(address: str) -> str | None:
     return None
 
 
-def name_interface(peers: list[str]) -> None:
-    """Tell gloo which network reaches the other nodes: the host's name may lead to loopback."""
-    if peers and "GLOO_SOCKET_IFNAME" not in os.environ:
-        interface = interface_of(address_towards(peers[0]))
-        if interface is not None:
-            os.environ["GLOO_SOCKET_IFNAME"] = interface
+def name_interface(address: str) -> None:
+    """Tell gloo on which network this machine is for the others; its own name may lead elsewhere.
+
+    Args:
+        address: How the others reach this machine: a name, or an address.
+    """
+    if "GLOO_SOCKET_IFNAME" not in os.environ:
+        with contextlib.suppress(OSError):
+            if interface := interface_of(socket.gethostbyname(address)):
+                os.environ["GLOO_SOCKET_IFNAME"] = interface
+
+
+def stay_on_this_machine(ranks: Ranks) -> None:
+    """Where all ranks are here, and meet on loopback, gloo listens nowhere else."""
+    host = os.environ.get("MASTER_ADDR", "")
+    if ranks.nodes == 1 and host in ("localhost", "127.0.0.1"):
+        name_interface("127.0.0.1")
 
 
 def main_address(ranks: Ranks) -> tuple[str, int]:

@@ -6,7 +6,6 @@ Source: https://docs.pytorch.org/docs/stable/elastic/agent.html
 """
 
 import logging
-import os
 import signal
 import sys
 import tempfile
@@ -24,10 +23,11 @@ from ..run.outcome import unless_stopped
 from . import one_node, rendezvous, signals, worker
 from .environment import unchanged_environment
 from .failure import failure_of
+from .listening import HOST
 
 SECONDS_TO_SHUT_DOWN = 5
 # What is set in this process's environment while torchelastic runs.
-AGENT_VARIABLES = ("TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+AGENT_VARIABLES = ("TORCHELASTIC_SIGNALS_TO_HANDLE",)
 
 
 def start_ranks(
@@ -65,32 +65,33 @@ def start_ranks(
         logging.getLogger(name).setLevel(logging.CRITICAL)
     sys.stdout.flush()
     others = rendezvous.current
+    nodes = len(others.members) if others else 1
     with (
         unchanged_environment(AGENT_VARIABLES),
         tempfile.TemporaryDirectory(prefix="ranks-") as folder,
     ):
-        if others:
-            # Otherwise all attempts share a store, and restarted ranks read addresses of dead ones.
-            own_stores = max_restarts > 0
-            os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = str(int(own_stores))
-        error_files, listening = Path(folder, "errors"), Path(folder, "listening")
-        listening.mkdir()
+        shared = Path(folder)
         agent = LaunchConfig(
             nproc_per_node=processes,
             max_restarts=max_restarts,
             start_method="forkserver",
-            logs_specs=DefaultLogsSpecs(log_dir=str(error_files)),
+            logs_specs=DefaultLogsSpecs(log_dir=str(shared / "errors")),
             shutdown_timeout=SECONDS_TO_SHUT_DOWN,
             # The others are passed on to the ranks.
             signals_to_handle="SIGHUP,SIGQUIT",
-            **_where_agents_meet(others, timeout_seconds),
+            min_nodes=nodes,
+            max_nodes=nodes,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend=others.backend() if others else one_node.BACKEND,
+            rdzv_configs={"folder": shared, "run_dir": logs, "timeout_seconds": timeout_seconds},
+            local_addr=others.members[others.index].address if others else HOST,
         )
         try:
             with (
                 _hearing_of(others),
-                signals.passing_on(listening, processes, stop_at_once) as received,
+                signals.passing_on(shared / "listening", processes, stop_at_once) as received,
             ):
-                results = elastic_launch(agent, worker.main)(work, arguments, logs, listening)
+                results = elastic_launch(agent, worker.main)(work, arguments, logs, shared)
         except (ChildFailedError, SignalException, RendezvousError) as error:
             failure = failure_of(error, logs)
             raise others.agree_on(failure) if others else failure from None
@@ -105,29 +106,3 @@ def start_ranks(
 
 def _hearing_of(others: rendezvous.Rendezvous | None) -> AbstractContextManager[None]:
     return others.watching() if others else nullcontext()
-
-
-def _where_agents_meet(
-    others: rendezvous.Rendezvous | None, timeout_seconds: float
-) -> dict[str, Any]:
-    """Arguments of LaunchConfig."""
-    if others is None:
-        return {
-            "min_nodes": 1,
-            "max_nodes": 1,
-            "run_id": uuid.uuid4().hex,
-            "rdzv_backend": one_node.BACKEND,
-            "local_addr": one_node.HOST,
-        }
-    return {
-        "min_nodes": len(others.members),
-        "max_nodes": len(others.members),
-        "run_id": "run",
-        "rdzv_backend": "c10d",
-        "rdzv_endpoint": others.endpoint,
-        "local_addr": others.members[others.index].address,
-        "rdzv_configs": {
-            "is_host": others.hosts,
-            "join_timeout": timeout_seconds,
-        },
-    }

@@ -1,5 +1,6 @@
 """One job from its composed configuration to its end: the record, and the ranks."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from .. import machine
 from ..errors import UserError
-from ..run import record
+from ..run import record, restart
 from ..run.outcome import Metrics, RankFailed
-from . import rendezvous
+from ..run.restart import Attempt
+from . import attempts, rendezvous
 from .forkserver import warm_up
 from .launch import launch
 
@@ -31,7 +33,15 @@ def start(work: str, config: DictConfig, run_dir: Path) -> Metrics:
         warm_up()
     if rendezvous.writes_record():
         record.start(run_dir, plain)
+    if machine.ranks_around():
+        restart.current = _attempt(run_dir)
     return launch(work, plain, run_dir, processes)
+
+
+def _attempt(run_dir: Path) -> Attempt:
+    """What ranks that torchrun started again go on from."""
+    number = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return Attempt(*rendezvous.first_says("attempt", lambda: attempts.decided(number, run_dir)))
 
 
 def was_stopped(error: BaseException) -> bool:

@@ -5,7 +5,8 @@ a later job of a sweep costs beside its training.
 https://docs.pytorch.org/docs/stable/elastic/rendezvous.html
 """
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from pathlib import Path
+
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
@@ -14,21 +15,32 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
+from . import attempts
+from .listening import HOST, listening_store
+
 BACKEND = "one_node"
-HOST = "localhost"
 
 
 class OneNode(RendezvousHandler):
-    """Gives the agent a new store for every attempt: ranks never read what dead ones wrote."""
+    """Gives the agent a new store for every attempt: ranks never read what dead ones wrote.
+
+    Args:
+        parameters: With `folder`, which the agent shares with its ranks, and `run_dir`.
+    """
 
     use_agent_store = True  # the ranks' process group needs no second one
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         self.run_id = parameters.run_id
+        self.folder: Path = parameters.config["folder"]
+        self.run_dir: Path | None = parameters.config["run_dir"]
+        self.begun = 0
 
     def next_rendezvous(self) -> RendezvousInfo:
         """This node is the first of one."""
-        store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+        attempts.begin(self.folder, attempts.decided(self.begun, self.run_dir))
+        self.begun += 1
+        store = listening_store(HOST)
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(HOST, store.port))
 
     def get_backend(self) -> str:

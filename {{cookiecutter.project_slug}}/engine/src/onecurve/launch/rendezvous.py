@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from .. import machine
 from ..errors import UserError
 from . import addresses
+from .listening import listening_store
 from .store import SECONDS_TO_ANSWER, Member, Messages, gather, stay_until_read, wait
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ class Rendezvous:
         if self.hosts:
             stay_until_read(self.messages, len(self.members), f"{key}/read")
         raise UserError(refusal)
+
+    def backend(self) -> str:
+        """Name under which torchelastic finds where the agents of these members meet."""
+        raise NotImplementedError
 
     def watching(self) -> AbstractContextManager[None]:
         """Hear of another member's end meanwhile."""
@@ -170,10 +175,15 @@ def _ranks_meet(ranks: machine.Ranks, config: "DictConfig") -> Rendezvous:
             deadline,
             lambda: missing.replace("@", "1"),
         )
-    store = TCPStore(
-        host, port, is_master=hosts, multi_tenant=True, wait_for_workers=False,
-        timeout=timedelta(seconds=SECONDS_TO_ANSWER),
-    )  # fmt: skip
+    limit_to_answer = timedelta(seconds=SECONDS_TO_ANSWER)
+    if hosts and addresses.is_here(host):
+        # The process group shares the server: multi_tenant.
+        store = listening_store(host, port, multi_tenant=True, timeout=limit_to_answer)
+    else:
+        store = TCPStore(
+            host, port, is_master=hosts, multi_tenant=True, wait_for_workers=False,
+            timeout=limit_to_answer,
+        )  # fmt: skip
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     shared = Messages(PrefixStore(f"meeting/{attempt}", store))
     me = Member.here(config, platform.node())

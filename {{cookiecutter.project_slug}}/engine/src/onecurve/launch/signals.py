@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,14 +28,15 @@ def passing_on(ranks: Path, processes: int, stop_at_once: Handler) -> Iterator[l
     received: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        pids = [int(path.name) for path in ranks.iterdir()]
+        pids = list(filter(_lives, [int(path.name) for path in ranks.glob("*")]))
         again = number == signal.SIGINT and number in received
         received.append(number)
         if again or len(pids) < processes:
             stop_at_once(number, frame)
         for pid in pids:
             # Not SIGINT: a terminal has sent that to the ranks as well, and twice means at once.
-            os.kill(pid, signal.SIGUSR1 if number == signal.SIGINT else number)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1 if number == signal.SIGINT else number)
 
     before = {number: signal.signal(number, pass_on) for number in SIGNALS}
     try:
@@ -43,3 +44,12 @@ def passing_on(ranks: Path, processes: int, stop_at_once: Handler) -> Iterator[l
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _lives(pid: int) -> bool:
+    """Whether a rank that left its PID is still there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -90,7 +90,8 @@ class Member(NamedTuple):
             address: How the others reach this machine.
         """
         run_dir = os.path.abspath(str(config.hydra.run.dir))
-        typed = [str(override) for override in config.hydra.overrides.task]
+        words = [str(override) for override in config.hydra.overrides.task]
+        typed = [word for word in words if not word.startswith("launch.secret")]
         return cls(address, os.getpid(), run_dir, typed)
 
 

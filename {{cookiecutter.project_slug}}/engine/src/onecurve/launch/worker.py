@@ -19,12 +19,23 @@ from torch import distributed
 
 from .. import machine
 from ..errors import UserError, user_error_behind
-from ..run import stop_on_signal
+from ..run import restart, stop_on_signal
 from ..run.outcome import Metrics, RankFailed, is_stopped, unless_stopped
+from . import addresses, attempts
+from .environment import unchanged_environment
 from .failure import lost_contact
+from .listening import HOST, listening_store
 from .logs import log_file, log_to_file, redirect_output
 
 SECONDS_TO_BLAME_ANOTHER = 2
+# How torch and gloo are told where the store of one rank alone is.
+STORE_VARIABLES = (
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_RESTART_COUNT",
+    "GLOO_SOCKET_IFNAME",
+)
 
 Work = Callable[..., Any]
 
@@ -42,7 +53,7 @@ def main(
     work: Work | str,
     arguments: tuple[Any, ...],
     logs: Path | None,
-    listening: Path | None = None,
+    shared: Path | None = None,
 ) -> Any:
     """Entry point of a worker process that torchelastic started.
 
@@ -50,17 +61,21 @@ def main(
         work: One rank's part, or its dotted name.
         arguments: What it is called with.
         logs: The folder for logs, as for `agent.start_ranks`.
-        listening: Where a rank that listens for signals leaves its PID.
+        shared: The folder that the agent shares with its ranks, see `attempts`.
 
     Returns:
         What `work` returned, on the first rank.
     """
-    if listening:
-        stop_on_signal.listening = listening
+    if shared:
+        stop_on_signal.listening = shared / "listening"
+        restart.current = attempts.told(shared)
+        # The agents of several nodes count each for itself.
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = str(restart.current.number)
         _end_with_the_agent()
     ranks = machine.ranks_around()
     assert ranks is not None, "whoever starts a rank tells it which one it is"
     rank = ranks.rank
+    addresses.stay_on_this_machine(ranks)
     # Where somebody has set it, torch has read it.
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, machine.count_cores() // ranks.on_this_node))
@@ -120,13 +135,21 @@ def started_elsewhere(work: str, config: dict[str, Any], run_dir: Path) -> Metri
 
 @contextmanager
 def no_group_left() -> Iterator[None]:
-    """The one rank of a strategy has a process group too, which the next job must not find."""
+    """The one rank of a strategy has a process group too, which the next job must not find.
+
+    It has a store, which would else listen on every network of this machine.
+    """
     mine = not distributed.is_initialized()
-    try:
-        yield
-    finally:
-        if mine and distributed.is_initialized():
-            distributed.destroy_process_group()
+    store = listening_store(HOST)
+    with unchanged_environment(STORE_VARIABLES):
+        os.environ |= {"MASTER_ADDR": HOST, "MASTER_PORT": str(store.port)}
+        os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+        addresses.name_interface(HOST)
+        try:
+            yield
+        finally:
+            if mine and distributed.is_initialized():
+                distributed.destroy_process_group()
 
 
 def _end_with_the_agent() -> None:

@@ -1,6 +1,5 @@
 """What one process of a training run does, from top to bottom."""
 
-import os
 import time
 from inspect import Parameter, signature
 from pathlib import Path
@@ -17,10 +16,9 @@ from ..checkpoint.contents import (
     read_checkpoint,
     refuse_other_network,
 )
-from ..checkpoint.newest import newest_checkpoint
 from ..checkpoint.storage import LocalFiles
 from ..strategies.global_batch import GlobalBatch
-from . import record
+from . import record, restart
 from .missing_metric import missing_metric
 from .outcome import STOPPED, EndedEarly, RankFailed, Stopped
 from .peak_memory import PeakMemory
@@ -42,7 +40,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     cfg = OmegaConf.create(config)
     seed_everything(cfg.seed, workers=True, verbose=False)
 
-    resume = _checkpoint_to_resume(cfg, run_dir)
+    resume = _checkpoint_to_resume(cfg)
     checkpoint = read_checkpoint(resume, whole=False, is_checked=True) if resume else None
     in_place = resume is not None and resume.is_relative_to(run_dir)
 
@@ -108,15 +106,14 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     return metrics
 
 
-def _checkpoint_to_resume(cfg: DictConfig, run_dir: Path) -> Path | None:
-    """The file to go on from: after a restart by torchelastic the newest of this run itself."""
-    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    if attempt:
-        found = newest_checkpoint(run_dir)
-        where = f"from {found.file.name}" if found.file else "from the start"
-        print(f"restart {attempt} of {cfg.launch.max_restarts}: the ranks go on {where}")
-        if found.file:
-            return found.file
+def _checkpoint_to_resume(cfg: DictConfig) -> Path | None:
+    """The file to go on from: after a restart of the ranks the newest of this run itself."""
+    number, checkpoint = restart.current
+    if number:
+        where = f"from {Path(checkpoint).name}" if checkpoint else "from the start"
+        print(f"restart {number} of {cfg.launch.max_restarts}: the ranks go on {where}")
+    if checkpoint:
+        return Path(checkpoint)
     return Path(cfg.resume) if cfg.resume is not None else None
 
 

@@ -4,13 +4,15 @@ from collections.abc import Iterator
 from typing import Annotated, TypedDict
 
 from ...launch.addresses import is_host_and_port, rendezvous
-from ...limits import Number
+from ...launch.secret import SHORTEST, secret_of
+from ...limits import Existing, Number
 from ...plan import Plan
 
 
 class Limits(TypedDict, total=False):
     """By key."""
 
+    secret_file: Annotated[str, Existing("a file that holds what the nodes share")] | None
     max_restarts: Annotated[int, Number(least=0)]
     timeout_seconds: Annotated[float, Number(above=0)]
 
@@ -27,6 +29,12 @@ def refusals(plan: Plan, key: str) -> Iterator[str]:
         yield (
             f"launch.rendezvous={typed}: one node has nobody to meet; add trainer.num_nodes=2, "
             "or use launch.rendezvous=null"
+        )
+    if (given := secret_of(plan.config)) is not None and len(given) < SHORTEST:
+        # Not the value, which may be half of a good one.
+        yield (
+            f"launch.secret: must have at least {SHORTEST} characters, the same on every node; "
+            "such as launch.secret_file=FILE with what `openssl rand -hex 32` prints"
         )
     # What one node ignores may be left over in its environment.
     if nodes == 1 or plan.ranks is not None:

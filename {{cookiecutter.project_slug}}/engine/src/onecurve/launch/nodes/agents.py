@@ -18,7 +18,9 @@ from ...errors import UserError
 from ...run.outcome import RankFailed
 from .. import addresses
 from ..environment import unchanged_environment
+from ..listening import listening_store
 from ..rendezvous import Rendezvous
+from ..secret import secret_of
 from ..store import SECONDS_TO_ANSWER, Member, Messages, gather, stay_until_read, wait
 
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -27,11 +29,18 @@ SECONDS_TO_END_ALONE = 4
 SECONDS_TO_HEAR_THE_CAUSE = 10
 SECONDS_TO_LEAVE = 15
 # What may differ from node to node in the command.
-LOCAL_KEYS = ("data.root=", "paths.", "hydra.")
+LOCAL_KEYS = ("data.root=", "paths.", "hydra.", "launch.secret")
 
 
 class Agents(Rendezvous):
     """The agents of a run's nodes."""
+
+    def backend(self) -> str:
+        """Name under which torchelastic finds where they meet."""
+        # Here, as it imports torch.
+        from . import attempts
+
+        return attempts.BACKEND
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -129,12 +138,9 @@ def nodes_meet(config: DictConfig) -> Agents:
 
     store = None
     if here and addresses.is_free(port):
-        # It fails where another node on this same machine was faster. torchelastic's own store in
-        # this process will share the server: multi_tenant.
-        with suppress(RuntimeError):
-            store = TCPStore(
-                host, port, is_master=True, multi_tenant=True, wait_for_workers=False, timeout=short
-            )
+        # It fails where another node on this same machine was faster.
+        with suppress(RuntimeError, OSError):
+            store = listening_store(host, port, timeout=short)
     hosts = store is not None
     if store is None:
         wait(
@@ -155,7 +161,7 @@ def nodes_meet(config: DictConfig) -> Agents:
             ) from None
 
     me = Member.here(config, host if here else addresses.address_towards(host))
-    shared = Messages(PrefixStore("meeting", store))
+    shared = Messages(PrefixStore("meeting", store), secret_of(config) or "")
     place = shared.count("arrived", 1) - 1
     if place >= nodes:
         raise UserError(
@@ -176,7 +182,7 @@ def nodes_meet(config: DictConfig) -> Agents:
         stay_until_read(shared, nodes)
     members.sort()
     _refuse_other_commands(members)
-    addresses.name_interface([member.address for member in members if member.address != me.address])
+    addresses.name_interface(me.address)
     return Agents(shared, members, members.index(me), endpoint, hosts)
 
 

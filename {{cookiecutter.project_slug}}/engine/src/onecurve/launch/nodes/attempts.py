@@ -1,0 +1,96 @@
+"""Where the ranks of several nodes meet, for every attempt anew.
+
+torchelastic's own rendezvous unpickles what is in its store, so that whoever reaches the store runs
+code on every node; and each of its agents counts restarts for itself. Here the agents, which know
+each other already, tell each other in signed JSON which attempt begins, and what it goes on from.
+https://docs.pytorch.org/docs/stable/elastic/rendezvous.html
+"""
+
+import time
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.rendezvous import (
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+    rendezvous_handler_registry,
+)
+
+from ...run.restart import Attempt
+from .. import attempts, rendezvous
+from ..listening import listening_store
+from ..one_node import OneNode
+from ..store import SECONDS_BETWEEN_LOOKS, SECONDS_TO_ANSWER
+
+BACKEND = "several_nodes"
+
+
+class SeveralNodes(OneNode):
+    """Gives the agents a new store for every attempt, on the node of rank 0.
+
+    Args:
+        parameters: As for one node, and `timeout`: seconds that the nodes wait for each other.
+    """
+
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        super().__init__(parameters)
+        assert rendezvous.current is not None
+        self.others = rendezvous.current
+        self.timeout = float(parameters.config["timeout_seconds"])
+        self.store: Any = None
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait until all nodes have ended the attempt before, and take what the first says."""
+        number, self.begun = self.begun, self.begun + 1
+        address = self.others.members[0].address
+        try:
+            self.others.messages.count(_waiting(number), 1)
+            self._wait_for_all(number)
+            if self.others.first:
+                self.store = listening_store(address)
+                attempt = attempts.decided(number, self.run_dir)
+                self.others.messages.say(f"attempt/{number}", [self.store.port, attempt])
+            port, told = self.others.messages.hear(f"attempt/{number}")
+            if not self.others.first:
+                limit = timedelta(seconds=SECONDS_TO_ANSWER)
+                self.store = TCPStore(address, port, is_master=False, timeout=limit)
+        except (RuntimeError, OSError) as error:
+            raise RendezvousConnectionError(str(error)) from None
+        attempts.begin(self.folder, Attempt(*told))
+        index, count = self.others.index, len(self.others.members)
+        return RendezvousInfo(self.store, index, count, RendezvousStoreInfo(address, port))
+
+    def num_nodes_waiting(self) -> int:
+        """How many nodes wait for the next attempt: then this one ends its ranks, too."""
+        # `Agents.watching` hears of a store that is gone.
+        with suppress(RuntimeError):
+            return self.others.messages.count(_waiting(self.begun))
+        return 0
+
+    def get_backend(self) -> str:
+        """Name under which LaunchConfig finds it."""
+        return BACKEND
+
+    def _wait_for_all(self, number: int) -> None:
+        deadline = time.monotonic() + self.timeout
+        while self.others.messages.count(_waiting(number)) < len(self.others.members):
+            if time.monotonic() > deadline:
+                raise RendezvousTimeoutError(f"not all nodes came within {self.timeout:g} s")
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _waiting(number: int) -> str:
+    return f"attempt/{number}/waiting"
+
+
+def _handler(parameters: RendezvousParameters) -> RendezvousHandler:
+    return SeveralNodes(parameters)
+
+
+rendezvous_handler_registry.register(BACKEND, _handler)
