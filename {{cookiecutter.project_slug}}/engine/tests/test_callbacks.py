@@ -90,13 +90,22 @@ def test_early_stopping_stops(train: Cli) -> None:
     ],
 )
 def test_a_metric_that_nothing_logs_is_said_in_one_line(cli: Cli, options: tuple[str, ...]) -> None:
-    outcome = cli("train.py", *TINY, "monitor=val/accuracy", *options)
+    sanity = "trainer.num_sanity_val_steps=1"
+    outcome = cli("train.py", *TINY, "monitor=val/accuracy", sanity, *options)
     assert outcome.status == 2
     assert "Traceback" not in outcome.err
     assert outcome.err.splitlines()[-1] == (
         "error: monitor=val/accuracy: nothing logs a metric of that name; this task logs "
-        "train/loss, val/acc, val/loss; such as monitor=val/acc"
+        "train/loss, val/acc, val/loss; such as monitor=val/acc; what was trained is saved: "
+        "resume=last monitor=val/acc"
     )
+    early = "the first epoch will show whether it comes"
+    assert (early in outcome.err) == (options != ("callbacks=[]", "scheduler=plateau"))
+    # Not an epoch is lost.
+    again = cli("train.py", "resume=last", "monitor=val/acc")
+    assert again.status == 0, again.err
+    assert "from last.ckpt" in again.out
+    assert len(column(outcome.run, "train/loss")) == 42
 
 
 @pytest.mark.compares

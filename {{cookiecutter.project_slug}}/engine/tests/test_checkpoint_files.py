@@ -1,6 +1,7 @@
 """A checkpoint file is whole or not there, and a reader knows which."""
 
 import hashlib
+import os
 import resource
 import subprocess
 import sys
@@ -11,9 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Cli
+from conftest import TINY, Cli
 
 from onecurve.checkpoint.file import damage, write_checkpoint
+from onecurve.limits import Existing
 
 CONTENT = {"weights": torch.arange(100.0), "names": ["a", "b"], "step": 3}
 
@@ -85,6 +87,14 @@ def test_other_files_are_no_checkpoints(tmp_path: Path) -> None:
     assert damage(tmp_path / "b.ckpt") == "No such file or directory"
 
 
+def test_what_never_ends_is_no_checkpoint(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.ckpt")
+    for path in (Path("/dev/zero"), tmp_path / "pipe.ckpt"):
+        assert damage(path) == "it is no file, but a device or a pipe"
+        line = Existing("another").refusal(str(path))
+        assert line == "is neither a file nor a folder; give another"
+
+
 def test_a_file_of_an_earlier_release_is_read(train: Cli, cli: Cli) -> None:
     """They ended in a line with their SHA-256, and said nothing of a format."""
     run = train("trainer.max_epochs=1", "test=false").run
@@ -141,6 +151,27 @@ def test_a_full_disk_costs_no_checkpoint(
     again = cli("train.py", "resume=last")
     assert again.status == 0, again.err
     assert torch.load(last, weights_only=True)["global_step"] == 42
+
+
+def test_a_run_of_which_nothing_could_be_written_does_not_end_well(cli: Cli) -> None:
+    with files_of_at_most(20_000):
+        full = cli("train.py", *TINY, "trainer.max_epochs=1", "checkpoint.on_failure=continue")
+    assert full.status == 2
+    assert "best.ckpt could never be written" in full.err.splitlines()[-1]
+    assert "checkpoint.on_failure=stop" in full.err.splitlines()[-1]
+    assert full.metrics["status"] == "failed"
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    gone = os.fork()
+    if gone == 0:
+        os._exit(0)
+    os.waitpid(gone, 0)
+    (tmp_path / f".epoch=1.ckpt.{gone}").write_text("half")
+    mine = tmp_path / f".other.ckpt.{os.getpid()}"
+    mine.write_text("half")
+    write_checkpoint(CONTENT, tmp_path / "last.ckpt")
+    assert {path.name for path in tmp_path.iterdir()} == {"last.ckpt", mine.name}
 
 
 @pytest.mark.compares

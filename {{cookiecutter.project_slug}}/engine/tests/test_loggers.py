@@ -22,6 +22,14 @@ def test_tensorboard_has_the_curves(train: Cli, strategy: str) -> None:
         assert logged == pytest.approx(column(run, name))
 
 
+@pytest.mark.parametrize("logger", ["tensorboard", "[]"])
+def test_metrics_csv_is_written_whatever_the_loggers(train: Cli, logger: str) -> None:
+    run = train(f"logger={logger}", "trainer.max_epochs=1", "test=false").run
+    assert len(column(run, "train/loss")) == 21
+    assert (run / "tensorboard").exists() == (logger == "tensorboard")
+    assert len(column(train("logger=csv", "trainer.max_epochs=1").run, "train/loss")) == 21
+
+
 def test_rows_wait_for_room_on_the_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logger = BufferedCSVLogger(str(tmp_path), name="", version="", flush_logs_every_n_steps=1)
     logger.log_metrics({"a": 0.5}, step=0)

@@ -88,6 +88,10 @@ class Existing:
 
     def refusal(self, value: str) -> str | None:
         """What is wrong with a path; None if nothing is."""
-        if not Path(value).expanduser().exists():
+        path = Path(value).expanduser()
+        if not path.exists():
             return f"there is no such file; give {self.wanted}"
+        # A device or a pipe may never end.
+        if not path.is_file() and not path.is_dir():
+            return f"is neither a file nor a folder; give {self.wanted}"
         return None

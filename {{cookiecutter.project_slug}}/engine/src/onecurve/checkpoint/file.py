@@ -5,6 +5,7 @@ not look at. Whether a file is complete is told without torch.
 """
 
 import os
+import re
 import shutil
 import zipfile
 from functools import lru_cache
@@ -16,6 +17,8 @@ from .disk import disk_error, set_aside, sync_folder
 INDEX = "index.json"
 """What makes a folder a sharded checkpoint."""
 
+# A file that is being written, with the number of the process that writes it.
+UNFINISHED = re.compile(r"\..+\.ckpt\.(\d+)")
 CUT_SHORT = "it is cut short, or not written by a training run"
 # Flags, attributes, disk and compression of every record that torch writes.
 AS_TORCH_WRITES = (0x808, 0, 0, zipfile.ZIP_STORED)
@@ -53,7 +56,27 @@ def write_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
         if cause := disk_error(error):
             raise cause from None
         raise
+    _remove_unfinished(path.parent)
     sync_folder(path.parent)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what processes that were killed meanwhile have left beside its place."""
+    for file in folder.iterdir():
+        if (found := UNFINISHED.fullmatch(file.name)) and not _lives(int(found[1])):
+            file.unlink(missing_ok=True)
+
+
+def _lives(pid: int) -> bool:
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def damage(path: str | Path) -> str | None:
@@ -70,6 +93,8 @@ def damage(path: str | Path) -> str | None:
         return damage_of_folder(path)
     try:
         now = path.stat()
+        if not path.is_file():
+            return "it is no file, but a device or a pipe"
         return _damage_of_file(path, now.st_size, now.st_mtime_ns)
     except OSError as error:
         return str(error.strerror)

@@ -40,6 +40,7 @@ class LocalFiles(CheckpointIO):
         self._writer = ThreadPoolExecutor(1, "checkpoint") if background else None
         self._waiting: list[Future[None]] = []
         self._last_failed = False
+        self._missing: dict[Path, str] = {}
         self._in_hand: tuple[Path, dict[str, Any]] | None = None
 
     def save_checkpoint(
@@ -97,6 +98,20 @@ class LocalFiles(CheckpointIO):
         while self._waiting:
             self._waiting.pop(0).result()
 
+    def refuse_if_all_failed(self) -> None:
+        """At the end of a run: training went on, but there is nothing to keep of it.
+
+        Raises:
+            UserError: If a file is not there, and none was written after it.
+        """
+        self.finish()
+        for path, reason in self._missing.items():
+            raise UserError(
+                f"checkpoint: {path} could never be written: {reason}; training came to its end, "
+                "but what it reached is lost: make room and train again, or end a run at the "
+                "first failure: checkpoint.on_failure=stop"
+            )
+
     def teardown(self) -> None:
         """Lightning calls this at the end of a fit."""
         self.finish()
@@ -111,11 +126,14 @@ class LocalFiles(CheckpointIO):
         try:
             self.put(checkpoint, path)
             self._last_failed = False
+            self._missing.clear()
         except OSError as error:
             self._last_failed = True
             reason = error.strerror or str(error)
             if error.errno == errno.ENOSPC:
                 reason = "the disk is full"
+            if not path.exists():
+                self._missing[path] = reason
             if self.stop_on_failure:
                 raise UserError(
                     f"checkpoint: {path} could not be written: {reason}; what was saved before is "

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from pathlib import Path
 from typing import IO
 
@@ -40,6 +41,7 @@ def hold(run_dir: Path, typed: str) -> None:
     """
     global _held, _was_empty
     let_go()
+    refuse_remote(run_dir, typed)
     try:
         _was_empty = not run_dir.exists() or not any(run_dir.iterdir())
         _held = take(run_dir)
@@ -51,6 +53,19 @@ def hold(run_dir: Path, typed: str) -> None:
     while _held is None:
         refuse_taken(run_dir, typed)
         _held = take(run_dir)
+
+
+def refuse_remote(run_dir: Path, typed: str) -> None:
+    """Refuse an address of the network: a folder of that name would be made here.
+
+    Raises:
+        UserError: That names a directory that works.
+    """
+    if re.search(r"(^|/)\w\w+:/", str(run_dir)):
+        raise UserError(
+            f"{typed}: a run directory is on a local disk, or on one that is mounted; use "
+            "hydra.run.dir=runs/NAME, and copy it when the run has ended"
+        )
 
 
 def let_go() -> None:

@@ -19,7 +19,7 @@ from ..checkpoint.contents import (
 from ..checkpoint.storage import LocalFiles
 from ..strategies.global_batch import GlobalBatch
 from . import record, restart
-from .missing_metric import missing_metric
+from .missing_metric import MissingMetric, missing_metric
 from .outcome import STOPPED, EndedEarly, RankFailed, Stopped
 from .peak_memory import PeakMemory
 from .stop_on_signal import StopOnSignal
@@ -51,8 +51,9 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         logs=checkpoint["logs"] if checkpoint and in_place else None,
         layout=checkpoint.get("layout") if checkpoint else None,
     )
-    stop_on_signal = StopOnSignal(run_dir / "checkpoints" / "last.ckpt")
-    trainer = build_trainer(cfg, run_dir, [PeakMemory(), carry_on, stop_on_signal])
+    last = run_dir / "checkpoints" / "last.ckpt"
+    own = [PeakMemory(), carry_on, MissingMetric(last), StopOnSignal(last)]
+    trainer = build_trainer(cfg, run_dir, own, logs_metrics=True)
     if checkpoint:
         refuse_other_network(task, checkpoint, str(resume))
         if in_place:
@@ -76,6 +77,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         if cfg.test and status == "finished":
             trainer.test(task, datamodule=data, ckpt_path=best, verbose=False)
             metrics |= task_metrics(trainer)
+        cast(LocalFiles, trainer.strategy.checkpoint_io).refuse_if_all_failed()
     except Stopped as stopped:
         return {STOPPED: stopped.number, "global_step": stopped.step}
     except SystemExit as end:

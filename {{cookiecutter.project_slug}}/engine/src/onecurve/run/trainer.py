@@ -13,11 +13,13 @@ from lightning.pytorch.callbacks import (
     ModelSummary,
     ProgressBar,
 )
+from lightning.pytorch.loggers import CSVLogger
 from omegaconf import DictConfig, OmegaConf
 
 from .. import machine
 from ..checkpoint.storage import LocalFiles
 from ..errors import UserError
+from ..loggers.buffered import BufferedCSVLogger
 from .protocols import HasFinalFacts, HasFinalWeights
 
 
@@ -38,16 +40,24 @@ class RunTrainer(Trainer):
         return estimate
 
 
-def build_trainer(cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback]) -> Trainer:
+def build_trainer(
+    cfg: DictConfig,
+    run_dir: Path,
+    extra_callbacks: list[Callback],
+    logs_metrics: bool = False,
+) -> Trainer:
     """The Trainer with the configured strategy, callbacks and loggers.
 
     Args:
         cfg: A configuration with `trainer` and `strategy`, and maybe `callbacks` and `logger`.
         run_dir: Where everything is written.
         extra_callbacks: What the engine itself needs.
+        logs_metrics: Whether metrics.csv is written, whatever loggers there are.
     """
     callbacks = [*_instances(cfg.get("callbacks")), *extra_callbacks]
     loggers = _instances(cfg.get("logger"))
+    if logs_metrics and not any(_writes_metrics(logger, run_dir) for logger in loggers):
+        loggers.append(BufferedCSVLogger(str(run_dir), "", "", flush_logs_every_n_steps=100))
     one_device = cfg.strategy.processes == "one"
     arguments: dict[str, Any] = OmegaConf.to_container(cfg.trainer)  # type: ignore[assignment]
     arguments["accelerator"] = machine.accelerator(cfg.trainer, one_device)
@@ -110,6 +120,10 @@ def close_loggers(trainer: Trainer) -> None:
 
 def _instances(group: DictConfig | None) -> list[Any]:
     return [instantiate(entry) for entry in (group or {}).values() if entry]
+
+
+def _writes_metrics(logger: Any, run_dir: Path) -> bool:
+    return isinstance(logger, CSVLogger) and Path(logger.log_dir).resolve() == run_dir.resolve()
 
 
 def _storage(cfg: DictConfig) -> LocalFiles:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from .. import lock
 from ..command.values import dotted
 from ..errors import UserError
+from ..run.directory import refuse_remote
 from .objective import metrics
 
 RECORD = "sweep.yaml"
@@ -56,6 +57,7 @@ def sweep_directory(config: DictConfig, record: dict[str, Any]) -> Path:
     """
     global _lock
     new = Path(str(config.hydra.sweep.dir)).resolve()
+    refuse_remote(new, f"hydra.sweep.dir={config.hydra.sweep.dir}")
     named = any("hydra.sweep.dir=" in str(word) for word in config.hydra.overrides.hydra)
     resumes = bool(OmegaConf.select(config, "sweep.resume"))
     if named:
