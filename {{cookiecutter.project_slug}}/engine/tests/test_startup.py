@@ -1,11 +1,20 @@
 """Help, typos and refusals answer at once: none of them imports torch."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+
+
+@pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-", ">&- 2>&-"])
+def test_a_refusal_that_nobody_hears_is_one(stderr: str, tmp_path: Path) -> None:
+    command = f"{shlex.quote(sys.executable)} {shlex.quote(str(ROOT / 'train.py'))}"
+    done = subprocess.run(["bash", "-c", f"{command} data.batch_size=0 {stderr}"], cwd=tmp_path)
+    assert done.returncode == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

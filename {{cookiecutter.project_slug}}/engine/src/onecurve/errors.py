@@ -21,14 +21,18 @@ REFUSED = 2
 
 
 def say(line: str) -> None:
-    """Tell the person at the keyboard, who may have sent stderr to a disk that is full."""
-    with suppress(OSError):
+    """Tell the person at the keyboard, who may have sent stderr to a disk that is full.
+
+    What follows, such as the end of the command, must not depend on whether anybody hears it.
+    """
+    # ValueError: it was closed.
+    with suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)
 
 
 def stop(error: UserError) -> NoReturn:
     """Show the line and end the program."""
-    print(f"error: {error}", file=sys.stderr)
+    say(f"error: {error}")
     sys.exit(REFUSED)
 
 

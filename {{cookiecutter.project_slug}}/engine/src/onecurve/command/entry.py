@@ -15,13 +15,15 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
-from ..errors import REFUSED, UserError, stop, user_error_behind
+from ..errors import REFUSED, UserError, say, stop, user_error_behind
 from ..launch import job, quick_exit, rendezvous
 from ..run import directory, record
 from ..run.outcome import RankFailed
 from . import resume
 from .explain import explain
+from .hydra_hooks import refuse_unchecked, refuse_without_checks
 from .resolvers import PROJECT, register_resolvers
+from .streams import open_closed
 
 # In a process that a sweep's launcher started, this module is what is imported first.
 register_resolvers()
@@ -34,6 +36,7 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
     refusal; 143, 138, 140 and 130 after SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C, training being saved.
     """
     quick_exit.last_of_all()
+    open_closed()
     os.environ[PROJECT] = str(config_dir.resolve().parent)
     try:
         _run(main, config_dir, config_name)
@@ -61,6 +64,7 @@ def run(work: str, config: DictConfig) -> float | None:
         return value
     run_dir = Path(hydra.runtime.output_dir)
     try:
+        refuse_unchecked(run_dir)
         metrics = job.start(work, config, run_dir)
     except BaseException as error:
         refusal = user_error_behind(error)
@@ -86,7 +90,7 @@ def _end(error: BaseException, speaks: bool) -> None:
         sys.exit(REFUSED)
     if isinstance(error, RankFailed):
         if speaks:
-            print(error, file=sys.stderr)
+            say(str(error))
         sys.exit(error.status)
 
 
@@ -96,15 +100,16 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     typed = sys.argv
     try:
+        refuse_without_checks(typed[1:])
         arguments = resume.expand(typed[1:], config_dir, config_name)
         # Hydra would not understand `-m` between two overrides.
         sys.argv = [typed[0], *sorted(arguments, key=lambda word: word not in resume.SWEEP_FLAGS)]
         main()
     except RankFailed as error:
-        print(error, file=sys.stderr)
+        say(str(error))
         sys.exit(error.status)
     except KeyboardInterrupt:
-        print("stopped by Ctrl-C", file=sys.stderr)
+        say("stopped by Ctrl-C")
         sys.exit(130)
     except Exception as error:
         if before == "1":
@@ -114,9 +119,9 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
         below = _below_hydra(error.__traceback__)
         if below is None or isinstance(error, HydraException | OmegaConfBaseException):
             line = explain(error, config_dir, config_name, typed[1:])
-            print(f"error: {line}", file=sys.stderr)
+            say(f"error: {line}")
         else:
-            traceback.print_exception(error.with_traceback(below))
+            say("".join(traceback.format_exception(error.with_traceback(below))).rstrip())
         sys.exit(1)
     finally:
         sys.argv = typed

@@ -12,11 +12,14 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from .. import machine
-from ..errors import REFUSED, UserError, stop
+from ..errors import REFUSED, UserError, say, stop
 from ..launch import rendezvous
 from ..run import directory
 from .check import check
 
+# What may be added to, but not replaced or taken away.
+OURS = ("hydra.callbacks.refuse_before_run", "hydra.callbacks.sweep")
+UNTOUCHED = {"hydra.callbacks", "hydra/callbacks", *OURS, *(f"{key}._target_" for key in OURS)}
 SECONDS_TO_LET_ANOTHER_SPEAK = 5
 
 
@@ -35,7 +38,12 @@ class RefuseBeforeRun(HydraHooks):
 
     A run of several nodes settles on one directory here. In a sweep each job checks itself, so that
     one that is refused does not keep the others from running: `onecurve.sweep`.
+
+    Attributes:
+        checked: The run directory of the run that was checked last.
     """
+
+    checked: str | None = None
 
     def on_run_start(self, config: DictConfig, config_name: str, **kwargs: Any) -> None:
         """Hydra has composed the configuration and made nothing yet."""
@@ -44,11 +52,12 @@ class RefuseBeforeRun(HydraHooks):
             check(without_hydra(config), config_name, list(config.hydra.overrides.task))
             rendezvous.meet(config)
             rendezvous.first_says("directory", lambda: _hold(config))
+            RefuseBeforeRun.checked = os.path.abspath(str(config.hydra.run.dir))
         # Hydra turns an Exception of a callback into a warning; SystemExit ends the command.
         except UserError as error:
             stop_once(error)
         except Exception:
-            traceback.print_exc()
+            say(traceback.format_exc())
             sys.exit(1)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -61,6 +70,36 @@ class RefuseBeforeRun(HydraHooks):
                     "or add `sweep: grid` to the defaults"
                 )
             )
+
+
+def refuse_without_checks(arguments: list[str]) -> None:
+    """Refuse a command line that would take the checks away.
+
+    Raises:
+        UserError: That names the word.
+    """
+    for word in arguments:
+        key = word.partition("=")[0]
+        if key == "~hydra" or key.lstrip("~") in UNTOUCHED:
+            raise UserError(
+                f"{word}: takes away what checks a run before it begins; leave it out (a callback "
+                "of Hydra's of your own is added by +hydra.callbacks.NAME._target_=CLASS)"
+            )
+
+
+def refuse_unchecked(run_dir: Path) -> None:
+    """Refuse a run that nothing has checked.
+
+    Raises:
+        UserError: If Hydra did not call `RefuseBeforeRun`, or made a warning of what it raised.
+    """
+    checked, RefuseBeforeRun.checked = RefuseBeforeRun.checked, None
+    if checked != str(run_dir):
+        raise UserError(
+            "hydra.callbacks.refuse_before_run: is what checks a run before it begins, and was "
+            "not called; have `hydra: default` among the defaults, and leave its callbacks as "
+            "they are"
+        )
 
 
 def _hold(config: DictConfig) -> None:

@@ -5,6 +5,7 @@ import logging
 import multiprocessing.util
 import os
 import sys
+from contextlib import suppress
 from types import ModuleType
 
 status: int | None = None
@@ -26,6 +27,8 @@ def _leave(program: ModuleType) -> None:
     # What was to come after this one, as it was registered before.
     multiprocessing.util._exit_function()  # type: ignore[attr-defined]
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        # On a full disk, or closed: the status is told all the same.
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
     os._exit(status)

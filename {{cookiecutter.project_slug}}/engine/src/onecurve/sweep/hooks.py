@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..command.explain import explain
 from ..command.hydra_hooks import HydraHooks, stop_once
-from ..errors import UserError, stop
+from ..errors import UserError, say, stop
 from . import interrupt
 from .begin import begin, is_search, refuse_sweep
 from .machine_share import is_side_by_side
@@ -50,10 +50,10 @@ class SweepHooks(HydraHooks):
             sources = config.hydra.runtime.config_sources
             folder = next(source.path for source in sources if source.provider == "main")
             line = explain(error, Path(folder), config_name, list(config.hydra.overrides.task))
-            print(f"error: {line}", file=sys.stderr)
+            say(f"error: {line}")
             sys.exit(1)
         except Exception:
-            traceback.print_exc()
+            say(traceback.format_exc())
             sys.exit(1)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
@@ -66,7 +66,7 @@ class SweepHooks(HydraHooks):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Every job of a sweep has been gone through: the report, and the exit status."""
         if is_side_by_side(config.hydra) and interrupt.forget():
-            print("stopped by Ctrl-C; the same command goes on with the sweep", file=sys.stderr)
+            say("stopped by Ctrl-C; the same command goes on with the sweep")
             sys.exit(130)
         # Here, as the report needs Optuna and Plotly, which no job waits for.
         from .end import end
@@ -74,7 +74,7 @@ class SweepHooks(HydraHooks):
         try:
             status = end(config)
         except Exception:
-            traceback.print_exc()
+            say(traceback.format_exc())
             status = 1
         if status:
             sys.exit(status)
