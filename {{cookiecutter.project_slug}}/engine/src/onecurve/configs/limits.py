@@ -5,8 +5,12 @@ from typing import Annotated, Literal, TypedDict
 
 from ..checkpoint.existing import ExistingCheckpoint
 from ..limits import Existing, Number
+from ..machine import count_cores
 from ..plan import Plan
 
+# More processes to a core only take turns, and a thousand take minutes to start.
+WORKERS_TO_A_CORE = 4
+WORKERS_ANYWHERE = 16
 BETTER = {
     "min": {"loss", "error", "mse", "mae", "rmse", "perplexity", "seconds"},
     "max": {"acc", "accuracy", "auroc", "f1", "iou", "precision", "recall", "samples_per_second"},
@@ -63,6 +67,14 @@ def refusals(plan: Plan, key: str) -> Iterator[str]:
     better = _better(str(monitor).rpartition("/")[2])
     if better not in (None, mode):
         yield f"mode={mode}: monitor={monitor} is better the other way; use mode={better}"
+    workers, cores = plan.get("data.num_workers"), count_cores()
+    ranks = 1 if plan.one_process else max(1, plan.devices)
+    most = max(WORKERS_ANYWHERE, WORKERS_TO_A_CORE * cores) // ranks
+    if isinstance(workers, int) and workers > most:
+        yield (
+            f"data.num_workers={workers}: at most {most} for each of the ranks here ({ranks}), as "
+            f"this machine has {cores} cores; use data.num_workers={min(most, cores)}"
+        )
 
 
 def _better(name: str) -> str | None:
