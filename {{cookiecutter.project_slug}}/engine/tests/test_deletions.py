@@ -7,17 +7,13 @@ take hours; a case in another file that names the part (`strategy=pipeline` amon
 would have to go with it as well.
 """
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-ENGINE = Path(__file__).parents[1]
+from processes import ENGINE, Command
 
 
 class Part(NamedTuple):
@@ -127,27 +123,26 @@ def without(part: Part, folder: Path) -> Path:
     return copy
 
 
-def python(copy: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join(map(str, (copy / "src", copy / PROJECT, copy / "tests")))
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+# Asserts as they are: to rewrite those of all files takes longer than to run three tests.
+SMOKE = """
+import sys
+
+import pytest
+
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--assert=plain", "-k", "test_smoke"]))
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PARTS)
 def test_the_rest_runs_without_a_part(name: str, tmp_path: Path) -> None:
-    part = PARTS[name]
-    copy = without(part, tmp_path)
+    copy = without(PARTS[name], tmp_path)
+    (copy / "smoke.py").write_text(SMOKE)
     # All files are collected, and an import that fails ends it; those are run that the name fits.
-    done = python(copy, copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "test_smoke")
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert re.search(r"\b3 passed, \d+ deselected", done.stdout), done.stdout[-2000:]
+    command = Command(copy, str(copy / "smoke.py"), distribution=copy, CUDA_VISIBLE_DEVICES="")
+    out, err = command.communicate()
+    assert command.returncode == 0, out[-4000:] + err[-2000:]
+    assert re.search(r"\b3 passed, \d+ deselected", out), out[-2000:]
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -156,10 +151,12 @@ def test_what_is_gone_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     copy = without(part, tmp_path)
     folder = tmp_path / "here"
     folder.mkdir()
-    done = python(copy, folder, str(copy / PROJECT / "train.py"), *part.typed.split())
-    assert done.returncode in (1, 2)
-    assert done.stderr.startswith(f"error: {part.refusal}"), done.stderr
-    assert len(done.stderr.splitlines()) == 1, done.stderr
+    typed = part.typed.split()
+    command = Command(folder, "train.py", *typed, distribution=copy, CUDA_VISIBLE_DEVICES="")
+    _, err = command.communicate()
+    assert command.returncode in (1, 2)
+    assert err.startswith(f"error: {part.refusal}"), err
+    assert len(err.splitlines()) == 1, err
     assert list(folder.iterdir()) == []
 
 
