@@ -53,11 +53,11 @@ def transformer(width: int = 16, depth: int = 4, **_: Any) -> nn.Sequential:
 class Sequences(LightningDataModule):
     """Sequences whose class is the quarter of the vocabulary that most of their tokens are from."""
 
-    def __init__(self, batch_size: int, **_: Any) -> None:
+    def __init__(self, batch_size: int, samples: int = 1297, **_: Any) -> None:
         super().__init__()
         self.batch_size = batch_size
         random = torch.Generator().manual_seed(0)
-        self.parts = [self._make(size, random) for size in (1297, 250, 250)]
+        self.parts = [self._make(size, random) for size in (samples, 250, 250)]
 
     def _make(self, size: int, random: torch.Generator) -> TensorDataset:
         labels = torch.randint(CLASSES, (size,), generator=random)

@@ -13,9 +13,10 @@ from conftest import FLOAT64, ROUNDING, Cli, Outcome, column, largest_difference
 from lightning.pytorch import Callback, LightningModule, Trainer
 from small.task import Classification
 
-# 1,297 training samples: 25 batches of 50 and one of 47, which ranks and micro-batches share
-# unevenly.
-FIFTY_STEPS = (FLOAT64, "data.batch_size=50", "trainer.max_epochs=2")
+# 447 training samples: 8 batches of 50 and one of 47, which ranks and micro-batches share unevenly.
+# Fifty steps are in the benchmark: what is not the same, is not from its first steps on.
+UNEVEN = (FLOAT64, "data.batch_size=50", "trainer.max_epochs=2", "data.val_size=700")
+UNEVEN += ("data.test_size=650", "trainer.limit_val_batches=3", "trainer.limit_test_batches=3")
 
 STRATEGIES = {
     "dp": ("strategy=dp", "trainer.devices=2"),
@@ -36,10 +37,8 @@ RUNS = {
     "lenet": (
         "model=lenet",
         "data.image_size=32",
-        "optimizer=sgd",
-        "optimizer.lr=0.05",
-        "optimizer.momentum=0",
-        "trainer.val_check_interval=10",
+        *("optimizer=sgd", "optimizer.lr=0.05", "optimizer.momentum=0"),
+        "trainer.val_check_interval=4",
         "trainer.gradient_clip_val=0.01",
         "trainer.gradient_clip_algorithm=value",
     ),
@@ -53,6 +52,7 @@ RUNS = {
         "model._target_=sequences.transformer",
         "+model.depth=2",
         "data._target_=sequences.Sequences",
+        "+data.samples=347",
         "optimizer=adamw",
         "trainer.accumulate_grad_batches=2",
         "trainer.gradient_clip_val=0.3",
@@ -119,10 +119,10 @@ LOGGED = ("train/loss", "val/loss", "val/acc", "test/loss", "test/acc")
 @pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "run"), CELLS)
 def test_the_curve_is_that_of_single(train: Cli, strategy: str, run: str) -> None:
-    overrides = (*FIFTY_STEPS, *RUNS[run])
+    overrides = (*UNEVEN, *RUNS[run])
     curves, weights = reference(train, *overrides)
     outcome = train(*overrides, *STRATEGIES[strategy])
-    assert len(curves["train/loss"]) == 52
+    assert len(curves["train/loss"]) == (16 if run == "transformer" else 18)
     for name in LOGGED:
         difference = largest_difference(curves[name], column(outcome.run, name))
         assert difference <= ROUNDING, f"{name} differs by {difference:.1e}"
