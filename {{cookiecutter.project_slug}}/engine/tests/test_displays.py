@@ -236,17 +236,17 @@ def test_every_job_of_a_sweep_is_a_row_and_a_run_of_its_own(
     """In TensorBoard's table of hyper-parameters, and for Weights & Biases."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     outcome = cli(
-        "train.py", "-m", "strategy=single,ddp", "optimizer.lr=1e-3,1e-2", *TINY,
+        "train.py", "-m", "strategy=single,ddp", "optimizer.lr=1e-2", *TINY,
         "trainer.max_epochs=1", "callbacks=[checkpoint,tensorboard]", "logger=[csv,wandb]",
+        "trainer.limit_train_batches=2",
     )  # fmt: skip
     assert outcome.status == 0, outcome.err
     rows = [Events(run).hparams() for run in outcome.runs]
-    assert [(row["strategy"], row["optimizer.lr"]) for row in rows] == [
-        ("single", 0.001), ("single", 0.01), ("ddp", 0.001), ("ddp", 0.01),
-    ]  # fmt: skip
+    found = [(row["strategy"], row["optimizer.lr"]) for row in rows]
+    assert found == [("single", 0.01), ("ddp", 0.01)]
     folders = [list(run.glob("wandb/offline-run-*")) for run in outcome.runs]
-    assert [len(each) for each in folders] == [1] * 4
-    assert len({each[0].name.rsplit("-", 1)[1] for each in folders}) == 4
+    assert [len(each) for each in folders] == [1] * 2
+    assert len({each[0].name.rsplit("-", 1)[1] for each in folders}) == 2
     for run, (folder,) in zip(outcome.runs, folders, strict=True):
         (file,) = folder.glob("*.wandb")
         # It is a log of small records, in which names stand as they are.
