@@ -156,6 +156,7 @@ def _become(
     multiprocessing.util.spawnv_passfds = _fork_server
     warm_up()
     sys.argv = typed
+    sys.path.insert(0, str(Path(typed[0]).parent))
     runpy.run_path(typed[0], run_name="__main__")
 
 
