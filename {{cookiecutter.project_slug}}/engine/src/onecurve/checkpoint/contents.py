@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.trainer.states import TrainerFn
 
 from ..errors import UserError
 from ..loggers.resumable import ResumableLogger
+from .changed_settings import apply_changes
 from .file import damage
 
 # Of what a checkpoint holds; those of earlier releases say nothing of it.
@@ -42,6 +44,15 @@ class CarryOn(Callback):
         self.config = config
         self.logs = logs
         self.layout = layout
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Lightning is about to load states, in which changed settings have their old values."""
+        if trainer.state.fn == TrainerFn.FITTING and trainer.train_dataloader is None:
+            changes = apply_changes(checkpoint, self.config)
+            if changes and trainer.is_global_zero:
+                print(f"resume: from here on {'; '.join(changes)}")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say how the layout changed, and log what the checkpoint was written too early for."""

@@ -1,0 +1,78 @@
+"""What is changed for a run that goes on is changed, or refused: no state undoes it in silence."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import FLOAT64, TINY, Cli
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+SGD = (
+    "model=mlp", "data.image_size=8", "data.batch_size=256", "logger=csv", "test=false", FLOAT64,
+    "callbacks=[checkpoint,early_stopping]", "callbacks.early_stopping.patience=3",
+    "optimizer=sgd", "optimizer.lr=0.02", "scheduler=cosine",
+)  # fmt: skip
+
+
+class InTheSecondEpoch(Callback):
+    """Changes by hand what the other run changes on its command line."""
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.current_epoch == 1:
+            (optimizer,) = trainer.optimizers
+            schedule = trainer.lr_scheduler_configs[0].scheduler
+            for group in optimizer.param_groups:
+                group["lr"] *= 0.5
+                group["weight_decay"] = 0.1
+            schedule.base_lrs = [rate * 0.5 for rate in schedule.base_lrs]
+
+
+class StopAfterOne(Callback):
+    """Ends a run before its time."""
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.should_stop = True
+
+
+@pytest.fixture
+def checkpoint(trained: Cli) -> Path:
+    """The end of the first epoch of two."""
+    stop = "+callbacks.stop._target_=test_changed_settings.StopAfterOne"
+    return trained(*SGD, stop).run / "checkpoints" / "last.ckpt"
+
+
+def test_another_learning_rate_is_taken(train: Cli, checkpoint: Path) -> None:
+    changed = ("optimizer.lr=0.01", "optimizer.weight_decay=0.1")
+    resumed = train(*SGD, *changed, f"resume={checkpoint}")
+    assert "optimizer.lr=0.01 (was 0.02): all learning rates go on times 0.5" in resumed.out
+    by_hand = train(*SGD, "+callbacks.hand._target_=test_changed_settings.InTheSecondEpoch")
+    ours, theirs = (
+        torch.load(run.run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+        for run in (resumed, by_hand)
+    )
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_callback_takes_another_argument(train: Cli, checkpoint: Path) -> None:
+    patience = "callbacks.early_stopping.patience=7"
+    resumed = train(*SGD, patience, f"resume={checkpoint}")
+    assert f"{patience} (was 3)" in resumed.out
+    state = torch.load(resumed.run / "checkpoints/last.ckpt", weights_only=True)["callbacks"]
+    (early,) = (value for name, value in state.items() if name.startswith("EarlyStopping"))
+    assert early["patience"] == 7
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        ("seed=5", "seed=5: the run was begun with seed=0"),
+        ("scheduler=plateau", "scheduler: the run was begun with small.schedulers.cosine"),
+    ],
+)
+def test_what_cannot_change_is_refused(
+    change: str, answer: str, cli: Cli, checkpoint: Path
+) -> None:
+    refused = cli("train.py", *TINY, *SGD, change, f"resume={checkpoint}")
+    assert refused.status == 2
+    assert answer in refused.err
+    assert "init=CHECKPOINT" in refused.err
