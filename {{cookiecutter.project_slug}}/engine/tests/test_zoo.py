@@ -9,12 +9,9 @@ import warm_ranks
 from conftest import ROUNDING, largest_difference
 from torch.utils._pytree import tree_flatten
 from zoo.rows import ROWS, STRATEGIES
-from zoo.train import train_rows
+from zoo.train import LIGHTNING, train_rows
 
 from onecurve.launch.environment import unchanged_environment
-
-# What a Trainer in this process leaves in its environment.
-LIGHTNING = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
 
 
 @cache

@@ -64,6 +64,14 @@ ROWS = {
             "pipeline": "else than its layers",
         },
     ),
+    "a log for some batches": Row(
+        tasks.LogsSometimes,
+        refused=dict.fromkeys(("ddp", "fsdp"), "training_step logs train/large on some ranks"),
+    ),
+    "a log for some batches of validation": Row(
+        tasks.ValidatesSometimes,
+        refused=dict.fromkeys(("ddp", "fsdp"), "validation_step logs val/large on some ranks"),
+    ),
     "time before batch": Row(
         tasks.TimeMajor, refused={"dp": "first dimension", "pipeline": "no sequence of layers"}
     ),

@@ -206,3 +206,21 @@ class Counting(Plain):
     def forward(self, inputs: Tensor) -> Any:
         self.calls = self.calls + self.training
         return self.net(inputs) / self.calls
+
+
+class LogsSometimes(Plain):
+    """A value that is logged for some batches only."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if batch[1].max() > 9:
+            self.log("train/large", batch[1].max())
+        return super().training_step(batch, batch_idx)
+
+
+class ValidatesSometimes(Plain):
+    """A value that is logged for some batches of a validation only."""
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        if batch[1].max() > 9:
+            self.log("val/large", batch[1].max())
+        super().validation_step(batch, batch_idx)

@@ -15,6 +15,8 @@ import onecurve
 from . import data
 from .rows import ROWS, Row
 
+# What a Trainer leaves in the environment of its process.
+LIGHTNING = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
 MADE = {
     "single": lambda: onecurve.Single(),
     "dp": lambda: onecurve.DP(),

@@ -12,6 +12,8 @@ import torch
 from lightning.pytorch import LightningModule
 from torchmetrics import Metric
 
+from .logging_together import one_by_one
+
 # What leaves the result of a reduction as it is; a mean counts by `batch_size` instead.
 NEUTRAL = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
 
@@ -23,7 +25,7 @@ def counting_nothing(module: LightningModule) -> Iterator[None]:
     before = [(metric._copy_state_dict(), metric._update_count) for metric in metrics]
     log, log_dict = module.log, module.log_dict
     module.log = _neutral(log)  # type: ignore[method-assign]
-    module.log_dict = _each(module.log)  # type: ignore[method-assign]
+    module.log_dict = one_by_one(module.log)  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -46,11 +48,3 @@ def _neutral(log: Callable[..., None]) -> Callable[..., None]:
         log(name, value, *args, **options)
 
     return counted_nowhere
-
-
-def _each(log: Callable[..., None]) -> Callable[..., None]:
-    def log_dict(values: Any, *args: Any, **options: Any) -> None:
-        for name, value in values.items():
-            log(name, value, *args, **options)
-
-    return log_dict
