@@ -37,7 +37,7 @@ test: bake ## run every test: the template's, the generated project's, the engin
 	$(MAKE) test-engine
 
 test-engine: .venv/installed ## run the engine's tests, where it lies; make test-engine ARGS=tests/test_fsdp.py
-	$(IN_ENGINE) pytest --numprocesses 2 $(ARGS)
+	$(IN_ENGINE) pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 lint: .venv/installed ## check style, types and layers of the template's own code and the engine; changes nothing
 	$(BIN)/ruff check .
