@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -79,17 +80,23 @@ def scripts() -> Path:
 
 
 @pytest.fixture
-def train(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """A short training run that must succeed: ``train("strategy=ddp")``. Its ranks are warm."""
+def warm(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """As `cli`, for a command that must succeed, whose ranks are warm."""
 
     def run(*arguments: str) -> Outcome:
         with monkeypatch.context() as patch:
             patch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
-            outcome = cli("train.py", *TINY, *arguments)
+            outcome = cli(*arguments)
         assert outcome.status == 0, outcome.err
         return outcome
 
     return run
+
+
+@pytest.fixture
+def train(warm: Cli) -> Cli:
+    """A short training run that must succeed: ``train("strategy=ddp")``."""
+    return partial(warm, "train.py", *TINY)
 
 
 MADE: dict[tuple[str, ...], Outcome] = {}
