@@ -5,10 +5,13 @@ import torch
 from conftest import FLOAT64, ROUNDING, Cli, column, largest_difference
 from torch import Tensor
 
+# 6 batches an epoch.
+SAME = (FLOAT64, "data.batch_size=256")
+
 
 @pytest.mark.compares
-def test_a_checkpoint_is_that_of_single(train: Cli, cli: Cli) -> None:
-    runs = [train(FLOAT64).run, train(FLOAT64, "strategy=fsdp").run]
+def test_a_checkpoint_is_that_of_single(train: Cli, warm: Cli) -> None:
+    runs = [train(*SAME).run, train(*SAME, "strategy=fsdp").run]
     single, fsdp = (torch.load(run / "checkpoints/last.ckpt", weights_only=True) for run in runs)
     assert list(fsdp["state_dict"]) == list(single["state_dict"])
     for name, weight in single["state_dict"].items():
@@ -20,7 +23,7 @@ def test_a_checkpoint_is_that_of_single(train: Cli, cli: Cli) -> None:
     torch.testing.assert_close(mine["state"], wanted["state"], rtol=1e-8, atol=1e-15)
 
     command = ("evaluate.py", f"checkpoint={runs[1] / 'checkpoints/best.ckpt'}", FLOAT64)
-    evaluated = cli(*command), cli(*command, "strategy=fsdp", "trainer.devices=3")
+    evaluated = warm(*command), warm(*command, "strategy=fsdp", "trainer.devices=3")
     for name in ("test/loss", "test/acc"):
         values = [outcome.metrics[name] for outcome in evaluated]
         assert values[1] == pytest.approx(values[0], rel=ROUNDING)
@@ -33,13 +36,13 @@ def test_a_checkpoint_is_that_of_single(train: Cli, cli: Cli) -> None:
 )
 @pytest.mark.parametrize("order", [("fsdp", "single"), ("single", "fsdp")])
 def test_a_run_goes_on_under_another_strategy(
-    train: Cli, optimizer: str, order: tuple[str, str]
+    train: Cli, trained: Cli, optimizer: str, order: tuple[str, str]
 ) -> None:
     """In the middle of the second epoch."""
-    same = (FLOAT64, *optimizer.split(), "scheduler=none")
-    whole = train(*same)
+    same = (*SAME, *optimizer.split(), "scheduler=none")
+    whole = trained(*same)
     first = train(
-        *same, f"strategy={order[0]}", "trainer.max_steps=30", "trainer.max_epochs=-1",
+        *same, f"strategy={order[0]}", "trainer.max_steps=8", "trainer.max_epochs=-1",
         "callbacks.checkpoint.every_n_train_steps=1", "callbacks.checkpoint.every_n_epochs=null",
     )  # fmt: skip
     rest = train(*same, f"strategy={order[1]}", f"resume={first.run / 'checkpoints/last.ckpt'}")
