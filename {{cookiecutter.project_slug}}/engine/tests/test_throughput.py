@@ -15,12 +15,15 @@ def header(run: Path) -> list[str]:
         return next(csv.reader(file))
 
 
+WATCHED = (
+    "callbacks=[checkpoint,throughput,device_stats]", "callbacks.throughput.every_n_steps=10",
+    "callbacks.device_stats.every_n_steps=10",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_throughput_is_logged_and_summed_up(train: Cli, name: str) -> None:
-    outcome = train(
-        *STRATEGIES[name], "callbacks=[checkpoint,throughput]",
-        "callbacks.throughput.every_n_steps=10",
-    )  # fmt: skip
+def test_throughput_is_logged_and_summed_up(trained: Cli, name: str) -> None:
+    outcome = trained(*STRATEGIES[name], *WATCHED)
     lines = len(column(outcome.run, SHARES[0]))
     assert lines == 4
     for shares in zip(*(column(outcome.run, share) for share in SHARES), strict=True):
@@ -44,10 +47,8 @@ def test_throughput_is_logged_and_summed_up(train: Cli, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_every_rank_has_stats(train: Cli, name: str) -> None:
-    run = train(
-        *STRATEGIES[name], "callbacks=[device_stats]", "callbacks.device_stats.every_n_steps=10"
-    ).run
+def test_every_rank_has_stats(trained: Cli, name: str) -> None:
+    run = trained(*STRATEGIES[name], *WATCHED).run
     ranks = 1 if name in ("single", "dp") else 2
     columns = {name for name in header(run) if name.startswith("device/")}
     assert columns == {
