@@ -6,7 +6,8 @@ from PIL import Image
 
 from onecurve.callbacks.lr_finder import suggestion
 
-FINDER = (FLOAT64, "callbacks=[lr_finder]", "callbacks.lr_finder.steps=40", "test=false")
+PLAIN = (FLOAT64, "callbacks=[]", "trainer.max_epochs=1", "test=false")
+FINDER = (*PLAIN, "callbacks=[lr_finder]", "callbacks.lr_finder.steps=40")
 
 
 @pytest.mark.compares
@@ -17,7 +18,7 @@ def test_a_learning_rate_is_suggested_and_applied(train: Cli, name: str) -> None
     found = outcome.metrics["suggested_lr"]
     assert 1e-4 < found < 0.5
     assert Image.open(outcome.run / "lr_finder.png").width > 300
-    plain = (FLOAT64, "callbacks=[]", f"optimizer.lr={found}", "test=false")
+    plain = (*PLAIN, f"optimizer.lr={found}")
     given = train(*STRATEGIES[name], *plain).run
     ours, theirs = (column(run, "train/loss") for run in (outcome.run, given))
     assert largest_difference(ours, theirs) <= ROUNDING
@@ -25,7 +26,7 @@ def test_a_learning_rate_is_suggested_and_applied(train: Cli, name: str) -> None
 
 @pytest.mark.compares
 def test_a_suggestion_changes_nothing_unless_it_is_applied(train: Cli) -> None:
-    with_finder, without = train(*FINDER), train(FLOAT64, "callbacks=[]", "test=false")
+    with_finder, without = train(*FINDER), train(*PLAIN)
     found = with_finder.metrics["suggested_lr"]
     said = (
         f"lr_finder: optimizer.lr={found:.3g} ({with_finder.run}/lr_finder.png); training goes on"
