@@ -206,13 +206,12 @@ def test_a_deposit_multiplies_by_what_reaches_the_loss_and_keeps_what_was_there(
 
 @pytest.mark.compares
 @pytest.mark.parametrize("schedule", limits.SCHEDULES)
-def test_evaluation_is_that_of_single(trained: Cli, cli: Cli, schedule: str) -> None:
+def test_evaluation_is_that_of_single(trained: Cli, warm: Cli, schedule: str) -> None:
     """Forward only, in parts of any size: 250 samples in batches of 64, the last one of 58."""
     run = trained("trainer.max_epochs=1", FLOAT64).run
     command = ("evaluate.py", f"checkpoint={run}/checkpoints/best.ckpt", FLOAT64)
-    single = cli(*command)
-    pipeline = cli(*command, "strategy=pipeline", f"strategy.schedule={schedule}")
-    assert pipeline.status == 0, pipeline.err
+    single = warm(*command)
+    pipeline = warm(*command, "strategy=pipeline", f"strategy.schedule={schedule}")
     for name in ("test/loss", "test/acc"):
         assert pipeline.metrics[name] == pytest.approx(single.metrics[name], rel=ROUNDING)
 

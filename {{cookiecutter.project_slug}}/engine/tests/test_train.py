@@ -81,14 +81,14 @@ def test_a_checkpoint_is_plain_data(trained: Cli) -> None:
 
 
 @pytest.mark.compares
-def test_evaluation_repeats_the_test_of_the_run(train: Cli, cli: Cli) -> None:
+def test_evaluation_repeats_the_test_of_the_run(train: Cli, warm: Cli) -> None:
     trained = train(FLOAT64)
     best = trained.run / "checkpoints/best.ckpt"
-    evaluated = cli("evaluate.py", f"checkpoint={best}", FLOAT64)
-    assert evaluated.status == 0, evaluated.err
+    evaluated = warm("evaluate.py", f"checkpoint={best}", FLOAT64)
     assert evaluated.metrics["test/acc"] == trained.metrics["test/acc"]
     assert evaluated.metrics["test/loss"] == trained.metrics["test/loss"]
-    shared = cli("evaluate.py", f"checkpoint={best}", "strategy=ddp", "data.batch_size=37", FLOAT64)
+    more = ("strategy=ddp", "data.batch_size=37", FLOAT64)
+    shared = warm("evaluate.py", f"checkpoint={best}", *more)
     assert shared.metrics["test/acc"] == trained.metrics["test/acc"]
     assert shared.metrics["test/loss"] == pytest.approx(trained.metrics["test/loss"], rel=ROUNDING)
 
