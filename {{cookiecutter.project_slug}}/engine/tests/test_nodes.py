@@ -35,7 +35,7 @@ from onecurve.errors import UserError
 from onecurve.launch import addresses
 from onecurve.launch.store import Messages
 
-TRAIN = (*TINY, FLOAT64, "strategy=ddp")
+TRAIN = (*TINY, FLOAT64, "trainer.limit_train_batches=6", "strategy=ddp")
 # Two nodes of one process each are the world of the reference run: two processes on one node.
 NODE = ("trainer.num_nodes=2", "trainer.devices=1")
 SLOW_EPOCHS = ("callbacks=[progress]", "trainer.max_epochs=100000")
@@ -99,7 +99,7 @@ def one_run(folder: Path) -> Path:
 
 
 def has_the_curve_of_one_node(run: Path, trained: Cli) -> bool:
-    single = trained(FLOAT64, "strategy=ddp", "trainer.devices=2").run
+    single = trained(*TRAIN[len(TINY) :], "trainer.devices=2").run
     metrics = json.loads((run / "metrics.json").read_text())
     assert metrics["status"] == "finished"
     assert metrics["world_size"] == 2
