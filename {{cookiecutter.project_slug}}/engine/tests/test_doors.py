@@ -4,14 +4,77 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import TINY
+from conftest import TINY, Cli
 from processes import Command, end, listens
+from small.digits import Digits
 
 from onecurve.launch.signals import passing_on
+from onecurve.run.hidden import is_secret
 
+TYPED, READ = "sk-typed-0123456789", "read-from-the-environment"
+PRIVATE = ("data._target_=test_doors.Private", f"+data.api_key={TYPED}", "test=false")
+PRIVATE += ("+data.login=${oc.env:LOGIN}", "trainer.max_epochs=1")
 SLOW = ("callbacks=[progress]", "trainer.max_epochs=100000", "strategy=ddp")
+
+
+class Private(Digits):
+    """Data behind a key, which keeps its arguments as Lightning does."""
+
+    def __init__(self, api_key: str, login: str, **options: Any) -> None:
+        super().__init__(**options)
+        assert (api_key, login) == (TYPED, READ)
+        self.save_hyperparameters()
+
+
+@pytest.fixture
+def login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setenv("LOGIN", READ)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+def files_with(secret: str, folder: Path) -> list[str]:
+    """The files that hold a text; those in a checkpoint are not compressed."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(str(path) for path in files if secret.encode() in path.read_bytes())
+
+
+@pytest.mark.usefixtures("login")
+def test_no_file_of_a_run_holds_a_secret(train: Cli, cli: Cli, tmp_path: Path) -> None:
+    few = [f"callbacks.tensorboard.{name}=0" for name in ("images", "predictions", "embedding")]
+    few += [f"callbacks.tensorboard.{name}=false" for name in ("graph", "histograms", "pr_curves")]
+    run = train(*PRIVATE, "callbacks=[checkpoint,tensorboard]", "logger=[csv,wandb]", *few).run
+    for secret in (TYPED, READ):
+        assert files_with(secret, tmp_path / "runs") == []
+    assert "login: ${oc.env:LOGIN}" in (run / "config.yaml").read_text()
+    assert "+data.api_key=***" in (run / ".hydra/overrides.yaml").read_text()
+    # What is stored is enough to go on with, together with what is not.
+    refused = cli("train.py", "resume=last", "trainer.max_epochs=2")
+    assert refused.status == 2
+    assert "data.api_key was typed for this run and is not stored" in refused.err
+    more = cli("train.py", "resume=last", "trainer.max_epochs=2", f"data.api_key={TYPED}")
+    assert more.status == 0, more.err
+    assert files_with(TYPED, tmp_path / "runs") == []
+
+
+@pytest.mark.usefixtures("login")
+def test_no_file_of_a_sweep_holds_a_secret(cli: Cli, tmp_path: Path) -> None:
+    sweep = cli("train.py", "-m", *TINY, *PRIVATE, "seed=1,2")
+    assert sweep.status == 0, sweep.err
+    for secret in (TYPED, READ):
+        assert files_with(secret, tmp_path / "runs") == []
+
+
+def test_what_is_named_like_a_secret() -> None:
+    secret = ("data.api_key", "hf_token", "x.password", "clientSecret", "key", "auth.credentials")
+    assert all(is_secret(key, "text") for key in secret)
+    other = ("data.sort_key", "tokenizer", "pad_token", "launch.secret_file", "monitor", "keys")
+    assert not any(is_secret(key, "text") for key in other)
+    assert not is_secret("model.key", 64)
+    assert is_secret("db.password", 1234)
 
 
 @pytest.fixture(params=["two", "one"])

@@ -1,5 +1,6 @@
 """The table of a sweep, and the spreadsheet beside it, whatever its jobs have left behind."""
 
+import csv
 import math
 import re
 from collections.abc import Callable
@@ -89,6 +90,15 @@ def test_best_is_first_in_either_direction(tmp_path: Path, mode: str, best: str)
     assert jobs[0].name == best
     assert [job.name for job in jobs[-2:]] == ["4", "5"]
     assert jobs[-1].values == {"val/acc": None}
+
+
+def test_no_cell_is_a_formula_to_a_spreadsheet(tmp_path: Path) -> None:
+    make_job(tmp_path, 1, "+data.name==2+3", "optimizer.momentum=-0.5", "data.at=@SUM(A1)")
+    write([tmp_path], tmp_path)
+    with (tmp_path / "sweep.csv").open(newline="", encoding="utf-8-sig") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert {"'+data.name", "'=2+3", "'@SUM(A1)", "-0.5"} <= set(cells)
+    assert [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))] == ["-0.5"]
 
 
 def test_many_jobs_are_cut_in_the_terminal_alone(

@@ -8,11 +8,12 @@ Lightning's ``hyper_parameters`` are the task's arguments out of the configurati
 """
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.trainer.states import TrainerFn
 
@@ -24,6 +25,11 @@ from .file import damage
 # Of what a checkpoint holds; those of earlier releases say nothing of it.
 FORMAT = 1
 NAMES_SHOWN = 3
+# Where Lightning stores what `save_hyperparameters` keeps.
+PARAMETERS = (
+    LightningModule.CHECKPOINT_HYPER_PARAMS_KEY,
+    LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY,
+)
 
 
 class CarryOn(Callback):
@@ -33,6 +39,7 @@ class CarryOn(Callback):
         config: The resolved configuration.
         logs: ``logs`` of the checkpoint that this run goes on with in the same directory.
         layout: ``layout`` of the checkpoint that this run goes on with.
+        hide: What classes keep of their arguments, without what is not stored.
     """
 
     def __init__(
@@ -40,10 +47,19 @@ class CarryOn(Callback):
         config: dict[str, Any],
         logs: dict[str, Any] | None = None,
         layout: dict[str, Any] | None = None,
+        hide: Callable[[Any], Any] = lambda parameters: parameters,
     ) -> None:
         self.config = config
         self.logs = logs
         self.layout = layout
+        self.hide = hide
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Before loggers are told of hyperparameters."""
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        for each in (pl_module, data):
+            if hasattr(each, "_hparams_initial"):
+                each._hparams_initial = self.hide(each._hparams_initial)
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -77,6 +93,9 @@ class CarryOn(Callback):
         checkpoint["format"] = FORMAT
         checkpoint["config"] = self.config
         checkpoint["layout"] = self._layout(trainer)
+        for key in PARAMETERS:
+            if key in checkpoint:
+                checkpoint[key] = self.hide(checkpoint[key])
         checkpoint.setdefault(pl_module.CHECKPOINT_HYPER_PARAMS_KEY, task_arguments(self.config))
         loop = trainer.fit_loop.epoch_loop
         # At the end of a step, and of an epoch, its metrics are logged only after the callbacks.

@@ -15,6 +15,7 @@ from .. import machine
 from ..errors import REFUSED, UserError, say, stop
 from ..launch import rendezvous
 from ..run import directory
+from ..run.hidden import typed
 from .check import check
 
 # What may be added to, but not replaced or taken away.
@@ -49,7 +50,7 @@ class RefuseBeforeRun(HydraHooks):
         """Hydra has composed the configuration and made nothing yet."""
         HydraConfig.instance().set_config(config)
         try:
-            check(without_hydra(config), config_name, list(config.hydra.overrides.task))
+            check(without_hydra(config), config_name, typed(config.hydra.overrides.task))
             rendezvous.meet(config)
             rendezvous.first_says("directory", lambda: _hold(config))
             RefuseBeforeRun.checked = os.path.abspath(str(config.hydra.run.dir))
@@ -103,9 +104,9 @@ def refuse_unchecked(run_dir: Path) -> None:
 
 
 def _hold(config: DictConfig) -> None:
-    typed = [str(word) for word in config.hydra.overrides.hydra if "hydra.run.dir=" in str(word)]
+    words = [word for word in typed(config.hydra.overrides.hydra) if "hydra.run.dir=" in word]
     run_dir = Path(os.path.abspath(str(config.hydra.run.dir)))
-    directory.hold(run_dir, typed[-1] if typed else f"hydra.run.dir={config.hydra.run.dir}")
+    directory.hold(run_dir, words[-1] if words else f"hydra.run.dir={config.hydra.run.dir}")
 
 
 def without_hydra(config: DictConfig) -> DictConfig:

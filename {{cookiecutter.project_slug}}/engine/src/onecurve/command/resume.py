@@ -18,6 +18,7 @@ from ..checkpoint.file import is_sharded
 from ..checkpoint.newest import newest_checkpoint
 from ..errors import UserError
 from ..run.directory import refuse_taken
+from ..run.hidden import MASK, hide_in_words
 from .newest_run import newest_run
 
 SWEEP_FLAGS = ("-m", "--multirun")
@@ -70,6 +71,13 @@ def _in_place(value: str, run_dir: Path, typed: list[str]) -> list[str]:
         # A job of a sweep is gone on with as a run of its own.
         if _key(override) not in names and not _key(override).startswith("sweep")
     ]
+    for override in earlier:
+        if _value(override) == MASK:
+            raise UserError(
+                f"resume={value}: {_key(override)} was typed for this run and is not stored, as it "
+                "is named like a secret; type it again, or have it read from the environment: "
+                f"'{_key(override)}=${{oc.env:NAME}}'"
+            )
     # What was added to the configuration with a plus is changed without one.
     added = {_key(override) for override in said if override.startswith("+")}
     changed = [f"+{word}" if word.partition("=")[0] in added else word for word in typed]
@@ -79,7 +87,7 @@ def _in_place(value: str, run_dir: Path, typed: list[str]) -> list[str]:
     where = f"from {found.file.name}" if found.file else "from the start: it has no checkpoint yet"
     print(f"resume: going on with {run_dir} {where}")
     if typed:
-        print(f"resume: changed now: {' '.join(typed)}")
+        print(f"resume: changed now: {' '.join(hide_in_words(typed))}")
     checkpoint = [f"resume={quoted(found.file)}"] if found.file else []
     return [*earlier, *changed, *checkpoint, f"hydra.run.dir={quoted(run_dir)}"]
 

@@ -1,6 +1,7 @@
 """One job from its composed configuration to its end: the record, and the ranks."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from .. import machine
 from ..errors import UserError
-from ..run import record, restart
+from ..run import hidden, record, restart
 from ..run.outcome import Metrics, RankFailed
 from ..run.restart import Attempt
 from . import attempts, rendezvous
@@ -28,6 +29,9 @@ def start(work: str, config: DictConfig, run_dir: Path) -> Metrics:
         RankFailed, UserError: As `launch`.
     """
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    if instead := hidden.stored_as(config):
+        plain[hidden.STORED_AS] = instead
+        _hide_what_was_typed(run_dir, hidden.secrets(plain))
     processes = _processes(config)
     if processes > 1 or (rendezvous.current is not None and machine.ranks_around() is None):
         warm_up()
@@ -36,6 +40,14 @@ def start(work: str, config: DictConfig, run_dir: Path) -> Metrics:
     if machine.ranks_around():
         restart.current = _attempt(run_dir)
     return launch(work, plain, run_dir, processes)
+
+
+def _hide_what_was_typed(run_dir: Path, secrets: set[str]) -> None:
+    """In what Hydra has written already, and in what libraries will note of this process."""
+    if rendezvous.writes_record():
+        files = [run_dir.parent / "multirun.yaml", *(run_dir / ".hydra").glob("*.yaml")]
+        hidden.hide_in_files(files, secrets)
+    sys.argv[:] = hidden.hide(sys.argv, secrets)
 
 
 def _attempt(run_dir: Path) -> Attempt:

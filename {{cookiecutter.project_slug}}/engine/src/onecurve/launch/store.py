@@ -90,9 +90,11 @@ class Member(NamedTuple):
             address: How the others reach this machine.
         """
         run_dir = os.path.abspath(str(config.hydra.run.dir))
-        words = [str(override) for override in config.hydra.overrides.task]
-        typed = [word for word in words if not word.startswith("launch.secret")]
-        return cls(address, os.getpid(), run_dir, typed)
+        # Here, because a script without a command line imports this module, too.
+        from ..run.hidden import hide_in_words, typed
+
+        words = hide_in_words(typed(config.hydra.overrides.task))
+        return cls(address, os.getpid(), run_dir, words)
 
 
 def gather(

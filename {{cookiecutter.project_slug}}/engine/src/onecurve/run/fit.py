@@ -1,6 +1,7 @@
 """What one process of a training run does, from top to bottom."""
 
 import time
+from functools import partial
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +19,7 @@ from ..checkpoint.contents import (
 )
 from ..checkpoint.storage import LocalFiles
 from ..strategies.global_batch import GlobalBatch
-from . import record, restart
+from . import hidden, record, restart
 from .missing_metric import MissingMetric, missing_metric
 from .outcome import STOPPED, EndedEarly, RankFailed, Stopped
 from .peak_memory import PeakMemory
@@ -47,9 +48,10 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     data = instantiate(cfg.data)
     task = build_task(cfg)
     carry_on = CarryOn(
-        config,
+        hidden.stored(config),
         logs=checkpoint["logs"] if checkpoint and in_place else None,
         layout=checkpoint.get("layout") if checkpoint else None,
+        hide=partial(hidden.hide_parameters, config=config),
     )
     last = run_dir / "checkpoints" / "last.ckpt"
     own = [PeakMemory(), carry_on, MissingMetric(last), StopOnSignal(last)]

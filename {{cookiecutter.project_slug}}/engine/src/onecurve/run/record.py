@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from .. import machine
-from . import directory, elsewhere
+from . import directory, elsewhere, hidden
 
 PACKAGES = ("torch", "torchvision", "lightning", "hydra-core", "torchmetrics", "numpy", "wandb")
 
@@ -23,9 +23,11 @@ def start(run_dir: Path, config: dict[str, Any]) -> None:
     """Write config.yaml and environment.json, and metrics.json with the status "running"."""
     (run_dir / "logs").mkdir(parents=True, exist_ok=True)
     (run_dir / "config.yaml").write_text(
-        yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+        yaml.safe_dump(hidden.stored(config), sort_keys=False, allow_unicode=True)
     )
-    _write_json(run_dir / "environment.json", _environment(config))
+    _write_json(
+        run_dir / "environment.json", hidden.hide(_environment(config), hidden.secrets(config))
+    )
     runs, is_job = (config.get("paths") or {}).get("runs"), "job" in (config.get("sweep") or {})
     if runs and not is_job:
         elsewhere.note(run_dir, Path(os.path.abspath(runs)))

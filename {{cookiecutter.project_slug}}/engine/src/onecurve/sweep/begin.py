@@ -16,6 +16,7 @@ from .. import machine
 from ..command.resume import quoted
 from ..command.values import check_values
 from ..errors import UserError
+from ..run import hidden
 from ..run.record import short_path
 from .directory import DONE, RECORD, STOPPED, identity, sweep_directory
 from .objective import metrics, objectives
@@ -57,7 +58,7 @@ def begin(config: DictConfig, config_name: str) -> None:
     Raises:
         UserError: If there is no job, or the directory belongs to another sweep.
     """
-    overrides = parse([*of_sweeper(config), *config.hydra.overrides.task])
+    overrides = parse([*of_sweeper(config), *hidden.typed(config.hydra.overrides.task)])
     HydraConfig.instance().set_config(config)
     sweep = OmegaConf.to_container(config.sweep, resolve=True)
     check_values(OmegaConf.create({"sweep": sweep}), OmegaConf.create())
@@ -75,8 +76,10 @@ def begin(config: DictConfig, config_name: str) -> None:
             for value in list(each.sweep_string_iterator())[1:]:
                 other = [f"{each.get_key_element()}={value}"]
                 loader.load_sweep_config(config, first[:place] + other + first[place + 1 :])
-    typed = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    words = hidden.hide_in_words(sys.argv[1:])
+    typed = shlex.join([Path(sys.argv[0]).name, *words])
     record = {"command": f"python {typed}", **identity(config, config_name, jobs)}
+    record = hidden.hide(record, _secrets(overrides))
     directory = sweep_directory(config, record)
     several = "job" if jobs and len(jobs) == 1 else "jobs"
     what = f"sweep of {len(jobs)} {several}" if jobs else "search" if search else "sweep"
@@ -91,6 +94,14 @@ def begin(config: DictConfig, config_name: str) -> None:
     _set(config, "hydra.sweep.dir", str(directory))
     _set(config, "hydra.job.config.override_dirname.exclude_keys", fixed)
     HydraConfig.instance().set_config(config)
+
+
+def _secrets(overrides: list[Override]) -> set[str]:
+    """Of what was typed for all jobs that which is named like a secret."""
+    fixed = [each for each in overrides if not each.is_sweep_override() and not each.is_delete()]
+    typed = [(each.get_key_element(), each.get_value_element_as_str()) for each in fixed]
+    values = [(key.lstrip("+~"), value.strip("'\"")) for key, value in typed]
+    return {value for key, value in values if hidden.is_secret(key, value)}
 
 
 def _check_search(config: DictConfig, overrides: list[Override]) -> None:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from .. import lock
 from ..command.values import dotted
 from ..errors import UserError
+from ..run import hidden
 from ..run.directory import refuse_remote
 from .objective import metrics
 
@@ -40,7 +41,8 @@ def identity(config: DictConfig, config_name: str, jobs: list[list[str]] | None)
     for name in ("hydra", "paths"):
         content.pop(name, None)
     search = content.pop("sweep", {})
-    typed = [str(word) for word in config.hydra.overrides.task if not str(word).startswith(FREE)]
+    words = hidden.typed(config.hydra.overrides.task)
+    typed = [word for word in words if not word.startswith(FREE)]
     kept = {key: search[key] for key in FIXED if key in search}
     if kept:
         content["sweep"] = kept

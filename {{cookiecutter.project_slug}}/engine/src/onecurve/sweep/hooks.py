@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ..command.explain import explain
 from ..command.hydra_hooks import HydraHooks, stop_once
 from ..errors import UserError, say, stop
+from ..run.hidden import typed
 from . import interrupt
 from .begin import begin, is_search, refuse_sweep
 from .machine_share import is_side_by_side
@@ -49,7 +50,7 @@ class SweepHooks(HydraHooks):
         except (HydraException, OmegaConfBaseException) as error:
             sources = config.hydra.runtime.config_sources
             folder = next(source.path for source in sources if source.provider == "main")
-            line = explain(error, Path(folder), config_name, list(config.hydra.overrides.task))
+            line = explain(error, Path(folder), config_name, typed(config.hydra.overrides.task))
             say(f"error: {line}")
             sys.exit(1)
         except Exception:

@@ -17,7 +17,7 @@ from ..checkpoint.newest import newest_checkpoint
 from ..command.check import check
 from ..errors import user_error_behind
 from ..launch import job
-from ..run import directory, record
+from ..run import directory, hidden, record
 from ..run.outcome import Metrics, RankFailed
 from ..run.record import short_path
 from . import interrupt, objective
@@ -136,7 +136,7 @@ def _once(work: str, config: DictConfig, run_dir: Path) -> Metrics:
     (run_dir / TRACEBACK).unlink(missing_ok=True)
     try:
         refuse_sweep(config)
-        check(config, str(hydra.job.config_name), list(hydra.overrides.task))
+        check(config, str(hydra.job.config_name), hidden.typed(hydra.overrides.task))
         found = newest_checkpoint(run_dir)
         if found.file and "resume" in config:
             print(f"resume: going on from {found.file.name}", flush=True)
@@ -177,7 +177,8 @@ def _queue_again(status: int) -> None:
 @contextmanager
 def _command_of(hydra: HydraConf) -> Iterator[None]:
     """The job's record says how to run it alone, whatever process it is in."""
-    typed, own = sys.argv, [word for word in hydra.overrides.task if not word.startswith("sweep")]
+    words = hidden.typed(hydra.overrides.task)
+    typed, own = sys.argv, [word for word in words if not word.startswith("sweep")]
     sys.argv = [f"{hydra.job.name}.py", *own]
     try:
         yield

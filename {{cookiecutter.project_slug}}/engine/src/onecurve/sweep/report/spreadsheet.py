@@ -2,9 +2,12 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
+from .overrides import as_number
 from .sweep_results import SweepResults
 
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 FIRST = ("job", "directory", "status", "error")
 
 
@@ -18,9 +21,21 @@ def write_spreadsheet(sweep: SweepResults, path: Path) -> None:
     # Excel reads UTF-8 only where the file begins with a mark.
     with path.open("w", newline="", encoding="utf-8-sig") as file:
         writer = csv.DictWriter(file, list(columns))
-        writer.writeheader()
+        writer.writerow({column: as_text(column) for column in columns})
         for job in sweep.ranked:
             own = (job.name, job.directory, job.status, job.error)
             # What was typed wins over a fact of the same name, an objective over a last value.
-            line = {**job.numbers, **job.values, "strategy": job.strategy, **job.overrides}
-            writer.writerow(line | dict(zip(FIRST, own, strict=True)))
+            line: dict[str, Any] = {
+                **job.numbers,
+                **job.values,
+                "strategy": job.strategy,
+                **job.overrides,
+            }
+            line |= dict(zip(FIRST, own, strict=True))
+            writer.writerow({column: as_text(value) for column, value in line.items()})
+
+
+def as_text(cell: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula, and runs: `+` begins one, too."""
+    is_formula = isinstance(cell, str) and cell.startswith(FORMULAS) and as_number(cell) is None
+    return f"'{cell}" if is_formula else cell

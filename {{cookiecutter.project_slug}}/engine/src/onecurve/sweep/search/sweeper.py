@@ -20,6 +20,7 @@ from ... import lock
 from ...command.resolvers import job_directory
 from ...command.resume import quoted
 from ...errors import UserError
+from ...run import hidden
 from ..begin import of_sweeper, parse
 from ..directory import COMPLETE, STOPPED
 from ..objective import metrics, objectives, read, refuse_unknown
@@ -144,7 +145,7 @@ def job_name(trial: FrozenTrial) -> str:
 def best(config: DictConfig) -> list[str]:
     """Lines that say what a search has found, and how to run it again."""
     study = optuna.load_study(study_name=NAME, storage=config.sweep.storage)
-    _, fixed = read_space(parse([*of_sweeper(config), *config.hydra.overrides.task]))
+    _, fixed = read_space(parse([*of_sweeper(config), *hidden.typed(config.hydra.overrides.task)]))
     fixed = [word for word in fixed if not word.startswith(("sweep=", "sweep.", "sweep/"))]
     # Of one objective the first of the best; of several those that no other beats.
     found = study.best_trials if len(study.directions) > 1 else study.best_trials[:1]
