@@ -184,7 +184,10 @@ def _ranks_meet(ranks: machine.Ranks, config: "DictConfig") -> Rendezvous:
             host, port, is_master=hosts, multi_tenant=True, wait_for_workers=False,
             timeout=limit_to_answer,
         )  # fmt: skip
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    # A store of the agents outlives an attempt. One of the ranks does not, and agents of several
+    # nodes count attempts each for itself.
+    of_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if of_agents else "0"
     shared = Messages(PrefixStore(f"meeting/{attempt}", store))
     me = Member.here(config, platform.node())
     endpoint = f"{host}:{port}"
