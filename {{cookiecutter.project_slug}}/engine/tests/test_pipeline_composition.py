@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import onecurve
 from onecurve.strategies.layers import find_layers
-from onecurve.strategies.pipeline.composition import check_composition
+from onecurve.strategies.pipeline.composition import announce_changes, check_composition
 
 
 class Noisy(Small):
@@ -163,10 +163,25 @@ class Stateful(LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.BatchNorm1d(6), nn.Dropout(), Flip(), nn.Linear(6, 2))
+        self.net = nn.Sequential(nn.BatchNorm1d(6), nn.Dropout(), Flip(), nn.Linear(6, 2), Counts())
 
     def forward(self, inputs: Tensor) -> Any:
         return self.net(inputs)
+
+
+class Counts(nn.Module):
+    """Counts its calls in training mode."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.calls = self.calls + 1
+        return inputs
 
 
 class Flip(nn.Module):
@@ -185,10 +200,22 @@ def test_the_check_leaves_nothing_behind(samples: int) -> None:
     states = torch.get_rng_state(), random.getstate()
     inputs = torch.randn(samples, 6, generator=torch.Generator().manual_seed(0))
     kept = inputs.clone()
-    check_composition(module, layers, (inputs,))
+    changed = check_composition(module, layers, (inputs,))
     assert torch.equal(inputs, kept)
     after = module.state_dict()
+    statistics = ("running_mean", "running_var", "num_batches_tracked")
+    assert changed == [f"net.0.{name}" for name in statistics] + ["net.4.calls"]
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert torch.equal(torch.get_rng_state(), states[0])
     assert random.getstate() == states[1]
     assert all(part.training for part in module.modules())
+
+
+def test_what_changes_with_each_micro_batch_is_announced(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    announce_changes([])
+    assert capsys.readouterr().err == ""
+    announce_changes([f"net.0.{name}" for name in "abcde"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("strategy=pipeline: net.0.a, net.0.b, net.0.c and 2 more will differ")

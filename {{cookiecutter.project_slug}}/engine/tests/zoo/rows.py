@@ -78,6 +78,6 @@ ROWS = {
     "a buffer that counts": Row(
         tasks.Counting,
         refused={"pipeline": "else than its layers"},
-        announced={"dp": "calls change with every part of a batch"},
+        announced={"dp": "calls will differ .* with each part of a batch"},
     ),
 }

@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr
 from io import StringIO
 from typing import Any
 
@@ -68,7 +68,7 @@ def trained(row: Row, strategy: str) -> dict[str, Any]:
         **row.trainer,
     )
     module = row.task()
-    with redirect_stdout(StringIO()) as said:
+    with redirect_stderr(StringIO()) as said:
         trainer.fit(module, row.data(), DataLoader(data.pairs(), data.BATCH))
     weights = trainer.strategy.lightning_module_state_dict()
     return {

@@ -15,6 +15,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ..errors import say
 from .tolerance import tolerance
 
 
@@ -45,7 +46,7 @@ def looked_at(module: LightningModule, strategy: str) -> Iterator[None]:
         del module.loss
     for finding in findings:
         name = type(module).__name__
-        print(
+        say(
             f"strategy={strategy}: {name}.loss is no mean over samples: {finding}; "
             "what is trained on is the mean of the ranks' losses, not what strategy=single takes"
         )

@@ -8,6 +8,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves
 
+from ..errors import say
 from .seeding import draw_from
 from .tolerance import tolerance
 
@@ -85,7 +86,7 @@ def report_changed(strategy: str, part: str, changed: Collection[str]) -> None:
     if changed:
         more = len(changed) - NAMES_SHOWN
         names = ", ".join(list(changed)[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        print(
-            f"strategy={strategy}: {names} change with every {part}, not once a batch: they, and "
-            "what is computed with them, are not those of strategy=single"
+        say(
+            f"strategy={strategy}: {names} will differ from strategy=single: they change with each "
+            f"{part}, as BatchNorm's statistics do"
         )

@@ -6,8 +6,9 @@ outputs; so loss, metrics and logs are those of the whole batch, everywhere.
 
 Exact: the loss curve of `single`, to float tolerance, for every schedule, batch size, number of
 micro-batches and of replicas, with accumulation, clipping and frozen layers. Not exact: BatchNorm
-(statistics of each micro-batch), dropout (each stage draws its own masks).
-Refuses: what breaks the rules in `checks.py`.
+(statistics of each micro-batch) and other buffers that a forward pass changes, which are announced;
+dropout (each stage draws its own masks).
+Refuses: what breaks the rules in `checks.py`, in any batch; what needs the gradients of all ranks.
 Memory per rank: its own layers' parameters, gradients and optimizer state, and the activations of
 the micro-batches under way.
 """
@@ -114,8 +115,6 @@ class Pipeline(LayersPerRank):
         layers = check_structure(module)
         inputs = network_inputs(trainer)
         changed = check_composition(module, layers, inputs)
-        if trainer.state.fn == TrainerFn.FITTING and self.is_global_zero:
-            report_changed("pipeline", "micro-batch", changed)
         context = self.precision_plugin.forward_context
         shapes = LayerShapes(layers, context)
         partition = Partition.of(
@@ -138,12 +137,11 @@ class Pipeline(LayersPerRank):
             device=self.root_device,
             deposited=self._average_gradients,
         )
-        self.loss_check = LossCheck(
-            module,
-            mixed=isinstance(self.precision_plugin, MixedPrecision),
-            at_once=self.root_device.type == "cpu",
-        )
+        mixed = isinstance(self.precision_plugin, MixedPrecision)
+        at_once = self.root_device.type == "cpu"
+        self.loss_check = LossCheck(module, mixed=mixed, at_once=at_once)
         if trainer.state.fn == TrainerFn.FITTING and self.is_global_zero:
+            report_changed("pipeline", "micro-batch", changed)
             report_partition(
                 trainer, self.placement, *self.passes.schedules.get(inputs), len(inputs[0])
             )
