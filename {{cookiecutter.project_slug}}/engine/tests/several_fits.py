@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import onecurve
 
 Case = tuple[type[LightningModule], Any, dict[str, Any]]
-"""A module, a strategy, and options of the Trainer; or resume=, the checkpoint to go on from."""
+"""A module, a strategy, and options of the Trainer. Or resume=, the checkpoint to go on from, and
+is_alone=, where not every rank may be refused, so that no case can follow."""
 
 
 class Small(LightningModule):
@@ -76,7 +77,7 @@ def fits(cases: dict[str, Case]) -> dict[str, str | dict[str, list[float]]]:
     results: dict[str, Any] = {}
     for name, (module, strategy, options) in cases.items():
         options = dict(options)
-        resume = options.pop("resume", None)
+        resume, is_alone = options.pop("resume", None), options.pop("is_alone", False)
         seed_everything(1, verbose=False)
         losses = Losses()
         trainer = Trainer(
@@ -92,5 +93,7 @@ def fits(cases: dict[str, Case]) -> dict[str, str | dict[str, list[float]]]:
             trainer.fit(module(), data(), ckpt_path=resume)
             results[name] = losses.logged
         except onecurve.UserError as refusal:
+            if is_alone:
+                raise
             results[name] = str(refusal)
     return results

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 from conftest import ROUNDING, largest_difference
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from lightning.pytorch.utilities import grad_norm
-from several_fits import Case, Small, data, fits
+from several_fits import Case, Small, fits
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
@@ -121,13 +121,7 @@ def test_what_needs_all_gradients_is_refused(outcomes: dict[str, Any], name: str
 
 def test_so_is_what_one_rank_alone_notices() -> None:
     with pytest.raises(UserError, match=r"LooksAtOne\.on_after_backward asks for a gradient"):
-        onecurve.launch(fit_one)
-
-
-def fit_one() -> None:
-    """Not by `fits`, which would go on where a rank was refused."""
-    trainer = Trainer(accelerator="cpu", devices=2, max_steps=1, logger=False, strategy=pipeline())
-    trainer.fit(LooksAtOne(), data())
+        onecurve.launch(fits, {"": (LooksAtOne, pipeline(), {"is_alone": True})})
 
 
 def compare(module: Any, found: Any) -> None:

@@ -68,7 +68,6 @@ class Passes:
             device=device,
         )
         self._trained = [parameter.requires_grad for parameter in module.parameters()]
-        self._gradients_are_checked = False
 
     def train(self, inputs: Tensors, targets: Any, scale: float) -> tuple[Tensors, Tensor]:
         """Forward and backward of a batch; the gradients are in ``stash``.
@@ -87,9 +86,9 @@ class Passes:
         no_autocast = torch.autocast(self.device.type, enabled=False)
         with no_autocast, torch.enable_grad(), self._own_random_numbers(), self.stash.collect():
             results, losses = self.schedules.forward_backward(inputs, targets, scale)
-        if not self._gradients_are_checked:
+        if self.schedules.unchecked:
             self._check_gradients()
-            self._gradients_are_checked = True
+            self.schedules.unchecked.clear()
         outputs = self._share(tuple(result.detach() for result in results), inputs)
         if losses is None:
             known = torch.empty(2, dtype=torch.float64, device=self.device)
@@ -105,7 +104,6 @@ class Passes:
             self.shapes = LayerShapes(self.placement.layers, self.context)
             self.schedules.forget()
             self._trained = trained
-            self._gradients_are_checked = False
 
     def _check_gradients(self) -> None:
         """Refuse a schedule that does not find all weights, which would be silently wrong."""
@@ -117,11 +115,13 @@ class Passes:
             for parameter, gradient in zip(self.stash.parameters, self.stash.gradients, strict=True)
             if gradient is None and parameter.requires_grad
         }
+        wrong = {parameter for stage in self.schedules.unchecked for parameter in stage.wrong}
         for path, parameter in self.module.named_parameters():
-            if parameter in missing:
+            if parameter in missing | wrong:
+                what = "no" if parameter in missing else "a wrong"
                 raise UserError(
-                    f"strategy.schedule={name}: {path} gets no gradient where forward and backward "
-                    "are split like this; use strategy.schedule=1f1b, or freeze it"
+                    f"strategy.schedule={name}: {path} gets {what} gradient where forward and "
+                    "backward are split like this; use strategy.schedule=1f1b, or freeze it"
                 )
 
     def run(self, inputs: Tensors, chunks: int | None = None) -> Tensors:

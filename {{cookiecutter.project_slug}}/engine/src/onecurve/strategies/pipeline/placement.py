@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .checks import check_shared_tensors
 from .elsewhere import Elsewhere
 from .partition import Partition
-from .stage import StageModule
+from .stage_module import StageModule
 
 
 class Placement:

@@ -26,6 +26,9 @@ MOST_SHAPES = 8
 class Schedules:
     """Runs batches of any size forward and backward through this rank's stages.
 
+    Attributes:
+        unchecked: Stages that are new; who has looked at their gradients empties it.
+
     Args:
         name: The wanted schedule.
         microbatches: The wanted number of micro-batches.
@@ -59,6 +62,7 @@ class Schedules:
         self.group = group
         self.device = device
         self._schedules: dict[Any, Any] = {}
+        self.unchecked: list[Stage] = []
         self._targets: Sequence[Any] = ()
         self._scale = 1.0
         self._losses: list[Tensor] = []
@@ -129,6 +133,7 @@ class Schedules:
             for index, module in sorted(self.stages.items())
         ]
         build = getattr(schedules, SCHEDULES[name].torch_class)
+        self.unchecked += stages
         one_stage = issubclass(build, schedules.PipelineScheduleSingle)
         # The mean over micro-batches is taken in the loss: `scale_grads` would divide gradients
         # accumulated before once more.

@@ -1,64 +1,88 @@
-"""A stage: consecutive layers as one module, and PyTorch's stage around it."""
+"""PyTorch's stage, with gradients that can be relied on where the backward pass is split.
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+A schedule without bubbles computes gradients of a stage's input first and those of its weights
+later, along the paths that it has found from one to the other.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import isfinite
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
 from torch.utils._pytree import tree_leaves
 
-from .composition import run_layers
-
-
-class StageModule(nn.Module):
-    """Consecutive layers as one module.
-
-    Args:
-        layers: The layers.
-        context: Entered around each forward pass, such as autocast. (Around the whole schedule it
-            would also hold for the backward pass.)
-    """
-
-    def __init__(
-        self, layers: list[nn.Module], context: Callable[[], AbstractContextManager[Any]]
-    ) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-        self.context = context
-
-    def forward(self, *inputs: Tensor) -> Any:
-        """Pass tensors through the layers.
-
-        What comes from another stage is a leaf of autograd, which a layer that works in place may
-        not change; what goes to another must be contiguous.
-        """
-        own = tuple(value.clone() if value.requires_grad else value for value in inputs)
-        with self.context():
-            outputs = run_layers(list(self.layers), own)
-        if isinstance(outputs, tuple):
-            return tuple(value.contiguous() for value in outputs)
-        return outputs.contiguous()
+from .tolerance import IN_16_BITS, tolerance
 
 
 class Stage(PipelineStage):
-    """PyTorch's stage, whose gradients share no memory where the backward pass is split.
+    """A stage whose gradients share no memory, and which compares the first ones with whole ones.
 
     Autograd hands one tensor to both terms of ``a + b``, or on to the stage before, and PyTorch
     then adds the next micro-batch's gradients to it in place: it would count twice.
+
+    Attributes:
+        wrong: Parameters whose gradients a split backward pass gets wrong, as where a path to them
+            comes from the output, but not from the input.
     """
 
-    def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **options: Any) -> None:
-        """Compute the gradients of the weights for one micro-batch."""
-        new = [parameter for parameter in self.submod.parameters() if parameter.grad is None]
-        saved = tree_leaves([group["grads"] for group in self._groups(bwd_chunk_id)])
-        super().backward_weight_one_chunk(bwd_chunk_id, *args, **options)
-        keep_apart(new, [gradient for gradient in saved if gradient is not None])
+    wrong: Sequence[Tensor] = ()
+    _groups: Any = None
+    """What the backward pass of the first input has left for that of the weights."""
+    _expected: dict[Tensor, Tensor | None]
 
-    def _groups(self, chunk: int) -> Iterable[dict[str, Any]]:
-        """What the backward pass of the input has left for that of the weights."""
-        _, groups, *_ = self.backward_state[chunk]
-        return groups or ()
+    def backward_maybe_with_nosync(
+        self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False
+    ) -> Any:
+        """Compute gradients of one micro-batch: of the input, the weights, or, in full, of both."""
+        if backward_type == "input" and self._groups is None:
+            self._expected = self._whole(**bwd_kwargs)
+            result = super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+            self._groups = result[1]
+            return result
+        if backward_type != "weight":
+            return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+        groups = bwd_kwargs["param_groups"]
+        saved = tree_leaves([group["grads"] for group in groups])
+        before = {parameter: parameter.grad for parameter in self.submod.parameters()}
+        if groups is self._groups:
+            for parameter in before:
+                parameter.grad = None
+        result = super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+        new = [parameter for parameter, gradient in before.items() if gradient is None]
+        keep_apart(new, [gradient for gradient in saved if gradient is not None])
+        if groups is self._groups:
+            self.wrong = list(_different(self._expected))
+            self._groups, self._expected = (), {}
+            for parameter, gradient in before.items():
+                if gradient is not None:
+                    found = parameter.grad
+                    parameter.grad = gradient if found is None else gradient.add_(found)
+        return result
+
+    def _whole(
+        self, stage_output: Any, output_grads: Any, input_values: Any
+    ) -> dict[Tensor, Tensor | None]:
+        """The gradients of the weights by one backward pass for one micro-batch."""
+        trained = [weight for weight in self.submod.parameters() if weight.requires_grad]
+        outputs = stage_output if isinstance(stage_output, tuple) else (stage_output,)
+        incoming = output_grads or [None] * len(outputs)
+        pairs = [
+            (output, gradient)
+            for output, gradient in zip(outputs, incoming, strict=True)
+            if output is not None and (not isinstance(output, Tensor) or output.requires_grad)
+        ]
+        if not pairs or not trained:
+            return {}
+        gradients = torch.autograd.grad(
+            [output for output, _ in pairs],
+            trained,
+            [gradient for _, gradient in pairs],
+            retain_graph=True,
+            allow_unused=True,
+        )
+        return dict(zip(trained, gradients, strict=True))
 
 
 def keep_apart(parameters: Iterable[Tensor], others: Iterable[Tensor]) -> None:
@@ -73,3 +97,18 @@ def keep_apart(parameters: Iterable[Tensor], others: Iterable[Tensor]) -> None:
         if place in taken or 0 in gradient.stride():
             parameter.grad = gradient.clone()
         taken.add(place)
+
+
+def _different(expected: dict[Tensor, Tensor | None]) -> Iterable[Tensor]:
+    """The parameters whose gradients are not those expected, but for rounding of all of them."""
+    sizes = [gradient.abs().max() for gradient in expected.values() if gradient is not None]
+    largest = float(torch.stack(sizes).max()) if sizes else 0.0
+    if not isfinite(largest):
+        return
+    for parameter, gradient in expected.items():
+        if gradient is None:
+            continue
+        found = torch.zeros_like(gradient) if parameter.grad is None else parameter.grad
+        most = IN_16_BITS * float(gradient.abs().max()) + tolerance(gradient.dtype) * largest
+        if not torch.allclose(found, gradient, rtol=0, atol=most, equal_nan=True):
+            yield parameter
