@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import onecurve
 from onecurve.strategies.layers import find_layers
-from onecurve.strategies.pipeline.composition import announce_changes, check_composition
+from onecurve.strategies.pipeline.composition import check_composition
+from onecurve.strategies.trial import report_changed
 
 
 class Noisy(Small):
@@ -214,8 +215,8 @@ def test_the_check_leaves_nothing_behind(samples: int) -> None:
 def test_what_changes_with_each_micro_batch_is_announced(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    announce_changes([])
+    report_changed("pipeline", "micro-batch", [])
     assert capsys.readouterr().err == ""
-    announce_changes([f"net.0.{name}" for name in "abcde"])
+    report_changed("pipeline", "micro-batch", [f"net.0.{name}" for name in "abcde"])
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("strategy=pipeline: net.0.a, net.0.b, net.0.c and 2 more will differ")

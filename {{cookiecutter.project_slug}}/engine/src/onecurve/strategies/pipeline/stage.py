@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
 from torch.utils._pytree import tree_leaves
 
-from .tolerance import IN_16_BITS, tolerance
+from ..tolerance import IN_16_BITS, tolerance
 
 
 class Stage(PipelineStage):
