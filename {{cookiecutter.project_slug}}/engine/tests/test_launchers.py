@@ -35,7 +35,7 @@ def run_to_the_end(*arguments: str, folder: Path) -> subprocess.CompletedProcess
 @pytest.mark.compares
 @pytest.mark.slow
 def test_side_by_side_is_as_one_after_the_other(cli: Cli, tmp_path: Path) -> None:
-    sweep = ("strategy=single,ddp", *TINY, "trainer.max_epochs=3")
+    sweep = ("strategy=single,ddp", *TINY, "trainer.limit_train_batches=5")
     torch.set_num_threads(1)
     serial = cli("train.py", "-m", *sweep).runs
     (tmp_path / "parallel").mkdir()
@@ -58,7 +58,7 @@ def test_side_by_side_is_as_one_after_the_other(cli: Cli, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_a_search_side_by_side(tmp_path: Path) -> None:
     done = run_to_the_end(
-        "sweep=optuna", "sweep/launcher=joblib", "sweep.trials=4", *TINY,
+        "sweep=optuna", "sweep/launcher=joblib", "sweep.trials=4", *TINY, "trainer.max_epochs=1",
         "optimizer.lr=tag(log,interval(1e-4,1e-1))", folder=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -70,7 +70,7 @@ def test_a_search_side_by_side(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_ctrl_c_lets_all_jobs_save(tmp_path: Path) -> None:
     sweep = (*TINY, "seed=1,2,3", "strategy=single,ddp", "trainer.max_epochs=60", "test=false")
-    sweep += ("sweep/launcher=joblib",)
+    sweep += ("sweep/launcher=joblib", "trainer.limit_train_batches=5")
     with subprocess.Popen(
         [sys.executable, str(ROOT / "train.py"), "-m", *sweep], cwd=tmp_path, text=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
@@ -174,15 +174,15 @@ def test_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
     done = run_to_the_end(
-        LEARNING_RATES, *TINY, "strategy=ddp", "sweep/launcher=slurm", "sweep.parallel=3",
+        "strategy=single,ddp", *TINY, "sweep/launcher=slurm", "sweep.parallel=3",
         "hydra.launcher.partition=long", "hydra.launcher.gpus_per_node=null",
-        *dying(10), f"+callbacks.die.sent={int(signal.SIGUSR2)}", folder=tmp_path,
+        *dying(10, rank=1), f"+callbacks.die.sent={int(signal.SIGUSR2)}", folder=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (sweep,) = {run.parent for run in run_directories(tmp_path)}
     assert statuses(sweep) == {1: "finished", 2: "finished"}
 
-    # One of them was ended in its tenth step, as Slurm does before its time is up.
+    # The one that has a rank 1 was ended in its tenth step, as Slurm does before its time is up.
     assert (commands / "requeued").exists()
     for run in run_directories(tmp_path):
         assert len(column(run, "train/loss")) == 42
