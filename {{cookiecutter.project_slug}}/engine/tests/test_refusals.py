@@ -63,6 +63,8 @@ MISTAKES = {
     ),
     "callbacks.checkpoint.dirpath=s3://bucket": (2, ["dirpath=s3://bucket", "a local disk"]),
     "callbacks.checkpoint.filename=last": (2, ["save_last", "callbacks.checkpoint.filename=best"]),
+    "launch.secret=short": (2, ["launch.secret: must have at least 16 characters", "openssl rand"]),
+    "launch.secret_file=nowhere": (2, ["launch.secret_file=nowhere: there is no such file"]),
     "data.num_workers=1000": (2, ["data.num_workers=1000", "at most", "use data.num_workers="]),
     "data.num_workers=999 strategy=ddp": (2, ["each of the ranks here (2)"]),
     "resume=/dev/zero": (2, ["resume=/dev/zero: is neither a file nor a folder; give last"]),

@@ -50,7 +50,10 @@ def is_taken(path: Path) -> bool:
     """Whether another process holds it. Not asked by the holder, which would let go of it."""
     if not path.exists():
         return False
-    file = take(path)
+    try:
+        file = take(path)
+    except OSError:
+        return False  # of somebody else, or on a disk that is read alone
     if file is None:
         return True
     file.close()
