@@ -26,7 +26,7 @@ from ..errors import UserError
 from .first_batch import first_inputs
 from .redirect import forward_replaced
 from .single import Single
-from .trial import outcome, report_changed, same
+from .trial import outcome, report_changed, same, set_modes
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and named arguments of a call."""
@@ -55,11 +55,10 @@ class DP(Single):
                 module.eval()
                 whole = outcome(module.forward, inputs, module).outputs
                 parts = outcome(self._split_forward(module), inputs, module).outputs
-                module.train()
+                set_modes(modes)
                 changed = outcome(module.forward, inputs, module).changed
         finally:
-            for part, was_training in modes.items():
-                part.training = was_training
+            set_modes(modes)
         if not same(whole, parts):
             raise UserError(
                 f"strategy=dp: {type(module).__name__}.forward gives something else for the parts "

@@ -1,6 +1,6 @@
 """A forward pass on trial, before training: it leaves no buffer and no random number changed."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -54,6 +54,12 @@ def outcome(forward: Callable[..., Any], samples: tuple[Tensor, ...], module: nn
             waiting += [following for following, _ in node.next_functions]
     trained = {id(node.variable) for node in seen if hasattr(node, "variable")}
     return Outcome(outputs, trained, changed)
+
+
+def set_modes(modes: Mapping[nn.Module, bool]) -> None:
+    """Training or evaluation mode of each part: what somebody keeps in one of them stays there."""
+    for part, training in modes.items():
+        part.training = training
 
 
 def same(a: Any, b: Any) -> bool:

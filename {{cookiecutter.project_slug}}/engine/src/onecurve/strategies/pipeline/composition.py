@@ -8,7 +8,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from ...errors import UserError
-from ..trial import outcome, same
+from ..trial import outcome, same, set_modes
 from .checks import INSTEAD
 
 Tensors = tuple[Tensor, ...]
@@ -60,8 +60,8 @@ def check_composition(
     samples = tuple(torch.cat([value[:2], value[:2]])[:2].cpu() for value in inputs)
     modes = {part: part.training for part in module.modules()}
     try:
-        for training in (False, True):
-            module.train(training)
+        for mode in ("evaluation", "training"):
+            set_modes(dict.fromkeys(modes, False) if mode == "evaluation" else modes)
             whole, trains, changed = outcome(module.forward, samples, module)
             composed, also, _ = outcome(lambda *given: run_layers(sequence, given), samples, module)
             if isinstance(whole, tuple) and len(whole) == 1:
@@ -70,7 +70,6 @@ def check_composition(
                     "tensor itself, or use strategy=fsdp"
                 )
             if not same(whole, composed) or trains != also:
-                mode = "training" if training else "evaluation"
                 raise UserError(
                     f"strategy=pipeline: in {mode} mode {name}.forward gives something else than "
                     f"its layers {', '.join(layers)} one after the other; {INSTEAD}"
@@ -84,6 +83,5 @@ def check_composition(
             f"{', '.join(layers)} ({reason}); {INSTEAD}"
         ) from error
     finally:
-        for part, was_training in modes.items():
-            part.training = was_training
+        set_modes(modes)
     return changed
