@@ -44,7 +44,16 @@ SEARCH = (
 PARTS = {
     "pipeline": Part(
         (f"{LIBRARY}/strategies/pipeline", f"{PROJECT}/configs/strategy/pipeline.yaml"),
-        ("test_partition.py", "test_pipeline.py", "test_timeline.py"),
+        (
+            "test_partition.py",
+            "test_pipeline.py",
+            "test_pipeline_composition.py",
+            "test_pipeline_gradients.py",
+            "test_pipeline_hooks.py",
+            "test_pipeline_loss.py",
+            "test_pipeline_ties.py",
+            "test_timeline.py",
+        ),
         "strategy=pipeline",
         "strategy=pipeline: must be one of ddp, dp, fsdp, single, such as strategy=",
     ),
