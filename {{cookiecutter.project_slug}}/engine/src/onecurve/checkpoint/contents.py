@@ -7,17 +7,16 @@ Lightning's ``hyper_parameters`` are the task's arguments out of the configurati
 `load_from_checkpoint` needs nothing but the file.
 """
 
-import pickle
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 
 from ..errors import UserError
 from ..loggers.resumable import ResumableLogger
 from .file import damage
+from .plain import NotPlain, plain_contents
 
 # Of what a checkpoint holds; those of earlier releases say nothing of it.
 FORMAT = 1
@@ -153,20 +152,21 @@ def read_checkpoint(
             if whole:
                 checkpoint = read_whole(checkpoint)
         else:
-            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+            checkpoint = plain_contents(path)
     except (RuntimeError, EOFError, ValueError, KeyError) as error:
         raise UserError(
             f"{path}: cannot be read ({' '.join(str(error).split())[:80]}); give another, such as "
             "runs/.../checkpoints/best.ckpt"
         ) from None
-    except pickle.UnpicklingError as error:
+    except NotPlain as error:
         raise UserError(
-            f"{path}: holds more than plain data ({' '.join(str(error).split())[:80]}); "
-            "keep to tensors, numbers, strings and containers in state_dict() of callbacks"
+            f"{path}: {error}; give one of tensors, numbers, strings and containers, such as "
+            "runs/.../checkpoints/best.ckpt"
         ) from None
-    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
         raise UserError(f"{path}: holds no state_dict; give one that a training run wrote")
-    if checkpoint.get("format", FORMAT) > FORMAT:
+    version = checkpoint.get("format", FORMAT)
+    if not isinstance(version, int) or version > FORMAT:
         raise UserError(
             f"{path}: has format {checkpoint['format']}, and this release of onecurve reads up to "
             f"{FORMAT}; install the release that wrote it, or a newer one"

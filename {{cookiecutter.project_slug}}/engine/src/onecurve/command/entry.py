@@ -19,9 +19,10 @@ from ..errors import REFUSED, UserError, stop, user_error_behind
 from ..launch import job, quick_exit, rendezvous
 from ..run import record
 from ..run.outcome import RankFailed
-from . import resume
+from . import hydra_hooks, resume
 from .explain import explain
 from .resolvers import register_resolvers
+from .values import set_as_meant
 
 # In a process that a sweep's launcher started, this module is what is imported first.
 register_resolvers()
@@ -54,11 +55,20 @@ def run(work: str, config: DictConfig) -> float | None:
         The last value of ``monitor``, for a sweeper to compare jobs by; None if there is none.
     """
     hydra = HydraConfig.get()
+    run_dir = Path(hydra.runtime.output_dir)
+    if hydra.mode != RunMode.MULTIRUN and not hydra_hooks.has_checked():
+        record.refused(run_dir)
+        stop(
+            UserError(
+                "hydra: without its callback refuse_before_run nothing is checked; leave "
+                "hydra as it is"
+            )
+        )
+    set_as_meant(config)
     run_job = OmegaConf.select(config, "sweep.run_job")
     if hydra.mode == RunMode.MULTIRUN and run_job is not None:
         value: float | None = get_method(run_job)(work, config)
         return value
-    run_dir = Path(hydra.runtime.output_dir)
     try:
         metrics = job.start(work, config, run_dir)
     except BaseException as error:

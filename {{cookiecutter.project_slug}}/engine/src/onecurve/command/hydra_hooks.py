@@ -4,17 +4,28 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
 from ..errors import REFUSED, UserError, stop
 from ..launch import rendezvous
-from .check import check
+from .check import check, in_one_line
 
 SECONDS_TO_LET_ANOTHER_SPEAK = 5
+
+
+_checked: list[bool] = []
+
+
+def has_checked() -> bool:
+    """Whether the run that begins was checked; asked once a run."""
+    return bool(_checked) and _checked.pop()
 
 
 class HydraHooks:
@@ -38,8 +49,10 @@ class RefuseBeforeRun(HydraHooks):
         """Hydra has composed the configuration and made nothing yet."""
         HydraConfig.instance().set_config(config)
         try:
-            check(without_hydra(config), config_name, list(config.hydra.overrides.task))
+            check(without_hydra(config), config_name, typed(config.hydra))
+            _refuse_directory(config)
             rendezvous.meet(config)
+            _checked.append(True)
         # Hydra turns an Exception of a callback into a warning; SystemExit ends the command.
         except UserError as error:
             stop_once(error)
@@ -57,6 +70,34 @@ class RefuseBeforeRun(HydraHooks):
                     "or add `sweep: grid` to the defaults"
                 )
             )
+
+
+def typed(hydra: Any) -> list[str]:
+    """The overrides as they were typed: what refers to another key is a text here."""
+    words = OmegaConf.to_container(hydra.overrides.task)
+    return [str(word) for word in words] if isinstance(words, list) else []
+
+
+def _refuse_directory(config: DictConfig) -> None:
+    """The run directory can be made, and written to.
+
+    Raises:
+        UserError: If it cannot.
+    """
+    try:
+        run_dir = Path(str(OmegaConf.select(config, "hydra.run.dir")))
+    except OmegaConfBaseException as error:
+        raise in_one_line(error, config) from None
+    try:
+        there = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
+        with TemporaryFile(dir=there):
+            return
+    except OSError as error:
+        reason = f"cannot be made: {error.strerror}"
+    raise UserError(
+        f"hydra.run.dir={run_dir}: {reason}; name a folder that you may write to, such as "
+        "paths.runs=runs"
+    )
 
 
 def without_hydra(config: DictConfig) -> DictConfig:

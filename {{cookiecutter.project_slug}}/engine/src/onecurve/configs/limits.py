@@ -39,7 +39,10 @@ class Limits(TypedDict, total=False):
     """By key."""
 
     seed: Annotated[int, Number(least=0, most=2**32 - 1)]
+    project: str
+    monitor: str | None
     mode: Literal["min", "max"]
+    test: bool
     resume: (
         Annotated[
             str, ExistingCheckpoint("last, a run directory, a checkpoint file, or leave it out")
@@ -63,6 +66,13 @@ def refusals(plan: Plan, key: str) -> Iterator[str]:
     better = _better(str(monitor).rpartition("/")[2])
     if better not in (None, mode):
         yield f"mode={mode}: monitor={monitor} is better the other way; use mode={better}"
+    if not any((plan.get("logger") or {}).values()):
+        for name, entry in (plan.get("callbacks") or {}).items():
+            if entry and str(entry.get("_target_")).endswith(".LearningRateMonitor"):
+                yield (
+                    f"logger=[]: callbacks.{name} has nowhere to write the learning rate; use "
+                    f"logger=csv, or add ~callbacks.{name}"
+                )
 
 
 def _better(name: str) -> str | None:

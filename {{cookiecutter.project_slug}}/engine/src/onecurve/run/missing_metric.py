@@ -8,7 +8,7 @@ from ..errors import UserError
 
 # What ModelCheckpoint says; what EarlyStopping and schedulers say.
 MISSING = re.compile(
-    r"\(monitor='(.*?)'\)`? could not find|conditioned on metric `?(\S+?)`? which is not"
+    r"\(monitor='?(.*?)'?\)`? could not find|conditioned on metric `?(\S+?)`? which is not"
 )
 
 

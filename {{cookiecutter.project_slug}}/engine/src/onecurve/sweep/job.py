@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..checkpoint.newest import newest_checkpoint
 from ..command.check import check
+from ..command.hydra_hooks import typed
 from ..errors import user_error_behind
 from ..launch import job
 from ..run import record
@@ -136,7 +137,7 @@ def _once(work: str, config: DictConfig, run_dir: Path) -> Metrics:
     (run_dir / TRACEBACK).unlink(missing_ok=True)
     try:
         refuse_sweep(config)
-        check(config, str(hydra.job.config_name), list(hydra.overrides.task))
+        check(config, str(hydra.job.config_name), typed(hydra))
         found = newest_checkpoint(run_dir)
         if found.file and "resume" in config:
             print(f"resume: going on from {found.file.name}", flush=True)
@@ -177,12 +178,12 @@ def _queue_again(status: int) -> None:
 @contextmanager
 def _command_of(hydra: HydraConf) -> Iterator[None]:
     """The job's record says how to run it alone, whatever process it is in."""
-    typed, own = sys.argv, [word for word in hydra.overrides.task if not word.startswith("sweep")]
+    before, own = sys.argv, [word for word in typed(hydra) if not word.startswith("sweep")]
     sys.argv = [f"{hydra.job.name}.py", *own]
     try:
         yield
     finally:
-        sys.argv = typed
+        sys.argv = before
 
 
 def _divergence(metrics: Metrics, run_dir: Path) -> str | None:

@@ -7,10 +7,14 @@ from ...launch.addresses import is_host_and_port, rendezvous
 from ...limits import Number
 from ...plan import Plan
 
+COMPLETE = True
+"""A key that is not among these is none."""
+
 
 class Limits(TypedDict, total=False):
     """By key."""
 
+    rendezvous: str | None
     max_restarts: Annotated[int, Number(least=0)]
     timeout_seconds: Annotated[float, Number(above=0)]
 

@@ -1,0 +1,46 @@
+"""Reads plain data out of a file that anybody may have written, and runs no code in it."""
+
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+REASON_AT_MOST = 80
+
+
+class NotPlain(Exception):
+    """A file cannot be read, or holds more than plain data. The message is some words."""
+
+
+def plain_contents(path: str | Path) -> Any:
+    """What `torch.save` has put into a file, onto the CPU (``weights_only=True``).
+
+    Raises:
+        NotPlain: If it is another kind of file, damaged, or holds code.
+    """
+    try:
+        if not _is_stored(Path(path)):
+            raise NotPlain("cannot be read (its records are compressed, as torch's never are)")
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except NotPlain:
+        raise
+    except pickle.UnpicklingError as error:
+        raise NotPlain(f"holds more than plain data ({_reason(error)})") from None
+    # Bytes that are no checkpoint bring the reader to whatever they happen to mean.
+    except Exception as error:
+        raise NotPlain(f"cannot be read ({_reason(error)})") from None
+
+
+def _is_stored(path: Path) -> bool:
+    """Whether a zip is as large as what is in it: a small one could fill the memory otherwise."""
+    if not zipfile.is_zipfile(path):
+        return True
+    with zipfile.ZipFile(path) as archive:
+        return all(record.compress_type == zipfile.ZIP_STORED for record in archive.infolist())
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())[:REASON_AT_MOST]
+    return text or type(error).__name__
