@@ -188,6 +188,10 @@ def trained_config(checkpoint: dict[str, Any], path: str | Path) -> dict[str, An
     return without_download(checkpoint["config"])
 
 
+def _in_words(shape: Any) -> str:
+    return "no tensor" if shape is None else str(tuple(shape))
+
+
 def refuse_other_network(task: LightningModule, checkpoint: dict[str, Any], path: str) -> None:
     """Refuse to go on with another network's weights.
 
@@ -197,10 +201,13 @@ def refuse_other_network(task: LightningModule, checkpoint: dict[str, Any], path
     own, other = task.state_dict(), checkpoint["state_dict"]
     different = [f"{name} is only in the checkpoint" for name in other if name not in own]
     different += [f"{name} is not in the checkpoint" for name in own if name not in other]
+    # What `get_extra_state` returns has no shape, and is its module's affair.
+    shapes = {name: getattr(value, "shape", None) for name, value in own.items()}
+    there = {name: getattr(value, "shape", None) for name, value in other.items()}
     different += [
-        f"{name} is {tuple(other[name].shape)} there and {tuple(own[name].shape)} here"
+        f"{name} is {_in_words(there[name])} there and {_in_words(shapes[name])} here"
         for name in own
-        if name in other and own[name].shape != other[name].shape
+        if name in other and shapes[name] != there[name]
     ]
     if different:
         more = len(different) - NAMES_SHOWN

@@ -20,14 +20,6 @@ from .check import check, in_one_line
 SECONDS_TO_LET_ANOTHER_SPEAK = 5
 
 
-_checked: list[bool] = []
-
-
-def has_checked() -> bool:
-    """Whether the run that begins was checked; asked once a run."""
-    return bool(_checked) and _checked.pop()
-
-
 class HydraHooks:
     """A callback of Hydra's that has all hooks, so that a subclass writes those that it needs."""
 
@@ -52,7 +44,6 @@ class RefuseBeforeRun(HydraHooks):
             check(without_hydra(config), config_name, typed(config.hydra))
             _refuse_directory(config)
             rendezvous.meet(config)
-            _checked.append(True)
         # Hydra turns an Exception of a callback into a warning; SystemExit ends the command.
         except UserError as error:
             stop_once(error)

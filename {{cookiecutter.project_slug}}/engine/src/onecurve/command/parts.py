@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from . import source
+from .allowed import text
 from .signatures import keywords
 from .values import beside, dotted, types_beside
 
@@ -19,6 +20,10 @@ NEEDED = {
     "evaluate": ("checkpoint", "data", "trainer", "strategy", "launch", "paths"),
     "predict": ("checkpoint", "predict", "paths"),
 }
+# All keys of these, and some of others.
+WHOLE = ("checkpoint", "launch", "paths", "predict")
+PARTS = tuple(f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes"))
+PARTS += ("strategy.name", "strategy.processes")
 
 
 def wrong_parts(config: DictConfig, defaults: DictConfig, config_name: str) -> Iterator[str]:
@@ -29,10 +34,24 @@ def wrong_parts(config: DictConfig, defaults: DictConfig, config_name: str) -> I
         defaults: The same choice of files, without overrides of single keys.
         config_name: Name of the primary configuration.
     """
-    for name in NEEDED.get(config_name, ()):
-        if name in defaults and name not in config:
+    needed = NEEDED.get(config_name, ())
+    inside = [f"{group}.{key}" for group in WHOLE for key in defaults.get(group) or ()]
+    for name in (*needed, *inside, *PARTS):
+        if _has(defaults, name) and not _has(config, name):
             yield f"~{name}: a run needs it; leave ~{name} out"
     plain: Any = OmegaConf.to_container(config)
+    usual: dict[str, Any] = dict(dotted(OmegaConf.to_container(defaults)))
+    for key, node in dotted(plain):
+        if _is_object(usual.get(key)) and isinstance(node, dict) and not _is_object(node):
+            wanted = usual[f"{key}._target_"]
+            yield f"{key}._target_ is needed: add {key}._target_={wanted}"
+    for group in ("callbacks", "logger"):
+        for name, entry in (plain.get(group) or {}).items():
+            if entry and not _is_object(entry):
+                yield (
+                    f"{group}.{name}={text(entry)}: is no object; choose one that there is, such "
+                    f"as +{group}=NAME, or say of which class it is: +{group}.{name}._target_=..."
+                )
     for key, node in dotted(plain):
         target = node.get("_target_") if isinstance(node, dict) else None
         if target is not None:
@@ -40,6 +59,17 @@ def wrong_parts(config: DictConfig, defaults: DictConfig, config_name: str) -> I
         elif isinstance(node, dict) and any(hasattr(each, "COMPLETE") for each in beside(key)):
             known = types_beside(key)
             yield from (_unknown(key, name, list(known)) for name in node if name not in known)
+
+
+def _has(config: DictConfig, name: str) -> bool:
+    """Whether there is such a key, be its value null."""
+    group, _, key = name.rpartition(".")
+    node = OmegaConf.select(config, group) if group else config
+    return isinstance(node, DictConfig) and key in node
+
+
+def _is_object(node: Any) -> bool:
+    return isinstance(node, dict) and "_target_" in node
 
 
 def _wrong_target(key: str, target: Any, node: dict[str, Any]) -> Iterator[str]:

@@ -66,13 +66,6 @@ def refusals(plan: Plan, key: str) -> Iterator[str]:
     better = _better(str(monitor).rpartition("/")[2])
     if better not in (None, mode):
         yield f"mode={mode}: monitor={monitor} is better the other way; use mode={better}"
-    if not any((plan.get("logger") or {}).values()):
-        for name, entry in (plan.get("callbacks") or {}).items():
-            if entry and str(entry.get("_target_")).endswith(".LearningRateMonitor"):
-                yield (
-                    f"logger=[]: callbacks.{name} has nowhere to write the learning rate; use "
-                    f"logger=csv, or add ~callbacks.{name}"
-                )
 
 
 def _better(name: str) -> str | None:

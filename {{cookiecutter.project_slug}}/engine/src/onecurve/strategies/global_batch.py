@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
 from ..checkpoint.contents import epoch_position
+from ..checkpoint.other_optimizer import fit_to_length
 from ..checkpoint.storage import LocalFiles
 from ..checkpoint.stored import model_state_here, optimizer_states_here
 from .clip import clip_by_global_norm
@@ -80,6 +81,8 @@ class GlobalBatch(ForCallbacks):
         """
         reset_seed()
         module = self._connected_module
+        loaded = module.trainer._checkpoint_connector._loaded_checkpoint.get("lr_schedulers", [])
+        fit_to_length(loaded, [config.scheduler for config in self.lr_scheduler_configs])
         if not isinstance(module.log, partial):
             module.log = partial(module.log, sync_dist=True)  # type: ignore[method-assign]
             module.log_dict = partial(module.log_dict, sync_dist=True)  # type: ignore[method-assign]
