@@ -25,6 +25,19 @@ from baked import PROJECT, folder_for_runs, output_to
 from onecurve.launch.forkserver import PRELOADED, warm_up
 
 
+def warm() -> None:
+    """Import what the commands import, in one thread: what is forked has no others."""
+    torch.set_num_threads(1)
+    # Nobody listens there: what is not on this machine is not downloaded.
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        os.environ[name] = "http://127.0.0.1:9"
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    with output_to("ranks.txt"):
+        warm_up()
+    for module in PRELOADED[1:]:
+        import_module(module)
+
+
 def main(number: int = 1000, seed: int = 0) -> int:
     """Print every line that something is wrong with, and the counts; 1 if there is any."""
     with folder_for_runs() as root:
@@ -32,15 +45,7 @@ def main(number: int = 1000, seed: int = 0) -> int:
         from fuzz.judge import KINDS, judge
         from fuzz.lines import SHORT, draws
 
-        torch.set_num_threads(1)
-        # Nobody listens there: what is not on this machine is not downloaded.
-        for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-            os.environ[name] = "http://127.0.0.1:9"
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        with output_to("ranks.txt"):
-            warm_up()
-        for module in PRELOADED[1:]:
-            import_module(module)
+        warm()
         counts: Counter[str] = Counter()
         folder = Path(root, "here")
         folder.mkdir()

@@ -21,18 +21,21 @@ from .command import Done
 KINDS = ("traceback", "leftover", "wrong acceptance")
 
 
-def judge(done: Done, folder: Path, wrong: bool) -> list[tuple[str, str]]:
+def judge(done: Done, folder: Path, wrong: bool, trains: bool = True) -> list[tuple[str, str]]:
     """What is wrong, each as its kind and some words; nothing if all is as it should be.
 
     Args:
         done: What came of the command.
         folder: Where it was run.
         wrong: Whether it must be refused.
+        trains: Whether it is a training run, whose record tells how it was configured.
     """
     found = [("traceback", words) for words in _not_one_line(done)]
     if done.status == 0:
         if wrong:
             return [*found, ("wrong acceptance", "it cannot be right")]
+        if not trains:
+            return found
         return found + [("wrong acceptance", words) for words in _not_right(folder)]
     # What had begun to train keeps its directory, with the record of how it ended.
     if done.left and not list(folder.rglob("metrics.csv")):

@@ -1,6 +1,7 @@
 """Reads plain data out of a file that anybody may have written, and runs no code in it."""
 
 import pickle
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,12 @@ def plain_contents(path: str | Path) -> Any:
         NotPlain: If it is another kind of file, damaged, or holds code.
     """
     try:
-        if not _is_stored(Path(path)):
-            raise NotPlain("cannot be read (its records are compressed, as torch's never are)")
-        return torch.load(path, map_location="cpu", weights_only=True)
+        if reason := _damage(Path(path)):
+            raise NotPlain(f"cannot be read ({reason})")
+        with warnings.catch_warnings():
+            # Of what the file is like, beside what comes of it here.
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True)
     except NotPlain:
         raise
     except pickle.UnpicklingError as error:
@@ -33,12 +37,17 @@ def plain_contents(path: str | Path) -> Any:
         raise NotPlain(f"cannot be read ({_reason(error)})") from None
 
 
-def _is_stored(path: Path) -> bool:
-    """Whether a zip is as large as what is in it: a small one could fill the memory otherwise."""
+def _damage(path: Path) -> str | None:
+    """What is wrong with a zip; None if nothing is, or it is none, as torch's were before 1.6.
+
+    One that is compressed is not torch's, and could fill the memory although it is small.
+    """
     if not zipfile.is_zipfile(path):
-        return True
+        return None
     with zipfile.ZipFile(path) as archive:
-        return all(record.compress_type == zipfile.ZIP_STORED for record in archive.infolist())
+        if any(record.compress_type != zipfile.ZIP_STORED for record in archive.infolist()):
+            return "its records are compressed, as torch's never are"
+        return "its checksum is wrong" if archive.testzip() else None
 
 
 def _reason(error: Exception) -> str:

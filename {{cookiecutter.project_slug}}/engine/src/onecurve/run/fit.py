@@ -20,7 +20,7 @@ from ..checkpoint.contents import (
 )
 from ..checkpoint.newest import newest_checkpoint
 from ..checkpoint.storage import LocalFiles
-from ..errors import UserError
+from ..errors import UserError, user_error_behind
 from ..strategies.global_batch import GlobalBatch
 from . import record
 from .building import building, called, in_a_line
@@ -96,6 +96,14 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         if cast(GlobalBatch, trainer.strategy).samples_seen:
             raise
         raise UserError(in_a_line(error)) from error
+    except OSError as error:
+        # A place that a logger or a callback was given, noticed before anything is lost.
+        begun = cast(GlobalBatch, trainer.strategy).samples_seen
+        if begun or not error.filename or user_error_behind(error):
+            raise
+        raise UserError(
+            f"{error.filename}: {error.strerror}; name a place that can be written to"
+        ) from error
     except Exception as error:
         if refusal := missing_metric(error, trainer):
             raise refusal from None
