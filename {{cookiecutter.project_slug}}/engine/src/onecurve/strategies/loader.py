@@ -95,6 +95,6 @@ def _what(loader: DataLoader[Any]) -> str:
     if isinstance(loader.dataset, IterableDataset):
         return f"{type(loader.dataset).__name__}, an IterableDataset,"
     if type(loader) is not DataLoader:
-        return f"a {type(loader).__name__}, a loader of its own,"
+        return f"{type(loader).__name__}, a loader of its own,"
     sampler = loader.sampler if type(loader.batch_sampler) is BatchSampler else loader.batch_sampler
     return f"a loader with its own {type(sampler).__name__}"
