@@ -1,18 +1,13 @@
-"""What a shell, a scheduler or a user's own data bring along that nobody typed."""
+"""What a shell, or a scheduler, brings along that nobody typed."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from onecurve import machine
-from onecurve.errors import UserError
-from onecurve.strategies.loader import shard
 
 # As Slurm writes it, and how many ranks that are here.
 PER_NODE = {"2": 2, "2(x2)": 2, "2(x2),1": 2, "": 2, "two": 2, "4": 4}
@@ -54,30 +49,3 @@ def test_a_folder_with_a_long_name_for_temporary_files_keeps_no_ranks_from_start
     )
     assert (done.returncode, done.stdout) == (0, "a rank\n"), done.stderr
     assert list(folder.iterdir()) == []
-
-
-class Stream(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(8))
-
-
-class Own(DataLoader[int]):
-    pass
-
-
-NUMBERS = TensorDataset(torch.arange(8))
-LOADERS = {
-    "Stream, an IterableDataset,": DataLoader(Stream(), batch_size=2),
-    "Own, a loader of its own,": Own(range(8), batch_size=2),  # type: ignore[arg-type]
-    "a loader with its own WeightedRandomSampler": DataLoader(
-        NUMBERS, batch_size=2, sampler=WeightedRandomSampler([1.0] * 8, 8)
-    ),
-}
-
-
-@pytest.mark.parametrize("words", LOADERS)
-def test_what_cannot_be_shared_is_named_with_a_way_out(words: str) -> None:
-    with pytest.raises(UserError) as refused:
-        shard(LOADERS[words], rank=0, num_replicas=2, seed=0, training=True)
-    assert str(refused.value).startswith(f"strategy: {words} cannot be shared by 2 ranks; ")
-    assert "read by index, or use strategy=single" in str(refused.value)

@@ -88,13 +88,6 @@ class Existing:
 
     def refusal(self, value: str) -> str | None:
         """What is wrong with a path; None if nothing is."""
-        path = Path(value).expanduser()
-        try:
-            if not path.exists():
-                return f"there is no such file; give {self.wanted}"
-        except OSError as error:
-            return f"{error.strerror}; give {self.wanted}"
-        # A pipe would be waited for, and a device never ends.
-        if not (path.is_file() or path.is_dir()):
-            return f"is neither a file nor a folder; give {self.wanted}"
+        if not Path(value).expanduser().exists():
+            return f"there is no such file; give {self.wanted}"
         return None

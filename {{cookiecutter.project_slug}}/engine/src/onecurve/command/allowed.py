@@ -43,7 +43,7 @@ def refusal(annotation: Any, key: str, value: Any, usual: Any) -> str | None:
         return None
     for part in parts:
         for limit in _limits(part, Existing):
-            return f"{key}={text(value)}: {limit.refusal(str(value))}"
+            return f"{key}={text(value)}: {_about(limit, value)}"
     choices = [choice for part in parts for choice in _choices(part)]
     if all(map(_choices, parts)):
         words = f"one of {', '.join(map(text, choices))}"
@@ -69,6 +69,14 @@ def text(value: Any) -> str:
     return str(value)
 
 
+def _about(limit: Existing, value: Any) -> str | None:
+    """What is wrong with a path, which may be none at all: too long, for example."""
+    try:
+        return limit.refusal(str(value))
+    except OSError as error:
+        return f"{error.strerror}; give {limit.wanted}"
+
+
 def _limits(part: Any, kind: Any) -> list[Any]:
     if get_origin(part) is not Annotated:
         return []
@@ -90,7 +98,7 @@ def _holds(part: Any, value: Any) -> bool:
     if choices := _choices(part):
         return any(value == choice and type(value) is type(choice) for choice in choices)
     if paths := _limits(part, Existing):
-        return value is not None and all(path.refusal(str(value)) is None for path in paths)
+        return value is not None and all(_about(path, value) is None for path in paths)
     if entries := _entry(part):
         of_entry = alternatives(entries[0])
         return isinstance(value, list) and all(

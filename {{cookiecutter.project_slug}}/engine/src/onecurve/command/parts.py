@@ -37,7 +37,10 @@ def wrong_parts(config: DictConfig, defaults: DictConfig, config_name: str) -> I
     needed = NEEDED.get(config_name, ())
     inside = [f"{group}.{key}" for group in WHOLE for key in defaults.get(group) or ()]
     for name in (*needed, *inside, *PARTS):
-        if _has(defaults, name) and not _has(config, name):
+        # Where a whole group is something else, that is said of the group.
+        group = name.rpartition(".")[0]
+        is_there = not group or group not in config or isinstance(config[group], DictConfig)
+        if is_there and _has(defaults, name) and not _has(config, name):
             yield f"~{name}: a run needs it; leave ~{name} out"
     plain: Any = OmegaConf.to_container(config)
     usual: dict[str, Any] = dict(dotted(OmegaConf.to_container(defaults)))
@@ -57,8 +60,8 @@ def wrong_parts(config: DictConfig, defaults: DictConfig, config_name: str) -> I
         if target is not None:
             yield from _wrong_target(key, target, node)
         elif isinstance(node, dict) and any(hasattr(each, "COMPLETE") for each in beside(key)):
-            known = types_beside(key)
-            yield from (_unknown(key, name, list(known)) for name in node if name not in known)
+            known = list(types_beside(key) | usual.get(key, {}))
+            yield from (_unknown(key, name, known) for name in node if name not in known)
 
 
 def _has(config: DictConfig, name: str) -> bool:

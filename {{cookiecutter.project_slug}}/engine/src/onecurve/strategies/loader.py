@@ -52,9 +52,9 @@ def shard(
         if num_replicas == 1:
             return loader
         raise UserError(
-            f"strategy: {_what(loader)} cannot be shared by {num_replicas} ranks; return a plain "
-            "DataLoader(dataset, batch_size=..., shuffle=...) of a data set that has a length and "
-            "is read by index, or use strategy=single"
+            f"strategy: a {type(loader).__name__} with its own sampler or an iterable data set "
+            f"cannot be shared by {num_replicas} ranks; return a plain "
+            "DataLoader(dataset, batch_size=..., shuffle=...), or use strategy=single"
         )
     num_samples = len(loader.dataset)  # type: ignore[arg-type]
     if not training and num_samples < num_replicas:
@@ -88,13 +88,3 @@ def shard(
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=loader.persistent_workers,
     )
-
-
-def _what(loader: DataLoader[Any]) -> str:
-    """What of a loader decides by itself what it yields."""
-    if isinstance(loader.dataset, IterableDataset):
-        return f"{type(loader.dataset).__name__}, an IterableDataset,"
-    if type(loader) is not DataLoader:
-        return f"{type(loader).__name__}, a loader of its own,"
-    sampler = loader.sampler if type(loader.batch_sampler) is BatchSampler else loader.batch_sampler
-    return f"a loader with its own {type(sampler).__name__}"
