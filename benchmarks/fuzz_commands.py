@@ -3,8 +3,8 @@
 Lines are drawn from a seed, out of the real configuration: values of another kind, keys misspelt,
 added and taken away, choices that are none, words without a value. Each is run as `python train.py`
 in a process of its own, forked from one that has imported everything, with a run of one step before
-it; one that is accepted therefore trains and tests, and its record is compared with what Lightning's
-and the project's signatures say.
+it; one that is accepted therefore trains and tests, and its record is compared with the signatures
+of Lightning and of the project.
 
     python benchmarks/fuzz_commands.py [LINES] [SEED]
 
