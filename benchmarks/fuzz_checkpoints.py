@@ -2,8 +2,8 @@
 
 Drawn from a seed: bytes flipped, ends cut off, blocks zeroed, moved and doubled; other people's
 files, from plain PyTorch and plain Lightning; archives that unpack to a gigabyte, and pickles with
-code in them. `train.py` goes on from each or begins with its weights, `evaluate.py` and `predict.py`
-read it, in a process forked from one that has imported everything.
+code in them. `train.py` goes on from each or begins with its weights, `evaluate.py` and
+`predict.py` read it, in a process forked from one that has imported everything.
 
     python benchmarks/fuzz_checkpoints.py [FILES] [SEED]
 
