@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from onecurve.checkpoint.contents import read_checkpoint
+from onecurve.checkpoint.contents import read_checkpoint, trained_config
+from onecurve.checkpoint.keys import refuse_weights_alone
 from onecurve.checkpoint.weights import load_weights
 from onecurve.errors import UserError
 
@@ -83,9 +84,9 @@ def test_weights_of_such_a_file_are_refused_in_one_line(file: Path, change: obje
     assert line.startswith(f"init={file}: ")
     assert FOREIGN[change] in line  # type: ignore[index]
     assert "\n" not in line
-    # To go on from it is refused, too, whether or not the command has looked at it before.
+    # To go on from it is refused, too.
     with pytest.raises(UserError):
-        read_checkpoint(file, is_checked=True)
+        read_checkpoint(file)
     assert list(file.parent.iterdir()) == [file]
 
 
@@ -94,3 +95,13 @@ def test_weights_that_are_whole_are_taken(file: Path) -> None:
     load_weights(network, file=str(file))
     state = torch.load(file, weights_only=True)["state_dict"]
     assert torch.equal(network.weight, state["weight"])
+
+
+def test_keys_of_another_kind_are_named(file: Path) -> None:
+    torch.save({"state_dict": {}, "optimizer_states": None}, file)
+    with pytest.raises(UserError, match="its optimizer_states is no list; give a file"):
+        read_checkpoint(file)
+    with pytest.raises(UserError, match="holds no configuration"):
+        trained_config({"config": {"task": 3}}, file)
+    with pytest.raises(UserError, match=r"has no optimizer_states, .* begin anew .* init="):
+        refuse_weights_alone({"state_dict": {}}, file)

@@ -16,6 +16,7 @@ from lightning.pytorch.loggers import Logger
 from ..errors import UserError
 from ..loggers.resumable import ResumableLogger
 from .file import damage
+from .keys import refuse_other_kinds
 from .plain import NotPlain, plain_contents
 
 # Of what a checkpoint holds; those of earlier releases say nothing of it.
@@ -152,7 +153,7 @@ def read_checkpoint(
             if whole:
                 checkpoint = read_whole(checkpoint)
         else:
-            checkpoint = plain_contents(path)
+            checkpoint = plain_contents(path, is_checked=True)
     except (RuntimeError, EOFError, ValueError, KeyError) as error:
         raise UserError(
             f"{path}: cannot be read ({' '.join(str(error).split())[:80]}); give another, such as "
@@ -165,6 +166,7 @@ def read_checkpoint(
         ) from None
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
         raise UserError(f"{path}: holds no state_dict; give one that a training run wrote")
+    refuse_other_kinds(checkpoint, path)
     version = checkpoint.get("format", FORMAT)
     if not isinstance(version, int) or version > FORMAT:
         raise UserError(
@@ -180,7 +182,8 @@ def trained_config(checkpoint: dict[str, Any], path: str | Path) -> dict[str, An
     Raises:
         UserError: If it was a script without one that wrote it.
     """
-    if "config" not in checkpoint:
+    config = checkpoint.get("config") or {}
+    if not all(isinstance(config.get(part), dict) for part in ("task", "data")):
         raise UserError(
             f"{path}: holds no configuration, with which to build the task again; "
             "give one that train.py wrote, or call load_from_checkpoint in a script"

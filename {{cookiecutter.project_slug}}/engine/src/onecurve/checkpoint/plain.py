@@ -15,14 +15,18 @@ class NotPlain(Exception):
     """A file cannot be read, or holds more than plain data. The message is some words."""
 
 
-def plain_contents(path: str | Path) -> Any:
+def plain_contents(path: str | Path, is_checked: bool = False) -> Any:
     """What `torch.save` has put into a file, onto the CPU (``weights_only=True``).
+
+    Args:
+        path: The file.
+        is_checked: Whether `file.damage` has found nothing already.
 
     Raises:
         NotPlain: If it is another kind of file, damaged, or holds code.
     """
     try:
-        if reason := _damage(Path(path)):
+        if not is_checked and (reason := _damage(Path(path))):
             raise NotPlain(f"cannot be read ({reason})")
         with warnings.catch_warnings():
             # Of what the file is like, beside what comes of it here.

@@ -30,9 +30,11 @@ def check_values(config: DictConfig, defaults: DictConfig) -> None:
     """
     values = _resolved(config)
     usual = dict(dotted(_resolved(defaults)))
+    written = dict(dotted(OmegaConf.to_container(config)))
     limits = dict(limits_of(values))
     for key, value in dotted(values):
-        if value is None and usual.get(key, value) is None:
+        # Null by default, or by reference: the run directory is not known yet, for example.
+        if value is None and (usual.get(key) is None or isinstance(written.get(key), str)):
             continue
         # What is a group may not be null; an entry of one may, which takes it away.
         group = isinstance(usual.get(key), Mapping) and not ("." in key and value is None)

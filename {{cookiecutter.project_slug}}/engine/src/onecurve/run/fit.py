@@ -18,6 +18,7 @@ from ..checkpoint.contents import (
     read_checkpoint,
     refuse_other_network,
 )
+from ..checkpoint.keys import refuse_weights_alone
 from ..checkpoint.newest import newest_checkpoint
 from ..checkpoint.storage import LocalFiles
 from ..errors import UserError, user_error_behind
@@ -47,6 +48,8 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
 
     resume = _checkpoint_to_resume(cfg, run_dir)
     checkpoint = read_checkpoint(resume, whole=False, is_checked=True) if resume else None
+    if checkpoint:
+        refuse_weights_alone(checkpoint, str(resume))
     in_place = resume is not None and resume.is_relative_to(run_dir)
 
     with building("data"):
