@@ -28,7 +28,11 @@ MISTAKES = {
     "model=resnet model.name=resnet81": "try resnet18",
     "model=resnet model.name=squeezenet1_0": "does not end in a linear layer",
     "model=resnet model.name=vit_b_16 model.small_images=true": "only for ResNets",
-    "optimizer=adamw optimizer.betas=[2,0.9]": "optimizer (torch.optim.AdamW): Invalid beta",
+    "optimizer=adamw optimizer.betas=[2,0.9]": "optimizer.betas=[2,0.9]: must be a list, each",
+    "optimizer=adamw optimizer.betas=[0.9]": "optimizer",
+    "optimizer=adamw optimizer.fused=abc": "optimizer.fused=abc: must be true or false or null",
+    "optimizer.capturable=true optimizer=adamw trainer.accelerator=cpu": "capturable=false",
+    "scheduler=step scheduler.step_size=0": "scheduler.step_size=0: must be a whole number from 1",
     "+optimizer.momentun=0.1 optimizer=sgd": "optimizer.momentun: torch.optim.SGD has no such",
     "+optimizer.lr_scale.c9=0.1 model=lenet": "optimizer.lr_scale.c9: no parameter's name begins",
     "optimizer.lr_scale.bakbone=0.1": "did you mean optimizer.lr_scale.backbone",  # says Hydra

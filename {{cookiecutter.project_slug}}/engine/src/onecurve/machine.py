@@ -4,6 +4,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,6 +68,8 @@ def local_devices(trainer: Any, one_device: bool) -> int:
     0 stands for a value that is none of auto, a number and a list of GPU numbers.
     """
     devices = trainer.devices
+    if isinstance(devices, bool):
+        return 0
     if devices in ("auto", -1, "-1"):
         if one_device:
             return 1
@@ -77,10 +80,16 @@ def local_devices(trainer: Any, one_device: bool) -> int:
         return devices
     if isinstance(devices, str):
         parts = [part.strip() for part in devices.split(",") if part.strip()]
-        if not all(part.isdigit() for part in parts):
+        if not parts or not all(part.isdecimal() for part in parts):
             return 0
         return len(parts) if "," in devices else int(devices)
-    return len(devices)
+    if not isinstance(devices, Sequence) or len(set(devices)) < len(devices):
+        return 0
+    return len(devices) if all(_is_number_of_a_gpu(entry) for entry in devices) else 0
+
+
+def _is_number_of_a_gpu(entry: Any) -> bool:
+    return isinstance(entry, int) and not isinstance(entry, bool) and entry >= 0
 
 
 def most_devices(kind: str) -> int:
@@ -127,5 +136,7 @@ def ranks_around() -> Ranks | None:
         return None
     rank = int(environment["SLURM_PROCID"])
     nodes = int(environment.get("SLURM_NNODES") or environment.get("SLURM_JOB_NUM_NODES") or "1")
-    here = int(environment.get("SLURM_NTASKS_PER_NODE") or world // nodes)
+    # Slurm writes "2(x2)" into some: two on each of two nodes.
+    per_node = (environment.get("SLURM_NTASKS_PER_NODE") or "").partition("(")[0]
+    here = int(per_node) if per_node.isdecimal() and int(per_node) else world // nodes
     return Ranks(rank, int(environment.get("SLURM_LOCALID", rank % here)), world, here, "srun")

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any, TypedDict, Unpack
+from typing import Annotated, Any, Literal, TypedDict, Unpack
 
 from hydra.utils import get_class
 from onecurve.errors import UserError
@@ -19,6 +19,13 @@ class Options(TypedDict, total=False):
 
     weight_decay: Annotated[float, Number(least=0)]
     momentum: Annotated[float, Number(least=0, most=1)]
+    betas: list[Annotated[float, Number(least=0, below=1)]]
+    eps: Annotated[float, Number(least=0)]
+    foreach: bool | None
+    fused: bool | None
+    capturable: bool
+    # To differentiate through its steps takes a loop of one's own.
+    differentiable: Literal[False]
 
 
 def build_optimizer(

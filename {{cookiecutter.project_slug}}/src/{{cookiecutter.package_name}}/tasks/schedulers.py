@@ -60,10 +60,16 @@ def cosine(
 
 
 def step(
-    optimizer: Optimizer, *, total_steps: float, monitor: str, mode: str, **options: Any
+    optimizer: Optimizer,
+    *,
+    total_steps: float,
+    monitor: str,
+    mode: str,
+    step_size: Annotated[int, Number(least=1)],
+    **options: Any,
 ) -> LRScheduler:
     """Multiply by a factor every so many epochs: `StepLR` and its arguments."""
-    return {"scheduler": StepLR(optimizer, **options), "interval": "epoch"}
+    return {"scheduler": StepLR(optimizer, step_size, **options), "interval": "epoch"}
 
 
 def one_cycle(

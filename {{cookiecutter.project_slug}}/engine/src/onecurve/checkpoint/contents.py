@@ -7,12 +7,10 @@ Lightning's ``hyper_parameters`` are the task's arguments out of the configurati
 `load_from_checkpoint` needs nothing but the file.
 """
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.trainer.states import TrainerFn
@@ -21,6 +19,8 @@ from ..errors import UserError
 from ..loggers.resumable import ResumableLogger
 from .changed_settings import apply_changes
 from .file import damage
+from .keys import refuse_other_kinds
+from .plain import NotPlain, plain_contents
 
 # Of what a checkpoint holds; those of earlier releases say nothing of it.
 FORMAT = 1
@@ -196,20 +196,22 @@ def read_checkpoint(
             if whole:
                 checkpoint = read_whole(checkpoint)
         else:
-            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+            checkpoint = plain_contents(path, is_checked=True)
     except (RuntimeError, EOFError, ValueError, KeyError) as error:
         raise UserError(
             f"{path}: cannot be read ({' '.join(str(error).split())[:80]}); give another, such as "
             "runs/.../checkpoints/best.ckpt"
         ) from None
-    except pickle.UnpicklingError as error:
+    except NotPlain as error:
         raise UserError(
-            f"{path}: holds more than plain data ({' '.join(str(error).split())[:80]}); "
-            "keep to tensors, numbers, strings and containers in state_dict() of callbacks"
+            f"{path}: {error}; give one of tensors, numbers, strings and containers, such as "
+            "runs/.../checkpoints/best.ckpt"
         ) from None
-    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
         raise UserError(f"{path}: holds no state_dict; give one that a training run wrote")
-    if checkpoint.get("format", FORMAT) > FORMAT:
+    refuse_other_kinds(checkpoint, path)
+    version = checkpoint.get("format", FORMAT)
+    if not isinstance(version, int) or version > FORMAT:
         raise UserError(
             f"{path}: has format {checkpoint['format']}, and this release of onecurve reads up to "
             f"{FORMAT}; install the release that wrote it, or a newer one"
@@ -223,12 +225,17 @@ def trained_config(checkpoint: dict[str, Any], path: str | Path) -> dict[str, An
     Raises:
         UserError: If it was a script without one that wrote it.
     """
-    if "config" not in checkpoint:
+    config = checkpoint.get("config") or {}
+    if not all(isinstance(config.get(part), dict) for part in ("task", "data")):
         raise UserError(
             f"{path}: holds no configuration, with which to build the task again; "
             "give one that train.py wrote, or call load_from_checkpoint in a script"
         )
     return without_download(checkpoint["config"])
+
+
+def _in_words(shape: Any) -> str:
+    return "no tensor" if shape is None else str(tuple(shape))
 
 
 def refuse_other_network(task: LightningModule, checkpoint: dict[str, Any], path: str) -> None:
@@ -240,10 +247,13 @@ def refuse_other_network(task: LightningModule, checkpoint: dict[str, Any], path
     own, other = task.state_dict(), checkpoint["state_dict"]
     different = [f"{name} is only in the checkpoint" for name in other if name not in own]
     different += [f"{name} is not in the checkpoint" for name in own if name not in other]
+    # What `get_extra_state` returns has no shape, and is its module's affair.
+    shapes = {name: getattr(value, "shape", None) for name, value in own.items()}
+    there = {name: getattr(value, "shape", None) for name, value in other.items()}
     different += [
-        f"{name} is {tuple(other[name].shape)} there and {tuple(own[name].shape)} here"
+        f"{name} is {_in_words(there[name])} there and {_in_words(shapes[name])} here"
         for name in own
-        if name in other and own[name].shape != other[name].shape
+        if name in other and shapes[name] != there[name]
     ]
     if different:
         more = len(different) - NAMES_SHOWN

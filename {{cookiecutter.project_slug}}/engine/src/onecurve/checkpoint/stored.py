@@ -10,6 +10,8 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .other_optimizer import refuse_other_optimizers
+
 STORED = "stored"
 """The attribute of such a tensor: (folder, name)."""
 
@@ -37,7 +39,12 @@ def optimizer_state_here(state: Mapping[str, Any], parameters: Sequence[Tensor])
 def optimizer_states_here(
     states: Sequence[Mapping[str, Any]], optimizers: Sequence[Optimizer]
 ) -> list[dict[str, Any]]:
-    """The same for all optimizers."""
+    """The same for all optimizers.
+
+    Raises:
+        UserError: If they are of another kind, or number.
+    """
+    refuse_other_optimizers(states, optimizers)
     return [
         optimizer_state_here(
             state, [parameter for group in optimizer.param_groups for parameter in group["params"]]

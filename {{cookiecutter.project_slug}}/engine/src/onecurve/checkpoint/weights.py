@@ -1,14 +1,13 @@
 """`init=FILE`: start from the weights of a checkpoint, as many as fit."""
 
-import pickle
 from pathlib import Path
 from typing import Annotated
 
-import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
 from ..limits import Existing
+from .plain import NotPlain, plain_contents
 
 WEIGHTS = Existing("a file with weights, such as runs/.../checkpoints/best.ckpt")
 
@@ -31,13 +30,14 @@ def load_weights(net: nn.Module, *, file: Annotated[str, WEIGHTS] | None) -> Non
             f"python -m onecurve.checkpoint.sharded.to_file {file} whole.ckpt"
         )
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        content = plain_contents(file)
+    except NotPlain as error:
         raise UserError(
-            f"init={file}: cannot be read ({' '.join(str(error).split())[:80]}); give a file that "
-            "holds nothing but a state_dict, such as runs/.../checkpoints/best.ckpt"
+            f"init={file}: {error}; give a file that holds nothing but a state_dict, such as "
+            "runs/.../checkpoints/best.ckpt"
         ) from None
     weights = content.get("state_dict", content) if isinstance(content, dict) else {}
+    weights = weights if isinstance(weights, dict) else {}
     # In a task's state the network's names begin with where it is.
     given = {str(name).removeprefix("network."): value for name, value in weights.items()}
     own = net.state_dict()

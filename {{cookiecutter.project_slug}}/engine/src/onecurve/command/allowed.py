@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
+from math import isnan
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, is_typeddict
 
@@ -18,9 +19,10 @@ def alternatives(annotation: Any) -> list[Any]:
 
 
 def is_limit(annotation: Any) -> bool:
-    """Whether a type says more than what kind of value it is."""
+    """Whether a type says anything of a value that YAML can hold."""
     return any(
-        get_origin(part) is Literal
+        part in KINDS
+        or bool(_choices(part))
         or bool(_limits(part, Number | Pattern | Existing))
         or any(map(is_limit, _entry(part)))
         for part in alternatives(annotation)
@@ -41,7 +43,7 @@ def refusal(annotation: Any, key: str, value: Any, usual: Any) -> str | None:
         return None
     for part in parts:
         for limit in _limits(part, Existing):
-            return f"{key}={text(value)}: {limit.refusal(str(value))}"
+            return f"{key}={text(value)}: {_about(limit, value)}"
     choices = [choice for part in parts for choice in _choices(part)]
     if all(map(_choices, parts)):
         words = f"one of {', '.join(map(text, choices))}"
@@ -67,6 +69,14 @@ def text(value: Any) -> str:
     return str(value)
 
 
+def _about(limit: Existing, value: Any) -> str | None:
+    """What is wrong with a path, which may be none at all: too long, for example."""
+    try:
+        return limit.refusal(str(value))
+    except OSError as error:
+        return f"{error.strerror}; give {limit.wanted}"
+
+
 def _limits(part: Any, kind: Any) -> list[Any]:
     if get_origin(part) is not Annotated:
         return []
@@ -88,13 +98,18 @@ def _holds(part: Any, value: Any) -> bool:
     if choices := _choices(part):
         return any(value == choice and type(value) is type(choice) for choice in choices)
     if paths := _limits(part, Existing):
-        return value is not None and all(path.refusal(str(value)) is None for path in paths)
+        return value is not None and all(_about(path, value) is None for path in paths)
     if entries := _entry(part):
         of_entry = alternatives(entries[0])
         return isinstance(value, list) and all(
             any(_holds(each, entry) for each in of_entry) for entry in value
         )
     limits = _limits(part, Number | Pattern)
+    if get_origin(part) in (dict, Mapping):
+        return isinstance(value, Mapping)
+    if part is str:
+        # A name may look like a number: `data.class_names=[0,1]`.
+        return isinstance(value, str | int | float)
     kind = part.__origin__ if get_origin(part) is Annotated else part
     return _is(kind, value) and all(limit.holds(value) for limit in limits)
 
@@ -102,10 +117,21 @@ def _holds(part: Any, value: Any) -> bool:
 def _is(kind: Any, value: Any) -> bool:
     if kind is float or kind is int:
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and (kind is float or value % 1 == 0)
+        return number and not isnan(value) and (kind is float or value % 1 == 0)
     if kind is str or kind is bool:
         return isinstance(value, kind)
     return isinstance(value, Mapping) or not is_typeddict(kind)
+
+
+def as_meant(annotation: Any, value: Any) -> Any:
+    """A value that a type allows, with `1e3` as 1000 where a whole number is meant."""
+    parts = alternatives(annotation)
+    if isinstance(value, list):
+        entries = next((_entry(part)[0] for part in parts if _entry(part)), Any)
+        return [as_meant(entries, entry) for entry in value]
+    kinds = [part.__origin__ if get_origin(part) is Annotated else part for part in parts]
+    holding = [kind for kind, part in zip(kinds, parts, strict=True) if _holds(part, value)]
+    return int(value) if isinstance(value, float) and holding == [int] else value
 
 
 def _words(part: Any) -> str:
@@ -115,6 +141,8 @@ def _words(part: Any) -> str:
         return str(patterns[0].words)
     if entries := _entry(part):
         return f"a list, each entry {' or '.join(map(_words, alternatives(entries[0])))}"
+    if get_origin(part) in (dict, Mapping):
+        return "a mapping"
     kind = part.__origin__ if get_origin(part) is Annotated else part
     bounds = [limit.words() for limit in _limits(part, Number)]
     return " ".join([KINDS.get(kind, "another kind of value"), *bounds])

@@ -12,6 +12,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
 from ..errors import UserError, user_error_behind
+from .allowed import text
+from .explain import added_to_a_list
+from .parts import wrong_parts
 from .refusals import refusals
 from .values import check_values, dotted
 
@@ -34,7 +37,14 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> None:
         for key, value in dotted(OmegaConf.to_container(config)):
             if value == "???":
                 raise UserError(f"{key} is needed: add {key}=...")
-        check_values(config, _defaults(config_name, overrides))
+        defaults = _defaults(config_name, overrides)
+        _refuse_several(config_name, overrides)
+        if line := added_to_a_list(overrides):
+            raise UserError(line)
+        for line in wrong_parts(config, defaults, config_name):
+            raise UserError(line)
+        check_values(config, defaults)
+        _refuse_other_facts(config, defaults)
         if "trainer" in config:
             if line := next(refusals(config), None):
                 raise UserError(line)
@@ -44,8 +54,51 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> None:
                 f"{ranks.world_size}; type the command once without {ranks.starter}"
             )
     except OmegaConfBaseException as error:
-        line = " ".join(str(error).split())
-        raise user_error_behind(error) or UserError(line) from None
+        raise in_one_line(error, config) from None
+
+
+def in_one_line(error: OmegaConfBaseException, config: DictConfig) -> UserError:
+    """What OmegaConf says of a value that refers to another."""
+    if refusal := user_error_behind(error):
+        return refusal
+    lines = [line.strip() for line in str(error).splitlines()]
+    keys = [line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")]
+    if not keys or not keys[0]:
+        return UserError(" ".join(lines))
+    node = OmegaConf.to_container(config)
+    written = dict(dotted(node)).get(keys[0]) if isinstance(node, dict) else None
+    given = f"{keys[0]}={written}" if isinstance(written, str) else keys[0]
+    return UserError(f"{given}: {lines[0]}; give a value, or the name of a key that is there")
+
+
+def _refuse_several(config_name: str, overrides: list[str]) -> None:
+    """A group of which one file is chosen takes one: Hydra would put several on top of another."""
+    loader = GlobalHydra.instance().config_loader()
+    primary = loader.repository.load_config(config_name)  # type: ignore[attr-defined]
+    lists = {
+        str(default.group)
+        for default in primary.defaults_list or ()
+        if hasattr(default, "group")
+        if isinstance(default.value, list)
+    }
+    for override in OverridesParser.create(config_loader=loader).parse_overrides(overrides):
+        value, group = override.value(), override.key_or_group
+        if not isinstance(value, list) or "." in group or group in lists:
+            continue
+        if options := loader.get_group_options(group):
+            one = next((str(each) for each in value if str(each) in options), options[0])
+            raise UserError(f"{group}={text(value)}: takes one, such as {group}={one}")
+
+
+def _refuse_other_facts(config: DictConfig, defaults: DictConfig) -> None:
+    """What a strategy is called, and how many processes it is, is so and not chosen."""
+    for name in ("strategy.name", "strategy.processes"):
+        said, is_so = (OmegaConf.select(each, name) for each in (config, defaults))
+        if is_so is not None and said != is_so:
+            raise UserError(
+                f"{name}={text(said)}: is {is_so} for this strategy, and not a choice; leave it "
+                "out, or choose another, such as strategy=ddp"
+            )
 
 
 def _defaults(config_name: str, overrides: list[str]) -> DictConfig:

@@ -6,7 +6,9 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -20,10 +22,12 @@ from ..launch import job, quick_exit, rendezvous
 from ..run import directory, record
 from ..run.outcome import RankFailed
 from . import resume
+from .check import in_one_line
 from .explain import explain
 from .hydra_hooks import refuse_unchecked, refuse_without_checks
 from .resolvers import PROJECT, register_resolvers
 from .streams import open_closed
+from .values import set_as_meant
 
 # In a process that a sweep's launcher started, this module is what is imported first.
 register_resolvers()
@@ -58,6 +62,7 @@ def run(work: str, config: DictConfig) -> float | None:
         The last value of ``monitor``, for a sweeper to compare jobs by; None if there is none.
     """
     hydra = HydraConfig.get()
+    set_as_meant(config)
     run_job = OmegaConf.select(config, "sweep.run_job")
     if hydra.mode == RunMode.MULTIRUN and run_job is not None:
         value: float | None = get_method(run_job)(work, config)
@@ -68,6 +73,8 @@ def run(work: str, config: DictConfig) -> float | None:
         metrics = job.start(work, config, run_dir)
     except BaseException as error:
         refusal = user_error_behind(error)
+        if refusal is None and isinstance(error, OmegaConfBaseException):
+            refusal = in_one_line(error, config)
         speaks = rendezvous.speaks()
         # Ranks that torchrun started end one by one, and the first to do so knows why.
         if speaks if machine.ranks_around() else rendezvous.writes_record():
@@ -104,6 +111,7 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
         arguments = resume.expand(typed[1:], config_dir, config_name)
         # Hydra would not understand `-m` between two overrides.
         sys.argv = [typed[0], *sorted(arguments, key=lambda word: word not in resume.SWEEP_FLAGS)]
+        _refuse_options(sys.argv[1:])
         main()
     except RankFailed as error:
         say(str(error))
@@ -128,6 +136,17 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
         os.environ.pop("HYDRA_FULL_ERROR")
         if before is not None:
             os.environ["HYDRA_FULL_ERROR"] = before
+
+
+def _refuse_options(arguments: list[str]) -> None:
+    """Say in one line what Hydra's own parser would say under a page of usage."""
+    parser = get_args_parser()
+
+    def refuse(message: str) -> NoReturn:
+        raise UserError(f"{message}; a key has no dash: KEY=VALUE; see --help for the options")
+
+    parser.error = refuse  # type: ignore[method-assign]
+    parser.parse_args(arguments)
 
 
 def _below_hydra(trace: TracebackType | None) -> TracebackType | None:

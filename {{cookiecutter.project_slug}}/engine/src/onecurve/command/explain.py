@@ -27,6 +27,8 @@ def explain(error: Exception, config_dir: Path, config_name: str, typed: list[st
         typed: The command line without the program.
     """
     text = " ".join(str(error).split())
+    if line := _mistyped(text, typed):
+        return line
     with _hydra_of(config_dir):
         if unknown := re.search(r"Could not (?:load|find) '([\w./-]+)/([\w.-]*)'", text):
             group, choice = unknown.groups()
@@ -54,6 +56,36 @@ def explain(error: Exception, config_dir: Path, config_name: str, typed: list[st
     if several := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
         return f"{several[1]}: several values are a sweep; add -m, or give one value"
     return text
+
+
+def added_to_a_list(typed: list[str]) -> str | None:
+    """Hydra forgets `+callbacks=b` beside `callbacks=[a]`."""
+    for word in typed:
+        group, _, choice = word.removeprefix("+").partition("=")
+        given = next((each for each in typed if each.startswith(f"{group}=[")), None)
+        if word.startswith("+") and given and "." not in group:
+            both = f"{given[:-1]},{choice.strip('[]')}]".replace("[,", "[")
+            return f"{word}: is not added to a list that is typed as well; use {both}"
+    return None
+
+
+def _mistyped(text: str, typed: list[str]) -> str | None:
+    """What Hydra's grammar makes of a word without `=`, or of a group that is taken away."""
+    if found := re.search(r"Error parsing override '(.*?)' missing EQUAL", text):
+        word = found[1]
+        after = typed[typed.index(word) + 1 :] if word in typed else []
+        value = after[0] if after and "=" not in after[0] else "VALUE"
+        return f"{word}: has no value, such as {word}={value}"
+    if "Config group override must be a string or a list" in text:
+        names = [word.partition("=")[0].lstrip("+") for word in typed if word.endswith("=null")]
+        group = next((name for name in names if "." not in name), "GROUP")
+        return f"{group}=null: is a group, and takes one of its choices; see --help for all"
+    if found := re.search(r"Could not override '([\w/-]+)\.", text):
+        if line := added_to_a_list(typed):
+            return line
+        if f"~{found[1]}" in typed:
+            return f"~{found[1]}: takes away what another word changes; leave one of them out"
+    return None
 
 
 @contextmanager

@@ -6,17 +6,19 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
 from ..errors import REFUSED, UserError, say, stop
 from ..launch import rendezvous
 from ..run import directory
 from ..run.hidden import typed
-from .check import check
+from .check import check, in_one_line
 
 # What may be added to, but not replaced or taken away.
 OURS = ("hydra.callbacks.refuse_before_run", "hydra.callbacks.sweep")
@@ -51,6 +53,7 @@ class RefuseBeforeRun(HydraHooks):
         HydraConfig.instance().set_config(config)
         try:
             check(without_hydra(config), config_name, typed(config.hydra.overrides.task))
+            _refuse_directory(config)
             rendezvous.meet(config)
             rendezvous.first_says("directory", lambda: _hold(config))
             RefuseBeforeRun.checked = os.path.abspath(str(config.hydra.run.dir))
@@ -107,6 +110,28 @@ def _hold(config: DictConfig) -> None:
     words = [word for word in typed(config.hydra.overrides.hydra) if "hydra.run.dir=" in word]
     run_dir = Path(os.path.abspath(str(config.hydra.run.dir)))
     directory.hold(run_dir, words[-1] if words else f"hydra.run.dir={config.hydra.run.dir}")
+
+
+def _refuse_directory(config: DictConfig) -> None:
+    """The run directory can be made, and written to.
+
+    Raises:
+        UserError: If it cannot.
+    """
+    try:
+        run_dir = Path(str(OmegaConf.select(config, "hydra.run.dir")))
+    except OmegaConfBaseException as error:
+        raise in_one_line(error, config) from None
+    try:
+        there = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
+        with TemporaryFile(dir=there):
+            return
+    except OSError as error:
+        reason = f"cannot be made: {error.strerror}"
+    raise UserError(
+        f"hydra.run.dir={run_dir}: {reason}; name a folder that you may write to, such as "
+        "paths.runs=runs"
+    )
 
 
 def without_hydra(config: DictConfig) -> DictConfig:

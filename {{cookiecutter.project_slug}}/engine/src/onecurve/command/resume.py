@@ -43,7 +43,7 @@ def expand(arguments: list[str], config_dir: Path, config_name: str) -> list[str
     others = [argument for argument in arguments if argument not in typed]
     if value == "last":
         run_dir = _newest_run(others, config_dir, config_name)
-    elif Path(value).expanduser().is_dir() and not is_sharded(Path(value).expanduser()):
+    elif os.path.isdir(os.path.expanduser(value)) and not is_sharded(Path(value).expanduser()):
         run_dir = Path(value).expanduser().resolve()
     else:
         return arguments
@@ -110,7 +110,9 @@ def _newest_run(typed: list[str], config_dir: Path, config_name: str) -> Path:
 def _init(argument: str) -> list[str]:
     """`init=FILE` is short for `init=weights init.file=FILE`."""
     name, _, value = argument.partition("=")
-    is_file = value.endswith((".ckpt", ".pt", ".pth")) or Path(value).is_file()
+    # No choice of a group begins so.
+    is_path = value.startswith(("/", "./", "../", "~"))
+    is_file = is_path or value.endswith((".ckpt", ".pt", ".pth")) or os.path.isfile(value)
     if name != "init" or not is_file:
         return [argument]
     return ["init=weights", f"init.file={quoted(Path(value))}"]
@@ -119,7 +121,7 @@ def _init(argument: str) -> list[str]:
 def _as_typed(argument: str) -> str:
     """A path with `=` or `,` in it, as a job of a sweep has, needs no quotes of Hydra's."""
     name, _, value = argument.partition("=")
-    if any(sign in value for sign in "=,") and Path(value).expanduser().exists():
+    if any(sign in value for sign in "=,") and os.path.exists(os.path.expanduser(value)):
         return f"{name}={quoted(Path(value))}"
     return argument
 

@@ -29,6 +29,17 @@ def arguments(target: str) -> dict[str, Any]:
 
 
 @cache
+def keywords(target: str) -> list[str] | None:
+    """Names of all arguments of a class or a function; None if it takes others, or is not read."""
+    found = find(target)
+    function = _function(*found) if found else None
+    if function is None or function.args.kwarg is not None:
+        return None
+    names = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    return [name.arg for name in names if name.arg != "self"]
+
+
+@cache
 def sources(target: str) -> tuple[Source, ...]:
     """The file of a class or a function, and those of the classes that it is derived from."""
     found = [find(target)]
@@ -36,6 +47,16 @@ def sources(target: str) -> tuple[Source, ...]:
         if each is not None:
             found += each[0].bases(each[1])
     return tuple(dict.fromkeys(each[0] for each in found if each is not None))
+
+
+def _function(source: Source, node: Definition) -> ast.FunctionDef | None:
+    """What a call of it calls: for a class its own `__init__`, or a base's."""
+    if isinstance(node, ast.FunctionDef):
+        return node
+    if not node.decorator_list and (own := method(node, "__init__")):
+        return own
+    inherited = [] if node.decorator_list else source.bases(node)
+    return _function(*inherited[0]) if len(inherited) == len(node.bases) == 1 else None
 
 
 def _arguments(source: Source, node: Definition) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """Classes and functions as their source files have them: nothing of them is imported."""
 
 import ast
+import difflib
+import re
 import sys
 from functools import cache
 from importlib.util import find_spec, resolve_name
@@ -9,7 +11,9 @@ from pathlib import Path
 Definition = ast.ClassDef | ast.FunctionDef
 
 # Large packages that have no limits: only to parse them would take longer than all else.
-NOT_READ = {"hydra", "lightning", "optuna", "pytorch_lightning", "torch", "torchvision", "wandb"}
+NOT_READ = {"hydra", "optuna", "torch", "torchvision", "wandb"}
+# Of these the one class that is named, but nothing that others are derived from.
+READ_WHERE_NAMED = {"lightning", "pytorch_lightning"}
 
 
 class Source:
@@ -51,11 +55,18 @@ class Source:
         """What a name, such as "Digits" or "images.Digits", means in this file."""
         first, _, rest = name.partition(".")
         if first in self.imported:
+            if self._is_far(self.imported[first]):
+                return None
             return find(f"{self.imported[first]}.{rest}".rstrip("."))
         node = self.defined.get(first)
         if node is not None and rest:
             node = method(node, rest)
         return (self, node) if node is not None else None
+
+    def _is_far(self, dotted: str) -> bool:
+        """Whether a name leads out of what one's own into a large package."""
+        top = dotted.partition(".")[0]
+        return top in READ_WHERE_NAMED and self.name.partition(".")[0] != top
 
     def bases(self, node: Definition) -> "list[tuple[Source, Definition]]":
         """The classes that a class is derived from, but for those that are not read."""
@@ -74,6 +85,31 @@ def find(dotted: str) -> tuple[Source, Definition] | None:
         if source := read(".".join(parts[:length])):
             return source.find(".".join(parts[length:]))
     return None
+
+
+def missing(dotted: str) -> str | None:
+    """Why there can be no such class or function; None if there is, or may be."""
+    top = dotted.partition(".")[0]
+    if top in NOT_READ or top in sys.stdlib_module_names or find(dotted):
+        return None
+    try:
+        if find_spec(top) is None:
+            return f"there is no package {top} here; install it, or name another class"
+    except (ImportError, ValueError):
+        return f"there is no package {top} here; install it, or name another class"
+    parts = dotted.split(".")
+    lengths = range(len(parts) - 1, 0, -1)
+    found = next((length for length in lengths if read(".".join(parts[:length]))), None)
+    source = read(".".join(parts[:found])) if found else None
+    if source is None:
+        return None
+    name = parts[found or 0]
+    # What is mentioned may be made in some way that is not seen here.
+    if re.search(rf"\b({name}|__getattr__|import \*)\b", source.file.read_text(errors="replace")):
+        return None
+    close = difflib.get_close_matches(name, source.defined, 1)
+    hint = f"did you mean {source.name}.{close[0]}?" if close else "name another"
+    return f"there is no {name} in {source.name}; {hint}"
 
 
 @cache

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from math import isnan
 from pathlib import Path
 from typing import Any, get_type_hints, is_typeddict
 
@@ -11,7 +12,7 @@ from omegaconf.errors import InterpolationToMissingValueError
 
 from .. import configs
 from ..errors import UserError
-from .allowed import alternatives, is_limit, refusal, text
+from .allowed import alternatives, as_meant, is_limit, refusal, text
 from .signatures import arguments
 
 GROUPS = Path(configs.__file__).parent
@@ -29,16 +30,29 @@ def check_values(config: DictConfig, defaults: DictConfig) -> None:
     """
     values = _resolved(config)
     usual = dict(dotted(_resolved(defaults)))
-    limits = dict(_limits(values))
+    written = dict(dotted(OmegaConf.to_container(config)))
+    limits = dict(limits_of(values))
     for key, value in dotted(values):
-        if value is None and usual.get(key, value) is None:
+        # Null by default, or by reference: the run directory is not known yet, for example.
+        if value is None and (usual.get(key) is None or isinstance(written.get(key), str)):
             continue
+        # What is a group may not be null; an entry of one may, which takes it away.
+        group = isinstance(usual.get(key), Mapping) and not ("." in key and value is None)
         if key in limits and not isinstance(usual.get(key), Mapping):
             if line := refusal(limits[key], key, value, usual.get(key)):
                 raise UserError(line)
-        elif key in usual and not _same_kind(value, usual[key]):
+        elif key in usual and (group or value is not None) and not _same_kind(value, usual[key]):
             example = f"{key}={text(usual[key])}"
             raise UserError(f"{key}={text(value)}: must be {_kind(usual[key])}, such as {example}")
+
+
+def set_as_meant(config: DictConfig) -> None:
+    """Make whole numbers of those that are typed as `1e3` where only a whole one may stand."""
+    values = _resolved(config)
+    limits = dict(limits_of(values))
+    for key, value in dotted(values):
+        if key in limits and repr(meant := as_meant(limits[key], value)) != repr(value):
+            OmegaConf.update(config, key, meant)
 
 
 def dotted(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -61,13 +75,13 @@ def beside(group: str) -> list[Any]:
     return [import_module(f"{package}.{name}") for name in names]
 
 
-def _limits(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def limits_of(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Every key that has a limit, with its type."""
     for group, node in (("", config), *dotted(config)):
         if not isinstance(node, dict):
             continue
         target = node.get("_target_")
-        types = arguments(target) if isinstance(target, str) else _types_beside(group)
+        types = arguments(target) if isinstance(target, str) else types_beside(group)
         for name, annotation in types.items():
             key = f"{group}.{name}".lstrip(".")
             value = node.get(name)
@@ -80,7 +94,8 @@ def _limits(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 @cache
-def _types_beside(group: str) -> dict[str, Any]:
+def types_beside(group: str) -> dict[str, Any]:
+    """The types of the keys of a group that has no `_target_`."""
     types: dict[str, Any] = {}
     for module in beside(group):
         types |= get_type_hints(module.Limits, include_extras=True)
@@ -97,12 +112,13 @@ def _resolved(config: DictConfig) -> Any:
 
 def _same_kind(value: Any, usual: Any) -> bool:
     # A text or null by default says nothing about what else may stand there ("auto" or 2).
-    if usual is None or value is None or isinstance(usual, str):
+    if usual is None or isinstance(usual, str):
         return not (isinstance(usual, str) and isinstance(value, Mapping))
     if isinstance(usual, bool) or isinstance(value, bool):
         return isinstance(usual, bool) and isinstance(value, bool)
     if isinstance(usual, int | float):
-        return isinstance(value, int | float)
+        # Where it is a whole number it may be one by chance, but for what is no number.
+        return isinstance(value, int | float) and not isnan(value)
     return isinstance(value, type(usual))
 
 

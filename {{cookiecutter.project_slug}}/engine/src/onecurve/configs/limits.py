@@ -43,7 +43,10 @@ class Limits(TypedDict, total=False):
     """By key."""
 
     seed: Annotated[int, Number(least=0, most=2**32 - 1)]
+    project: str
+    monitor: str | None
     mode: Literal["min", "max"]
+    test: bool
     resume: (
         Annotated[
             str, ExistingCheckpoint("last, a run directory, a checkpoint file, or leave it out")

@@ -9,13 +9,14 @@ resumes in the same directory tells it with `go_on_from`, and what was logged af
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..errors import say
+from ..limits import Number
 from .metrics_file import MetricsFile, Row
 
 if TYPE_CHECKING:
@@ -26,12 +27,35 @@ class BufferedCSVLogger(CSVLogger):
     """Writes metrics.csv when ``flush_logs_every_n_steps`` rows are waiting, and at the end.
 
     On a full disk the rows wait, and a checkpoint takes them along.
+
+    Args:
+        save_dir: Where its folder is made.
+        name: Of the experiment; empty for no folder of its own.
+        version: Likewise.
+        flush_logs_every_n_steps: Rows that wait before they are written.
+        options: The others of CSVLogger.
     """
 
     _keep: int | None = None
     _waiting: Sequence[Row] = ()
     _is_full: bool = False
     _experiment: MetricsFile | None
+
+    def __init__(
+        self,
+        save_dir: str,
+        name: str | None = "",
+        version: int | str | None = "",
+        flush_logs_every_n_steps: Annotated[int, Number(least=1)] = 100,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            save_dir,
+            name,
+            version,
+            flush_logs_every_n_steps=flush_logs_every_n_steps,
+            **options,
+        )
 
     @property
     @rank_zero_experiment
@@ -80,7 +104,12 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
     for Python's lock, which costs several times what writing does.
     """
 
-    def __init__(self, save_dir: str, seconds_between_writes: float, **options: object) -> None:
+    def __init__(
+        self,
+        save_dir: str,
+        seconds_between_writes: Annotated[float, Number(least=0)],
+        **options: object,
+    ) -> None:
         super().__init__(save_dir, **options)  # type: ignore[arg-type]
         self._seconds_between_writes = seconds_between_writes
         self._last_write = time.monotonic()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hydra.utils import get_class, instantiate
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
@@ -17,9 +18,12 @@ from ..checkpoint.contents import (
     read_checkpoint,
     refuse_other_network,
 )
+from ..checkpoint.keys import refuse_weights_alone
 from ..checkpoint.storage import LocalFiles
+from ..errors import UserError, user_error_behind
 from ..strategies.global_batch import GlobalBatch
 from . import hidden, record, restart
+from .building import building, called, in_a_line
 from .missing_metric import MissingMetric, missing_metric
 from .outcome import STOPPED, EndedEarly, RankFailed, Stopped
 from .peak_memory import PeakMemory
@@ -43,9 +47,12 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
 
     resume = _checkpoint_to_resume(cfg)
     checkpoint = read_checkpoint(resume, whole=False, is_checked=True) if resume else None
+    if checkpoint:
+        refuse_weights_alone(checkpoint, str(resume))
     in_place = resume is not None and resume.is_relative_to(run_dir)
 
-    data = instantiate(cfg.data)
+    with building("data"):
+        data = instantiate(cfg.data)
     task = build_task(cfg)
     carry_on = CarryOn(
         hidden.stored(config),
@@ -87,6 +94,21 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         if isinstance(end, SIGTERMException):
             raise RankFailed("stopped by SIGTERM", status=143) from None
         raise RankFailed("stopped by SIGINT", status=130) from None
+    except MisconfigurationException as error:
+        if refusal := missing_metric(error, trainer):
+            raise refusal from None
+        # Lightning's way to say that what was chosen does not go together.
+        if cast(GlobalBatch, trainer.strategy).samples_seen:
+            raise
+        raise UserError(in_a_line(error)) from error
+    except OSError as error:
+        # A place that a logger or a callback was given, noticed before anything is lost.
+        begun = cast(GlobalBatch, trainer.strategy).samples_seen
+        if begun or not error.filename or user_error_behind(error):
+            raise
+        raise UserError(
+            f"{error.filename}: {error.strerror}; name a place that can be written to"
+        ) from error
     except Exception as error:
         if refusal := missing_metric(error, trainer):
             raise refusal from None
@@ -132,16 +154,21 @@ def build_task(cfg: DictConfig) -> LightningModule:
 
     It is given those of `network`, `optimizer` and `scheduler` that its ``__init__`` takes.
     """
-    arguments = signature(get_class(cfg.task._target_)).parameters.values()
+    with building("task"):
+        arguments = signature(get_class(cfg.task._target_)).parameters.values()
     takes = {argument.name for argument in arguments}
     if any(argument.kind == Parameter.VAR_KEYWORD for argument in arguments):
         takes = {"network", "optimizer", "scheduler"}
     parts: dict[str, Any] = {}
     if "network" in takes:
-        parts["network"] = instantiate(cfg.model)
-        instantiate(cfg.init)(parts["network"])
+        with building("model"):
+            parts["network"] = instantiate(cfg.model)
+        with building("init"):
+            instantiate(cfg.init)(parts["network"])
     for name in ("optimizer", "scheduler"):
         if name in takes:
-            parts[name] = instantiate(cfg[name])
-    task: LightningModule = instantiate(cfg.task, **parts)
+            with building(name):
+                parts[name] = called(name, instantiate(cfg[name]))
+    with building("task"):
+        task: LightningModule = instantiate(cfg.task, **parts)
     return task

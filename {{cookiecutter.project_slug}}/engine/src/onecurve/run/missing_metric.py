@@ -9,7 +9,7 @@ from ..errors import UserError, say
 
 # What ModelCheckpoint says; what EarlyStopping and schedulers say.
 MISSING = re.compile(
-    r"\(monitor='(.*?)'\)`? could not find|conditioned on metric `?(\S+?)`? which is not"
+    r"\(monitor='?(.*?)'?\)`? could not find|conditioned on metric `?(\S+?)`? which is not"
 )
 
 

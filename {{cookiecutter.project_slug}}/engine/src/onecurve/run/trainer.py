@@ -20,6 +20,7 @@ from .. import machine
 from ..checkpoint.storage import LocalFiles
 from ..errors import UserError
 from ..loggers.buffered import BufferedCSVLogger
+from .building import building
 from .protocols import HasFinalFacts, HasFinalWeights
 
 
@@ -54,29 +55,32 @@ def build_trainer(
         extra_callbacks: What the engine itself needs.
         logs_metrics: Whether metrics.csv is written, whatever loggers there are.
     """
-    callbacks = [*_instances(cfg.get("callbacks")), *extra_callbacks]
-    loggers = _instances(cfg.get("logger"))
+    callbacks = [*_instances("callbacks", cfg.get("callbacks")), *extra_callbacks]
+    loggers = _instances("logger", cfg.get("logger"))
     if logs_metrics and not any(_writes_metrics(logger, run_dir) for logger in loggers):
         loggers.append(BufferedCSVLogger(str(run_dir), "", "", flush_logs_every_n_steps=100))
     one_device = cfg.strategy.processes == "one"
     arguments: dict[str, Any] = OmegaConf.to_container(cfg.trainer)  # type: ignore[assignment]
     arguments["accelerator"] = machine.accelerator(cfg.trainer, one_device)
-    if arguments["devices"] in ("auto", -1, "-1"):
+    # A list says which GPUs; of CPUs there is only a number.
+    if arguments["devices"] in ("auto", -1, "-1") or arguments["accelerator"] == "cpu":
         arguments["devices"] = machine.local_devices(cfg.trainer, one_device)
-    strategy = _strategy(cfg.strategy)
+    with building("strategy"):
+        strategy = _strategy(cfg.strategy)
     strategy.checkpoint_io = _storage(cfg)
     strategy.report_dir = run_dir
-    return RunTrainer(
-        **arguments,
-        strategy=strategy,
-        callbacks=callbacks,
-        logger=loggers or False,
-        default_root_dir=run_dir,
-        # Each of these would add a callback of Lightning's own that nobody asked for.
-        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
-        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
-        enable_model_summary=any(isinstance(callback, ModelSummary) for callback in callbacks),
-    )
+    with building("trainer"):
+        return RunTrainer(
+            **arguments,
+            strategy=strategy,
+            callbacks=callbacks,
+            logger=loggers or False,
+            default_root_dir=run_dir,
+            # Each of these would add a callback of Lightning's own that nobody asked for.
+            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+            enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
+            enable_model_summary=any(isinstance(callback, ModelSummary) for callback in callbacks),
+        )
 
 
 def best_checkpoint(trainer: Trainer) -> str | None:
@@ -118,8 +122,13 @@ def close_loggers(trainer: Trainer) -> None:
             finish()
 
 
-def _instances(group: DictConfig | None) -> list[Any]:
-    return [instantiate(entry) for entry in (group or {}).values() if entry]
+def _instances(name: str, group: DictConfig | None) -> list[Any]:
+    made = []
+    for key, entry in (group or {}).items():
+        if entry:
+            with building(f"{name}.{key!s}"):
+                made.append(instantiate(entry))
+    return made
 
 
 def _writes_metrics(logger: Any, run_dir: Path) -> bool:

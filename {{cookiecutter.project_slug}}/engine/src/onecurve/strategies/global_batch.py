@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
+from ..checkpoint.other_optimizer import fit_to_length
 from .clip import clip_by_global_norm
 from .loader import ShardedLoader, shard
 from .logging_together import LoggingTogether
@@ -66,6 +67,8 @@ class GlobalBatch(WeighedSteps):
         """
         reset_seed()
         module = self._connected_module
+        loaded = module.trainer._checkpoint_connector._loaded_checkpoint.get("lr_schedulers", [])
+        fit_to_length(loaded, [config.scheduler for config in self.lr_scheduler_configs])
         if not isinstance(module.log, partial):
             module.log = partial(module.log, sync_dist=True)  # type: ignore[method-assign]
             module.log_dict = partial(module.log_dict, sync_dist=True)  # type: ignore[method-assign]

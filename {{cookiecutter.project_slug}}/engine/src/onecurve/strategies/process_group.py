@@ -9,9 +9,8 @@ from typing import Annotated, Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import DDPStrategy, Strategy
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 
-from ..errors import UserError
 from ..limits import Number
 from .global_batch import GlobalBatch
 
@@ -51,19 +50,6 @@ class PartPerRank(RankPerDevice):
         """Set up as Lightning's Strategy does: DDPStrategy would wrap the module or copy it."""
         Strategy.setup(self, trainer)
         self.prepare()
-
-    def setup_optimizers(self, trainer: Trainer) -> None:
-        """Have the task make its optimizers.
-
-        Raises:
-            UserError: If one of them looks at all parameters as one vector.
-        """
-        super().setup_optimizers(trainer)
-        if any(isinstance(optimizer, LBFGS) for optimizer in self.optimizers):
-            raise UserError(
-                f"strategy: {type(self).__name__} keeps a part of the network on each rank, and "
-                "LBFGS decides by all of it; use another optimizer, or strategy=ddp"
-            )
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """What a checkpoint holds of an optimizer; parameters have their usual ids."""

@@ -178,12 +178,12 @@ def _queue_again(status: int) -> None:
 def _command_of(hydra: HydraConf) -> Iterator[None]:
     """The job's record says how to run it alone, whatever process it is in."""
     words = hidden.typed(hydra.overrides.task)
-    typed, own = sys.argv, [word for word in words if not word.startswith("sweep")]
+    before, own = sys.argv, [word for word in words if not word.startswith("sweep")]
     sys.argv = [f"{hydra.job.name}.py", *own]
     try:
         yield
     finally:
-        sys.argv = typed
+        sys.argv = before
 
 
 def _divergence(metrics: Metrics, run_dir: Path) -> str | None:

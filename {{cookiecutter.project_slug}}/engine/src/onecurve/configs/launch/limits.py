@@ -8,11 +8,16 @@ from ...launch.secret import SHORTEST, secret_of
 from ...limits import Existing, Number
 from ...plan import Plan
 
+COMPLETE = True
+"""A key that is not among these is none."""
+
 
 class Limits(TypedDict, total=False):
     """By key."""
 
+    secret: str | None
     secret_file: Annotated[str, Existing("a file that holds what the nodes share")] | None
+    rendezvous: str | None
     max_restarts: Annotated[int, Number(least=0)]
     timeout_seconds: Annotated[float, Number(above=0)]
 

@@ -1,11 +1,21 @@
 """Limits of the Trainer's arguments, and what cannot go together with a strategy."""
 
-from collections.abc import Iterator
-from typing import Annotated, Literal, TypedDict
+import json
+from collections.abc import Iterator, Mapping
+from math import inf
+from typing import Annotated, Any, Literal, TypedDict
 
-from ...limits import Number
+from omegaconf import OmegaConf
+
+from ...limits import Number, Pattern
 from ...plan import Plan
 
+COMPLETE = True
+"""A key that is not among these is none."""
+
+Time = Annotated[str, Pattern(r"\d+:\d\d:\d\d:\d\d", "days:hours:minutes:seconds", "00:12:00:00")]
+TIMES = {"weeks", "days", "hours", "minutes", "seconds"}
+Share = Annotated[int, Number(least=0)] | Annotated[float, Number(least=0, most=1)]
 Precision = Literal[
     "32-true",
     "bf16-mixed",
@@ -23,13 +33,34 @@ class Limits(TypedDict, total=False):
 
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"]
     num_nodes: Annotated[int, Number(least=1)]
+    devices: Any
     precision: Precision
     max_epochs: Annotated[int, Number(least=1)] | Literal[-1] | None
+    min_epochs: Annotated[int, Number(least=1)] | None
     max_steps: Annotated[int, Number(least=1)] | Literal[-1]
+    min_steps: Annotated[int, Number(least=1)] | None
+    max_time: Time | Mapping[str, Any] | None
     accumulate_grad_batches: Annotated[int, Number(least=1)]
     gradient_clip_val: Annotated[float, Number(least=0)] | None
     gradient_clip_algorithm: Literal["norm", "value"]
     check_val_every_n_epoch: Annotated[int, Number(least=1)] | None
+    val_check_interval: (
+        Annotated[int, Number(least=1)] | Annotated[float, Number(above=0, most=1)] | Time | None
+    )
+    limit_train_batches: Share | None
+    limit_val_batches: Share | None
+    limit_test_batches: Share | None
+    limit_predict_batches: Share | None
+    overfit_batches: Share
+    fast_dev_run: bool | Annotated[int, Number(least=1)]
+    sync_batchnorm: bool
+    deterministic: bool | Literal["warn"] | None
+    benchmark: bool | None
+    inference_mode: bool
+    use_distributed_sampler: bool
+    reload_dataloaders_every_n_epochs: Annotated[int, Number(least=0)]
+    detect_anomaly: bool
+    barebones: bool
     num_sanity_val_steps: Annotated[int, Number(least=-1)]
     log_every_n_steps: Annotated[int, Number(least=1)]
     profiler: Literal["simple", "advanced", "pytorch"] | None
@@ -49,8 +80,10 @@ def refusals(plan: Plan, key: str) -> Iterator[str]:
             "Mac; use trainer.accelerator=cpu"
         )
     if plan.devices < 1:
+        plain: Any = OmegaConf.to_container(trainer)
+        typed = json.dumps(plain["devices"]).replace('"', "")
         yield (
-            f"trainer.devices={trainer.devices}: must be auto, a number from 1, or a list of GPU "
+            f"trainer.devices={typed}: must be auto, a number from 1, or a list of GPU "
             "numbers, such as trainer.devices=2"
         )
     if plan.one_device and plan.devices > 1:
@@ -75,11 +108,22 @@ def refusals(plan: Plan, key: str) -> Iterator[str]:
             f"trainer.precision={trainer.precision}: float16 needs a GPU; "
             "use trainer.precision=bf16-mixed on a CPU"
         )
+    yield from _against_time(plan)
     if plan.get("trainer.limit_val_batches") == 0 and _waits_for_validation(plan):
         yield (
             f"trainer.limit_val_batches=0: callbacks wait for monitor={plan.get('monitor')}, "
             "which only validation logs; add monitor=train/loss mode=min"
         )
+
+
+def _against_time(plan: Plan) -> Iterator[str]:
+    time = plan.get("trainer.max_time")
+    for name, number in time.items() if isinstance(time, Mapping) else ():
+        if name not in TIMES or not isinstance(number, int | float) or not 0 <= number < inf:
+            yield (
+                f"trainer.max_time.{name}={number}: must be a number of weeks, days, hours, "
+                "minutes or seconds, such as trainer.max_time={hours:12}"
+            )
 
 
 def _against_ranks(plan: Plan) -> Iterator[str]:

@@ -8,7 +8,8 @@ clipping, frozen layers, tied weights, replicas and an uneven last batch. Not ex
 (statistics of each rank's share; evaluation uses those of rank 0), dropout (each rank draws its own
 masks), bf16-mixed and 16-mixed (all parameters but those of BatchNorm are rounded to 16 bits, also
 where autocast alone would compute in 32).
-Refuses: parameters without a dimension, which cannot be cut.
+Refuses: parameters without a dimension, and sparse gradients, which cannot be cut; LBFGS and
+Adafactor, which want whole parameters.
 Memory per rank: parameters, gradients and optimizer state divided by the ranks that share them, and
 two or so whole units at a time. Gradients are averaged after each accumulated batch too: it sends
 more, but no rank ever holds a whole gradient.
@@ -22,6 +23,7 @@ from typing import Annotated, Any
 import torch
 import torch.distributed as dist
 from lightning.fabric.utilities.device_dtype_mixin import _update_properties
+from lightning.pytorch import Trainer
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
@@ -43,6 +45,7 @@ from ..layers import find_layers
 from ..process_group import PartPerRank, Seconds
 from .state import cut_like, cut_optimizer_state, gather
 from .units import find_units
+from .whole import refuse_sparse, refuse_whole
 
 
 class FSDP(PartPerRank):
@@ -129,6 +132,7 @@ class FSDP(PartPerRank):
             self._layer_sync.apply(module)
             # Or Lightning's teardown would try to turn back what is sharded by then.
             self._layer_sync = None
+        refuse_sparse(module)
         for name, parameter in module.named_parameters():
             if parameter.ndim == 0:
                 raise UserError(
@@ -174,6 +178,11 @@ class FSDP(PartPerRank):
         return MixedPrecisionPolicy(dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
 
     # Evaluation
+
+    def setup_optimizers(self, trainer: Trainer) -> None:
+        """Have the optimizers made, and refuse those that want whole parameters."""
+        super().setup_optimizers(trainer)
+        refuse_whole(self.optimizers)
 
     def on_validation_start(self) -> None:
         """Evaluate rank 0's buffers, which are what a checkpoint holds."""

@@ -1,0 +1,1 @@
+"""Configurations of where things are, and their limits."""

@@ -1,0 +1,67 @@
+"""Says in one line what a part of the run cannot be made of, before the first step."""
+
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import InstantiationException
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+from ..errors import UserError, user_error_behind
+
+# How constructors say that they are given what they do not take. What else they raise is a mistake
+# in them, and keeps its traceback.
+REFUSALS = (
+    *(ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError),
+    *(TypeError, ValueError, InstantiationException, MisconfigurationException),
+)
+INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+LONGEST = 300
+
+
+@contextmanager
+def building(key: str) -> Iterator[None]:
+    """What is done here makes a part of the run out of the configuration at `key`.
+
+    Raises:
+        UserError: If that part cannot be made so.
+    """
+    try:
+        yield
+    except REFUSALS as error:
+        if refusal := user_error_behind(error):
+            raise refusal from None
+        raise UserError(f"{key}: {in_a_line(error)}") from error
+
+
+def called(key: str, part: Any) -> Any:
+    """A part that is called later, such as an optimizer that waits for its parameters."""
+    if not callable(part):
+        return part
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        with building(key):
+            return part(*arguments, **options)
+
+    return call
+
+
+def in_a_line(error: BaseException) -> str:
+    """What went wrong, and where, if that is in a file of the project."""
+    while isinstance(error, InstantiationException) and error.__cause__ is not None:
+        error = error.__cause__
+    text = " ".join(str(error).split())[:LONGEST]
+    if not isinstance(error, ValueError | InstantiationException | MisconfigurationException):
+        text = f"{type(error).__name__}: {text}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _is_own(frame.filename)]
+    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    return f"{text}{where}; HYDRA_FULL_ERROR=1 shows the traceback"
+
+
+def _is_own(file: str) -> bool:
+    engine = str(Path(__file__).parents[1])
+    return not file.startswith((*INSTALLED, engine, "<"))

@@ -1,0 +1,42 @@
+"""What needs whole parameters, or whole gradients, of which a rank has shards here."""
+
+from collections.abc import Iterable
+
+from torch import nn
+from torch.optim import LBFGS, Adafactor, Optimizer
+
+from ...errors import UserError
+
+WHOLE = {
+    LBFGS: "it takes all parameters as one vector",
+    Adafactor: "it takes means over the rows and columns of whole matrices",
+}
+
+
+def refuse_sparse(module: nn.Module) -> None:
+    """Refuse layers whose gradients are sparse.
+
+    Raises:
+        UserError: That names the first.
+    """
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
+            raise UserError(
+                f"strategy=fsdp: {name} has sparse gradients, which cannot be cut; use "
+                "sparse=False, or strategy=ddp"
+            )
+
+
+def refuse_whole(optimizers: Iterable[Optimizer]) -> None:
+    """Refuse optimizers that cannot update shards.
+
+    Raises:
+        UserError: That names the first.
+    """
+    for optimizer in optimizers:
+        for kind, why in WHOLE.items():
+            if isinstance(optimizer, kind):
+                raise UserError(
+                    f"strategy=fsdp: {type(optimizer).__name__} cannot update shards of parameters "
+                    f"({why}); use another optimizer, such as AdamW, or strategy=ddp"
+                )

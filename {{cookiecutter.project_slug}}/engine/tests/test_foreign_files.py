@@ -1,0 +1,107 @@
+"""Files that anybody may have written: to begin with their weights, or to go on from them."""
+
+import os
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from onecurve.checkpoint.contents import read_checkpoint, trained_config
+from onecurve.checkpoint.keys import refuse_weights_alone
+from onecurve.checkpoint.weights import load_weights
+from onecurve.errors import UserError
+
+
+class Code:
+    """Makes a folder where it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def __reduce__(self) -> object:
+        return os.mkdir, (self.folder,)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The weights of a layer, whole."""
+    torch.save({"state_dict": nn.Linear(64, 64).state_dict()}, tmp_path / "whole.ckpt")
+    return tmp_path / "whole.ckpt"
+
+
+def flip(file: Path) -> None:
+    """One bit in the middle of the weights, which torch would read all the same."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    torch.load(file, weights_only=True)
+
+
+def compress(file: Path) -> None:
+    with zipfile.ZipFile(file) as archive:
+        records = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in records.items():
+            archive.writestr(name, content)
+
+
+def put_code(file: Path) -> None:
+    torch.save({"state_dict": {"weight": Code(file.with_name("code-was-run"))}}, file)
+
+
+def put_pickle(file: Path) -> None:
+    file.write_bytes(pickle.dumps({"state_dict": Code(file.with_name("code-was-run"))}))
+
+
+def put_text(file: Path) -> None:
+    file.write_text("root:x:0:0:root:/root:/bin/sh\n")
+
+
+def put_number(file: Path) -> None:
+    torch.save(3, file)
+
+
+FOREIGN = {
+    flip: "its checksum is wrong",
+    compress: "its records are compressed",
+    put_code: "holds more than plain data",
+    put_pickle: "holds more than plain data",
+    put_text: "cannot be read",
+    put_number: "none of its 0 entries fits",
+}
+
+
+@pytest.mark.parametrize("change", FOREIGN)
+def test_weights_of_such_a_file_are_refused_in_one_line(file: Path, change: object) -> None:
+    assert callable(change)
+    change(file)
+    with pytest.raises(UserError) as refused:
+        load_weights(nn.Linear(64, 64), file=str(file))
+    line = str(refused.value)
+    assert line.startswith(f"init={file}: ")
+    assert FOREIGN[change] in line  # type: ignore[index]
+    assert "\n" not in line
+    # To go on from it is refused, too.
+    with pytest.raises(UserError):
+        read_checkpoint(file)
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_weights_that_are_whole_are_taken(file: Path) -> None:
+    network = nn.Linear(64, 64)
+    load_weights(network, file=str(file))
+    state = torch.load(file, weights_only=True)["state_dict"]
+    assert torch.equal(network.weight, state["weight"])
+
+
+def test_keys_of_another_kind_are_named(file: Path) -> None:
+    torch.save({"state_dict": {}, "optimizer_states": None}, file)
+    with pytest.raises(UserError, match="its optimizer_states is no list; give a file"):
+        read_checkpoint(file)
+    with pytest.raises(UserError, match="holds no configuration"):
+        trained_config({"config": {"task": 3}}, file)
+    with pytest.raises(UserError, match=r"has no optimizer_states, .* begin anew .* init="):
+        refuse_weights_alone({"state_dict": {}}, file)

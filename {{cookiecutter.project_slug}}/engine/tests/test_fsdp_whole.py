@@ -1,0 +1,39 @@
+"""strategy=fsdp refuses in one line what wants whole parameters, or whole gradients."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Cli
+from torch import nn
+from torch.optim import LBFGS, Adafactor, AdamW
+
+from onecurve.errors import UserError
+from onecurve.strategies.fsdp.whole import refuse_sparse, refuse_whole
+
+
+def adafactor(parameters: Iterable[nn.Parameter], **options: Any) -> Adafactor:
+    return Adafactor(parameters)
+
+
+def test_adafactor_is_refused_before_the_first_step(cli: Cli, tmp_path: Path) -> None:
+    outcome = cli(
+        "train.py", "model=mlp", "data.image_size=8", "logger=csv", "callbacks=[]",
+        "strategy=fsdp", "optimizer._target_=test_fsdp_whole.adafactor",
+    )  # fmt: skip
+    assert outcome.status == 2
+    assert "strategy=fsdp: Adafactor cannot update shards" in outcome.err
+    assert len(outcome.err.splitlines()) == 1, outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_cut_is_named_with_a_way_out() -> None:
+    network = nn.Sequential(nn.Linear(2, 2))
+    refuse_sparse(network)
+    refuse_whole([AdamW(network.parameters())])
+    with pytest.raises(UserError, match=r"LBFGS cannot update shards .*; use another .*AdamW"):
+        refuse_whole([LBFGS(network.parameters())])
+    network.append(nn.Embedding(2, 2, sparse=True))
+    with pytest.raises(UserError, match=r"1 has sparse gradients, .* use sparse=False"):
+        refuse_sparse(network)
