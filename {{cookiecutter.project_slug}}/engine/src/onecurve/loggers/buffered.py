@@ -9,6 +9,7 @@ resumes in the same directory tells it with `go_on_from`, and what was logged af
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
@@ -138,6 +139,18 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
         self._kwargs["purge_step"] = step or 0
         if position and step is not None:
             self.log_metrics(position["values"], step)
+        self._wait_for_a_later_name()
+
+    def _wait_for_a_later_name(self) -> None:
+        """TensorBoard reads files by their names, which begin with the second of their making."""
+        made = [
+            path.name.split(".")[3] for path in Path(self.log_dir).glob("events.out.tfevents.*")
+        ]
+        newest = max((int(second) for second in made if second.isdigit()), default=0)
+        wait = newest + 1 - time.time()
+        # A clock of another machine may be far ahead.
+        if 0 < wait <= 2:
+            time.sleep(wait)
 
     @property
     def goes_on(self) -> bool:
