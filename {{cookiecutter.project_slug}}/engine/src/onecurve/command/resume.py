@@ -110,10 +110,11 @@ def _is_training(run_dir: Path, task: str | None) -> bool:
 def _init(argument: str) -> list[str]:
     """`init=FILE` is short for `init=weights init.file=FILE`."""
     name, _, value = argument.partition("=")
+    if name != "init":
+        return [argument]
     # No choice of a group begins so.
     is_path = value.startswith(("/", "./", "../", "~"))
-    is_file = is_path or value.endswith((".ckpt", ".pt", ".pth")) or Path(value).is_file()
-    if name != "init" or not is_file:
+    if not (is_path or value.endswith((".ckpt", ".pt", ".pth")) or Path(value).is_file()):
         return [argument]
     return ["init=weights", f"init.file={quoted(Path(value))}"]
 
