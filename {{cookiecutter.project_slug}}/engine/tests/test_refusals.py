@@ -105,7 +105,7 @@ MISTAKES = {
     "paths.runs=": (2, ["paths.runs=: must be a folder"]),
     "paths.root=/proc/nowhere": (2, ["/proc/nowhere/runs", "cannot be made", "paths.runs=runs"]),
     "paths.runs=/dev/null/runs": (2, ["/dev/null/runs", "Not a directory"]),
-    f"resume={300 * 'x'}": (2, ["File name too long"]),
+    f"init=weights init.file={300 * 'x'}": (2, ["File name too long; give a file with weights"]),
     "resume=0": (2, ["resume=0: there is no such file"]),
     "resume=[a]": (2, ["resume=[a]: there is no such file"]),
     "init=/etc/passwd": (2, ["init=/etc/passwd: cannot be read", "give a file that holds"]),
@@ -182,3 +182,14 @@ def test_a_refused_job_of_a_sweep_does_not_stop_the_others(cli: Cli) -> None:
     assert [path.name for path in outcome.runs] == ["01-data.batch_size=0", "02-data.batch_size=64"]
     states = [json.loads((run / "metrics.json").read_text())["status"] for run in outcome.runs]
     assert states == ["failed", "finished"]
+
+
+def test_what_a_constructor_refuses_has_its_traceback_where_that_is_asked_for(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    outcome = cli("train.py", "optimizer.betas=[2,3]", "logger=csv", "callbacks=[]")
+    assert outcome.status == 2
+    assert "Traceback (most recent call last)" in outcome.err
+    assert outcome.err.splitlines()[-1].startswith("error: optimizer: Invalid beta parameter")
+    assert outcome.runs == []

@@ -32,6 +32,9 @@ from .values import set_as_meant
 # In a process that a sweep's launcher started, this module is what is imported first.
 register_resolvers()
 
+_shows_all = False
+"""Whether HYDRA_FULL_ERROR was set by the person at the keyboard."""
+
 
 def command(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
     """Run `main`, a function made by ``hydra.main``, as the whole program.
@@ -93,6 +96,8 @@ def _end(error: BaseException, speaks: bool) -> None:
     """End the command with the one thing to read; Hydra would put a line of its own before it."""
     if isinstance(error, UserError):
         if speaks:
+            if _shows_all and error.__cause__ is not None:
+                traceback.print_exception(error.__cause__)
             stop(error)
         sys.exit(REFUSED)
     if isinstance(error, RankFailed):
@@ -102,7 +107,9 @@ def _end(error: BaseException, speaks: bool) -> None:
 
 
 def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
+    global _shows_all
     before = os.environ.get("HYDRA_FULL_ERROR")
+    _shows_all = before == "1"
     # Makes Hydra raise its errors instead of printing them, so that the nearest key can be added.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     typed = sys.argv

@@ -110,10 +110,12 @@ def _newest_run(typed: list[str], config_dir: Path, config_name: str) -> Path:
 def _init(argument: str) -> list[str]:
     """`init=FILE` is short for `init=weights init.file=FILE`."""
     name, _, value = argument.partition("=")
+    if name != "init":
+        return [argument]
     # No choice of a group begins so.
     is_path = value.startswith(("/", "./", "../", "~"))
     is_file = is_path or value.endswith((".ckpt", ".pt", ".pth")) or os.path.isfile(value)
-    if name != "init" or not is_file:
+    if not is_file:
         return [argument]
     return ["init=weights", f"init.file={quoted(Path(value))}"]
 
