@@ -29,8 +29,6 @@ MISTAKES = {
     "model=resnet model.name=squeezenet1_0": "does not end in a linear layer",
     "model=resnet model.name=vit_b_16 model.small_images=true": "only for ResNets",
     "optimizer=adamw optimizer.betas=[2,0.9]": "optimizer.betas=[2,0.9]: must be a list, each",
-    "optimizer=adamw optimizer.betas=[0.9]": "optimizer",
-    "optimizer=adamw optimizer.fused=abc": "optimizer.fused=abc: must be true or false or null",
     "optimizer.capturable=true optimizer=adamw trainer.accelerator=cpu": "capturable=false",
     "scheduler=step scheduler.step_size=0": "scheduler.step_size=0: must be a whole number from 1",
     "+optimizer.momentun=0.1 optimizer=sgd": "optimizer.momentun: torch.optim.SGD has no such",
@@ -60,12 +58,10 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(
     (tmp_path / "broken/cat/5.png").write_bytes(b"not an image")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path.with_name(f"{tmp_path.name}-torch")))
     # A proxy that nobody listens to: no network, on any machine.
-    for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.setenv(variable, "http://127.0.0.1:9")
-    for variable in ("no_proxy", "NO_PROXY"):
-        monkeypatch.setenv(variable, "")
-    before = set(tmp_path.rglob("*"))
-    outcome = cli("train.py", *typed.split())
+    proxy = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9") | {"no_proxy": ""}
+    for variable in (*proxy, *map(str.upper, proxy)):
+        monkeypatch.setenv(variable, proxy[variable.lower()])
+    before, outcome = set(tmp_path.rglob("*")), cli("train.py", *typed.split())
     assert outcome.status == (1 if "did you mean" in MISTAKES[typed] else 2), outcome.err
     assert len(outcome.err.splitlines()) == 1, outcome.err
     assert MISTAKES[typed] in outcome.err
