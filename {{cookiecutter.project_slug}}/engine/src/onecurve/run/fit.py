@@ -12,12 +12,8 @@ from lightning.pytorch import LightningModule, Trainer, seed_everything
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 
-from ..checkpoint.contents import (
-    CarryOn,
-    go_on_logging,
-    read_checkpoint,
-    refuse_other_network,
-)
+from ..checkpoint.carry_on import CarryOn, go_on_logging
+from ..checkpoint.contents import read_checkpoint, refuse_other_network
 from ..checkpoint.keys import refuse_weights_alone
 from ..checkpoint.storage import LocalFiles
 from ..errors import UserError, user_error_behind

@@ -25,6 +25,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
+from torch.distributed import ProcessGroup as Group
 
 from ...errors import UserError
 from ...limits import Number
@@ -133,7 +134,7 @@ class Pipeline(LayersPerRank):
             schedule=self.schedule,
             microbatches=self.microbatches,
             context=context,
-            group=cast(dist.ProcessGroup, self.parts_group),
+            group=cast(Group, self.parts_group),
             device=self.root_device,
             deposited=self._average_gradients,
         )
@@ -236,10 +237,9 @@ class Pipeline(LayersPerRank):
             return
         gradients = [p.grad for p in self.passes.stash.parameters if p.grad is not None]
         if self.replicas > 1:
-            average(gradients, cast(dist.ProcessGroup, self.samples_group))
+            average(gradients, cast(Group, self.samples_group))
         if self._scaler is not None:
-            parts = cast(dist.ProcessGroup, self.parts_group)
-            agree_on_overflow(gradients, parts, self.root_device)
+            agree_on_overflow(gradients, cast(Group, self.parts_group), self.root_device)
 
     def teardown(self) -> None:
         """Release the device; Lightning's own would move parameters that have no memory."""
