@@ -139,8 +139,8 @@ class Pipeline(LayersPerRank):
             deposited=self._average_gradients,
         )
         mixed = isinstance(self.precision_plugin, MixedPrecision)
-        at_once = self.root_device.type == "cpu"
-        self.loss_check = LossCheck(module, mixed=mixed, at_once=at_once)
+        on_cpu = self.root_device.type == "cpu"
+        self.loss_check = LossCheck(module, mixed=mixed, at_once=on_cpu)
         if trainer.state.fn == TrainerFn.FITTING and self.is_global_zero:
             report_changed("pipeline", "micro-batch", changed)
             report_partition(
@@ -246,6 +246,5 @@ class Pipeline(LayersPerRank):
         _optimizers_to_device(self.optimizers, torch.device("cpu"))
         move(self._connected_module, torch.device("cpu"))
         self.precision_plugin.teardown()
-        assert self.accelerator is not None
-        self.accelerator.teardown()
+        cast(Any, self.accelerator).teardown()
         self.checkpoint_io.teardown()
