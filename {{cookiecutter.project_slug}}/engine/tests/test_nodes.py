@@ -239,7 +239,7 @@ def test_a_restart_starts_the_ranks_of_both_nodes(
     place = f"launch.rendezvous=localhost:{free_port()}"
     die = (
         "+callbacks.die._target_=test_resume.Die",
-        "+callbacks.die.at=[1,30]",
+        "+callbacks.die.at=[1,8]",
         "+callbacks.die.rank=1",
     )
     command = (*TRAIN, *NODE, place, *die, "launch.max_restarts=2")

@@ -82,7 +82,7 @@ def test_strategies_by_learning_rates(cli: Cli, tmp_path: Path) -> None:
         )
     ]
     assert [run.name for run in done.runs] == expected
-    assert sorted(path.name for path in sweep.iterdir() if path.is_dir()) == [".locks", *expected]
+    assert sorted(path.name for path in sweep.iterdir() if path.is_dir()) == expected
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     assert list((tmp_path / "runs").glob("*/*")) == [sweep]
     for lr in ("0.001", "0.01"):

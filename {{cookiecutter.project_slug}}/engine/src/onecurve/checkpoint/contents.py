@@ -7,6 +7,7 @@ Lightning's ``hyper_parameters`` are the task's arguments out of the configurati
 `load_from_checkpoint` needs nothing but the file.
 """
 
+import pickle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,9 +94,10 @@ def read_checkpoint(
             f"{path}: cannot be read ({' '.join(str(error).split())[:80]}); give another, such as "
             "runs/.../checkpoints/best.ckpt"
         ) from None
-    except NotPlain as error:
+    except (NotPlain, pickle.UnpicklingError) as error:
+        holds = error if isinstance(error, NotPlain) else f"holds more than plain data ({error})"
         raise UserError(
-            f"{path}: {error}; give one of tensors, numbers, strings and containers, such as "
+            f"{path}: {holds}; give one of tensors, numbers, strings and containers, such as "
             "runs/.../checkpoints/best.ckpt"
         ) from None
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):

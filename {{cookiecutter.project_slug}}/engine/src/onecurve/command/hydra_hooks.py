@@ -144,6 +144,7 @@ def without_hydra(config: DictConfig) -> DictConfig:
 
 def stop_once(error: UserError) -> NoReturn:
     """Show a refusal once a node: all ranks that torchrun or srun started come to the same."""
+    directory.give_back()
     ranks = machine.ranks_around()
     if ranks is None or ranks.local_rank == 0:
         stop(error)

@@ -76,6 +76,20 @@ def let_go() -> None:
     _held = None
 
 
+def give_back() -> None:
+    """Let go of a directory in which no run has begun, and take it away if it was made for one."""
+    file = Path(_held.name) if _held is not None else None
+    let_go()
+    if file is None or not _was_empty:
+        return
+    file.unlink(missing_ok=True)
+    for folder in list(file.parents)[:3]:
+        try:
+            folder.rmdir()
+        except OSError:
+            break
+
+
 def was_empty() -> bool:
     """Whether there was nothing in the directory before this process's run began."""
     return _was_empty

@@ -52,7 +52,8 @@ def looked_at(module: LightningModule, strategy: str) -> Iterator[None]:
         )
 
 
-def _finding(loss: Any, arguments: Any, whole: Tensor) -> Iterator[str]:
+def _finding(loss: Any, arguments: Any, computed: Tensor) -> Iterator[str]:
+    whole = computed.detach()
     sizes = {leaf.shape[:1] for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)}
     number = next(iter(sizes))[0] if len(sizes) == 1 and next(iter(sizes)) else 0
     if number < 2 or whole.ndim:
