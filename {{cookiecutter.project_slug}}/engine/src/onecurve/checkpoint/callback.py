@@ -1,7 +1,7 @@
 """`callbacks=checkpoint`: Lightning's ModelCheckpoint, with a clock of its own for last.ckpt."""
 
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -20,16 +20,20 @@ class BestAndLast(ModelCheckpoint):
     Args:
         last_every_n_steps: Optimizer steps between two last.ckpt; None for none.
         last_every_minutes: Minutes between two last.ckpt; None for none.
-        options: Those of ModelCheckpoint.
+        monitor: The metric by which weights are best; None keeps the newest.
+        mode: Whether less or more of it is better.
+        options: The others of ModelCheckpoint.
     """
 
     def __init__(
         self,
         last_every_n_steps: Annotated[int, Number(least=1)] | None = None,
         last_every_minutes: Annotated[float, Number(above=0)] | None = None,
+        monitor: str | None = None,
+        mode: Literal["min", "max"] = "min",
         **options: Any,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(monitor=monitor, mode=mode, **options)
         self.last_every_n_steps = last_every_n_steps
         self.last_every_minutes = last_every_minutes
         self._last_saved = time.monotonic()
