@@ -186,3 +186,9 @@ def test_a_path_that_must_be_there(tmp_path: Path) -> None:
     assert allowed.refusal(annotation, "key", None, None) is None
     line = allowed.refusal(annotation, "key", "nowhere", None)
     assert line == "key=nowhere: there is no such file; give a file, such as x"
+
+
+def test_what_is_typed_as_a_number_is_a_text_where_only_a_text_may_stand() -> None:
+    assert allowed.as_meant(str | None, 88) == "88"
+    assert allowed.as_meant(int | str, 5) == 5
+    assert allowed.as_meant(int, 1e3) == 1000

@@ -1,7 +1,7 @@
 """Classification: one label an image."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +41,7 @@ class Classification(LightningModule):
         scheduler: Callable[..., dict[str, Any] | None] | dict[str, Any],
         num_classes: int,
         monitor: str = "val/acc",
-        mode: str = "max",
+        mode: Literal["min", "max"] = "max",
         label_smoothing: Annotated[float, Number(least=0, most=1)] = 0.0,
     ) -> None:
         super().__init__()

@@ -124,13 +124,15 @@ def _is(kind: Any, value: Any) -> bool:
 
 
 def as_meant(annotation: Any, value: Any) -> Any:
-    """A value that a type allows, with `1e3` as 1000 where a whole number is meant."""
+    """A value that a type allows: `1e3` is 1000 where a whole number is meant, and 88 a text."""
     parts = alternatives(annotation)
     if isinstance(value, list):
         entries = next((_entry(part)[0] for part in parts if _entry(part)), Any)
         return [as_meant(entries, entry) for entry in value]
     kinds = [part.__origin__ if get_origin(part) is Annotated else part for part in parts]
     holding = [kind for kind, part in zip(kinds, parts, strict=True) if _holds(part, value)]
+    if holding == [str]:
+        return str(value)
     return int(value) if isinstance(value, float) and holding == [int] else value
 
 

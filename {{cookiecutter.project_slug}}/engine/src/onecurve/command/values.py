@@ -47,7 +47,7 @@ def check_values(config: DictConfig, defaults: DictConfig) -> None:
 
 
 def set_as_meant(config: DictConfig) -> None:
-    """Make whole numbers of those that are typed as `1e3` where only a whole one may stand."""
+    """Make whole numbers and texts of what is typed as `1e3` or 88 where only such may stand."""
     values = _resolved(config)
     limits = dict(limits_of(values))
     for key, value in dotted(values):

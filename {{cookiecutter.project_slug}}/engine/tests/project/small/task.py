@@ -1,7 +1,7 @@
 """Classification with cross entropy and accuracy."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,7 @@ class Classification(LightningModule):
         scheduler: Callable[..., Any] | dict[str, Any],
         num_classes: int,
         monitor: str = "val/acc",
-        mode: str = "max",
+        mode: Literal["min", "max"] = "max",
     ) -> None:
         super().__init__()
         # `load_from_checkpoint` hands over their configuration, a run the parts themselves.
