@@ -107,6 +107,7 @@ MISTAKES = {
     "paths.runs=/dev/null/runs": (2, ["/dev/null/runs", "Not a directory"]),
     f"init=weights init.file={300 * 'x'}": (2, ["File name too long; give a file with weights"]),
     "callbacks.checkpoint.monitor=[]": (2, ["callbacks.checkpoint.monitor=[]: must be a text"]),
+    "-paths.root=x": (2, ["-paths.root=x: is no option", "a key has no dash"]),
     "resume=0": (2, ["resume=0: there is no such file"]),
     "resume=[a]": (2, ["resume=[a]: there is no such file"]),
     "init=/etc/passwd": (2, ["init=/etc/passwd: cannot be read", "give a file that holds"]),

@@ -153,7 +153,10 @@ def _refuse_options(arguments: list[str]) -> None:
         raise UserError(f"{message}; a key has no dash: KEY=VALUE; see --help for the options")
 
     parser.error = refuse  # type: ignore[method-assign]
-    parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    # `-paths.root` is read as `-p aths.root`, which says of which part --cfg is to show.
+    if given.package is not None and given.cfg is None:
+        refuse(f"-p{given.package}: is no option of a run")
 
 
 def _below_hydra(trace: TracebackType | None) -> TracebackType | None:
