@@ -181,10 +181,12 @@ def test_a_split_is_one_that_the_schedule_takes() -> None:
 
 def test_targets_are_cut_whatever_they_are() -> None:
     targets = {"label": torch.arange(6), "boxes": (torch.arange(12).view(6, 2), list("abcdef"))}
-    parts = schedules.split_targets(targets, 3)
+    parts = schedules.split_targets(targets, 3, 6)
     assert parts[1]["label"].tolist() == [2, 3]
     assert parts[2]["boxes"][0].tolist() == [[8, 9], [10, 11]]
     assert parts[0]["boxes"][1] == ["a", "b"]
+    collated = schedules.split_targets([torch.arange(6), [torch.arange(6)]], 3, 6)
+    assert [collated[1][0].tolist(), collated[1][1][0].tolist()] == [[2, 3], [2, 3]]
 
 
 def test_a_deposit_multiplies_by_what_reaches_the_loss_and_keeps_what_was_there() -> None:

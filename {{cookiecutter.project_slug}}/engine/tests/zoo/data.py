@@ -88,6 +88,16 @@ def dictionaries() -> DataLoader[Any]:
     return DataLoader(Dictionaries(), BATCH, shuffle=True)
 
 
+class Nested(Augmented):
+    def __getitem__(self, index: int) -> Any:
+        inputs, targets = self.pairs[index]
+        return inputs, {"sum": targets[0], "more": (targets[1],)}
+
+
+def nested() -> DataLoader[Any]:
+    return DataLoader(Nested(), BATCH + 1, shuffle=True)
+
+
 def two() -> dict[str, DataLoader[Any]]:
     return {"a": DataLoader(pairs(20), 10, shuffle=True), "b": DataLoader(pairs(12), 4)}
 

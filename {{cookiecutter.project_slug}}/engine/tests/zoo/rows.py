@@ -43,6 +43,7 @@ ROWS = {
     "batches of other sizes": Row(data=data.buckets),
     "augmentation in a split": Row(data=data.split),
     "dictionaries": Row(tasks.Dictionary, data.dictionaries, {"pipeline": "batch"}),
+    "nested targets": Row(tasks.NestedTargets, data.nested),
     "two training loaders": Row(tasks.TwoLoaders, data.two, {"pipeline": "batch"}),
     "a stream": Row(data=data.stream, refused=NO_SHARES),
     "a limit of validation": Row(trainer={"limit_val_batches": 2}),
@@ -56,6 +57,10 @@ ROWS = {
     ),
     "a sum": Row(tasks.Summed, refused={"pipeline": "mean"}, announced=NO_MEAN),
     "a weighted mean": Row(tasks.ClassWeighted, refused={"pipeline": "mean"}, announced=NO_MEAN),
+    "a penalty": Row(
+        tasks.Penalized,
+        refused=dict.fromkeys(("fsdp", "pipeline"), "in another way than through self"),
+    ),
     "two optimizers": Row(tasks.Adversarial, refused={"pipeline": "optimizes manually"}),
     "an unused layer": Row(
         tasks.Unused,

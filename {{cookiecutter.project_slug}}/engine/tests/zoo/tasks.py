@@ -224,3 +224,24 @@ class ValidatesSometimes(Plain):
         if batch[1].max() > 9:
             self.log("val/large", batch[1].max())
         super().validation_step(batch, batch_idx)
+
+
+class Penalized(Plain):
+    """A second term, on the weights."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs, targets = batch
+        penalty = sum(parameter.square().sum() for parameter in self.parameters())
+        loss = self.loss(self(inputs), targets) + 0.01 * penalty
+        self.log("train/loss", loss)
+        return loss
+
+
+class NestedTargets(Plain):
+    """Targets in a tree of containers."""
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        if isinstance(targets, Tensor):
+            return super().loss(outputs, targets)
+        first, (second,) = targets["sum"], targets["more"]
+        return nn.functional.mse_loss(outputs[:, 0], first) + (outputs[:, 1] - second).abs().mean()

@@ -76,7 +76,7 @@ def _in_place(value: str, run_dir: Path, typed: list[str]) -> list[str]:
             raise UserError(
                 f"resume={value}: {_key(override)} was typed for this run and is not stored, as it "
                 "is named like a secret; type it again, or have it read from the environment: "
-                f"'{_key(override)}=${{oc.env:NAME}}'"
+                f"'{_key(override)}=" + "${oc.env:NAME}'"
             )
     # What was added to the configuration with a plus is changed without one.
     added = {_key(override) for override in said if override.startswith("+")}

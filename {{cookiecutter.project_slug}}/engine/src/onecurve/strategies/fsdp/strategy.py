@@ -16,7 +16,9 @@ more, but no rank ever holds a whole gradient.
 Source: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -45,7 +47,7 @@ from ..layers import find_layers
 from ..process_group import PartPerRank, Seconds
 from .state import cut_like, cut_optimizer_state, gather
 from .units import find_units
-from .whole import refuse_sparse, refuse_whole
+from .whole import refuse_of_shards, refuse_sparse, refuse_whole
 
 
 class FSDP(PartPerRank):
@@ -176,6 +178,18 @@ class FSDP(PartPerRank):
         if dtype is None:
             return MixedPrecisionPolicy()
         return MixedPrecisionPolicy(dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+
+    def task_step(self, name: str, *args: Any) -> Any:
+        """Run a step of the task, and refuse a loss of shards."""
+        output = super().task_step(name, *args)
+        refuse_of_shards(self._connected_module, output)
+        return output
+
+    def teardown(self) -> None:
+        """Release the device."""
+        # What failed may hold parameters, which cannot be moved then; its error is the one to read.
+        with nullcontext() if sys.exc_info()[0] is None else suppress(RuntimeError):
+            super().teardown()
 
     # Evaluation
 

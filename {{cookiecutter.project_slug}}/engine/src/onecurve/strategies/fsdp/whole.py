@@ -1,8 +1,10 @@
 """What needs whole parameters, or whole gradients, of which a rank has shards here."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim import LBFGS, Adafactor, Optimizer
 
 from ...errors import UserError
@@ -40,3 +42,20 @@ def refuse_whole(optimizers: Iterable[Optimizer]) -> None:
                     f"strategy=fsdp: {type(optimizer).__name__} cannot update shards of parameters "
                     f"({why}); use another optimizer, such as AdamW, or strategy=ddp"
                 )
+
+
+def refuse_of_shards(module: nn.Module, output: Any) -> None:
+    """Refuse a loss that was computed of shards beside `forward`, such as a penalty on weights.
+
+    Raises:
+        UserError: If it is one.
+    """
+    loss = output.get("loss") if isinstance(output, dict) else output
+    # fully_shard has made another class of it.
+    name = type(module).__name__.removeprefix("FSDP")
+    if isinstance(loss, DTensor):
+        raise UserError(
+            f"strategy=fsdp: the loss of {name} depends on parameters, of which a "
+            "rank has shards, in another way than through self(inputs); use weight_decay of the "
+            "optimizer for a penalty, or strategy=ddp"
+        )

@@ -8,6 +8,9 @@ costs nothing, and a mistake ends the very step. On a GPU it is read for the fir
 something is logged, at the end of an epoch and before weights are saved.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
@@ -44,12 +47,12 @@ class LossCheck:
             UserError: If the step's loss depends on parameters in another way than by `forward`;
                 its gradients would be lost.
         """
-        name = type(self.module).__name__
         if returned.is_meta or returned.requires_grad:
-            raise UserError(
-                f"strategy=pipeline: the loss that {name}.training_step returned depends on "
-                f"parameters in another way than through self(inputs); {ALL_OF_IT}"
-            )
+            # What was logged of it has no memory either, which Lightning would move as it ends.
+            results = self.module.trainer._results
+            if results is not None:
+                results.clear()
+            raise UserError(_beside_forward(self.module))
         relative = IN_16_BITS if self.mixed else tolerance(returned.dtype)
         # What is below the smallest number of the type is lost on the way, and no mistake.
         smallest = torch.finfo(returned.dtype).tiny
@@ -93,3 +96,25 @@ ALL_OF_IT = (
     "a step must return exactly self.loss(self(inputs), targets): put all of the loss into "
     "loss(outputs, targets), a mean over samples, or use strategy=fsdp"
 )
+
+
+@contextmanager
+def no_other_parameters(module: LightningModule) -> Iterator[None]:
+    """Say in a line that a step used parameters which another rank holds, such as by logging them.
+
+    Raises:
+        UserError: If it did.
+    """
+    try:
+        yield
+    except NotImplementedError as error:
+        if "meta tensor" in str(error):
+            raise UserError(_beside_forward(module)) from None
+        raise
+
+
+def _beside_forward(module: LightningModule) -> str:
+    return (
+        f"strategy=pipeline: the loss that {type(module).__name__}.training_step returned depends "
+        f"on parameters in another way than through self(inputs); {ALL_OF_IT}"
+    )

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import schedules
+from torch.utils._pytree import tree_leaves
 
 from .limits import SCHEDULES, split
 from .stage import Stage
@@ -82,7 +83,7 @@ class Schedules:
             float64; elsewhere an empty tuple and None.
         """
         schedule, count = self.get(inputs)
-        self._targets = split_targets(targets, count)
+        self._targets = split_targets(targets, count, len(inputs[0]))
         self._scale = scale / count
         self._losses = []
         # Micro-batches are told apart by number: `target` may only be one tensor.
@@ -147,13 +148,30 @@ class Schedules:
         return loss * self._scale
 
 
-def split_targets(targets: Any, count: int) -> list[Any]:
-    """Cut targets, nested containers of tensors or sequences, into equal parts."""
+def split_targets(targets: Any, count: int, size: int) -> list[Any]:
+    """Cut targets, nested containers of tensors or sequences, into equal parts.
+
+    Args:
+        targets: Tensors whose first dimension is the batch, sequences with an entry a sample, and
+            dictionaries, tuples and lists of such.
+        count: Number of parts.
+        size: Samples of the batch.
+    """
     if isinstance(targets, dict):
-        parts = {key: split_targets(value, count) for key, value in targets.items()}
+        parts = {key: split_targets(value, count, size) for key, value in targets.items()}
         return [{key: part[i] for key, part in parts.items()} for i in range(count)]
-    if isinstance(targets, tuple):
-        columns = [split_targets(value, count) for value in targets]
-        return [tuple(column[i] for column in columns) for i in range(count)]
-    size = len(targets) // count
-    return [targets[i * size : (i + 1) * size] for i in range(count)]
+    # PyTorch's collate function makes a list of what each sample has as a tuple.
+    if isinstance(targets, tuple) or (isinstance(targets, list) and _holds_batches(targets, size)):
+        columns = [split_targets(value, count, size) for value in targets]
+        return [type(targets)(column[i] for column in columns) for i in range(count)]
+    part = len(targets) // count
+    return [targets[i * part : (i + 1) * part] for i in range(count)]
+
+
+def _holds_batches(targets: list[Any], size: int) -> bool:
+    """Whether a list has the whole batch in each entry, and not one sample."""
+    leaves = tree_leaves(targets)
+    batches = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim]
+    return len(targets) != size or (
+        len(batches) == len(leaves) and all(len(leaf) == size for leaf in batches)
+    )

@@ -38,7 +38,7 @@ from .elsewhere import watch_hooks
 from .gradients import agree_on_overflow, average
 from .layers_per_rank import LayersPerRank
 from .limits import SCHEDULES, Schedule
-from .loss_check import LossCheck
+from .loss_check import LossCheck, no_other_parameters
 from .optimizers import check_optimizers
 from .partition import Partition
 from .partition_table import report_partition
@@ -177,7 +177,7 @@ class Pipeline(LayersPerRank):
                 calls.append(outputs[0])
             return outputs[0] if len(outputs) == 1 else outputs
 
-        with forward_replaced(module, forward):
+        with forward_replaced(module, forward), no_other_parameters(module):
             result = super().task_step(name, *args)
         if not fit:
             return result
