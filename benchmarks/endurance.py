@@ -102,7 +102,7 @@ def main() -> int:
     jobs, steps = given[0] or 200, given[1] or 20_000
     sweep = watched(
         "-m", f"seed=range(0,{jobs})", "strategy=ddp", "trainer.devices=2",
-        "trainer.max_epochs=1", "+trainer.limit_train_batches=2",
+        "trainer.max_epochs=1", "trainer.limit_train_batches=2",
         early=f"job {jobs // 10} of {jobs}", late=f"job {jobs} of {jobs}",
     )  # fmt: skip
     run = sampled(
