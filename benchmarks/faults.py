@@ -17,7 +17,6 @@ limit on the size of files elsewhere.
 import os
 import random
 import resource
-import runpy
 import signal
 import statistics
 import struct
@@ -27,7 +26,6 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,7 +158,8 @@ class Command:
 
 
 def _be_the_command(folder: Path, overrides: tuple[str, ...]) -> None:
-    status = 1
+    from fuzz.command import end_as  # `folder_for_runs` has made the engine's tests importable
+
     try:
         os.setpgid(0, 0)
         os.chdir(folder)
@@ -168,19 +167,10 @@ def _be_the_command(folder: Path, overrides: tuple[str, ...]) -> None:
         os.dup2(output, 1)
         os.dup2(output, 2)
         torch.set_num_threads(1)
-        # The server of this process's parent serves it as well.
-        forkserver.ensure_running = forkserver._forkserver.ensure_running = lambda: None
-        sys.argv = [str(PROJECT / "train.py"), *overrides]
-        runpy.run_path(sys.argv[0], run_name="__main__")
-        status = 0
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 1
+        end_as(PROJECT / "train.py", overrides)
     except BaseException:
         traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+        os._exit(1)
 
 
 class Result(NamedTuple):

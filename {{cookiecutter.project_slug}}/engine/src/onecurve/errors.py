@@ -2,6 +2,7 @@
 
 import errno
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
@@ -34,6 +35,12 @@ def stop(error: UserError) -> NoReturn:
     """Show the line and end the program."""
     say(f"error: {error}")
     sys.exit(REFUSED)
+
+
+def some_of(names: Sequence[str], shown: int = 3) -> str:
+    """The first of many names, and how many more there are, for a line that stays readable."""
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
 
 
 def user_error_behind(error: BaseException | None) -> UserError | None:

@@ -8,9 +8,11 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import NoReturn
 
 SECONDS_AT_MOST = 60
 # A number that is too large must not take this machine's memory: it gets no more than that.
@@ -77,7 +79,6 @@ def _wait(pid: int) -> int | None:
 
 
 def _be_the_command(script: Path, arguments: list[str], folder: Path, outside: Path) -> None:
-    status = 1
     try:
         os.setpgid(0, 0)
         os.chdir(folder)
@@ -88,6 +89,16 @@ def _be_the_command(script: Path, arguments: list[str], folder: Path, outside: P
             os.close(file)
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", closefd=False)
+        end_as(script, arguments)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def end_as(script: Path, arguments: Sequence[str]) -> NoReturn:
+    """Let this process, which was forked, be `python SCRIPT ARGUMENTS`, and end as that does."""
+    status = 1
+    try:
         # The server of this process's parent serves it as well.
         forkserver.ensure_running = forkserver._forkserver.ensure_running = lambda: None
         sys.argv = [str(script), *arguments]

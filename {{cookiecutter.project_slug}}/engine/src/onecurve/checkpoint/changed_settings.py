@@ -47,12 +47,12 @@ def apply_changes(checkpoint: dict[str, Any], config: Mapping[str, Any]) -> list
 
 
 def _refuse(before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    targets = [
-        (group.get("scheduler") or {}).get("_target_") for group in (before, config) if group
-    ]
-    if len(targets) == 2 and targets[0] != targets[1]:
+    if not before:  # a plain script's checkpoint says nothing of it
+        return
+    old, new = ((each.get("scheduler") or {}).get("_target_") for each in (before, config))
+    if old != new:
         raise UserError(
-            f"scheduler: the run was begun with {targets[0]}, and {targets[1]} cannot take over "
+            f"scheduler: the run was begun with {old}, and {new} cannot take over "
             "from it; leave scheduler as it was, or start anew from the weights: init=CHECKPOINT"
         )
     if "seed" in before and before["seed"] != config.get("seed"):

@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 
 from lightning.pytorch import LightningModule
 
-from ..errors import UserError
+from ..errors import UserError, some_of
 from .file import damage
 from .keys import refuse_other_kinds
 from .plain import NotPlain, plain_contents
 
 # Of what a checkpoint holds; those of earlier releases say nothing of it.
 FORMAT = 1
-NAMES_SHOWN = 3
 
 
 def task_arguments(config: dict[str, Any]) -> dict[str, Any]:
@@ -149,9 +148,7 @@ def refuse_other_network(task: LightningModule, checkpoint: dict[str, Any], path
         if name in other and shapes[name] != there[name]
     ]
     if different:
-        more = len(different) - NAMES_SHOWN
-        rest = f" and {more} more" if more > 0 else ""
         raise UserError(
-            f"resume={path}: is of another network: {', '.join(different[:NAMES_SHOWN])}{rest}; "
+            f"resume={path}: is of another network: {some_of(different)}; "
             f"give the model that it was trained with, or take what fits of it: init={path}"
         )

@@ -1,6 +1,6 @@
 """A forward pass on trial, before training: it leaves no buffer and no random number changed."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -8,11 +8,9 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves
 
-from ..errors import say
+from ..errors import say, some_of
 from .seeding import draw_from
 from .tolerance import tolerance
-
-NAMES_SHOWN = 3
 
 
 class Outcome(NamedTuple):
@@ -81,7 +79,7 @@ def _close(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, rtol=0, atol=most, equal_nan=True)
 
 
-def report_changed(strategy: str, part: str, changed: Collection[str]) -> None:
+def report_changed(strategy: str, part: str, changed: Sequence[str]) -> None:
     """Say which buffers will not be those of `single`.
 
     Args:
@@ -90,9 +88,7 @@ def report_changed(strategy: str, part: str, changed: Collection[str]) -> None:
         changed: Names of buffers that training changes.
     """
     if changed:
-        more = len(changed) - NAMES_SHOWN
-        names = ", ".join(list(changed)[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
         say(
-            f"strategy={strategy}: {names} will differ from strategy=single: they change with each "
-            f"{part}, as BatchNorm's statistics do"
+            f"strategy={strategy}: {some_of(changed)} will differ from strategy=single: "
+            f"they change with each {part}, as BatchNorm's statistics do"
         )
