@@ -61,8 +61,7 @@ def start_ranks(
         raise SignalException("asked to stop", signal.Signals(number))
 
     # What goes wrong is said once, below.
-    for name in ("torch.distributed.elastic", "torch.multiprocessing", "torchelastic-events-null"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    _silence("torch.distributed.elastic", "torch.multiprocessing", "torchelastic-events-null")
     sys.stdout.flush()
     others = rendezvous.current
     nodes = len(others.members) if others else 1
@@ -102,6 +101,13 @@ def start_ranks(
         # Rank 0 may be on another node, but all of them were stopped.
         unless_stopped(result, received)
     return results.get(0)
+
+
+def _silence(*packages: str) -> None:
+    """Let the loggers of packages say nothing; some of torchelastic's have a level of their own."""
+    for name in [*packages, *logging.root.manager.loggerDict]:
+        if name.startswith(packages):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _hearing_of(others: rendezvous.Rendezvous | None) -> AbstractContextManager[None]:
