@@ -1,6 +1,7 @@
 """JSON schemas of the configuration files: an editor says of a key what the command line says."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from test_limits import VALUES
 
 from onecurve.command import json_types
 from onecurve.command.config_files import ConfigFile, of_project
-from onecurve.command.schemas import schema_name, schemas
+from onecurve.command.schemas import line_of, schema_name, schemas
 from onecurve.command.values import GROUPS
 
 FILES = of_project(ROOT / "configs")
@@ -40,6 +41,11 @@ def test_every_schema_is_one(name: str) -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: "/".join(file.path.parts[-2:]))
 def test_every_file_is_valid(file: ConfigFile) -> None:
     assert faults(schema_name(file), {**file.content, "defaults": file.defaults}) == []
+
+
+def test_every_file_of_the_library_names_its_schema() -> None:
+    for file in of_project(GROUPS):
+        assert line_of(file) in file.path.read_text().splitlines()[1:3], file.path
 
 
 def test_all_groups_have_one() -> None:
@@ -143,25 +149,25 @@ def test_keys_are_explained() -> None:
 
 
 def test_the_command_writes_them_without_torch(tmp_path: Path) -> None:
-    def write(configs: Path) -> subprocess.CompletedProcess[str]:
-        command = ["-X", "importtime", "-m", "onecurve.command.schemas", str(configs), "made"]
-        return subprocess.run(
-            [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+    def write() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-X", "importtime", "-m", "onecurve.command.schemas"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
-    (tmp_path / "made").mkdir()
-    (tmp_path / "made/gone.json").write_text("{}")
-    done = write(ROOT / "configs")
+    def refused(line: str) -> None:
+        done = write()
+        shown = [each for each in done.stderr.splitlines() if "import time:" not in each]
+        assert (done.returncode, len(shown)) == (2, 1)
+        assert line in shown[0]
+
+    refused("configs: there is no such folder")
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    (tmp_path / ".schemas").mkdir()
+    (tmp_path / ".schemas/gone.json").write_text("{}")
+    done = write()
     assert done.returncode == 0, done.stderr
-    assert {path.stem for path in (tmp_path / "made").iterdir()} == set(SCHEMAS)
-    assert json.loads((tmp_path / "made/optimizer.json").read_text()) == SCHEMAS["optimizer"]
+    assert {path.stem for path in (tmp_path / ".schemas").iterdir()} == set(SCHEMAS)
+    assert json.loads((tmp_path / ".schemas/optimizer.json").read_text()) == SCHEMAS["optimizer"]
     imported = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if "|" in line}
     assert imported.isdisjoint({"torch", "lightning", "small"})
-
-    (tmp_path / "configs").mkdir()
     (tmp_path / "configs/train.yaml").write_text("a: [1")
-    for configs, line in {"nowhere": "no such folder", "configs": "train.yaml: is no YAML"}.items():
-        refused = write(tmp_path / configs)
-        shown = [each for each in refused.stderr.splitlines() if "import time:" not in each]
-        assert (refused.returncode, len(shown)) == (2, 1)
-        assert line in shown[0]
+    refused("train.yaml: is no YAML")

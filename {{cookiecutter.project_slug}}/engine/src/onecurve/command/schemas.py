@@ -1,6 +1,7 @@
 """JSON schemas of the YAML files, for editors: ``python -m onecurve.command.schemas``.
 
-A file names its own in a line ``# yaml-language-server: $schema=...``. A schema says of each key
+They lie in a folder `.schemas` beside that of the files, each of which names its own in a line
+``# yaml-language-server: $schema=../../.schemas/GROUP.json``. A schema says of each key
 what the command line says of it: what the signature of its `_target_` takes, with limits; or what
 stands in the group's `limits.py`; or, where neither tells, what the files have there.
 """
@@ -14,7 +15,9 @@ from ..errors import UserError, stop
 from .config_files import ConfigFile, of_project, places
 from .json_types import Schema
 from .schema_of_places import Shapes
+from .values import GROUPS
 
+FOLDER = ".schemas"
 GLOBAL = "_global_"
 
 
@@ -30,7 +33,7 @@ def schemas(configs: Path) -> dict[str, Schema]:
     files = of_project(configs)
     of_groups = [file for file in files if not file.is_global]
     # What experiments change is no statement of what there is to change.
-    of_library = [file for file in files if file.is_global and file.path.parents[1] != configs]
+    of_library = [file for file in files if file.is_global and file.path.is_relative_to(GROUPS)]
     primaries = [file for file in files if not file.group]
     lists = _lists(files)
     found: dict[str, Schema] = {}
@@ -53,10 +56,17 @@ def schema_name(file: ConfigFile) -> str:
     return GLOBAL if file.is_global else file.place
 
 
-def write(configs: Path, folder: Path) -> None:
-    """Write them into a folder, and remove those of groups that are gone."""
-    folder.mkdir(parents=True, exist_ok=True)
+def line_of(file: ConfigFile) -> str:
+    """The line by which an editor finds the schema of a file."""
+    up = "../" * (file.group.count("/") + 2 if file.group else 1)
+    return f"# yaml-language-server: $schema={up}{FOLDER}/{schema_name(file)}.json"
+
+
+def write(configs: Path) -> None:
+    """Write those of a folder of files, and remove those of groups that are gone."""
+    folder = configs.parent / FOLDER
     made = {folder / f"{name}.json": schema for name, schema in schemas(configs).items()}
+    folder.mkdir(exist_ok=True)
     for old in set(folder.glob("*.json")) - set(made):
         old.unlink()
     for path, schema in made.items():
@@ -86,16 +96,17 @@ def _lists(files: Iterable[ConfigFile]) -> Schema:
     return {"type": "array", "items": entry, "definitions": choices}
 
 
-def main(configs: str = "configs", folder: str = ".schemas") -> None:
-    """The command."""
+def main(configs: str = "configs") -> None:
+    """Write those of a project, and of this library where it lies in the project."""
     try:
         if not Path(configs).is_dir():
             raise UserError(f"{configs}: there is no such folder; give that of the YAML files")
-        write(Path(configs), Path(folder))
+        write(Path(configs).resolve())
+        if GROUPS.is_relative_to(Path.cwd()):
+            write(GROUPS)
     except UserError as error:
         stop(error)
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, "src")
     main(*sys.argv[1:])
