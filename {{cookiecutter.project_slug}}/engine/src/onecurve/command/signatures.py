@@ -35,22 +35,16 @@ def keywords(target: str) -> list[str] | None:
     A class that only hands its ``**options`` to ``super().__init__`` has those of its base, too.
     """
     found = find(target)
-    return _keywords(*found) if found else None
+    known = _keywords(*found) if found else None
+    return None if known is None else list(known)
 
 
 @cache
 def required(target: str) -> set[str]:
-    """Names of the arguments that have no default, as far as they are read."""
+    """Names of the arguments that have no default, where all arguments are known."""
     found = find(target)
-    function = _function(*found)[2] if found else None
-    if function is None:
-        return set()
-    given = function.args
-    plain = [*given.posonlyargs, *given.args]
-    without = plain[: len(plain) - len(given.defaults)]
-    pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
-    without += [name for name, default in pairs if default is None]
-    return {name.arg for name in without} - {"self"}
+    known = (_keywords(*found) if found else None) or {}
+    return {name for name, has_default in known.items() if not has_default}
 
 
 @cache
@@ -78,24 +72,27 @@ def _function(
     return _function(*inherited[0]) if alone else (source, node, None)
 
 
-def _keywords(source: Source, node: Definition) -> list[str] | None:
+def _keywords(source: Source, node: Definition) -> dict[str, bool] | None:
+    """By name: whether it has a default."""
     source, node, function = _function(source, node)
     if function is None:
         return None
     given = function.args
-    names = [name.arg for name in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-    own = [name for name in names if name != "self"]
+    plain = [name.arg for name in (*given.posonlyargs, *given.args)]
+    own = {name: place >= len(plain) - len(given.defaults) for place, name in enumerate(plain)}
+    pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    own |= {name.arg: default is not None for name, default in pairs}
+    own.pop("self", None)
     if given.kwarg is None:
         return own
     passed, bases = _passed_on(function, given.kwarg.arg), source.bases(node)
     if passed is None or len(bases) != 1 or not isinstance(node, ast.ClassDef) or node.bases[1:]:
         return None
     further = _keywords(*bases[0])
-    said = {keyword.arg for keyword in passed.keywords}
     if further is None or any(isinstance(each, ast.Starred) for each in passed.args):
         return None
-    left = [name for name in further[len(passed.args) :] if name not in said]
-    return [*own, *(name for name in left if name not in own)]
+    said = {keyword.arg for keyword in passed.keywords} | set(list(further)[: len(passed.args)])
+    return {name: default for name, default in further.items() if name not in said} | own
 
 
 def _passed_on(function: ast.FunctionDef, options: str) -> ast.Call | None:
