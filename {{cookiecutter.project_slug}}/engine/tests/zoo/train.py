@@ -8,11 +8,9 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
-from torch.utils.data import DataLoader
 
 import onecurve
 
-from . import data
 from .rows import ROWS, Row
 
 # What a Trainer leaves in the environment of its process.
