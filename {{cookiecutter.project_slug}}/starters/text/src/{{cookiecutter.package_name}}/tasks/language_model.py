@@ -65,6 +65,8 @@ class LanguageModel(Task):
     def _measure(self, part: str, perplexity: Perplexity, batch: Tensor) -> None:
         outputs, targets = self.answer(batch)
         loss, size = self.loss(outputs, targets), len(targets)
+        # torchmetrics adds up in float32, whatever the precision of the run.
+        perplexity.set_dtype(torch.promote_types(outputs.dtype, torch.float32))
         perplexity.update(outputs, targets)
         self.log(f"{part}/loss", loss, batch_size=size, prog_bar=True)
         self.log(f"{part}/bits_per_byte", loss / log(2), batch_size=size, prog_bar=True)
