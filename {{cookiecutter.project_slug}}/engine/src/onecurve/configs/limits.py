@@ -34,9 +34,9 @@ class Checkpoint(TypedDict, total=False):
 class Predict(TypedDict, total=False):
     """What is predicted, and how."""
 
-    images: Annotated[str, Existing("an image, or a folder with images in it")]
-    batch_size: Annotated[int, Number(least=1)]
-    device: Literal["auto", "cpu", "cuda", "mps"]
+    images: Annotated[str, Existing("an image, or a folder with images in it")] | None
+    figure: bool
+    output: str
 
 
 class Limits(TypedDict, total=False):
