@@ -1,11 +1,13 @@
-"""The last steps in the new folder: drop what was not chosen, `git init`, say what comes next."""
+"""The last steps in the new folder: keep what was chosen, `git init`, say what comes next."""
 
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
-CI = "{{ cookiecutter.ci }}"  # one of a fixed list, hence safe between quotes
+# Each one of a fixed list, hence safe between quotes.
+CI = "{{ cookiecutter.ci }}"
+STARTER = "{{ cookiecutter.starter }}"
 NOT_FOR = {
     "github": [".gitlab-ci.yml"],
     "gitlab": [".github"],
@@ -23,6 +25,8 @@ def main() -> None:
     project = Path.cwd()
     for name in NOT_FOR[CI]:
         remove(project / name)
+    fill(project, project / "starters" / STARTER)
+    remove(project / "starters")
     # The engine is edited and tested in the template, and copied as it lies there.
     for pattern in LEFT_BY_TOOLS:
         for path in list((project / "engine").rglob(pattern)):
@@ -34,6 +38,17 @@ def main() -> None:
     print(f"  cd {shlex.quote(str(project))}")
     print("  make setup")
     print("  .venv/bin/python train.py\n", flush=True)
+
+
+def fill(project: Path, starter: Path) -> None:
+    """Move what a starter brings to the same places in the project."""
+    # The project's README has taken it in.
+    (starter / "README.md").unlink(missing_ok=True)
+    for path in sorted(starter.rglob("*")):
+        if path.is_file():
+            place = project / path.relative_to(starter)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(place)
 
 
 def remove(path: Path) -> None:

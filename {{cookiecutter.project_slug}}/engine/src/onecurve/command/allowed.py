@@ -4,7 +4,17 @@ import difflib
 from collections.abc import Mapping, Sequence
 from math import isnan
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, is_typeddict
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    is_typeddict,
+)
 
 from ..limits import Existing, Number, Pattern
 
@@ -13,6 +23,8 @@ KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or
 
 def alternatives(annotation: Any) -> list[Any]:
     """The parts of a union, or the one type."""
+    if get_origin(annotation) in (NotRequired, Required):
+        return alternatives(*get_args(annotation))
     if get_origin(annotation) in (Union, UnionType):
         return [part for each in get_args(annotation) for part in alternatives(each)]
     return [annotation]

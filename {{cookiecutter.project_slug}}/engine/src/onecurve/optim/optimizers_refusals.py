@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from onecurve.plan import Plan
+from ..plan import Plan
 
 
 def refusals(plan: Plan, key: str) -> Iterator[str]:

@@ -6,10 +6,11 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypedDict, Unpack
 
 from hydra.utils import get_class
-from onecurve.errors import UserError
-from onecurve.limits import Number
 from torch import nn
 from torch.optim import Optimizer
+
+from ..errors import UserError
+from ..limits import Number
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 

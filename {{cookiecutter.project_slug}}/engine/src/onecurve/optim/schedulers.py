@@ -7,10 +7,11 @@ All have one signature: `total_steps` is the number of optimizer steps in the ru
 import math
 from typing import Annotated, Any
 
-from onecurve.errors import UserError
-from onecurve.limits import Number
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
+
+from ..errors import UserError
+from ..limits import Number
 
 LRScheduler = dict[str, Any]
 

@@ -1,0 +1,1 @@
+"""Optimizers with a learning rate a part of the network, and learning-rate schedules."""
