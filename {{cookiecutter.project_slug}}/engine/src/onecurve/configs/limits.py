@@ -1,4 +1,4 @@
-"""Limits of the keys that are in no group: those of train.yaml, evaluate.yaml and predict.yaml."""
+"""Limits of the keys that are in no group: those of train.yaml and the other scripts'."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal, TypedDict
@@ -62,6 +62,8 @@ class Limits(TypedDict, total=False):
     )
     data: Data
     predict: Predict
+    format: Literal["torch", "onnx"]
+    output: str
 
 
 def refusals(plan: Plan, key: str) -> Iterator[str]:

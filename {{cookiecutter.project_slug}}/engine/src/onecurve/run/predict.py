@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
+from lightning.pytorch import LightningModule, Trainer, seed_everything
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import OmegaConf
 
 from ..errors import UserError
 from . import record
 from .image_files import classified, loader_of
-from .inputs import network_inputs
+from .inputs import network_inputs, take_test_set
 from .prediction_files import write
 from .predictions import Predictions
 from .protocols import Predicts, ReadsImages
@@ -104,7 +104,9 @@ def _of_samples(
         trainer.predict(task, loader, return_predictions=False)
     else:
         files = None
-        _take_test_set(data, trainer.is_global_zero)
+        if take_test_set(data) and trainer.is_global_zero:
+            name = type(data).__name__
+            print(f"{name} has no predict_dataloader: these are the samples of its test_dataloader")
         trainer.predict(task, datamodule=data, return_predictions=False)
     count = 0
     if not trainer.is_global_zero:
@@ -136,20 +138,3 @@ def _outputs_of(task: LightningModule) -> Callable[..., Any]:
         return task(*network_inputs(task, batch))
 
     return predict_step
-
-
-def _take_test_set(data: LightningDataModule, speaks: bool) -> None:
-    """Let the samples of the test be those to predict, where a data module names no others."""
-    if is_overridden("predict_dataloader", data):
-        return
-    name = type(data).__name__
-    if not is_overridden("test_dataloader", data):
-        raise UserError(
-            f"data: {name} has neither predict_dataloader nor test_dataloader, so there is nothing "
-            "to predict; write one of them"
-        )
-    if speaks:
-        print(f"{name} has no predict_dataloader: these are the samples of its test_dataloader")
-    setup = data.setup
-    data.setup = lambda stage: setup("test")  # type: ignore[method-assign]
-    data.predict_dataloader = data.test_dataloader  # type: ignore[method-assign]
