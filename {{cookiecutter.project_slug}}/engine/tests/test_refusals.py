@@ -167,11 +167,9 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(cli: Cli, tmp_path: Path, ty
     assert files(tmp_path) == {"empty"}
 
 
-@pytest.mark.parametrize("script", ["evaluate.py", "predict.py"])
+@pytest.mark.parametrize("script", ["evaluate.py", "predict.py", "export.py"])
 def test_a_missing_checkpoint_gets_one_line(cli: Cli, tmp_path: Path, script: str) -> None:
-    outcome = cli(
-        script, "checkpoint=nowhere.ckpt", *["predict.images=."] * (script == "predict.py")
-    )
+    outcome = cli(script, "checkpoint=nowhere.ckpt")
     assert outcome.status == 2
     assert outcome.err.startswith("error: checkpoint=nowhere.ckpt: there is no such file")
     outcome = cli(script)
