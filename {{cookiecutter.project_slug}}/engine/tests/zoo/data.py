@@ -30,6 +30,10 @@ def plain() -> DataLoader[Any]:
     return DataLoader(pairs(), BATCH, shuffle=True)
 
 
+def validation() -> DataLoader[Any]:
+    return DataLoader(pairs(), BATCH)
+
+
 def weighted() -> DataLoader[Any]:
     weights = torch.arange(1.0, SAMPLES + 1)
     return DataLoader(pairs(), BATCH, sampler=WeightedRandomSampler(weights, SAMPLES + 5))
@@ -109,3 +113,12 @@ class Stream(IterableDataset[tuple[Tensor, Tensor]]):
 
 def stream() -> DataLoader[Any]:
     return DataLoader(Stream(), BATCH)
+
+
+def tokens() -> DataLoader[Any]:
+    """Inputs (N, 4), and one of two words for each, or padding: all that a rank has of a batch."""
+    inputs = pairs().tensors[0]
+    words = torch.randint(2, (SAMPLES,), generator=torch.Generator().manual_seed(1))
+    words[[1, 3, 4, 7]] = -1
+    words[BATCH : BATCH + BATCH // 2] = -1
+    return DataLoader(TensorDataset(inputs, words), BATCH)

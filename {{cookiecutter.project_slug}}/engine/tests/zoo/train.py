@@ -69,7 +69,7 @@ def trained(row: Row, strategy: str) -> dict[str, Any]:
     )
     module = row.task()
     with redirect_stderr(StringIO()) as said:
-        trainer.fit(module, row.data(), DataLoader(data.pairs(), data.BATCH))
+        trainer.fit(module, row.data(), row.validation())
     weights = trainer.strategy.lightning_module_state_dict()
     return {
         "said": [line for line in said.getvalue().splitlines() if line.startswith("strategy=")],

@@ -6,6 +6,7 @@ who computes, never what is computed.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
@@ -26,6 +27,17 @@ class Share(NamedTuple):
     def size(self) -> int:
         """Samples of this rank; 0 where the batch is smaller than the number of ranks."""
         return self.stop - self.start
+
+
+def part(total: int, rank: int, num_ranks: int) -> tuple[int, int]:
+    """Which samples of a global batch a rank has: sizes differ by one, the lower ranks have more.
+
+    Returns:
+        The first one, and the one after the last.
+    """
+    quotient, remainder = divmod(total, num_ranks)
+    start = rank * quotient + min(rank, remainder)
+    return start, start + quotient + (rank < remainder)
 
 
 class Epoch(NamedTuple):
@@ -101,9 +113,21 @@ class GlobalBatchSampler(Sampler[list[int]]):
         stops = self._of_epoch().stops
         first = stops[batch_idx - 1] if batch_idx else 0
         total = stops[batch_idx] - first
-        quotient, remainder = divmod(total, self.num_replicas)
-        start = first + self.rank * quotient + min(self.rank, remainder)
-        return Share(start, start + quotient + (self.rank < remainder), total)
+        start, stop = part(total, self.rank, self.num_replicas)
+        return Share(first + start, first + stop, total)
+
+    def joined(self, batch_idx: int) -> list[tuple[int, int]]:
+        """The global batches that a batch was joined from: their numbers and their samples."""
+        stops = self._of_epoch().stops
+        first = stops[batch_idx - 1] if batch_idx else 0
+        if not self.merge:
+            return [(batch_idx, stops[batch_idx] - first)]
+        original = [0, *self.batches.epoch(self.seed, self.epoch).stops]
+        return [
+            (number, stop - start)
+            for number, (start, stop) in enumerate(pairwise(original))
+            if first < stop <= stops[batch_idx]
+        ]
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yields index lists from the first batch that is not yet consumed."""

@@ -15,7 +15,10 @@ from .checkpoint_files import CheckpointFiles
 from .loader import ShardedLoader
 from .logging_together import LoggingTogether
 from .mean_loss import looked_at
+from .prepared import Prepared, Rows, prepared, prepared_once, prepares
+from .sampler import Share, part
 from .seeding import Draws, draw_from, global_seed
+from .weight import counting_by, weight_of
 from .without_share import counting_nothing
 
 
@@ -27,18 +30,22 @@ class WeighedSteps(CheckpointFiles):
         data_parallel_size: How many ranks see different samples.
         samples_seen: Training samples processed by all ranks in this process's life. Callbacks may
             read it.
+        check_loss: Whether to look at the next loss: see `mean_loss`.
     """
 
     data_parallel_rank: int = 0
     data_parallel_size: int = 1
     samples_seen: int = 0
+    check_loss: bool = True
     _weight: float = 1.0
-    _has_looked_at_loss: bool = False
+    _share: Share | None = None
+    _prepared: Prepared | None = None
+    _has_taken_all: bool = False
     _together: LoggingTogether | None = None
 
     def _draw(self, what: Draws) -> None:
         step = self._connected_module.trainer.fit_loop.epoch_loop.batch_progress.total.ready
-        rank = 0 if what == Draws.ALL_RANKS else self.data_parallel_rank
+        rank = self.data_parallel_rank if what in (Draws.BATCH, Draws.STEP) else 0
         draw_from(global_seed(), step, rank, what)
 
     def task_step(self, name: str, *args: Any) -> Any:
@@ -50,30 +57,76 @@ class WeighedSteps(CheckpointFiles):
         """
         return getattr(super(), name)(*args)
 
+    def _run_step(self, name: str, *args: Any) -> Any:
+        """Run a step on what the task makes of its batch, counted as the task says."""
+        module, batch = self._connected_module, args[0]
+        rows = self._rows_to_prepare() if prepares(module) else None
+        self._prepared = prepared(module, batch, rows)
+        if name == "training_step":
+            self._draw(Draws.STEP)
+        weight = None if self._prepared is None else weight_of(module, self._prepared.targets)
+        if name == "training_step" and weight is not None:
+            self._weight = self._weight_among_ranks(weight)
+        with prepared_once(module, batch, self._prepared), counting_by(module, weight):
+            return self._logged_together(name, *args)
+
+    def _rows_to_prepare(self) -> Rows | None:
+        """Let `prepare` draw anew; and for which rows of which global batch."""
+        trainer = self._connected_module.trainer
+        if trainer.training:
+            self._draw(Draws.PREPARE)
+            return None if self._share is None else self._rows(self._share.total)
+        loop: Any = trainer.predict_loop if trainer.predicting else trainer._evaluation_loop
+        number, loader = loop.batch_progress.current.ready - 1, 0
+        while number >= loop.max_batches[loader]:
+            number, loader = number - int(loop.max_batches[loader]), loader + 1
+        data = loop._combined_loader.flattened[loader]
+        sharded = isinstance(data, ShardedLoader)
+        joined = data.batch_sampler.joined(number) if sharded else [(number, 0)]
+        draw_from(global_seed(), joined[0][0], loader, Draws.EVALUATE)
+        if not sharded:
+            return None
+        draws = [(size, (global_seed(), each, loader, Draws.EVALUATE)) for each, size in joined]
+        return self._rows(sum(size for size, _ in draws))._replace(parts=draws)
+
+    def _rows(self, total: int) -> Rows:
+        start, stop = part(total, self.data_parallel_rank, self.data_parallel_size)
+        # A rank without a sample of its own takes part with another's.
+        return Rows(start - (start == stop), stop, total)
+
+    def _weight_among_ranks(self, weight: torch.Tensor) -> float:
+        """What this rank's loss is multiplied by, so that the mean over ranks counts by weight."""
+        if self.data_parallel_size == 1:
+            return 1.0
+        if self._share is not None and not self._share.size:
+            weight = torch.zeros_like(weight)
+        total = weight.to(self.root_device, copy=True)
+        dist.all_reduce(total, group=self.samples_group)
+        return float(weight) * self.data_parallel_size / float(total) if total else 1.0
+
     def _logged_together(self, name: str, *args: Any) -> STEP_OUTPUT:
         """Run a step; what it logs is averaged once all ranks have come to its end."""
         around: AbstractContextManager[None] = nullcontext()
-        if self._together is not None:
+        if self._together is not None and name != "predict_step":
             around = self._together.step(self._connected_module, name)
         with around:
             output: STEP_OUTPUT = self.task_step(name, *args)
         return output
 
     def validation_step(self, *args: Any) -> STEP_OUTPUT:
-        return self._logged_together("validation_step", *args)
+        return self._run_step("validation_step", *args)  # type: ignore[no-any-return]
 
     def test_step(self, *args: Any) -> STEP_OUTPUT:
-        return self._logged_together("test_step", *args)
+        return self._run_step("test_step", *args)  # type: ignore[no-any-return]
 
     def predict_step(self, *args: Any) -> Any:
-        return self.task_step("predict_step", *args)
+        return self._run_step("predict_step", *args)
 
     def training_step(self, *args: Any) -> STEP_OUTPUT:
         """Run the task's own step and weigh its loss by this rank's share of the global batch."""
         if isinstance(self.checkpoint_io, LocalFiles):
             # Hear of a file that could not be written in the background.
             self.checkpoint_io.poll()
-        self._draw(Draws.STEP)
         try:
             output = self._weighed_step(*args)
         finally:
@@ -84,22 +137,24 @@ class WeighedSteps(CheckpointFiles):
         trainer = self._connected_module.trainer
         loader = trainer.train_dataloader
         if not isinstance(loader, ShardedLoader):
-            return self._logged_together("training_step", *args)
+            return self._run_step("training_step", *args)  # type: ignore[no-any-return]
         sampler = loader.batch_sampler
-        share = sampler.share(trainer.fit_loop.batch_idx)
+        self._share = share = sampler.share(trainer.fit_loop.batch_idx)
         self._weight = share.size * sampler.num_replicas / share.total
         module = self._connected_module
         around: AbstractContextManager[None] = nullcontext()
         if not share.size:
             around = counting_nothing(module)
-        elif not self._has_looked_at_loss and sampler.num_replicas > 1 and self.is_global_zero:
-            around = looked_at(module, type(self).__name__.lower())
-        self._has_looked_at_loss = True
+        elif self.is_global_zero and sampler.num_replicas > 1 and self.check_loss:
+            # Once.
+            self.check_loss = False
+            name = type(self).__name__.lower()
+            around = looked_at(module, name, lambda: self._has_taken_all)
         try:
             with around:
-                output = self._logged_together("training_step", *args)
+                output = self._run_step("training_step", *args)
         finally:
-            weight, self._weight = self._weight, 1.0
+            weight, self._weight, self._share = self._weight, 1.0, None
         self.samples_seen += sampler.consume(trainer.fit_loop.batch_idx)
         return output if weight == 1.0 else _scaled(output, weight)
 
