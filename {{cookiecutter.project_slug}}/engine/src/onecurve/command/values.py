@@ -32,7 +32,8 @@ def check_values(config: DictConfig, defaults: DictConfig) -> None:
     usual = dict(dotted(_resolved(defaults, is_checked=False)))
     written = dict(dotted(OmegaConf.to_container(config)))
     limits = dict(limits_of(values))
-    for key, value in dotted(values):
+    # What only refers to another key comes last: that one is named.
+    for key, value in sorted(dotted(values), key=lambda item: _refers(written.get(item[0]))):
         # Null by default, or by reference: the run directory is not known yet, for example.
         if value is None and (usual.get(key) is None or isinstance(written.get(key), str)):
             continue
@@ -118,6 +119,10 @@ def _resolved(config: DictConfig, is_checked: bool = True) -> Any:
         if is_checked:
             raise
         return OmegaConf.to_container(config)
+
+
+def _refers(value: Any) -> bool:
+    return isinstance(value, str) and "${" in value
 
 
 def _same_kind(value: Any, usual: Any) -> bool:
