@@ -24,15 +24,17 @@ FORMAT = 1
 
 def task_arguments(config: dict[str, Any]) -> dict[str, Any]:
     """What the task's ``__init__`` is given, as plain data."""
-    network = without_download(config)["model"]
-    parts = {"network": network, "optimizer": config["optimizer"], "scheduler": config["scheduler"]}
+    groups = {"network": "model", "optimizer": "optimizer", "scheduler": "scheduler"}
+    # A task that makes its own network has no `model`.
+    plain = without_download(config)
+    parts = {name: plain[group] for name, group in groups.items() if group in plain}
     own = {key: value for key, value in config["task"].items() if key != "_target_"}
     return parts | own
 
 
 def without_download(config: dict[str, Any]) -> dict[str, Any]:
     """A training configuration without weights to download, which a checkpoint's replace."""
-    model = config["model"]
+    model = config.get("model") or {}
     return {**config, "model": {**model, "weights": None}} if "weights" in model else config
 
 
