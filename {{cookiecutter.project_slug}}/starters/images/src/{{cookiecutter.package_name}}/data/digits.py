@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from onecurve.data.images import Datasets, ImageDataModule
+from onecurve.data.in_memory import Batch
 from onecurve.data.splits import stratified_split
 
 
@@ -31,10 +32,7 @@ class Digits(ImageDataModule):
 
     def load_datasets(self) -> Datasets:
         """Read the digits and split them."""
-        table = torch.from_numpy(np.loadtxt(digits_file(), delimiter=","))
-        # Grey values are 0..16.
-        images = table[:, :64].mul(255 / 16).round().to(torch.uint8).view(-1, 1, 8, 8)
-        labels = table[:, 64].long()
+        images, labels = read_digits()
         train, val, test = stratified_split(
             labels, (self.val_size, self.test_size), self.split_seed
         )
@@ -42,12 +40,16 @@ class Digits(ImageDataModule):
         return everything.subset(train), everything.subset(val), everything.subset(test)
 
 
-def digits_file() -> Path:
-    """Where scikit-learn keeps what its `load_digits` reads.
+def read_digits() -> Batch:
+    """All images, uint8 (N, 1, 8, 8), and labels (N,): what scikit-learn's `load_digits` reads.
 
     To import scikit-learn takes as long as the rest of a rank's start.
     """
     spec = find_spec("sklearn")
     assert spec is not None
     assert spec.submodule_search_locations is not None
-    return Path(spec.submodule_search_locations[0], "datasets/data/digits.csv.gz")
+    file = Path(spec.submodule_search_locations[0], "datasets/data/digits.csv.gz")
+    table = torch.from_numpy(np.loadtxt(file, delimiter=","))
+    # Grey values are 0..16.
+    images = table[:, :64].mul(255 / 16).round().to(torch.uint8).view(-1, 1, 8, 8)
+    return images, table[:, 64].long()
