@@ -12,6 +12,8 @@ from . import data, tasks
 
 VALIDATION = data.validation
 STRATEGIES = ("dp", "ddp", "fsdp", "pipeline")
+# Of two axes, on four ranks; for some rows.
+REPLICATED = ("replicated shards", "replicated pipelines")
 
 
 @dataclass(frozen=True)
@@ -112,3 +114,4 @@ ROWS = {
     ),
     "sampling": Row(tasks.Sampling),
 }
+ALSO_REPLICATED = ("padding, accumulated", "class weights", "noise in prepare")

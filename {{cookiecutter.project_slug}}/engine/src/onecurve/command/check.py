@@ -16,6 +16,7 @@ from .allowed import text
 from .explain import added_to_a_list
 from .parts import wrong_parts
 from .refusals import refusals
+from .unused import leave_out, unused_groups
 from .values import check_values, dotted
 
 _without_overrides: dict[tuple[str, ...], DictConfig] = {}
@@ -26,7 +27,8 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> None:
     """Refuse what cannot run.
 
     Args:
-        config: The composed configuration of one job, without Hydra's own part.
+        config: The composed configuration of one job, without Hydra's own part. Groups that its
+            task makes no use of are taken away.
         config_name: Name of the primary configuration, such as "train".
         overrides: What was typed, such as ["strategy=ddp", "trainer.devices=2"].
 
@@ -34,10 +36,13 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> None:
         UserError: With the one line to show.
     """
     try:
+        unused = unused_groups(config)
+        leave_out(config, unused)
         for key, value in dotted(OmegaConf.to_container(config)):
             if value == "???":
                 raise UserError(f"{key} is needed: add {key}=...")
-        defaults = _defaults(config_name, overrides)
+        defaults = _defaults(config_name, overrides).copy()
+        leave_out(defaults, unused)
         _refuse_several(config_name, overrides)
         if line := added_to_a_list(overrides):
             raise UserError(line)
