@@ -8,8 +8,9 @@ import torch
 from conftest import choices, composed, shipped
 from hydra.utils import instantiate
 from onecurve.errors import UserError
-from {{ cookiecutter.package_name }}.data.captions import encoded
 from torch import Tensor
+
+from {{ cookiecutter.package_name }}.data.captions import encoded
 
 
 def load(name: str, *overrides: str) -> Any:
@@ -39,7 +40,7 @@ def test_words_are_bytes() -> None:
         [0] * 8,
         [*"drei ß".encode(), 0],
     ]
-    with pytest.raises(UserError, match="key=a handwritten 3: has 15 bytes, and .* room for 8"):
+    with pytest.raises(UserError, match=r"key=a handwritten 3: has 15 bytes, and .* room for 8"):
         encoded(["a handwritten 3"], 8, "key")
 
 
@@ -79,5 +80,5 @@ def test_the_judge_learns_once(small_files: Path, tmp_path: Path) -> None:
         assert torch.equal(value, learned[name])
         assert torch.equal(value, read[name])
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="file: the judge .* cannot be kept there"):
+    with pytest.raises(UserError, match=r"file: the judge .* cannot be kept there"):
         state(tmp_path / "file")

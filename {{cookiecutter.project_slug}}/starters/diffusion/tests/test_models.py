@@ -6,8 +6,9 @@ import pytest
 import torch
 from conftest import choices, composed, shipped
 from hydra.utils import instantiate
-from {{ cookiecutter.package_name }}.data.captions import encoded
 from torch import Tensor
+
+from {{ cookiecutter.package_name }}.data.captions import encoded
 
 
 def network(model: str, size: int, *overrides: str) -> Any:

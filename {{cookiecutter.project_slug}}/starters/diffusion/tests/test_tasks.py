@@ -9,9 +9,10 @@ from conftest import TWO_STEPS, composed, shipped
 from onecurve.run.fit import build_task
 from onecurve.testing.runs import Cli, column
 from PIL import Image
+from torch import Tensor
+
 from {{ cookiecutter.package_name }}.data.captions import encoded
 from {{ cookiecutter.package_name }}.tasks.noise import ddim, noised, share
-from torch import Tensor
 
 
 @pytest.fixture

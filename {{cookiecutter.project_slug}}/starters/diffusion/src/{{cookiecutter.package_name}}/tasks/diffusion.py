@@ -150,7 +150,7 @@ class Diffusion(Task):
         """Draw images of one text or several, and write them as one PNG file.
 
         Args:
-            options: `prompt`, `count`, `steps`, `guidance` and `seed`: see `drawn` and `sample`; and
+            options: `prompt`, `count`, `steps`, `guidance`, `seed`: see `drawn` and `sample`; and
                 `output`, the file.
             data_module: Not used.
             run_dir: Not used.
