@@ -1,6 +1,7 @@
 """A run that stopped inside an epoch goes on there with any data, or says that it cannot."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,31 +44,53 @@ def losses(
     return record.losses
 
 
-@pytest.mark.parametrize("made", [data.plain, data.weighted, data.buckets, data.split])
+def stateful() -> DataLoader[Any]:
+    return DataLoader(data.StatefulEpochs(), 4)
+
+
+def torchdatas(workers: int) -> Any:
+    loader: Any = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    return loader(data.StatefulEpochs(), 4, num_workers=workers)
+
+
+DATA: dict[str, tuple[Made, Any]] = {
+    "plain": (data.plain, tasks.Plain),
+    "weighted": (data.weighted, tasks.Plain),
+    "buckets": (data.buckets, tasks.Plain),
+    "augmented": (data.split, tasks.Plain),
+    "several": (partial(data.two_as, "max_size_cycle"), tasks.TwoLoaders),
+    "several, the shortest ends": (partial(data.two_as, "min_size"), tasks.TwoLoaders),
+    "a stream with a state": (stateful, tasks.Plain),
+    "torchdata": (partial(torchdatas, 0), tasks.Plain),
+    "torchdata with workers": (partial(torchdatas, 2), tasks.Plain),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
 def test_it_goes_on_with_the_rest_of_the_epoch(
-    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "inside.ckpt"
-    whole = losses(made, tasks.Plain, save=file)
-    assert losses(made, tasks.Plain, resume=file) == whole[2:]
+    whole = losses(*DATA[name], save=file)
+    assert losses(*DATA[name], resume=file) == whole[2:]
     assert "resume:" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("made", "task", "why"),
-    [
-        (data.stream, tasks.Plain, "its loader cannot skip it"),
-        (data.two, tasks.TwoLoaders, "there are several training loaders"),
-    ],
-)
-def test_what_has_no_position_says_so(
-    made: Made, task: Any, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_has_no_position_is_refused_inside_an_epoch(tmp_path: Path) -> None:
     file = tmp_path / "inside.ckpt"
-    losses(made, task, save=file)
-    assert "resume:" not in capsys.readouterr().out
-    losses(made, task, resume=file)
-    assert f"resume: the epoch's data start again: {why}" in capsys.readouterr().out
+    losses(data.stream, tasks.Plain, save=file)
+    with pytest.raises(onecurve.UserError, match=r"Stream cannot be put where it .* torchdata's"):
+        losses(data.stream, tasks.Plain, resume=file)
+    for made in (data.plain, data.two):
+        with pytest.raises(onecurve.UserError, match=r"inside an epoch"):
+            losses(made, tasks.TwoLoaders, resume=file)
+    losses(lambda: Batches(data.plain()), tasks.Plain, save=file)
+    with pytest.raises(onecurve.UserError, match=r"Batches cannot be put where it stood"):
+        losses(lambda: Batches(data.plain()), tasks.Plain, resume=file)
+
+
+class Batches(list[Any]):
+    """Batches as they come."""
 
 
 def test_batches_of_another_size_are_refused_inside_an_epoch(tmp_path: Path) -> None:

@@ -8,11 +8,9 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
-from torch.utils.data import DataLoader
 
 import onecurve
 
-from . import data
 from .rows import ROWS, Row
 
 # What a Trainer leaves in the environment of its process.
@@ -23,6 +21,7 @@ MADE = {
     "ddp": lambda: onecurve.DDP(timeout_seconds=30),
     "fsdp": lambda: onecurve.FSDP(timeout_seconds=30),
     "pipeline": lambda: onecurve.Pipeline(microbatches=2, timeout_seconds=30),
+    "replicas": lambda: onecurve.Pipeline(replicas=2, timeout_seconds=30),
 }
 
 
@@ -69,7 +68,7 @@ def trained(row: Row, strategy: str) -> dict[str, Any]:
     )
     module = row.task()
     with redirect_stderr(StringIO()) as said:
-        trainer.fit(module, row.data(), DataLoader(data.pairs(), data.BATCH))
+        trainer.fit(module, row.data(), row.validation())
     weights = trainer.strategy.lightning_module_state_dict()
     return {
         "said": [line for line in said.getvalue().splitlines() if line.startswith("strategy=")],

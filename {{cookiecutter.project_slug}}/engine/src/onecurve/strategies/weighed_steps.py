@@ -1,6 +1,6 @@
 """A task's steps on a rank: loss and logged values count by samples, draws are the rank's own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from ..checkpoint.storage import LocalFiles
+from ..errors import say
 from .checkpoint_files import CheckpointFiles
-from .loader import ShardedLoader
 from .logging_together import LoggingTogether
 from .mean_loss import looked_at
 from .seeding import Draws, draw_from, global_seed
+from .shared_loader import Share, shared_in_step
 from .without_share import counting_nothing
 
 
@@ -33,7 +34,10 @@ class WeighedSteps(CheckpointFiles):
     data_parallel_size: int = 1
     samples_seen: int = 0
     _weight: float = 1.0
+    # Whether the batch that is evaluated has a sample of this rank.
+    _evaluates_own: bool = True
     _has_looked_at_loss: bool = False
+    _has_looked_at_shares: bool = False
     _together: LoggingTogether | None = None
 
     def _draw(self, what: Draws) -> None:
@@ -60,13 +64,20 @@ class WeighedSteps(CheckpointFiles):
         return output
 
     def validation_step(self, *args: Any) -> STEP_OUTPUT:
-        return self._logged_together("validation_step", *args)
+        with self._counting():
+            return self._logged_together("validation_step", *args)
 
     def test_step(self, *args: Any) -> STEP_OUTPUT:
-        return self._logged_together("test_step", *args)
+        with self._counting():
+            return self._logged_together("test_step", *args)
 
     def predict_step(self, *args: Any) -> Any:
-        return self.task_step("predict_step", *args)
+        output = self.task_step("predict_step", *args)
+        return output if self._evaluates_own else None
+
+    def _counting(self) -> AbstractContextManager[None]:
+        has_share = self._evaluates_own
+        return nullcontext() if has_share else counting_nothing(self._connected_module)
 
     def training_step(self, *args: Any) -> STEP_OUTPUT:
         """Run the task's own step and weigh its loss by this rank's share of the global batch."""
@@ -81,18 +92,20 @@ class WeighedSteps(CheckpointFiles):
         return output
 
     def _weighed_step(self, *args: Any) -> STEP_OUTPUT:
-        trainer = self._connected_module.trainer
-        loader = trainer.train_dataloader
-        if not isinstance(loader, ShardedLoader):
+        loop = self._connected_module.trainer.fit_loop
+        assert loop._combined_loader is not None
+        loaders = shared_in_step(loop._combined_loader, loop.batch_idx)
+        if not loaders:
             return self._logged_together("training_step", *args)
-        sampler = loader.batch_sampler
-        share = sampler.share(trainer.fit_loop.batch_idx)
-        self._weight = share.size * sampler.num_replicas / share.total
+        shares = [loader.share(loop.batch_idx) for loader in loaders]
+        size, total = sum(share.size for share in shares), sum(share.total for share in shares)
+        self._weight = size * self.data_parallel_size / total
+        self._look_at_shares(shares)
         module = self._connected_module
         around: AbstractContextManager[None] = nullcontext()
-        if not share.size:
+        if not size:
             around = counting_nothing(module)
-        elif not self._has_looked_at_loss and sampler.num_replicas > 1 and self.is_global_zero:
+        elif not self._has_looked_at_loss and self.data_parallel_size > 1 and self.is_global_zero:
             around = looked_at(module, type(self).__name__.lower())
         self._has_looked_at_loss = True
         try:
@@ -100,8 +113,23 @@ class WeighedSteps(CheckpointFiles):
                 output = self._logged_together("training_step", *args)
         finally:
             weight, self._weight = self._weight, 1.0
-        self.samples_seen += sampler.consume(trainer.fit_loop.batch_idx)
+        self.samples_seen += sum(loader.consume(loop.batch_idx) for loader in loaders)
         return output if weight == 1.0 else _scaled(output, weight)
+
+    def _look_at_shares(self, shares: Sequence[Share]) -> None:
+        """Say once that the batches of several loaders do not share out alike."""
+        uneven = [share for share in shares if share.total % self.data_parallel_size]
+        if self._has_looked_at_shares or not uneven or len(shares) == 1:
+            return
+        self._has_looked_at_shares = True
+        if self.is_global_zero:
+            sizes = " and ".join(str(share.total) for share in shares)
+            say(
+                f"strategy={type(self).__name__.lower()}: the loaders' batches of {sizes} samples "
+                f"do not share out alike on {self.data_parallel_size} ranks: a mean over all of "
+                "them is exact, a sum of their means is not; use drop_last=True and batch sizes "
+                f"that {self.data_parallel_size} divides"
+            )
 
     def backward(
         self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
