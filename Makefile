@@ -2,6 +2,8 @@
 # They need Python >= 3.11, git and make; everything else goes into .venv and build/ here.
 
 PYTHON ?= python3
+# What the project begins with: images, text, diffusion, tabular or bare.
+STARTER ?= images
 ARGS ?=
 BIN := .venv/bin
 PROJECT := build/my-project
@@ -9,7 +11,7 @@ SOURCE := {{cookiecutter.project_slug}}
 ENGINE := $(SOURCE)/engine
 # The library is edited, linted, typed and tested where it lies: no bake.
 IN_ENGINE := cd '$(ENGINE)' && PYTHONPATH='$(CURDIR)/$(ENGINE)/src' OMP_NUM_THREADS=1 '$(CURDIR)/$(BIN)/python' -m
-BENCHMARKS ?= startup epoch pipeline memory parity faults checkpoint callbacks swa sweep endurance \
+BENCHMARKS ?= startup epoch pipeline memory parity tasks faults checkpoint callbacks swa sweep endurance \
   fuzz_commands fuzz_checkpoints
 # Compiled at once, so that the first start is as fast as the second.
 INSTALL := PATH="$$PATH:$(BIN)" uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint '$(SOURCE)/constraints.txt'
@@ -18,17 +20,18 @@ INSTALL := PATH="$$PATH:$(BIN)" uv pip install --quiet --compile-bytecode --pyth
 define BAKE
 mkdir -p $(PROJECT)
 find $(PROJECT) -mindepth 1 -maxdepth 1 ! -name data ! -name runs ! -name outputs -exec rm -rf {} +
-$(BIN)/cookiecutter . --no-input --default-config --overwrite-if-exists --output-dir build >build/bake.log || \
+$(BIN)/cookiecutter . --no-input --default-config --overwrite-if-exists --output-dir build \
+  starter=$(STARTER) >build/bake.log || \
   { cat build/bake.log; exit 1; }
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-engine lint format bench browser bake clean
+.PHONY: help demo test test-starters test-engine lint format bench browser bake clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
-demo: bake ## make a project and train it; make demo ARGS="data=mnist optimizer.lr=0.1" passes overrides on
+demo: bake ## make a project and train it; make demo STARTER=text ARGS="optimizer.lr=0.1" for another
 	cd $(PROJECT) && ../../$(BIN)/python train.py $(ARGS)
 	@echo 'The project, with this run in it, is in $(PROJECT).'
 
@@ -36,6 +39,11 @@ test: bake ## run every test: the template's, the generated project's, the engin
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 	$(MAKE) -C $(PROJECT) test VENV=../../.venv
 	$(MAKE) test-engine
+
+test-starters: .venv/installed ## run all tests of a project of each other starter
+	@for starter in text diffusion tabular bare; do \
+	  $(MAKE) bake STARTER=$$starter && $(MAKE) -C $(PROJECT) test VENV=../../.venv || exit 1; \
+	done; $(MAKE) bake
 
 test-engine: .venv/installed ## run the engine's tests, where it lies; make test-engine ARGS=tests/test_fsdp.py
 	$(IN_ENGINE) pytest --numprocesses 2 --dist worksteal $(ARGS)

@@ -46,8 +46,12 @@ def files_of(project: Path) -> set[str]:
     return {path.as_posix() for path in paths if path.parts[0] != ".git"}
 
 
-def template_files() -> set[str]:
-    """What the template would bake if no choice left anything out, for the default package name."""
+def template_files(starter: str = "images") -> dict[str, Path]:
+    """What the template would bake if no choice but the starter left anything out.
+
+    Returns:
+        For each file's place in a project of the default package name, the file of the template.
+    """
     listing = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", PROJECT],
         cwd=TEMPLATE,
@@ -55,6 +59,11 @@ def template_files() -> set[str]:
         capture_output=True,
         text=True,
     ).stdout
-    paths = [TEMPLATE / name for name in listing.split("\0") if name]
-    names = [path.relative_to(TEMPLATE / PROJECT).as_posix() for path in paths if path.exists()]
-    return {name.replace(PACKAGE, "my_project") for name in names}
+    files = {}
+    for path in sorted({TEMPLATE / name for name in listing.split("\0") if name}):
+        parts = path.relative_to(TEMPLATE / PROJECT).parts
+        if parts[0] == "starters":
+            parts = parts[2:] if parts[1] == starter and parts[2:] != ("README.md",) else ()
+        if parts and path.exists():
+            files["/".join(parts).replace(PACKAGE, "my_project")] = path
+    return files

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from baking import PACKAGE, PROJECT, TEMPLATE, bake, bake_from, files_of, template_files
+from baking import PROJECT, TEMPLATE, bake, bake_from, files_of, template_files
 
 
 class Choice(NamedTuple):
@@ -71,6 +71,13 @@ def bake_one(root: Path, choice: Choice) -> Path:
 
 
 @pytest.fixture(scope="module")
+def starters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A project of each starter but the default, which all other bakes have."""
+    root = tmp_path_factory.mktemp("starters")
+    return {name: bake(root / name, starter=name) for name in QUESTIONS["starter"][1:]}
+
+
+@pytest.fixture(scope="module")
 def bakes(tmp_path_factory: pytest.TempPathFactory) -> dict[Choice, Path]:
     root = tmp_path_factory.mktemp("bakes")
     with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
@@ -94,8 +101,8 @@ def test_every_two_answers_are_enough() -> None:
     assert len(set(CHOICES)) == 4 * 4 * 3 * 3
     assert set().union(*map(pairs, covering())) == set().union(*map(pairs, CHOICES))
     asked = set()
-    for name in template_files():
-        text = (TEMPLATE / PROJECT / name.replace("my_project", PACKAGE)).read_text("utf-8")
+    for name, path in template_files().items():
+        text = path.read_text("utf-8")
         questions = {q for q in Choice._fields if f"cookiecutter.{q}" in text}
         questions |= {"ci"} if name in ONLY_WITH else set()
         assert len(questions) <= 2, name
@@ -104,7 +111,7 @@ def test_every_two_answers_are_enough() -> None:
 
 
 def test_each_bake_has_exactly_its_files(bakes: dict[Choice, Path]) -> None:
-    everything = template_files()
+    everything = set(template_files())
     assert {name.partition("/")[0] for name in everything} == AT_THE_TOP
     for choice, project in bakes.items():
         left_out = {name for name, ci in ONLY_WITH.items() if ci != choice.ci}
@@ -141,10 +148,9 @@ def test_everything_parses(bakes: dict[Choice, Path]) -> None:
 def test_the_package_is_copied_as_it_is(bakes: dict[Choice, Path]) -> None:
     """What is linted, typed and run in the template is the file itself, the engine's too."""
     copied = re.compile(r"src/my_project/.*\.py$|engine/")
-    sources = [name for name in template_files() if copied.match(name)]
+    sources = {name: path for name, path in template_files().items() if copied.match(name)}
     assert {name.partition("/")[0] for name in sources} == {"src", "engine"}
-    for name in sources:
-        original = TEMPLATE / PROJECT / name.replace("my_project", PACKAGE)
+    for name, original in sources.items():
         assert (bakes[DEFAULT] / name).read_bytes() == original.read_bytes(), name
 
 
@@ -245,6 +251,32 @@ def test_what_tools_leave_in_the_engine_stays_behind(tmp_path: Path) -> None:
         file.write_bytes(b"\xff {{ not a template }}")
     project = bake_from(template, tmp_path / "out")
     assert files_of(project) == files_of(bake(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("name", QUESTIONS["starter"][1:])
+def test_each_starter_is_clean(starters: dict[str, Path], name: str) -> None:
+    project = starters[name]
+    assert files_of(project) == set(template_files(name)) - {".gitlab-ci.yml"}
+    assert {path.partition("/")[0] for path in files_of(project)} == AT_THE_TOP - {".gitlab-ci.yml"}
+    for command in (["ruff", "check"], ["ruff", "format", "--check"]):
+        result = run(*command, "--no-cache", ".", cwd=project)
+        assert result.returncode == 0, result.stdout
+    result = run("mypy", "--cache-dir", str(TEMPLATE / ".mypy_cache" / "bakes"), cwd=project)
+    assert result.returncode == 0, result.stdout
+    own = [path for path in files_of(project) if not path.startswith("engine/")]
+    for path in own:
+        text = (project / path).read_text(encoding="utf-8")
+        assert not re.search(r"\{\{|\{%|\{#|starters/", text), path
+    lines = {
+        part: sum(
+            len((project / path).read_text().splitlines())
+            for path in own
+            if path.endswith(".py") and path.startswith("tests/") == (part == "tests")
+        )
+        for part in ("tests", "code")
+    }
+    assert lines["code"] <= 1300
+    assert lines["tests"] <= 800
 
 
 @pytest.mark.parametrize("name", ["a", "z" * 40, "zoo_of_models_for_a_very_long_name_0123"])

@@ -1,13 +1,16 @@
 """What the project's pages list is what the template ships: choices, commands, the contract."""
 
 import ast
+import json
 import re
 
+import pytest
 from baking import PROJECT, TEMPLATE
 
 SOURCE = TEMPLATE / PROJECT
 README = (SOURCE / "README.md").read_text(encoding="utf-8")
 CALLBACKS = (SOURCE / "docs/callbacks.md").read_text(encoding="utf-8")
+STARTERS = json.loads((TEMPLATE / "cookiecutter.json").read_text(encoding="utf-8"))["starter"]
 LIBRARY = SOURCE / "engine/src/onecurve"
 
 
@@ -15,16 +18,35 @@ def first_cells(page: str) -> list[str]:
     return [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
 
 
+def rows_of(page: str) -> dict[str, str]:
+    return dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE))
+
+
+def listed(cells: str) -> set[str]:
+    return set(re.findall(r"`(\w+)`", re.sub(r"\(.*?\)", "", cells)))
+
+
 def test_the_readme_lists_every_choice() -> None:
     """Of the groups that people edit, and of those that the library brings."""
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", README, re.MULTILINE))
+    rows = rows_of(README)
     ours = {path.name for path in (SOURCE / "configs").iterdir() if path.is_dir()}
-    assert rows.keys() == ours - {"task"} | {"logger", "sweep", "debug"}
+    assert rows.keys() == ours | {"logger", "sweep", "debug"}
     for group, cells in rows.items():
         files = [*(SOURCE / "configs" / group).glob("*.yaml")]
         files += (LIBRARY / "configs" / group).glob("*.yaml")
-        listed = set(re.findall(r"`(\w+)`", re.sub(r"\(.*?\)", "", cells)))
-        assert {file.stem for file in files} == listed, group
+        assert {file.stem for file in files} == listed(cells), group
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+def test_a_starter_lists_every_choice(starter: str) -> None:
+    folder = SOURCE / "starters" / starter
+    groups = {
+        path.name: {file.stem for file in path.glob("*.yaml")}
+        for path in (folder / "configs").iterdir()
+        if path.is_dir()
+    }
+    rows = rows_of((folder / "README.md").read_text(encoding="utf-8"))
+    assert {group: listed(cells) for group, cells in rows.items()} == groups
 
 
 def test_every_callback_is_described() -> None:

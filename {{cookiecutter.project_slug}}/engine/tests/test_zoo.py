@@ -8,8 +8,8 @@ import pytest
 import warm_ranks
 from conftest import ROUNDING, largest_difference
 from torch.utils._pytree import tree_flatten
-from zoo.rows import ROWS, STRATEGIES
-from zoo.train import LIGHTNING, train_rows
+from zoo.rows import ALSO_REPLICATED, REPLICATED, ROWS, STRATEGIES
+from zoo.train import DEVICES, LIGHTNING, train_rows
 
 from onecurve.launch.environment import unchanged_environment
 
@@ -20,8 +20,10 @@ def column(strategy: str) -> dict[str, Any]:
     if strategy in ("single", "dp"):
         with unchanged_environment(LIGHTNING):
             return train_rows(strategy, tuple(ROWS))
+    names = ALSO_REPLICATED if strategy in REPLICATED else tuple(ROWS)
+    processes = DEVICES.get(strategy, 2)
     result: dict[str, Any] = warm_ranks.start_ranks(
-        "zoo.train.train_rows", (strategy, tuple(ROWS)), processes=2, max_restarts=0, logs=None
+        "zoo.train.train_rows", (strategy, names), processes=processes, max_restarts=0, logs=None
     )
     return result
 
@@ -43,6 +45,19 @@ def test_a_cell(name: str, strategy: str) -> None:
         assert re.search(row.announced[strategy], said), said
         return
     assert not result["said"]
+    assert_equal(result, single)
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("strategy", REPLICATED)
+@pytest.mark.parametrize("name", ALSO_REPLICATED)
+def test_a_cell_of_two_axes(name: str, strategy: str) -> None:
+    single, result = column("single")[name], column(strategy)[name]
+    assert not isinstance(result, str), result
+    assert_equal(result, single)
+
+
+def assert_equal(result: dict[str, Any], single: dict[str, Any]) -> None:
     ours, theirs = ({**of, "said": None} for of in (result, single))
     (_, *numbers), spec = tree_flatten(ours)
     (_, *expected), spec_of_single = tree_flatten(theirs)

@@ -33,6 +33,10 @@ def plain() -> DataLoader[Any]:
     return DataLoader(pairs(), BATCH, shuffle=True)
 
 
+def validation() -> DataLoader[Any]:
+    return DataLoader(pairs(), BATCH)
+
+
 def weighted() -> DataLoader[Any]:
     weights = torch.arange(1.0, SAMPLES + 1)
     return DataLoader(pairs(), BATCH, sampler=WeightedRandomSampler(weights, SAMPLES + 5))
@@ -201,10 +205,6 @@ def whole_batches() -> DataLoader[Any]:
     return DataLoader(Whole(), None)
 
 
-def validation() -> DataLoader[Any]:
-    return DataLoader(pairs(), BATCH)
-
-
 def several() -> list[DataLoader[Any]]:
     """For validation: another size, and one of unknown length whose last batch is too small."""
     return [validation(), DataLoader(pairs(5), 4), DataLoader(Stream(7), 3)]
@@ -241,3 +241,12 @@ def padded(samples: list[Any]) -> Any:
 
 def ragged() -> DataLoader[Any]:
     return DataLoader(Ragged(), BATCH + 1, shuffle=True, collate_fn=padded)
+
+
+def tokens() -> DataLoader[Any]:
+    """Inputs (N, 4), and one of two words for each, or padding: all that a rank has of a batch."""
+    inputs = pairs().tensors[0]
+    words = torch.randint(2, (SAMPLES,), generator=torch.Generator().manual_seed(1))
+    words[[1, 3, 4, 7]] = -1
+    words[BATCH : BATCH + BATCH // 2] = -1
+    return DataLoader(TensorDataset(inputs, words), BATCH)

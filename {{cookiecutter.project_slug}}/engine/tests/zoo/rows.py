@@ -11,7 +11,10 @@ from typing import Any
 
 from . import data, tasks
 
+VALIDATION = data.validation
 STRATEGIES = ("dp", "ddp", "fsdp", "pipeline")
+# Of two axes, on four ranks; for some rows.
+REPLICATED = ("replicated shards", "replicated pipelines")
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Row:
         refused: For a strategy that cannot run it, a pattern of its answer.
         announced: For a strategy that runs it otherwise, a pattern of what it says.
         trainer: Arguments of the Trainer.
-        validation: Makes what `Trainer.fit` takes for validation.
+        validation: Makes what it takes for validation.
     """
 
     task: Callable[[], tasks.Plain] = tasks.Plain
@@ -32,10 +35,12 @@ class Row:
     refused: dict[str, str] = field(default_factory=dict)
     announced: dict[str, str] = field(default_factory=dict)
     trainer: dict[str, Any] = field(default_factory=dict)
-    validation: Callable[[], Any] = field(default_factory=lambda: data.validation)
+    validation: Callable[[], Any] = VALIDATION
 
 
 NO_MEAN = dict.fromkeys(("ddp", "fsdp"), r"\.loss is no mean over samples")
+# Two ranks cannot validate a batch of one sample, so it is joined to the one before.
+FULL_BATCHES = {"limit_val_batches": 2}
 ROWS = {
     "plain": Row(),
     "accumulated": Row(trainer={"accumulate_grad_batches": 2, "gradient_clip_val": 0.1}),
@@ -111,4 +116,32 @@ ROWS = {
         refused={"pipeline": "else than its layers"},
         announced={"dp": "calls will differ .* with each part of a batch"},
     ),
+    "padding": Row(
+        tasks.Padded, data.tokens, {"pipeline": "mean"}, NO_MEAN, validation=data.tokens
+    ),
+    "padding, with a weight": Row(tasks.PaddedWeighed, data.tokens, validation=data.tokens),
+    "padding, accumulated": Row(
+        tasks.PaddedWeighed,
+        data.tokens,
+        trainer={"accumulate_grad_batches": 3},
+        validation=data.tokens,
+    ),
+    "class weights": Row(
+        tasks.ClassWeightedSaid, data.dictionaries, trainer={"limit_val_batches": 0}
+    ),
+    "noise in prepare": Row(tasks.Denoising),
+    "negatives in the batch": Row(
+        tasks.Contrastive, refused={"pipeline": "mean"}, announced=NO_MEAN, trainer=FULL_BATCHES
+    ),
+    "negatives of all ranks": Row(
+        tasks.ContrastiveOfAll, refused={"pipeline": "all_samples"}, trainer=FULL_BATCHES
+    ),
+    "sampling": Row(tasks.Sampling),
 }
+ALSO_REPLICATED = (
+    "padding, accumulated",
+    "class weights",
+    "noise in prepare",
+    "a stream",
+    "a stream that shuffles",
+)

@@ -276,3 +276,111 @@ class NestedTargets(Plain):
             return super().loss(outputs, targets)
         first, (second,) = targets["sum"], targets["more"]
         return nn.functional.mse_loss(outputs[:, 0], first) + (outputs[:, 1] - second).abs().mean()
+
+
+class Padded(Plain):
+    """Sequences of different lengths: a mean over the tokens that are no padding."""
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        return nn.functional.cross_entropy(outputs, targets, ignore_index=-1)
+
+
+class PaddedWeighed(Padded):
+    """The same, which says what counts."""
+
+    def weight(self, targets: Tensor) -> Tensor:
+        return (targets >= 0).sum()
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        inputs, targets = batch
+        self.log("val/loss", self.loss(self(inputs), targets))
+
+
+class ClassWeightedSaid(ClassWeighted):
+    """Classes that weigh differently, from a batch that is a dictionary."""
+
+    def prepare(self, batch: Any) -> Any:
+        return batch["x"], {"y": batch["more"][0]}
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        return super().loss(outputs, targets["y"])
+
+    def weight(self, targets: Any) -> Tensor:
+        return targets["y"][:, 0].sigmoid().sum()
+
+    def training_step(self, batch: Any, _: int) -> Any:
+        inputs, targets = self.prepare(batch)
+        loss = self.loss(self(inputs), targets)
+        self.log("train/loss", loss)
+        return {"loss": loss}
+
+
+class Denoising(Plain):
+    """Inputs and targets that are drawn in the step, as diffusion has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(Joined(5, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 4))
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.net(inputs)
+
+    def prepare(self, batch: Any) -> Any:
+        clean = batch[0]
+        noise = torch.randn_like(clean)
+        time = torch.randint(1, 9, (len(clean), 1)).to(clean) / 10
+        kept = torch.bernoulli(torch.full_like(clean, 0.9))
+        shift = torch.empty_like(clean).uniform_()
+        if self.training:
+            shift += torch.rand(())
+        return ((clean * (1 - time) + noise * time) * kept + shift, time), noise
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs, targets = self.prepare(batch)
+        loss = self.loss(self(*inputs), targets)
+        self.log("train/loss", loss)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        inputs, targets = self.prepare(batch)
+        self.log("val/loss", self.loss(self(*inputs), targets), batch_size=len(targets))
+
+
+class Joined(nn.Linear):
+    """A layer of several inputs."""
+
+    def forward(self, inputs: Any) -> Tensor:  # type: ignore[override]
+        return super().forward(torch.cat(inputs, 1))
+
+
+class Contrastive(Plain):
+    """Each sample's target is told apart from those of the others in its batch."""
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        numbers = torch.arange(len(outputs), device=outputs.device)
+        return nn.functional.cross_entropy(outputs @ targets.T, numbers)
+
+
+class ContrastiveOfAll(Contrastive):
+    """The same, with the samples of all ranks."""
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        strategy: Any = self.trainer.strategy
+        return super().loss(strategy.all_samples(outputs), strategy.all_samples(targets))
+
+
+class Sampling(Plain):
+    """Calls the network again and again: while it validates, and between epochs."""
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        inputs, targets = batch
+        for _ in range(3):
+            inputs = self(inputs).repeat(1, 2)
+        self.log("val/loss", self.loss(inputs[:, :2], targets), batch_size=len(targets))
+
+    @torch.no_grad()
+    def on_train_epoch_end(self) -> None:
+        state = torch.ones(1, 4).to(torch.get_default_dtype()).double()
+        for _ in range(3):
+            state = self(state).repeat(1, 2)
+        self.log("train/sampled", state.sum())

@@ -21,8 +21,12 @@ MADE = {
     "ddp": lambda: onecurve.DDP(timeout_seconds=30),
     "fsdp": lambda: onecurve.FSDP(timeout_seconds=30),
     "pipeline": lambda: onecurve.Pipeline(microbatches=2, timeout_seconds=30),
-    "replicas": lambda: onecurve.Pipeline(replicas=2, timeout_seconds=30),
+    "replicated shards": lambda: onecurve.FSDP(replicas=2, timeout_seconds=30),
+    "replicated pipelines": lambda: onecurve.Pipeline(
+        microbatches=2, replicas=2, timeout_seconds=30
+    ),
 }
+DEVICES = {"single": 1, "replicated shards": 4, "replicated pipelines": 4}
 
 
 class Record(Callback):
@@ -56,7 +60,7 @@ def trained(row: Row, strategy: str) -> dict[str, Any]:
     trainer = Trainer(
         accelerator="cpu",
         strategy=MADE[strategy](),
-        devices=1 if strategy == "single" else 2,
+        devices=DEVICES.get(strategy, 2),
         precision="64-true",
         callbacks=[record],
         logger=False,

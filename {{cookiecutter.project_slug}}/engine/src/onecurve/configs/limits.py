@@ -12,8 +12,18 @@ from ..plan import Plan
 WORKERS_TO_A_CORE = 4
 WORKERS_ANYWHERE = 16
 BETTER = {
-    "min": {"loss", "error", "mse", "mae", "rmse", "perplexity", "seconds"},
-    "max": {"acc", "accuracy", "auroc", "f1", "iou", "precision", "recall", "samples_per_second"},
+    "min": {"bits_per_byte", "loss", "error", "mse", "mae", "rmse", "perplexity", "seconds"},
+    "max": {
+        "acc",
+        "accuracy",
+        "auroc",
+        "f1",
+        "iou",
+        "precision",
+        "r2",
+        "recall",
+        "samples_per_second",
+    },
 }
 
 

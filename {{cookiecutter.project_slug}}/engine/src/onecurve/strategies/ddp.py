@@ -28,13 +28,18 @@ class DDP(RankPerDevice):
 
     Args:
         communication_dtype: Send gradients as "bf16" or "fp16"; None sends them as they are.
+        check_loss: Say so, if the first loss is no mean over samples: see `mean_loss`.
         kwargs: What `lightning.pytorch.strategies.DDPStrategy` takes.
     """
 
     def __init__(
-        self, communication_dtype: Literal["bf16", "fp16"] | None = None, **kwargs: Any
+        self,
+        communication_dtype: Literal["bf16", "fp16"] | None = None,
+        check_loss: bool = True,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.check_loss = check_loss
         self.communication_dtype = communication_dtype
         self._trained: list[bool] | None = None
         self._has_seen_gradients = False

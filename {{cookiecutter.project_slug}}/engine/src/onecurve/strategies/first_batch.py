@@ -1,6 +1,6 @@
 """What a task gives to its network: taken from the first batch, before training starts."""
 
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -39,11 +39,12 @@ def first_inputs(trainer: Trainer) -> tuple[Tensor, ...] | None:
     log, log_dict = module.log, module.log_dict
     with torch.random.fork_rng():
         batch = _first_batch(trainer)
-        options = {key: 0 for key in ("batch_idx", "dataloader_idx") if key in parameters}
+        positional = [p for p in parameters.values() if p.kind in BY_POSITION]
+        numbers = [0 for _ in positional[1:3]]
         module.log = module.log_dict = lambda *args, **kwargs: None  # type: ignore[assignment,method-assign]
         try:
             with forward_replaced(module, _reach), torch.no_grad():
-                step(batch, **options)
+                step(batch, *numbers)
         except _Reached as reached:
             tensors = all(isinstance(value, Tensor) for value in reached.inputs)
             if tensors and reached.inputs and not reached.options:
@@ -53,6 +54,8 @@ def first_inputs(trainer: Trainer) -> tuple[Tensor, ...] | None:
     return None
 
 
+# As Lightning passes the batch, its index and that of its loader, whatever they are called.
+BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 STEPS = {
     TrainerFn.FITTING: "training_step",
     TrainerFn.VALIDATING: "validation_step",

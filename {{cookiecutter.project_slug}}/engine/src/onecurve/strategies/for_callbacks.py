@@ -79,6 +79,20 @@ class ForCallbacks(Strategy):
         """
         return _from_all(value, self.samples_group)
 
+    def all_samples(self, tensor: Tensor) -> Tensor:
+        """The rows of all ranks, in the order of the global batch; gradients flow back to each.
+
+        For a loss that compares samples with each other, as of in-batch negatives: computed on
+        every rank from all rows, it is the loss of the whole batch. All ranks call it together.
+
+        Args:
+            tensor: A row for each sample of this rank (n, ...).
+
+        Returns:
+            A row for each sample of the global batch (N, ...).
+        """
+        return tensor
+
     # The network
 
     @torch.no_grad()

@@ -170,12 +170,13 @@ class GlobalBatch(WeighedSteps):
         A task that does not ask for the number of a batch is not told it, and no strategy is.
         """
         combined: Any = getattr(trainer._active_loop, "_combined_loader", None)
-        if combined is None or self.data_parallel_size == 1:
+        if combined is None:
             return
         number = self._moved[dataloader_idx]
         self._moved[dataloader_idx] += 1
         loaders = shared_in_step(combined, number, dataloader_idx)
-        self._evaluates_own = not loaders or any(loader.share(number).size for loader in loaders)
+        has_share = not loaders or any(loader.share(number).size for loader in loaders)
+        self._evaluated = dataloader_idx, number, has_share
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
         """Whether all ranks, or any of them, say yes: all of the world, whoever sees what."""

@@ -46,6 +46,9 @@ class ShardedLoader(DataLoader[Any], SharedLoader):
     def share(self, batch_idx: int) -> Share:
         return self.batch_sampler.share(batch_idx)
 
+    def joined(self, batch_idx: int) -> list[tuple[int, int]]:
+        return self.batch_sampler.joined(batch_idx)
+
     def consume(self, batch_idx: int) -> int:
         return self.batch_sampler.consume(batch_idx)
 

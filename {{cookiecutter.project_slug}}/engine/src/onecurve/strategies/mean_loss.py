@@ -1,11 +1,11 @@
-"""Whether a task's loss is a mean over samples: only then is it the mean of the ranks' losses.
+"""Whether a task's loss is a mean over what counts: only then is it the mean of the ranks' losses.
 
 Looked at while the first training step computes it: the loss of this rank's samples against the
-mean of the losses of their halves. A task without a method ``loss(outputs, targets)`` is not
-looked at.
+mean of the losses of their halves, by samples or by the task's `weight`. A task without a method
+``loss(outputs, targets)`` is not looked at, nor is a loss that takes the samples of all ranks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any
@@ -16,16 +16,21 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import say
+from .redirect import replaced
 from .tolerance import tolerance
+from .weight import weight_of
 
 
 @contextmanager
-def looked_at(module: LightningModule, strategy: str) -> Iterator[None]:
+def looked_at(
+    module: LightningModule, strategy: str, takes_all: Callable[[], bool]
+) -> Iterator[None]:
     """Look at the calls of ``module.loss`` meanwhile, and say in a line if it is no mean.
 
     Args:
         module: The task.
         strategy: What the line names.
+        takes_all: Whether the loss took the samples of all ranks.
     """
     loss: Any = getattr(module, "loss", None)
     if not callable(loss):
@@ -35,24 +40,28 @@ def looked_at(module: LightningModule, strategy: str) -> Iterator[None]:
 
     def watched(*arguments: Any, **named: Any) -> Any:
         whole = loss(*arguments, **named)
-        if not findings and isinstance(whole, Tensor):
-            findings.extend(_finding(loss, (arguments, named), whole))
+        if not findings and isinstance(whole, Tensor) and not takes_all():
+            findings.extend(_finding(module, loss, (arguments, named), whole))
         return whole
 
-    module.loss = watched  # type: ignore[assignment]
-    try:
+    with replaced(module, "loss", watched):
         yield
-    finally:
-        del module.loss
     for finding in findings:
         name = type(module).__name__
         say(
             f"strategy={strategy}: {name}.loss is no mean over samples: {finding}; "
-            "what is trained on is the mean of the ranks' losses, not what strategy=single takes"
+            "what is trained on is the mean of the ranks' losses, not what strategy=single takes; "
+            f"{WAYS_OUT}, or say strategy.check_loss=false"
         )
 
 
-def _finding(loss: Any, arguments: Any, computed: Tensor) -> Iterator[str]:
+WAYS_OUT = (
+    "add a method weight(targets) where something else than samples counts, take "
+    "self.trainer.strategy.all_samples(tensor) where they are compared with each other"
+)
+
+
+def _finding(module: LightningModule, loss: Any, arguments: Any, computed: Tensor) -> Iterator[str]:
     whole = computed.detach()
     sizes = {leaf.shape[:1] for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)}
     number = next(iter(sizes))[0] if len(sizes) == 1 and next(iter(sizes)) else 0
@@ -60,12 +69,16 @@ def _finding(loss: Any, arguments: Any, computed: Tensor) -> Iterator[str]:
         return
     cut = number // 2
     parts = [(slice(None, cut), cut), (slice(cut, None), number - cut)]
-    mean, size = 0.0, abs(float(whole))
+    total, counted, size = 0.0, 0.0, abs(float(whole))
     with torch.no_grad():
         for part, count in parts:
             args, named = tree_map_only(Tensor, itemgetter(part), arguments)
-            value = float(loss(*args, **named))
-            mean += value * count / number
-            size += abs(value)
+            targets = args[1] if len(args) > 1 else named.get("targets")
+            weight = weight_of(module, targets)
+            counts = float(count if weight is None else weight)
+            if counts:
+                value = float(loss(*args, **named))
+                total, counted, size = total + value * counts, counted + counts, size + abs(value)
+    mean = total / counted if counted else 0.0
     if abs(float(whole) - mean) > tolerance(whole.dtype) * size:
         yield f"{float(whole):.6g} for {number}, {mean:.6g} as the mean of two halves"

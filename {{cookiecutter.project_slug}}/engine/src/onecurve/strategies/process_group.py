@@ -9,9 +9,11 @@ from typing import Annotated, Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import DDPStrategy, Strategy
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ..limits import Number
+from .all_samples import all_rows
 from .global_batch import GlobalBatch
 
 Seconds = Annotated[float, Number(above=0)]
@@ -37,6 +39,15 @@ class RankPerDevice(GlobalBatch, DDPStrategy):
     def data_parallel_size(self) -> int:  # type: ignore[override]
         """How many ranks see different samples."""
         return self.world_size
+
+    def all_samples(self, tensor: Tensor) -> Tensor:
+        """See `ForCallbacks`."""
+        self._has_taken_all = True
+        if self.data_parallel_size == 1:
+            return tensor
+        if self._share is not None and not self._share.size:
+            tensor = tensor[:0]  # what a rank without samples has is another's
+        return all_rows(tensor, self.samples_group)
 
 
 class PartPerRank(RankPerDevice):

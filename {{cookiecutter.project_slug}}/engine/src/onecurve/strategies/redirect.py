@@ -1,4 +1,4 @@
-"""The one thing that a strategy changes about a task: what a call of `forward` does, for a step."""
+"""What a strategy changes about a task: what a call of one of its methods does, for a step."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,10 +8,19 @@ from lightning.pytorch import LightningModule
 
 
 @contextmanager
-def forward_replaced(module: LightningModule, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let another function stand for ``module.forward`` meanwhile."""
-    module.forward = forward  # type: ignore[method-assign]
+def replaced(module: LightningModule, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Let another function stand for a method of this one task meanwhile."""
+    before = vars(module).get(name)
+    setattr(module, name, function)
     try:
         yield
     finally:
-        del module.forward
+        if before is None:
+            delattr(module, name)
+        else:
+            setattr(module, name, before)
+
+
+def forward_replaced(module: LightningModule, forward: Callable[..., Any]) -> Any:
+    """Let another function stand for ``module.forward`` meanwhile."""
+    return replaced(module, "forward", forward)

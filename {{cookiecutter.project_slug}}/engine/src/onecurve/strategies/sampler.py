@@ -6,6 +6,7 @@ who computes, never what is computed.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
@@ -106,8 +107,21 @@ class GlobalBatchSampler(Sampler[list[int]]):
     def _share(self, number: int, batch_idx: int) -> Share:
         stops = self._of_pass(number).stops
         first = stops[batch_idx - 1] if batch_idx else 0
-        start, stop, total = share_of(stops[batch_idx] - first, self.rank, self.num_replicas)
+        start, stop, total = share_of(stops[batch_idx] - first, self.rank, self.num_replicas)[:3]
         return Share(first + start, first + stop, total)
+
+    def joined(self, batch_idx: int) -> list[tuple[int, int]]:
+        """The global batches that a batch was joined from: their numbers and their samples."""
+        stops = self._of_pass(0).stops
+        first = stops[batch_idx - 1] if batch_idx else 0
+        if not self.merge:
+            return [(batch_idx, stops[batch_idx] - first)]
+        original = [0, *self.batches.epoch(self.seed, self.epoch).stops]
+        return [
+            (number, stop - start)
+            for number, (start, stop) in enumerate(pairwise(original))
+            if first < stop <= stops[batch_idx]
+        ]
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yields index lists from the first batch that is not yet consumed."""
@@ -117,7 +131,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
         number = self._reading
         order, stops = self._of_pass(number)
         for batch_idx in range(self.first_batch() if number == self.passes else 0, len(stops)):
-            start, stop, _ = self._share(number, batch_idx)
+            start, stop = self._share(number, batch_idx)[:2]
             if start == stop:
                 # A rank without a share still takes part in the step: its sample weighs nothing.
                 start, stop = stop - 1, stop

@@ -56,6 +56,10 @@ class Draws(IntEnum):
     """The task's step on this rank's share."""
     ALL_RANKS = 2
     """All else, which must come out alike on every rank."""
+    PREPARE = 3
+    """What a task draws in `prepare`, for the whole global batch."""
+    EVALUATE = 4
+    """The same for a batch of an evaluation, which is one and the same in every epoch."""
 
 
 class Indices(list[int]):

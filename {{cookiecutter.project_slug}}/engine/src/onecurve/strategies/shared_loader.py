@@ -1,6 +1,7 @@
 """What a loader is that gives every rank its share of each global batch."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
@@ -13,6 +14,8 @@ class Share(NamedTuple):
     stop: int
     total: int
     """Samples in the whole global batch."""
+    is_of_several: bool = False
+    """Whether it is of the batches of several loaders, whose samples do not lie side by side."""
 
     @property
     def size(self) -> int:
@@ -28,6 +31,24 @@ def share_of(total: int, rank: int, num_replicas: int) -> Share:
     quotient, remainder = divmod(total, num_replicas)
     start = rank * quotient + min(rank, remainder)
     return Share(start, start + quotient + (rank < remainder), total)
+
+
+def together(shares: Sequence[Share]) -> Share:
+    """What a rank has of the batches of several loaders, as one."""
+    size, total = sum(share.size for share in shares), sum(share.total for share in shares)
+    return shares[0] if len(shares) == 1 else Share(0, size, total, is_of_several=True)
+
+
+def unlike(shares: Sequence[Share], num_replicas: int) -> str | None:
+    """What to say of batches of several loaders that do not share out alike, if they do not."""
+    if len(shares) == 1 or not any(share.total % num_replicas for share in shares):
+        return None
+    sizes = " and ".join(str(share.total) for share in shares)
+    return (
+        f"the loaders' batches of {sizes} samples do not share out alike on {num_replicas} ranks: "
+        "a mean over all of them is exact, a sum of their means is not; use drop_last=True and "
+        f"batch sizes that {num_replicas} divides"
+    )
 
 
 class SharedLoader(ABC):
@@ -48,6 +69,10 @@ class SharedLoader(ABC):
     @abstractmethod
     def share(self, batch_idx: int) -> Share:
         """This rank's part of a global batch; of 0 samples out of 0 if there was none."""
+
+    def joined(self, batch_idx: int) -> list[tuple[int, int]]:
+        """The global batches that a batch was joined from: their numbers and their samples."""
+        return [(batch_idx, self.share(batch_idx).total)]
 
     @abstractmethod
     def consume(self, batch_idx: int) -> int:

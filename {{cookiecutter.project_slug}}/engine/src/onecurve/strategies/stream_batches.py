@@ -65,7 +65,7 @@ def cut_rows(batch: Any, rank: int, num_replicas: int, name: str) -> tuple[Any, 
 
 
 def _part(total: int, rank: int, num_replicas: int) -> slice:
-    start, stop, _ = share_of(total, rank, num_replicas)
+    start, stop = share_of(total, rank, num_replicas)[:2]
     # A rank without a share still takes part in the step: its sample weighs nothing.
     return slice(start, stop) if stop > start else slice(total - 1, total)
 

@@ -1,6 +1,6 @@
 """A task's steps on a rank: loss and logged values count by samples, draws are the rank's own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -15,8 +15,10 @@ from ..errors import say
 from .checkpoint_files import CheckpointFiles
 from .logging_together import LoggingTogether
 from .mean_loss import looked_at
+from .prepared import Prepared, Rows, prepared, prepared_once, prepares
 from .seeding import Draws, draw_from, global_seed
-from .shared_loader import Share, shared_in_step
+from .shared_loader import Share, share_of, shared_in_step, together, unlike
+from .weight import counting_by, weight_of
 from .without_share import counting_nothing
 
 
@@ -28,21 +30,26 @@ class WeighedSteps(CheckpointFiles):
         data_parallel_size: How many ranks see different samples.
         samples_seen: Training samples processed by all ranks in this process's life. Callbacks may
             read it.
+        check_loss: Whether to look at the next loss: see `mean_loss`.
     """
 
     data_parallel_rank: int = 0
     data_parallel_size: int = 1
     samples_seen: int = 0
+    check_loss: bool = True
     _weight: float = 1.0
-    # Whether the batch that is evaluated has a sample of this rank.
-    _evaluates_own: bool = True
-    _has_looked_at_loss: bool = False
-    _has_looked_at_shares: bool = False
+    _share: Share | None = None
+    # In an evaluation: the loader, the number of its batch, and whether that has a sample of this
+    # rank.
+    _evaluated: tuple[int, int, bool] = (0, 0, True)
+    _prepared: Prepared | None = None
+    _has_taken_all: bool = False
+    _say_unlike: bool = True
     _together: LoggingTogether | None = None
 
     def _draw(self, what: Draws) -> None:
         step = self._connected_module.trainer.fit_loop.epoch_loop.batch_progress.total.ready
-        rank = 0 if what == Draws.ALL_RANKS else self.data_parallel_rank
+        rank = self.data_parallel_rank if what in (Draws.BATCH, Draws.STEP) else 0
         draw_from(global_seed(), step, rank, what)
 
     def task_step(self, name: str, *args: Any) -> Any:
@@ -54,10 +61,55 @@ class WeighedSteps(CheckpointFiles):
         """
         return getattr(super(), name)(*args)
 
+    def _run_step(self, name: str, *args: Any) -> Any:
+        """Run a step on what the task makes of its batch, counted as the task says."""
+        module, batch = self._connected_module, args[0]
+        rows = self._rows_to_prepare() if prepares(module) else None
+        self._prepared = prepared(module, batch, rows)
+        if name == "training_step":
+            self._draw(Draws.STEP)
+        weight = None if self._prepared is None else weight_of(module, self._prepared.targets)
+        if name == "training_step" and weight is not None:
+            self._weight = self._weight_among_ranks(weight)
+        with prepared_once(module, batch, self._prepared), counting_by(module, weight):
+            return self._logged_together(name, *args)
+
+    def _rows_to_prepare(self) -> Rows | None:
+        """Let `prepare` draw anew; and for which rows of which global batch."""
+        trainer = self._connected_module.trainer
+        if trainer.training:
+            self._draw(Draws.PREPARE)
+            share = self._share
+            return None if share is None or share.is_of_several else self._rows(share.total)
+        loop: Any = trainer.predict_loop if trainer.predicting else trainer._evaluation_loop
+        loader, number, _ = self._evaluated
+        shared = shared_in_step(loop._combined_loader, number, loader)
+        joined = shared[0].joined(number) if len(shared) == 1 else [(number, 0)]
+        draw_from(global_seed(), joined[0][0], loader, Draws.EVALUATE)
+        if len(shared) != 1:
+            return None
+        draws = [(size, (global_seed(), each, loader, Draws.EVALUATE)) for each, size in joined]
+        return self._rows(sum(size for size, _ in draws))._replace(parts=draws)
+
+    def _rows(self, total: int) -> Rows:
+        start, stop = share_of(total, self.data_parallel_rank, self.data_parallel_size)[:2]
+        # A rank without a sample of its own takes part with another's.
+        return Rows(start - (start == stop), stop, total)
+
+    def _weight_among_ranks(self, weight: torch.Tensor) -> float:
+        """What this rank's loss is multiplied by, so that the mean over ranks counts by weight."""
+        if self.data_parallel_size == 1:
+            return 1.0
+        if self._share is not None and not self._share.size:
+            weight = torch.zeros_like(weight)
+        total = weight.to(self.root_device, copy=True)
+        dist.all_reduce(total, group=self.samples_group)
+        return float(weight) * self.data_parallel_size / float(total) if total else 1.0
+
     def _logged_together(self, name: str, *args: Any) -> STEP_OUTPUT:
         """Run a step; what it logs is averaged once all ranks have come to its end."""
         around: AbstractContextManager[None] = nullcontext()
-        if self._together is not None:
+        if self._together is not None and name != "predict_step":
             around = self._together.step(self._connected_module, name)
         with around:
             output: STEP_OUTPUT = self.task_step(name, *args)
@@ -65,18 +117,19 @@ class WeighedSteps(CheckpointFiles):
 
     def validation_step(self, *args: Any) -> STEP_OUTPUT:
         with self._counting():
-            return self._logged_together("validation_step", *args)
+            return self._run_step("validation_step", *args)  # type: ignore[no-any-return]
 
     def test_step(self, *args: Any) -> STEP_OUTPUT:
         with self._counting():
-            return self._logged_together("test_step", *args)
+            return self._run_step("test_step", *args)  # type: ignore[no-any-return]
 
     def predict_step(self, *args: Any) -> Any:
-        output = self.task_step("predict_step", *args)
-        return output if self._evaluates_own else None
+        output = self._run_step("predict_step", *args)
+        _, _, has_share = self._evaluated
+        return output if has_share else None
 
     def _counting(self) -> AbstractContextManager[None]:
-        has_share = self._evaluates_own
+        _, _, has_share = self._evaluated
         return nullcontext() if has_share else counting_nothing(self._connected_module)
 
     def training_step(self, *args: Any) -> STEP_OUTPUT:
@@ -84,7 +137,6 @@ class WeighedSteps(CheckpointFiles):
         if isinstance(self.checkpoint_io, LocalFiles):
             # Hear of a file that could not be written in the background.
             self.checkpoint_io.poll()
-        self._draw(Draws.STEP)
         try:
             output = self._weighed_step(*args)
         finally:
@@ -96,40 +148,32 @@ class WeighedSteps(CheckpointFiles):
         assert loop._combined_loader is not None
         loaders = shared_in_step(loop._combined_loader, loop.batch_idx)
         if not loaders:
-            return self._logged_together("training_step", *args)
+            return self._run_step("training_step", *args)  # type: ignore[no-any-return]
         shares = [loader.share(loop.batch_idx) for loader in loaders]
-        size, total = sum(share.size for share in shares), sum(share.total for share in shares)
-        self._weight = size * self.data_parallel_size / total
-        self._look_at_shares(shares)
+        if self._say_unlike and (line := unlike(shares, self.data_parallel_size)):
+            self._say_unlike = False
+            if self.is_global_zero and not callable(
+                getattr(self._connected_module, "weight", None)
+            ):
+                say(f"strategy={type(self).__name__.lower()}: {line}")
+        self._share = share = together(shares)
+        self._weight = share.size * self.data_parallel_size / share.total
         module = self._connected_module
         around: AbstractContextManager[None] = nullcontext()
-        if not size:
+        if not share.size:
             around = counting_nothing(module)
-        elif not self._has_looked_at_loss and self.data_parallel_size > 1 and self.is_global_zero:
-            around = looked_at(module, type(self).__name__.lower())
-        self._has_looked_at_loss = True
+        elif self.is_global_zero and self.data_parallel_size > 1 and self.check_loss:
+            # Once.
+            self.check_loss = False
+            name = type(self).__name__.lower()
+            around = looked_at(module, name, lambda: self._has_taken_all)
         try:
             with around:
-                output = self._logged_together("training_step", *args)
+                output = self._run_step("training_step", *args)
         finally:
-            weight, self._weight = self._weight, 1.0
+            weight, self._weight, self._share = self._weight, 1.0, None
         self.samples_seen += sum(loader.consume(loop.batch_idx) for loader in loaders)
         return output if weight == 1.0 else _scaled(output, weight)
-
-    def _look_at_shares(self, shares: Sequence[Share]) -> None:
-        """Say once that the batches of several loaders do not share out alike."""
-        uneven = [share for share in shares if share.total % self.data_parallel_size]
-        if self._has_looked_at_shares or not uneven or len(shares) == 1:
-            return
-        self._has_looked_at_shares = True
-        if self.is_global_zero:
-            sizes = " and ".join(str(share.total) for share in shares)
-            say(
-                f"strategy={type(self).__name__.lower()}: the loaders' batches of {sizes} samples "
-                f"do not share out alike on {self.data_parallel_size} ranks: a mean over all of "
-                "them is exact, a sum of their means is not; use drop_last=True and batch sizes "
-                f"that {self.data_parallel_size} divides"
-            )
 
     def backward(
         self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any

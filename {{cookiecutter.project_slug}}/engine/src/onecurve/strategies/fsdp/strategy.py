@@ -66,6 +66,7 @@ class FSDP(PartPerRank):
             keeping them.
         replicas: Groups of ranks that hold all shards each; the batch is shared by all ranks.
             Neighbouring ranks form a group.
+        check_loss: Say so, if the first loss is no mean over samples: see `mean_loss`.
         timeout_seconds: How long a rank waits for the others in a collective before it fails.
     """
 
@@ -77,9 +78,11 @@ class FSDP(PartPerRank):
         cpu_offload: bool = False,
         activation_checkpointing: bool = False,
         replicas: Annotated[int, Number(least=1)] = 1,
+        check_loss: bool = True,
         timeout_seconds: Seconds = 1800,
     ) -> None:
         super().__init__(timeout_seconds)
+        self.check_loss = check_loss
         self.wrap = wrap
         self.min_params = min_params
         self.reshard_after_forward = reshard_after_forward

@@ -2,12 +2,11 @@
 
 1. `forward` is the composition of an ordered sequence of layers; tensors or tuples of tensors pass
    between them; each parameter is in one layer.
-2. ``loss(outputs, targets)`` is the mean over the batch; a batch is ``(inputs, targets)``.
+2. ``loss(outputs, targets)`` is the mean over the batch, or over what ``weight(targets)`` says; a
+   batch is ``(inputs, targets)``, or ``prepare(batch)`` makes them.
 3. The steps, `configure_optimizers` and `log` are as everybody writes them (automatic
    optimization).
 """
-
-from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
@@ -42,6 +41,12 @@ def check_structure(module: LightningModule) -> dict[str, nn.Module]:
             f"strategy=pipeline: {name} has no method loss(outputs, targets), the mean over the "
             f"batch; add it, or use strategy=fsdp"
         )
+    for method in ("loss", "training_step"):
+        if "all_samples" in getattr(type(module), method).__code__.co_names:
+            raise UserError(
+                f"strategy=pipeline: {name}.{method} takes all_samples, to compare samples with "
+                "each other, and a pipeline has them micro-batch by micro-batch; use strategy=fsdp"
+            )
     known = set(module.parameters())
     for path, layer in layers.items():
         if not known.issuperset(layer.parameters()):
@@ -94,18 +99,3 @@ def check_shared_tensors(layers: dict[str, nn.Module], stage_of: dict[str, int])
                     f"stages {stage_of[other]} and {stage_of[name]}; give strategy.balance=[...] "
                     "that keeps them together, untie them, or use strategy=fsdp"
                 )
-
-
-def split_batch(batch: Any) -> Any:
-    """The targets of a batch ``(inputs, targets)``.
-
-    Raises:
-        UserError: If a batch is something else.
-    """
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise UserError(
-            "strategy=pipeline: a batch must be (inputs, targets), so that loss(outputs, targets) "
-            "can be computed micro-batch by micro-batch; let the data module return such pairs, "
-            "or use strategy=fsdp"
-        )
-    return batch[1]

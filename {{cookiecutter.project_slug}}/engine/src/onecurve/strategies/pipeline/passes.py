@@ -31,6 +31,7 @@ class Passes:
         context: Entered around forward passes and the loss, such as autocast.
         group: The ranks of this pipeline.
         device: Where this rank computes.
+        weigh: How much counts in targets; None where that is their number.
         deposited: See `Stash`.
     """
 
@@ -45,6 +46,7 @@ class Passes:
         context: Callable[[], AbstractContextManager[Any]],
         group: dist.ProcessGroup,
         device: torch.device,
+        weigh: Callable[[Any], Tensor | None],
         deposited: Callable[[], None],
     ) -> None:
         self.module = module
@@ -64,6 +66,7 @@ class Passes:
             num_stages=placement.num_stages,
             boundary=self.boundary,
             loss=self._loss,
+            weigh=weigh,
             group=group,
             device=device,
         )

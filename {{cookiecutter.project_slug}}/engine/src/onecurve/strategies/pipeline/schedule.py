@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import schedules
 from torch.utils._pytree import tree_leaves
 
+from ..weight import no_loss
 from .limits import SCHEDULES, split
 from .stage import Stage
 
@@ -38,6 +39,7 @@ class Schedules:
         boundary: Given a micro-batch and a stage, tensors on the meta device with the shapes and
             types that enter that stage; for `num_stages`, that leave the last one.
         loss: Mean loss of outputs and targets. Called on the rank with the last stage.
+        weigh: How much counts in targets; None where that is their number.
         group: The ranks of the pipeline.
         device: Where this rank computes.
     """
@@ -51,6 +53,7 @@ class Schedules:
         num_stages: int,
         boundary: Callable[[Tensors, int], Tensors],
         loss: Callable[[Any, Any], Tensor],
+        weigh: Callable[[Any], Tensor | None],
         group: dist.ProcessGroup,
         device: torch.device,
     ) -> None:
@@ -60,11 +63,13 @@ class Schedules:
         self.num_stages = num_stages
         self.boundary = boundary
         self.loss = loss
+        self.weigh = weigh
         self.group = group
         self.device = device
         self._schedules: dict[Any, Any] = {}
         self.unchecked: list[Stage] = []
         self._targets: Sequence[Any] = ()
+        self._weights: Sequence[float] = ()
         self._scale = 1.0
         self._losses: list[Tensor] = []
 
@@ -80,16 +85,18 @@ class Schedules:
 
         Returns:
             On the rank with the last stage its outputs and the loss of each micro-batch, in
-            float64; elsewhere an empty tuple and None.
+            float64, whose mean is that of the batch; elsewhere an empty tuple and None.
         """
         schedule, count = self.get(inputs)
         self._targets = split_targets(targets, count, len(inputs[0]))
         self._scale = scale / count
         self._losses = []
+        self._weights = [1.0] * count
         # Micro-batches are told apart by number: `target` may only be one tensor.
         numbers = torch.arange(count)
         arguments = inputs if 0 in self.stages else ()
         if self.num_stages - 1 in self.stages:
+            self._weights = self._relative_weights()
             outputs = schedule.step(*arguments, target=numbers, losses=[])
             losses = torch.stack([loss.double() for loss in self._losses])
             return outputs if isinstance(outputs, tuple) else (outputs,), losses
@@ -143,9 +150,17 @@ class Schedules:
         )
 
     def _weighted(self, outputs: Any, number: Tensor) -> Tensor:
-        loss = self.loss(outputs, self._targets[int(number)])
-        self._losses.append(loss.detach())
-        return loss * self._scale
+        weight = self._weights[int(number)]
+        loss = self.loss(outputs, self._targets[int(number)]) if weight else no_loss(outputs, None)
+        self._losses.append(loss.detach() * weight)
+        return loss * (self._scale * weight)
+
+    def _relative_weights(self) -> list[float]:
+        """How much each micro-batch counts; one on average."""
+        weights = [self.weigh(targets) for targets in self._targets]
+        numbers = [1.0 if weight is None else float(weight) for weight in weights]
+        total = sum(numbers)
+        return [number * len(numbers) / total if total else 0.0 for number in numbers]
 
 
 def split_targets(targets: Any, count: int, size: int) -> list[Any]:

@@ -15,6 +15,7 @@ the micro-batches under way.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any, Literal, cast
 
 import torch
@@ -32,7 +33,8 @@ from ...limits import Number
 from ..process_group import Seconds
 from ..redirect import forward_replaced
 from ..trial import report_changed
-from .checks import check_structure, network_inputs, split_batch
+from ..weight import weight_of
+from .checks import check_structure, network_inputs
 from .composition import check_composition
 from .elsewhere import watch_hooks
 from .gradients import agree_on_overflow, average
@@ -58,6 +60,8 @@ class Pipeline(LayersPerRank):
         balance: "auto" for the partition with the smallest largest cost, or the number of layers of
             each stage.
         replicas: Pipelines side by side, which share the batch. Neighbouring ranks form a pipeline.
+        check_loss: Say so, if the first loss of several replicas is no mean: see `mean_loss`. Those
+            of micro-batches are always compared.
         timeout_seconds: How long a rank waits for another before it fails.
 
     Raises:
@@ -71,6 +75,7 @@ class Pipeline(LayersPerRank):
         stages_per_rank: Annotated[int, Number(least=1)] | Literal["auto"] = "auto",
         balance: Sequence[int] | str = "auto",
         replicas: Annotated[int, Number(least=1)] = 1,
+        check_loss: bool = True,
         timeout_seconds: Seconds = 1800,
     ) -> None:
         if schedule not in SCHEDULES:
@@ -79,6 +84,7 @@ class Pipeline(LayersPerRank):
                 "such as strategy.schedule=1f1b"
             )
         super().__init__(timeout_seconds)
+        self.check_loss = check_loss
         self.schedule = schedule
         self.microbatches = microbatches
         self.stages_per_rank = (
@@ -99,6 +105,7 @@ class Pipeline(LayersPerRank):
             self._partition(module.trainer)
         move(module, self.root_device)
         _update_properties(module, device=self.root_device)
+        module.forward = self._forward  # type: ignore[method-assign]
         if self.replicas > 1:
             # Start from the same weights, as DistributedDataParallel does.
             for tensor in stage_tensors(self.passes.stages):
@@ -136,6 +143,7 @@ class Pipeline(LayersPerRank):
             context=context,
             group=cast(Group, self.parts_group),
             device=self.root_device,
+            weigh=partial(weight_of, module),
             deposited=self._average_gradients,
         )
         mixed = isinstance(self.precision_plugin, MixedPrecision)
@@ -153,12 +161,12 @@ class Pipeline(LayersPerRank):
         """Run a step of the task; its call of `forward` goes through the pipeline.
 
         Raises:
-            UserError: If the step calls `forward` not exactly once, or computes another loss than
-                ``loss(outputs, targets)``.
+            UserError: If a training step calls `forward` not exactly once, or computes another
+                loss than ``loss(outputs, targets)``.
         """
         module = self._connected_module
         fit = name == "training_step"
-        targets = split_batch(args[0]) if fit else None
+        targets = self._targets() if fit else None
         # Read once: on a GPU it has to be waited for.
         scale = self._loss_scale if fit else 1.0
         calls: list[Tensor] = []
@@ -169,18 +177,15 @@ class Pipeline(LayersPerRank):
                     f"strategy=pipeline: {name} calls forward more than once; call it once with "
                     "the whole batch, or use strategy=fsdp"
                 )
-            if fit:
-                outputs, losses = self.passes.train(inputs, targets, scale)
-                calls.append(losses)
-            else:
-                outputs = self.passes.run(inputs)
-                calls.append(outputs[0])
+            outputs, losses = self.passes.train(inputs, targets, scale)
+            calls.append(losses)
             return outputs[0] if len(outputs) == 1 else outputs
 
+        if not fit:
+            with no_other_parameters(module):
+                return super().task_step(name, *args)
         with forward_replaced(module, forward), no_other_parameters(module):
             result = super().task_step(name, *args)
-        if not fit:
-            return result
         loss = result["loss"] if isinstance(result, dict) else result
         if not calls or not isinstance(loss, Tensor):
             raise UserError(
@@ -190,6 +195,21 @@ class Pipeline(LayersPerRank):
         self.loss_check.compare(loss, calls[0])
         attached = self.passes.stash.attach(loss, scale)
         return {**result, "loss": attached} if isinstance(result, dict) else attached
+
+    def _targets(self) -> Any:
+        if self._prepared is None:
+            raise UserError(
+                "strategy=pipeline: a batch must be (inputs, targets), so that loss(outputs, "
+                "targets) can be computed micro-batch by micro-batch; add a method prepare(batch) "
+                "to the task that returns such a pair, or use strategy=fsdp"
+            )
+        return self._prepared.targets
+
+    @torch.no_grad()
+    def _forward(self, *inputs: Tensor) -> Any:
+        """What the task's `forward` does outside of training: any number of times, on all ranks."""
+        outputs = self.passes.run(inputs)
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """As `LayersPerRank` collects it; nothing is saved that was trained on another loss."""
@@ -245,6 +265,7 @@ class Pipeline(LayersPerRank):
         """Release the device; Lightning's own would move parameters that have no memory."""
         _optimizers_to_device(self.optimizers, torch.device("cpu"))
         move(self._connected_module, torch.device("cpu"))
+        vars(self._connected_module).pop("forward", None)
         self.precision_plugin.teardown()
         cast(Any, self.accelerator).teardown()
         self.checkpoint_io.teardown()

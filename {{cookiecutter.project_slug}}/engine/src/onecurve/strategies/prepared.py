@@ -1,0 +1,170 @@
+"""What a task makes of a batch: once a step, and drawn as for the whole global batch.
+
+A task may say more than that a batch is ``(inputs, targets)``:
+
+    def prepare(self, batch): return inputs, targets
+    def weight(self, targets): return number
+
+`prepare` may draw random numbers. A rank has only its share of the global batch, so what it draws
+for samples is drawn for all of them, and cut: every strategy draws alike. That holds for PyTorch's
+functions whose result has a row a sample. Not for `torch.randperm`, and not for a draw whose number
+of random numbers depends on values, as `torch.poisson`.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from ..errors import UserError
+from .redirect import replaced
+from .seeding import draw_from
+
+
+class Prepared(NamedTuple):
+    """What enters the network, and what its outputs are compared with."""
+
+    inputs: Any
+    """A tensor, or a tuple of tensors."""
+    targets: Any
+    """Any tree of tensors, each with a row a sample."""
+
+
+class Rows(NamedTuple):
+    """Which samples of a global batch a rank has."""
+
+    start: int
+    stop: int
+    total: int
+    parts: Sequence[tuple[int, Sequence[int]]] = ()
+    """Where several global batches were joined: the size of each, and what its draws follow from.
+    """
+
+
+def prepares(module: LightningModule) -> bool:
+    """Whether a task says how inputs and targets are made of a batch."""
+    return callable(getattr(module, "prepare", None))
+
+
+def prepared(module: LightningModule, batch: Any, rows: Rows | None = None) -> Prepared | None:
+    """Inputs and targets of a batch.
+
+    Args:
+        module: The task.
+        batch: What its step gets.
+        rows: Which rows of the global batch these are; None for all of them.
+
+    Returns:
+        None for a batch that is no pair, of a task without `prepare`.
+
+    Raises:
+        UserError: If `prepare` returns something else than a pair.
+    """
+    if not prepares(module):
+        pair = isinstance(batch, tuple | list) and len(batch) == 2
+        return Prepared(*batch) if pair else None
+    cut: AbstractContextManager[Any] = nullcontext()
+    if rows is not None and rows.stop - rows.start < rows.total:
+        cut = DrawnForAll(rows)
+    with cut:
+        made: Any = module.prepare(batch)  # type: ignore[operator]
+    if not isinstance(made, tuple | list) or len(made) != 2:
+        raise UserError(
+            f"{type(module).__name__}.prepare: must return inputs and targets, and it returned "
+            f"{type(made).__name__}; such as: return batch['x'], batch['y']"
+        )
+    inputs = tuple(made[0]) if isinstance(made[0], list) else made[0]
+    return Prepared(inputs, made[1])
+
+
+def prepared_once(
+    module: LightningModule, batch: Any, made: Prepared | None
+) -> AbstractContextManager[None]:
+    """Let the task's own call of `prepare`, for the same batch, return what is made already."""
+    if made is None or not prepares(module):
+        return nullcontext()
+    prepare: Any = module.prepare
+
+    def again(other: Any) -> Any:
+        return tuple(made) if other is batch else prepare(other)
+
+    return replaced(module, "prepare", again)
+
+
+class DrawnForAll(TorchDispatchMode):
+    """Draws what has a row a sample for the whole batch, and keeps the rows of this rank.
+
+    Args:
+        rows: Which those are.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.rows = rows
+        self._states: list[Tensor] = []
+        if len(rows.parts) > 1:
+            before = torch.get_rng_state()
+            for _, coordinates in rows.parts:
+                draw_from(*coordinates)
+                self._states.append(torch.get_rng_state())
+            torch.set_rng_state(before)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        names = [argument.name for argument in func._schema.arguments]
+        given = dict(zip(names, args, strict=False)) | kwargs
+        if not any(self._has_rows(name, value) for name, value in given.items()):
+            return func(*args, **kwargs)
+        drawn = []
+        for first, size, stream in self._streams():
+            whole = {
+                name: self._of_others(name, value, first, size) for name, value in given.items()
+            }
+            with stream:
+                drawn.append(func(**whole))
+        own = slice(self.rows.start, self.rows.stop)
+        result = tree_map(lambda *pieces: torch.cat(pieces)[own], *drawn)
+        return given["self"].copy_(result) if func._schema.is_mutable else result
+
+    def _has_rows(self, name: str, value: Any) -> bool:
+        number = self.rows.stop - self.rows.start
+        if isinstance(value, Tensor):
+            return value.shape[:1] == (number,)
+        return name == "size" and len(value) > 0 and value[0] == number
+
+    def _of_others(self, name: str, value: Any, first: int, size: int) -> Any:
+        """An argument with a row for each sample of a global batch."""
+        if not self._has_rows(name, value):
+            return value
+        if not isinstance(value, Tensor):
+            return [size, *value[1:]]
+        start, stop, total = self.rows[:3]
+        # How much is drawn does not depend on what stands in the rows of others.
+        before = value[:1].expand(start, *value.shape[1:])
+        after = value[:1].expand(total - stop, *value.shape[1:])
+        return torch.cat([before, value, after])[first : first + size]
+
+    def _streams(self) -> Iterator[tuple[int, int, AbstractContextManager[None]]]:
+        """For each global batch its first row, its rows, and what it draws from."""
+        if not self._states:
+            yield 0, self.rows.total, nullcontext()
+            return
+        first = 0
+        for number, (size, _) in enumerate(self.rows.parts):
+            yield first, size, self._stream(number)
+            first += size
+
+    @contextmanager
+    def _stream(self, number: int) -> Iterator[None]:
+        torch.set_rng_state(self._states[number])
+        yield
+        self._states[number] = torch.get_rng_state()
