@@ -18,26 +18,35 @@ Made = Callable[[], Any]
 
 
 class Save(Callback):
-    """Saves after two steps, inside the first epoch."""
+    """Saves after two steps of an epoch."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, epoch: int) -> None:
         self.file = file
+        self.epoch = epoch
 
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        if trainer.global_step == 2:
+    def on_train_batch_end(
+        self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if (trainer.current_epoch, batch_idx) == (self.epoch, 1):
             trainer.save_checkpoint(self.file)
 
 
 def losses(
-    made: Made, task: type[tasks.Plain], *, save: Path | None = None, resume: Path | None = None
+    made: Made,
+    task: type[tasks.Plain],
+    *,
+    save: Path | None = None,
+    resume: Path | None = None,
+    epoch: int = 0,
+    strategy: type[onecurve.Single] = onecurve.Single,
 ) -> list[float]:
     """Of two epochs, of which each has three steps or more."""
     record = Record()
     with unchanged_environment(LIGHTNING):
         seed_everything(1, verbose=False)
         trainer = Trainer(
-            accelerator="cpu", devices=1, strategy=onecurve.Single(), precision="64-true",
-            callbacks=[record, *([Save(save)] if save else [])], logger=False, max_epochs=2,
+            accelerator="cpu", devices=1, strategy=strategy(), precision="64-true",
+            callbacks=[record, *([Save(save, epoch)] if save else [])], logger=False, max_epochs=2,
             enable_model_summary=False, enable_progress_bar=False, enable_checkpointing=False,
         )  # fmt: skip
         trainer.fit(task(), made(), ckpt_path=resume)
@@ -74,6 +83,16 @@ def test_it_goes_on_with_the_rest_of_the_epoch(
     whole = losses(*DATA[name], save=file)
     assert losses(*DATA[name], resume=file) == whole[2:]
     assert "resume:" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["augmented", "several", "a stream with a state"])
+def test_it_goes_on_in_a_later_epoch_where_data_are_asked_for_early(
+    name: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "inside.ckpt"
+    # DP looks at the first batch before Lightning knows the epoch.
+    whole = losses(*DATA[name], save=file, epoch=1, strategy=onecurve.DP)
+    assert losses(*DATA[name], resume=file, strategy=onecurve.DP) == whole[len(whole) // 2 + 2 :]
 
 
 def test_what_has_no_position_is_refused_inside_an_epoch(tmp_path: Path) -> None:

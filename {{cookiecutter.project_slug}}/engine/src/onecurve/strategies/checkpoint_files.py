@@ -77,9 +77,8 @@ class CheckpointFiles(ForCallbacks):
             ) from None
         if line and self.is_global_zero:
             print(line)
-        if isinstance(loader, SharedLoader) and (
-            position.is_inside or trainer.current_epoch > loader.epoch
-        ):
+        # A limit of batches ends an epoch before its loader does.
+        if isinstance(loader, SharedLoader) and trainer.current_epoch > loader.epoch:
             loader.set_epoch(trainer.current_epoch)
 
     def on_train_start(self) -> None:
