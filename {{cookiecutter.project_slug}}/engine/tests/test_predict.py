@@ -17,6 +17,10 @@ from small.task import Classification
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from onecurve.errors import UserError
+from onecurve.run.notebook import load, predicted
+from onecurve.run.predict import work
+
 
 @pytest.fixture
 def digits(tmp_path: Path) -> Path:
@@ -237,6 +241,22 @@ def test_a_task_may_do_it_all_by_itself(
     assert said[0].startswith("hello: False False Digits 0.")
     assert len(said[0]) > 40, "drawn in float64"
     assert said[0] == said[1]
+
+
+def test_a_configuration_without_a_strategy_is_for_one_device(
+    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a project's own predict.yaml may be. A notebook gets the same."""
+    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        monkeypatch.setenv(name, "0")  # which a command takes back
+    made = checkpoint()
+    work({"checkpoint": str(made), "predict": {}}, tmp_path)
+    there = torch.from_numpy(rows_of(tmp_path)[:, 1:])
+    task, data, _ = load(made, batch_size=100)
+    torch.testing.assert_close(predicted(task, data).double(), there, rtol=1e-5, atol=1e-7)
+    assert not task.training
+    with pytest.raises(UserError, match="is no complete checkpoint"):
+        load(tmp_path / "metrics.json")
 
 
 def test_what_cannot_be_predicted_gets_one_line(

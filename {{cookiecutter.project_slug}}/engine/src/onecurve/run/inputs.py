@@ -7,6 +7,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from ..errors import UserError
+from ..strategies.prepared import prepared
 
 
 def network_inputs(task: LightningModule, batch: Any) -> tuple[Any, ...]:
@@ -14,11 +15,9 @@ def network_inputs(task: LightningModule, batch: Any) -> tuple[Any, ...]:
 
     That is the first part of what its `prepare` returns, or of the batch where it has none.
     """
-    prepare = getattr(task, "prepare", None)
-    if callable(prepare):
-        inputs, _ = prepare(batch)
-    else:
-        inputs = batch[0] if isinstance(batch, tuple | list) else batch
+    made = prepared(task, batch)
+    first = batch[0] if isinstance(batch, tuple | list) else batch
+    inputs = first if made is None else made.inputs
     return inputs if isinstance(inputs, tuple) else (inputs,)
 
 

@@ -7,19 +7,30 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import OmegaConf
 
 from ..errors import UserError
 from . import record
 from .image_files import classified, loader_of
-from .inputs import network_inputs, take_test_set
+from .inputs import take_test_set
 from .prediction_files import write
-from .predictions import Predictions
+from .predictions import Predictions, give_step
 from .protocols import Predicts, ReadsImages
 from .record import short_path
 from .trained import Trained, trained
 from .trainer import build_trainer
+
+# For a predict.yaml that says nothing of it.
+ON_ONE_DEVICE: dict[str, Any] = {
+    "strategy": {
+        "_target_": "onecurve.strategies.single.Single",
+        "name": "single",
+        "processes": "one",
+    },
+    "trainer": {"accelerator": "auto", "devices": "auto", "num_nodes": 1},
+    "data": {},
+    "seed": 0,
+}
 
 
 def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
@@ -39,8 +50,8 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     Raises:
         UserError: If there is nothing to predict, or no place to write to.
     """
-    cfg = OmegaConf.create(config)
-    options = config["predict"]
+    cfg = OmegaConf.create({**ON_ONE_DEVICE, **config})
+    options = {"output": str(run_dir / "predictions"), **config["predict"]}
     predictions = Predictions()
     trainer = build_trainer(cfg, run_dir, [predictions])
     parts = trained(cfg, trainer.precision_plugin.convert_module)
@@ -97,8 +108,7 @@ def _of_samples(
         How many there are; 0 elsewhere than on the first rank.
     """
     task, data, _ = parts
-    if not is_overridden("predict_step", task):
-        task.predict_step = _outputs_of(task)  # type: ignore[method-assign]
+    give_step(task)
     if images := options.get("images"):
         files, loader = loader_of(data, images)
         trainer.predict(task, loader, return_predictions=False)
@@ -129,12 +139,3 @@ def _of_samples(
         print(f"{rows} predictions: {short_path(path)}")
         count += rows
     return count
-
-
-def _outputs_of(task: LightningModule) -> Callable[..., Any]:
-    """The step of a task that has none: what its network gives."""
-
-    def predict_step(batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
-        return task(*network_inputs(task, batch))
-
-    return predict_step

@@ -6,10 +6,12 @@ from typing import Any, cast
 import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from ..strategies.for_callbacks import ForCallbacks
 from ..strategies.loader import ShardedLoader
+from .inputs import network_inputs
 
 
 class Predictions(Callback):
@@ -58,6 +60,17 @@ class Predictions(Callback):
         """For each loader the predictions of all its samples; None if there are none."""
         given = [[piece for piece in pieces if piece is not None] for pieces in self.pieces]
         return [joined(pieces) if pieces else None for pieces in given]
+
+
+def give_step(task: LightningModule) -> None:
+    """Let a task without a `predict_step` predict what its network gives."""
+    if is_overridden("predict_step", task):
+        return
+
+    def predict_step(batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        return task(*network_inputs(task, batch))
+
+    task.predict_step = predict_step  # type: ignore[method-assign]
 
 
 def joined(pieces: list[Any]) -> Any:

@@ -24,7 +24,9 @@ class Trained(NamedTuple):
 
 
 def trained(
-    cfg: DictConfig, convert: Callable[[nn.Module], nn.Module] = lambda module: module
+    cfg: DictConfig,
+    convert: Callable[[nn.Module], nn.Module] = lambda module: module,
+    is_checked: bool = True,
 ) -> Trained:
     """Build task and data again from the configuration that is in a checkpoint.
 
@@ -32,11 +34,12 @@ def trained(
         cfg: A configuration with `checkpoint`, and `data`: what is to be otherwise; null is not.
         convert: Brings the task to the precision of the run, before the weights come: or float64
             would be cut to float32.
+        is_checked: Whether the command has looked at the file, as `read_checkpoint` takes it.
 
     Raises:
         UserError: If the project has no such task or data any more, or its network is another.
     """
-    checkpoint = read_checkpoint(cfg.checkpoint, is_checked=True)
+    checkpoint = read_checkpoint(cfg.checkpoint, is_checked=is_checked)
     config = OmegaConf.create(trained_config(checkpoint, cfg.checkpoint))
     seed_everything(config.seed, workers=True, verbose=False)
     changes = {key: value for key, value in cfg.data.items() if value is not None}
