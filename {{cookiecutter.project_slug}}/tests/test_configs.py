@@ -4,19 +4,21 @@ import shutil
 from pathlib import Path
 
 import pytest
+import small_data
 import yaml
-from conftest import CONFIGS, TWO_STEPS, composed
+from conftest import CONFIGS, TWO_STEPS
 from jsonschema import Draft7Validator
-from omegaconf import OmegaConf
 from onecurve.command.config_files import ConfigFile, config_files
 from onecurve.command.schemas import line_of, schema_name, schemas
 from onecurve.testing.runs import Cli, column
 
-# What a choice needs beside its name. Who has no line here is tried with the defaults.
+# What a choice needs beside its name, also in small_data.py. Who has no line is tried with the
+# defaults.
 NEEDS = {
     "callbacks/batch_size_finder": ("callbacks.batch_size_finder.largest=64",),
     "callbacks/lr_finder": ("callbacks.lr_finder.steps=20",),
     "init/weights": ("init.file=weights.ckpt",),
+    **getattr(small_data, "NEEDS", {}),
 }
 FILES = sorted(path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.rglob("*.yaml"))
 # Of this machine alone; git ignores them.
@@ -39,9 +41,6 @@ def test_every_choice_trains_two_steps(cli: Cli, once: Cli, tmp_path: Path, file
     overrides = [f"{'' if group in CHOSEN else '+'}{group}={choice}", *NEEDS.get(file, ())]
     if "init.file=weights.ckpt" in overrides:
         shutil.copy(once(*TWO_STEPS) / "checkpoints/last.ckpt", tmp_path / "weights.ckpt")
-    config = composed(*overrides, "paths.run=unused")
-    if OmegaConf.is_missing(config.data, "root"):
-        overrides.append("data.root=photos")
     outcome = cli("train.py", *TWO_STEPS, *overrides)
     assert outcome.status == 0, outcome.err
     assert outcome.metrics["status"] == "finished"

@@ -52,7 +52,8 @@ def test_all_groups_have_one() -> None:
     folders = {path.parent.relative_to(GROUPS) for path in GROUPS.rglob("*.yaml")}
     groups = {".".join(folder.parts) for folder in folders} - {"debug", "sweep.launcher"}
     own = {path.name for path in (ROOT / "configs").iterdir() if path.is_dir()}
-    assert set(SCHEMAS) == {"train", "evaluate", "predict", "_global_"} | groups | own
+    commands = {path.stem for path in (ROOT / "configs").glob("*.yaml")}
+    assert set(SCHEMAS) == {"_global_"} | commands | groups | own
 
 
 REFERRING = {
@@ -108,7 +109,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         ({"defaults": "mlp"}, "defaults: 'mlp' is not of type 'array'"),
     ],
     "evaluate": [({"data": {"batch_size": 0}}, "data.batch_size: 0")],
-    "predict": [({"predict": {"device": "gpu"}}, "device: 'gpu'")],
+    "predict": [({"predict": {"figure": 3}}, "figure: 3"), ({"mode": {}}, "mode: {}")],
 }
 
 
@@ -135,6 +136,26 @@ def test_a_type_says_the_same_to_both(
     # JSON has one kind of number, no infinite one, and true is another than 1.
     wrong = [value for value in bad if value == value and value not in (1, float("inf"))]
     assert not any(map(validator.is_valid, wrong))
+
+
+def test_what_is_passed_on_is_known_by_the_name_of_who_gets_it(tmp_path: Path) -> None:
+    for name in ("SGD", "Adam"):
+        (tmp_path / f"optimizer/{name}.yaml").parent.mkdir(exist_ok=True)
+        (tmp_path / f"optimizer/{name}.yaml").write_text(
+            "# One of PyTorch's.\n_target_: onecurve.optim.optimizers.build_optimizer\n"
+            f"algorithm: torch.optim.{name}\nlr: 0.1\nlr_scale: {{}}\n"
+        )
+    made = schemas(tmp_path)
+    target = {"_target_": "onecurve.optim.optimizers.build_optimizer"}
+    sgd, other = target | {"algorithm": "torch.optim.SGD"}, target | {"algorithm": "mine.Optimizer"}
+    group = jsonschema.Draft7Validator(made["optimizer"]).is_valid
+    assert all(map(group, [sgd | {"momentum": 0.5, "lr": 1}, other | {"any": 1}, target | sgd]))
+    assert not any(
+        map(group, [sgd | {"momentun": 0.5}, sgd | {"amsgrad": True}, sgd | {"params": 1}])
+    )
+    experiment = jsonschema.Draft7Validator(made["_global_"]).is_valid
+    assert all(experiment({"optimizer": {key: 0.5}}) for key in ("momentum", "lr", "eps"))
+    assert not experiment({"optimizer": {"momentun": 0.5}})
 
 
 def test_keys_are_explained() -> None:

@@ -25,6 +25,8 @@ MISTAKES = {
     "data.val_fraction=0.5 data.test_fraction=0.5": "442 rows cannot be split",
     "model.hidden=[0]": "model.hidden=[0]",
 }
+# What a choice needs beside its name.
+NEEDS = {"data/csv": ("data.root=houses.csv", "data.target=price")}
 HEAD = "area,rooms,price\n"
 BROKEN = {
     "empty.csv": "",

@@ -31,6 +31,10 @@ def write_texts(folder: Path, count: int = 40) -> None:
 
 def write_broken(folder: Path) -> None:
     """Folders of which no run can be made."""
+    # What was read of Python's sources stays, as a download would.
+    sources = folder.with_name("sources")
+    sources.mkdir(exist_ok=True)
+    (folder / "data").symlink_to(sources)
     write_texts(folder / "texts")
     for name in ("empty", "binary", "short"):
         (folder / name).mkdir()

@@ -80,6 +80,15 @@ def test_the_bytes_are_written_once_all_or_none(tmp_path: Path) -> None:
     assert not list((tmp_path / "other").iterdir())
 
 
+def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
+    write_texts(tmp_path / "texts", 3)
+    with pytest.raises(UserError, match="and a window has 65"):
+        load(tmp_path)
+    assert not (tmp_path / "cache").exists()
+    # Enough of them, once the files are cut.
+    assert len(load(tmp_path, "data.piece_bytes=64").windows["val"]) > 0
+
+
 def test_baselines_know_how_often_a_byte_is(tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     for number in range(40):

@@ -14,6 +14,7 @@ from .. import machine
 from ..errors import UserError, user_error_behind
 from .allowed import text
 from .explain import added_to_a_list
+from .monitors import unlogged_monitor
 from .parts import wrong_parts
 from .refusals import refusals
 from .unused import leave_out, unused_groups
@@ -51,7 +52,7 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> None:
         check_values(config, defaults)
         _refuse_other_facts(config, defaults)
         if "trainer" in config:
-            if line := next(refusals(config), None):
+            if line := next(refusals(config), None) or unlogged_monitor(config):
                 raise UserError(line)
         elif (ranks := machine.ranks_around()) and ranks.world_size > 1:
             raise UserError(

@@ -4,12 +4,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, get_type_hints, is_typeddict
 
-from .allowed import alternatives, is_limit
+from ..limits import Callee
+from .allowed import alternatives, is_limit, limits_on
 from .config_files import Place
 from .docstrings import described, summary
 from .json_types import REFERENCE, Schema, either, of_type, of_values
 from .parts import ABOUT
-from .signatures import arguments, keywords, required
+from .signatures import arguments, keywords, named, required
 from .values import beside, types_beside
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
@@ -62,7 +63,8 @@ class Shapes:
                 place.keys.get(name, []),
                 texts.get(name),
             )
-            for name in dict.fromkeys([*types, *place.keys])
+            # Of the limits at the top each is for one of the commands.
+            for name in dict.fromkeys([*(types if path else ()), *place.keys])
         }
         schema: Schema = {"type": "object", "properties": keys | (more or {})}
         parts = [self.places.get(_inside(path, name), Place()) for name in place.keys]
@@ -141,6 +143,9 @@ class Shapes:
         schema: Schema = {"type": "object", "properties": keys}
         if known is not None:
             schema["additionalProperties"] = False
+        for callee in (name for name in types if limits_on(types[name], Callee)):
+            others = {*OF_HYDRA, *named(target), "defaults"}
+            schema["allOf"] = _by_callee(callee, values.get(callee, []), others - handed)
         if text := summary(target):
             schema["description"] = text
         return schema
@@ -161,6 +166,24 @@ class Shapes:
         if len(plain) == len(values) == 1 and not REFERRING.search(str(plain[0])):
             schema = schema | {"default": plain[0]}
         return schema
+
+
+def _by_callee(name: str, values: list[str], others: set[str]) -> list[Schema]:
+    """Which keys there may be beside the name of what is given them, and without it."""
+    known = {value: set(keywords(value) or ()) - required(value) for value in values}
+    allowed = {value: sorted(keys | others) for value, keys in known.items() if keys}
+    rules: list[Schema] = [
+        {
+            "if": {"type": "object", "required": [name], "properties": {name: {"const": value}}},
+            "then": {"propertyNames": {"enum": keys}},
+        }
+        for value, keys in allowed.items()
+    ]
+    if set(allowed) == set(values):
+        every = sorted(others.union(*known.values()))
+        none: Schema = {"type": "object", "not": {"required": [name]}}
+        rules.append({"if": none, "then": {"propertyNames": {"enum": every}}})
+    return rules
 
 
 def _inside(path: str, name: str) -> str:

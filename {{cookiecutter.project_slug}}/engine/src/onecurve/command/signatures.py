@@ -48,6 +48,15 @@ def required(target: str) -> set[str]:
 
 
 @cache
+def named(target: str) -> list[str]:
+    """Names of the arguments that a class or a function itself names, whatever else it takes."""
+    found = find(target)
+    function = _function(*found)[2] if found else None
+    given = [*function.args.args, *function.args.kwonlyargs] if function else []
+    return [name.arg for name in given if name.arg != "self"]
+
+
+@cache
 def sources(target: str) -> tuple[Source, ...]:
     """The file of a class or a function, and those of the classes that it is derived from."""
     found = [find(target)]
