@@ -12,7 +12,6 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     DistributedSampler,
-    IterableDataset,
     RandomSampler,
     Sampler,
     Subset,
@@ -193,13 +192,12 @@ def test_a_sampler_of_ones_own_draws_anew_in_each_epoch_and_goes_on_inside() -> 
 
 
 def test_what_cannot_be_shared_is_kept_or_refused() -> None:
-    class Stream(IterableDataset[int]):
-        def __iter__(self) -> Iterator[int]:
-            yield from range(10)
+    class Loader(DataLoader[Any]):
+        """Of one's own."""
 
-    loader = DataLoader(Stream(), batch_size=4)
+    loader = Loader(TEN, batch_size=4)
     assert shard(loader, rank=0, num_replicas=1, seed=0, training=True) is loader
-    with pytest.raises(UserError, match=r"Stream decides .* 2 ranks; .*strategy=single"):
+    with pytest.raises(UserError, match=r"Loader decides .* 2 ranks; .*strategy=single"):
         shard(loader, rank=0, num_replicas=2, seed=0, training=True)
     cut = DataLoader(TEN, sampler=DistributedSampler(TEN, num_replicas=2, rank=0))
     with pytest.raises(UserError, match=r"has a DistributedSampler.* leave it out"):
@@ -261,3 +259,22 @@ def test_batches_of_another_size_do_not_go_on_inside_an_epoch() -> None:
 def test_a_batch_counts_once_however_often_it_is_trained_on() -> None:
     sampler = samplers(20, 10, 2)[0]
     assert [sampler.consume(0), sampler.consume(0), sampler.consume(1)] == [10, 0, 10]
+
+
+def test_a_loader_beside_a_longer_one_draws_anew_in_each_pass_and_goes_on_inside() -> None:
+    sampler = samplers(10, 4, 1)[0]
+    sampler.repeats = True
+    first = list(sampler)
+    assert list(sampler) == first, "nothing was trained on in between"
+    for number in range(3):
+        sampler.consume(number)
+    second = list(sampler)
+    assert sorted(chain(*second)) == sorted(chain(*first))
+    assert second != first
+    assert [sampler.share(number).total for number in range(3, 6)] == [4, 4, 2]
+    # Where a pass is over and the epoch is not, the next pass is drawn.
+    for number, rest in ((2, second), (3, second[1:])):
+        sampler.consume(number)
+        again = samplers(10, 4, 1)[0]
+        again.load_state_dict(sampler.state_dict(), is_inside=True)
+        assert list(again) == rest

@@ -1,10 +1,13 @@
 """Training data as people have it: 21 samples in batches of 10, the last smaller than the ranks."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
+from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -106,13 +109,138 @@ def two() -> dict[str, DataLoader[Any]]:
     return {"a": DataLoader(pairs(20), 10, shuffle=True), "b": DataLoader(pairs(12), 4)}
 
 
-class Stream(IterableDataset[tuple[Tensor, Tensor]]):
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from pairs()
+def two_uneven() -> dict[str, DataLoader[Any]]:
+    return {"a": DataLoader(pairs(25), 10, shuffle=True), "b": DataLoader(pairs(7), 5)}
+
+
+def two_as(mode: Any) -> CombinedLoader:
+    longer = DataLoader(Augmented(), 4, shuffle=True)
+    return CombinedLoader({"a": DataLoader(pairs(4), 2, shuffle=True), "b": longer}, mode)
+
+
+def with_a_stream() -> dict[str, DataLoader[Any]]:
+    return {"a": DataLoader(pairs(12), 4, shuffle=True), "b": DataLoader(Stream(20), 4)}
+
+
+class Stream(IterableDataset[Any]):
+    """Samples one after the other."""
+
+    def __init__(self, number: int = SAMPLES) -> None:
+        self.samples = pairs(number)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.samples
+
+
+class OfRank(Stream):
+    """Shares itself out, as streams do for other strategies."""
+
+    def __iter__(self) -> Iterator[Any]:
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        yield from list(self.samples)[rank:]
+
+
+class Shuffled(Stream):
+    """In an order, and with noise, that are drawn."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in torch.randperm(len(self.samples)).tolist():
+            inputs, targets = self.samples[index]
+            yield inputs + 0.1 * torch.randn(4), targets
+
+
+class Stateful(Shuffled):
+    """The same, that goes on where it was, and does not end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: list[int] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            self.left = self.left or torch.randperm(len(self.samples)).tolist()
+            inputs, targets = self.samples[self.left.pop()]
+            yield inputs + 0.1 * torch.randn(4), targets
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"left": self.left}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.left = state["left"]
+
+
+class StatefulEpochs(Stateful):
+    """One that ends, in each of the processes that read it."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.left = self.left or torch.randperm(len(self.samples)).tolist()
+        while self.left:
+            yield self.samples[self.left.pop()]
+
+
+class Whole(Stream):
+    """Batches one after the other."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from zip(*(part.split([9, 1, 11]) for part in self.samples.tensors), strict=True)
 
 
 def stream() -> DataLoader[Any]:
     return DataLoader(Stream(), BATCH)
+
+
+def stream_of_rank() -> DataLoader[Any]:
+    return DataLoader(OfRank(), BATCH)
+
+
+def shuffled_stream() -> DataLoader[Any]:
+    return DataLoader(Shuffled(), BATCH, drop_last=True)
+
+
+def stateful_stream() -> DataLoader[Any]:
+    return DataLoader(Stateful(), BATCH - 1)
+
+
+def whole_batches() -> DataLoader[Any]:
+    return DataLoader(Whole(), None)
+
+
+def several() -> list[DataLoader[Any]]:
+    """For validation: another size, and one of unknown length whose last batch is too small."""
+    return [validation(), DataLoader(pairs(5), 4), DataLoader(Stream(7), 3)]
+
+
+class Pair(NamedTuple):
+    inputs: Tensor
+    targets: Tensor
+
+
+class NamedPairs(Augmented):
+    def __getitem__(self, index: int) -> Any:
+        return Pair(*self.pairs[index])
+
+
+def named_tuples() -> DataLoader[Any]:
+    return DataLoader(NamedPairs(), BATCH + 1, shuffle=True)
+
+
+class Ragged(Augmented):
+    """Sequences of 1 to 5 vectors, and a target each."""
+
+    def __getitem__(self, index: int) -> Any:
+        inputs, targets = self.pairs[index]
+        return inputs * torch.arange(1.0, index % 5 + 2)[:, None], targets
+
+
+def padded(samples: list[Any]) -> Any:
+    """Sequences (N, L, 4), filled with zeros to the longest, their lengths, and targets (N, 2)."""
+    sequences, targets = zip(*samples, strict=True)
+    lengths = torch.tensor([len(sequence) for sequence in sequences])
+    return (pad_sequence(sequences, batch_first=True), lengths), torch.stack(targets)
+
+
+def ragged() -> DataLoader[Any]:
+    return DataLoader(Ragged(), BATCH + 1, shuffle=True, collate_fn=padded)
 
 
 def tokens() -> DataLoader[Any]:

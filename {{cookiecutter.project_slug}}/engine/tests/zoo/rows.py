@@ -6,6 +6,7 @@ or announces in one that it will be another.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from . import data, tasks
@@ -37,8 +38,6 @@ class Row:
     validation: Callable[[], Any] = VALIDATION
 
 
-# What more than one data-parallel rank cannot do.
-NO_SHARES = dict.fromkeys(("ddp", "fsdp"), r"decides by itself .* use strategy=single")
 NO_MEAN = dict.fromkeys(("ddp", "fsdp"), r"\.loss is no mean over samples")
 # Two ranks cannot validate a batch of one sample, so it is joined to the one before.
 FULL_BATCHES = {"limit_val_batches": 2}
@@ -51,8 +50,33 @@ ROWS = {
     "augmentation in a split": Row(data=data.split),
     "dictionaries": Row(tasks.Dictionary, data.dictionaries, {"pipeline": "batch"}),
     "nested targets": Row(tasks.NestedTargets, data.nested),
+    "named tuples": Row(data=data.named_tuples),
+    "padded sequences": Row(tasks.OfSequences, data.ragged, {"pipeline": "layers"}),
     "two training loaders": Row(tasks.TwoLoaders, data.two, {"pipeline": "batch"}),
-    "a stream": Row(data=data.stream, refused=NO_SHARES),
+    "two that share out unevenly": Row(
+        tasks.TwoLoaders,
+        data.two_uneven,
+        {"pipeline": "batch"},
+        dict.fromkeys(("ddp", "fsdp"), "batches of 10 and 5 samples do not share out alike on 2"),
+    ),
+    "the shorter of two ends": Row(
+        tasks.TwoLoaders, partial(data.two_as, "min_size"), {"pipeline": "batch"}
+    ),
+    "the shorter of two is over": Row(
+        tasks.TwoLoaders, partial(data.two_as, "max_size"), {"pipeline": "batch"}
+    ),
+    "a stream beside a loader": Row(tasks.TwoLoaders, data.with_a_stream, {"pipeline": "batch"}),
+    "several for validation": Row(tasks.Measured, validation=data.several),
+    "a stream": Row(data=data.stream, validation=data.stream),
+    "a stream that differs between ranks": Row(
+        data=data.stream_of_rank,
+        refused=dict.fromkeys(
+            ("ddp", "fsdp", "pipeline"), "OfRank yields other samples on some ranks; let it yield"
+        ),
+    ),
+    "a stream that shuffles": Row(data=data.shuffled_stream, validation=data.shuffled_stream),
+    "a stream without an end": Row(data=data.stateful_stream, trainer={"limit_train_batches": 3}),
+    "a stream of batches": Row(data=data.whole_batches, validation=data.whole_batches),
     "a limit of validation": Row(trainer={"limit_val_batches": 2}),
     "metrics in training": Row(tasks.MetricInTraining),
     "noise in hooks": Row(tasks.NoiseInHooks),
@@ -114,4 +138,10 @@ ROWS = {
     ),
     "sampling": Row(tasks.Sampling),
 }
-ALSO_REPLICATED = ("padding, accumulated", "class weights", "noise in prepare")
+ALSO_REPLICATED = (
+    "padding, accumulated",
+    "class weights",
+    "noise in prepare",
+    "a stream",
+    "a stream that shuffles",
+)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric, MeanSquaredError
 
 WIDTH = 6
 
@@ -134,11 +134,42 @@ class TwoLoaders(Plain):
     """A batch of each of two loaders in a step."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        (first, second), (third, fourth) = batch["a"], batch["b"]
-        inputs, targets = torch.cat([first, third]), torch.cat([second, fourth])
+        inputs, targets = map(torch.cat, zip(*filter(None, batch.values()), strict=True))
         loss = self.loss(self(inputs), targets)
         self.log("train/loss", loss)
         return loss
+
+
+class Measured(Plain):
+    """Metrics of each of several validation loaders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors = nn.ModuleList([MeanSquaredError().set_dtype(torch.float64) for _ in range(3)])
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        inputs, targets = batch
+        outputs, metric = self(inputs), self.errors[dataloader_idx]
+        metric.update(outputs, targets)
+        self.log("val/error", metric)
+        self.log("val/loss", self.loss(outputs, targets), batch_size=len(targets))
+
+
+class OfSequences(Plain):
+    """A network of padded sequences and their lengths."""
+
+    def forward(self, sequences: Tensor, lengths: Tensor) -> Any:
+        is_there = torch.arange(sequences.shape[1], device=lengths.device) < lengths[:, None]
+        return (self.net(sequences) * is_there[..., None]).sum(1) / lengths[:, None]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        inputs, targets = batch
+        loss = self.loss(self(*inputs), targets)
+        self.log("train/loss", loss)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """None."""
 
 
 class Adversarial(Plain):

@@ -9,7 +9,7 @@ Lightning's ``hyper_parameters`` are the task's arguments out of the configurati
 
 import pickle
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lightning.pytorch import LightningModule
 
@@ -36,26 +36,6 @@ def without_download(config: dict[str, Any]) -> dict[str, Any]:
     """A training configuration without weights to download, which a checkpoint's replace."""
     model = config.get("model") or {}
     return {**config, "model": {**model, "weights": None}} if "weights" in model else config
-
-
-class EpochPosition(NamedTuple):
-    """Where in its epoch a checkpoint was written."""
-
-    of_loaders: list[dict[str, Any]]
-    """What each training loader that can tell its position said of it."""
-    is_inside: bool
-    """Whether the epoch had begun and was not over."""
-
-
-def epoch_position(checkpoint: dict[str, Any]) -> EpochPosition:
-    """Where in its epoch a checkpoint was written."""
-    loop = checkpoint.get("loops", {}).get("fit_loop", {})
-    batches = loop.get("epoch_loop.batch_progress", {})
-    has_begun = batches.get("current", {}).get("completed", 0) > 0
-    return EpochPosition(
-        of_loaders=list(loop.get("state_dict", {}).get("combined_loader") or []),
-        is_inside=has_begun and not batches["is_last_batch"],
-    )
 
 
 def read_checkpoint(

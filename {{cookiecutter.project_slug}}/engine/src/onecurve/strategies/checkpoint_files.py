@@ -7,12 +7,12 @@ from typing import Any
 from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
 
-from ..checkpoint.contents import EpochPosition, epoch_position
 from ..checkpoint.storage import LocalFiles
 from ..checkpoint.stored import model_state_here, optimizer_states_here
 from ..errors import UserError
+from .epoch_position import EpochPosition
 from .for_callbacks import ForCallbacks
-from .loader import ShardedLoader
+from .shared_loader import SharedLoader
 
 
 class CheckpointFiles(ForCallbacks):
@@ -53,31 +53,44 @@ class CheckpointFiles(ForCallbacks):
         trainer = self._connected_module.trainer
         # Not where a callback goes back to where this fit began: its loader is there already.
         if trainer.state.fn == TrainerFn.FITTING and trainer.train_dataloader is None:
-            self._resume_position = epoch_position(checkpoint)
+            self._resume_position = EpochPosition(checkpoint)
         return checkpoint
 
     def go_on_in_epoch(self, loader: Any) -> None:
-        """Put a training loader where the epoch of the checkpoint stood, or say that it cannot be.
+        """Put a training loader where the epoch of the checkpoint stood; one after the other.
 
         Raises:
-            UserError: If no batch ends there.
+            UserError: If that cannot be.
         """
-        position, self._resume_position = self._resume_position, None
+        position = self._resume_position
         if position is None:
             return
-        if isinstance(loader, ShardedLoader) and len(position.of_loaders) == 1:
-            try:
-                loader.load_state_dict(position.of_loaders[0])
-            except ValueError as error:
-                raise UserError(
-                    f"resume: the checkpoint was written inside an epoch, and {error} now; leave "
-                    "the batch size and the data as they were, or go on from a checkpoint that "
-                    "was written at an epoch's end"
-                ) from None
-        elif position.is_inside and len(position.of_loaders) != 1 and self.is_global_zero:
-            several = len(position.of_loaders) > 1
-            why = "there are several training loaders" if several else "its loader cannot skip it"
-            print(f"resume: the epoch's data start again: {why}, so samples are seen twice")
+        trainer = self._connected_module.trainer
+        # Lightning would load them once more, when the first batches are read.
+        trainer.fit_loop._combined_loader_states_to_load = []
+        try:
+            line = position.put(loader)
+        except (ValueError, KeyError) as error:
+            raise UserError(
+                f"resume: the checkpoint was written inside an epoch, and {error}, or go on from a "
+                "checkpoint that was written at an epoch's end"
+            ) from None
+        if line and self.is_global_zero:
+            print(line)
+        # A limit of batches ends an epoch before its loader does.
+        if isinstance(loader, SharedLoader) and trainer.current_epoch > loader.epoch:
+            loader.set_epoch(trainer.current_epoch)
+
+    def on_train_start(self) -> None:
+        """All training loaders are there."""
+        super().on_train_start()
+        position, self._resume_position = self._resume_position, None
+        if position is not None and position.of_loaders and position.is_inside:
+            raise UserError(
+                "resume: the checkpoint was written inside an epoch with more training loaders "
+                "than there are; give as many, or go on from a checkpoint that was written at an "
+                "epoch's end"
+            )
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load the network's state, of which a sharded checkpoint has to be asked."""

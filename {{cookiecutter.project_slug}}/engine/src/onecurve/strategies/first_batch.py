@@ -8,10 +8,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils._pytree import tree_unflatten
-from torch.utils.data import DataLoader
 
-from .loader import ShardedLoader
 from .redirect import forward_replaced
+from .shared_loader import SharedLoader
 
 
 class _Reached(BaseException):
@@ -91,8 +90,4 @@ def _first_batch(trainer: Trainer) -> Any:
 
 
 def _first_of(loader: Any) -> Any:
-    if isinstance(loader, ShardedLoader):
-        # Its own iterator might start workers, which fetch ahead.
-        indices = [next(iter(loader.batch_sampler))]
-        loader = DataLoader(loader.dataset, batch_sampler=indices, collate_fn=loader.collate_fn)
-    return next(iter(loader))
+    return loader.first() if isinstance(loader, SharedLoader) else next(iter(loader))

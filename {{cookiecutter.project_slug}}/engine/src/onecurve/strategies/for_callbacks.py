@@ -7,6 +7,7 @@ Where nothing else is said, all ranks call a method together.
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
+from math import inf
 from typing import Any
 
 import torch
@@ -14,11 +15,12 @@ import torch.distributed as dist
 from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import RunningStage
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor
 
 from .clip import global_norm
 from .first_batch import first_inputs
-from .loader import ShardedLoader
+from .shared_loader import let_repeat, shared_in_step
 
 
 class ForCallbacks(Strategy):
@@ -53,10 +55,17 @@ class ForCallbacks(Strategy):
         trainer = self._connected_module.trainer
         stage, trainer.state.stage = trainer.state.stage, RunningStage.TRAINING
         try:
-            loader: Any = self.process_dataloader(trainer.fit_loop._data_source.dataloader())
-            for index, batch in enumerate(islice(loader, int(trainer.num_training_batches))):
-                is_sharded = isinstance(loader, ShardedLoader)
-                counts = loader.batch_sampler.share(index).size > 0 if is_sharded else True
+            loaders: Any = trainer.fit_loop._data_source.dataloader()
+            if not isinstance(loaders, CombinedLoader):
+                loaders = CombinedLoader(loaders, "max_size_cycle")
+            # Training may be under way over that one.
+            loaders = CombinedLoader(loaders.iterables, loaders._mode)
+            loaders.flattened = [self.process_dataloader(each) for each in loaders.flattened]
+            let_repeat(loaders)
+            count = trainer.num_training_batches
+            for batch, index, _ in islice(loaders, int(count) if count != inf else None):
+                shared = shared_in_step(loaders, index)
+                counts = not shared or any(loader.share(index).size for loader in shared)
                 batch = self.precision_plugin.convert_input(batch)
                 yield self.batch_to_device(batch, self.root_device), counts
         finally:

@@ -3,11 +3,13 @@
 Exact: the gradient and every logged mean are those of the whole global batch, also where the ranks'
 shares differ by a sample. A rank's loss is scaled by ``weight = share * ranks / total``, so that
 the plain mean over ranks, as DistributedDataParallel and `reduce` take it, is that over samples.
-Not exact: an uneven last batch with several training loaders at once, where no single share passes
-through here; use ``drop_last=True`` there. What a task sums up in Python by itself, beside metrics
-and `self.log`: a rank without a sample in a training step is given one, which counts nowhere else.
+A step of several training loaders counts by the samples of all of them. Not exact there: a sum of
+their means in a batch that does not share out alike, which is announced. Nor what a task sums up in
+Python by itself, beside metrics and `self.log`: a rank without a sample in a step is given one,
+which counts nowhere else.
 """
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -22,10 +24,13 @@ from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
 from ..checkpoint.other_optimizer import fit_to_length
+from ..errors import UserError
 from .clip import clip_by_global_norm
-from .loader import ShardedLoader, shard
+from .loader import shard
 from .logging_together import LoggingTogether
 from .seeding import Draws, global_seed
+from .shared_loader import SharedLoader, let_repeat, shared_in_step
+from .stream import StreamLoader
 from .weighed_steps import WeighedSteps
 
 
@@ -37,6 +42,12 @@ class GlobalBatch(WeighedSteps):
     """
 
     report_dir: Path | None = None
+    _moved: Counter[int]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Batches of each loader that an evaluation moved to the device.
+        self._moved = Counter()
 
     def setup_environment(self) -> None:
         """Join the other ranks, if there are any. Lightning calls this first."""
@@ -83,6 +94,13 @@ class GlobalBatch(WeighedSteps):
         parameters = self.precision_plugin.main_params(optimizer)
         clip_by_global_norm(parameters, clip_val, self.parts_group)
 
+    def on_train_start(self) -> None:
+        """Lightning has made the training loaders."""
+        super().on_train_start()
+        combined = self._connected_module.trainer.fit_loop._combined_loader
+        if combined is not None:
+            let_repeat(combined)
+
     def process_dataloader(self, dataloader: object) -> object:
         """Give this rank its share. Lightning calls this for every loader."""
         trainer = self._connected_module.trainer
@@ -97,24 +115,68 @@ class GlobalBatch(WeighedSteps):
                 training=trainer.training,
                 limit=getattr(trainer, f"limit_{stage}_batches"),
             )
-        if isinstance(loader, ShardedLoader):
+        if isinstance(loader, SharedLoader):
             # Loader workers fetch ahead: before Lightning announces the epoch, and before it
             # restores the position that it saved.
-            loader.batch_sampler.set_epoch(trainer.current_epoch)
+            loader.set_epoch(trainer.current_epoch)
         if trainer.training:
             self.go_on_in_epoch(loader)
+        if isinstance(loader, StreamLoader):
+            self._compare_streams(loader)
         return loader
+
+    def _compare_streams(self, loader: StreamLoader) -> None:
+        if not (dist.is_available() and dist.is_initialized()):
+            return
+        loader.first()
+        of_ranks: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(of_ranks, loader.fingerprint)
+        if len(set(of_ranks)) > 1:
+            raise UserError(
+                f"strategy: {type(loader.dataset).__name__} yields other samples on some ranks; "
+                "let it yield the same on all of them, whatever their rank: each batch is shared "
+                "out by the strategy"
+            )
 
     def batch_to_device(
         self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0
     ) -> Any:
         """Move a batch. For training, its augmentation draws anew: see `seeding`."""
-        if not self._connected_module.trainer.training:
+        trainer = self._connected_module.trainer
+        if not trainer.training:
+            self._look_at_share(trainer, dataloader_idx)
             return super().batch_to_device(batch, device, dataloader_idx)
         self._draw(Draws.BATCH)
         moved = super().batch_to_device(batch, device, dataloader_idx)
         self._draw(Draws.ALL_RANKS)
         return moved
+
+    def on_validation_start(self) -> None:
+        """An evaluation starts; nothing was moved to the device."""
+        super().on_validation_start()
+        self._moved.clear()
+
+    def on_test_start(self) -> None:
+        super().on_test_start()
+        self._moved.clear()
+
+    def on_predict_start(self) -> None:
+        super().on_predict_start()
+        self._moved.clear()
+
+    def _look_at_share(self, trainer: Trainer, dataloader_idx: int) -> None:
+        """Whether the batch has a sample of this rank: the last one of a stream may not.
+
+        A task that does not ask for the number of a batch is not told it, and no strategy is.
+        """
+        combined: Any = getattr(trainer._active_loop, "_combined_loader", None)
+        if combined is None:
+            return
+        number = self._moved[dataloader_idx]
+        self._moved[dataloader_idx] += 1
+        loaders = shared_in_step(combined, number, dataloader_idx)
+        has_share = not loaders or any(loader.share(number).size for loader in loaders)
+        self._evaluated = dataloader_idx, number, has_share
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
         """Whether all ranks, or any of them, say yes: all of the world, whoever sees what."""

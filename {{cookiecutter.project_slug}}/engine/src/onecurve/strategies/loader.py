@@ -8,6 +8,7 @@ from torch.utils.data import (
     DataLoader,
     DistributedSampler,
     IterableDataset,
+    IterDataPipe,
     RandomSampler,
     SequentialSampler,
     Subset,
@@ -15,22 +16,57 @@ from torch.utils.data import (
 
 from ..errors import UserError
 from .batches import Own, Permuted
+from .drawn import DrawnBySample
 from .sampler import GlobalBatchSampler
-from .seeding import DrawnBySample
+from .shared_loader import Share, SharedLoader
+from .stream import StreamLoader
 
 
-class ShardedLoader(DataLoader[Any]):
-    """A DataLoader over a `GlobalBatchSampler` that can be saved in the middle of an epoch."""
+class ShardedLoader(DataLoader[Any], SharedLoader):
+    """A DataLoader over a `GlobalBatchSampler`."""
 
     batch_sampler: GlobalBatchSampler
 
+    @property
+    def num_replicas(self) -> int:  # type: ignore[override]
+        return self.batch_sampler.num_replicas
+
+    @property
+    def epoch(self) -> int:  # type: ignore[override]
+        return self.batch_sampler.epoch
+
+    @property
+    def repeats(self) -> bool:
+        return self.batch_sampler.repeats
+
+    @repeats.setter
+    def repeats(self, repeats: bool) -> None:
+        self.batch_sampler.repeats = repeats
+
+    def share(self, batch_idx: int) -> Share:
+        return self.batch_sampler.share(batch_idx)
+
+    def joined(self, batch_idx: int) -> list[tuple[int, int]]:
+        return self.batch_sampler.joined(batch_idx)
+
+    def consume(self, batch_idx: int) -> int:
+        return self.batch_sampler.consume(batch_idx)
+
+    def first(self) -> Any:
+        # Its own iterator might start workers, which fetch ahead.
+        indices = [next(iter(self.batch_sampler))]
+        return next(
+            iter(DataLoader(self.dataset, batch_sampler=indices, collate_fn=self.collate_fn))
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        self.batch_sampler.set_epoch(epoch)
+
     def state_dict(self) -> dict[str, int]:
-        """Position in the epoch. Lightning stores it in the checkpoint."""
         return self.batch_sampler.state_dict()
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from a stored position."""
-        self.batch_sampler.load_state_dict(state)
+    def load_state_dict(self, state: dict[str, Any], is_inside: bool = False) -> None:
+        self.batch_sampler.load_state_dict(state, is_inside)
 
 
 def shard(
@@ -41,12 +77,12 @@ def shard(
     seed: int,
     training: bool,
     limit: float = 1.0,
-) -> DataLoader[Any]:
+) -> DataLoader[Any] | StreamLoader:
     """Rebuild an ordinary DataLoader so that it yields one rank's share of each global batch.
 
     Everything but the choice of indices is kept. Without a sampler of its own, its order is ours;
-    what such a sampler yields is drawn alike on all ranks. A loader that decides by itself what to
-    yield (an iterable data set, a class of its own) is left as it is when there is one
+    what such a sampler yields is drawn alike on all ranks. Of a stream, see `stream`. A loader that
+    decides by itself what to yield (a class of its own) is left as it is when there is one
     data-parallel rank.
 
     Args:
@@ -62,6 +98,10 @@ def shard(
     """
     # Where Lightning predicts it puts a wrapper around it, to see what it yields.
     batches: Any = getattr(loader.batch_sampler, "_batch_sampler", loader.batch_sampler)
+    if is_stream(loader):
+        return StreamLoader(
+            loader, rank=rank, num_replicas=num_replicas, seed=seed, training=training
+        )
     refuse_shared(loader, batches, num_replicas)
     if not can_be_shared(loader, batches):
         return loader
@@ -99,10 +139,23 @@ def shard(
     )
 
 
+def is_ordinary(loader: DataLoader[Any]) -> bool:
+    """Whether a loader is PyTorch's, or torchdata's, which adds a position to it."""
+    kind = type(loader)
+    return kind is DataLoader or kind.__module__.startswith("torchdata.stateful_dataloader")
+
+
+def is_stream(loader: DataLoader[Any]) -> bool:
+    """Whether a loader reads samples, or batches, one after the other."""
+    # A pipe of torch.utils.data shares itself out among processes.
+    has_stream = isinstance(loader.dataset, IterableDataset)
+    return is_ordinary(loader) and has_stream and not isinstance(loader.dataset, IterDataPipe)
+
+
 def can_be_shared(loader: DataLoader[Any], batches: Any) -> bool:
     """Whether all ranks can tell from a loader which samples make up each batch."""
     return (
-        type(loader) is DataLoader
+        is_ordinary(loader)
         and not isinstance(loader.dataset, IterableDataset)
         and isinstance(batches, Iterable)
         and isinstance(batches, Sized)
@@ -125,7 +178,7 @@ def refuse_shared(loader: DataLoader[Any], batches: Any, num_replicas: int) -> N
             "strategy; leave it out: DataLoader(dataset, batch_size=..., shuffle=True)"
         )
     if not can_be_shared(loader, batches):
-        kind = type(loader if type(loader) is not DataLoader else loader.dataset).__name__
+        kind = type(loader.dataset if is_ordinary(loader) else loader).__name__
         raise UserError(
             f"strategy: {kind} decides by itself what it yields, which cannot be shared by "
             f"{num_replicas} ranks; return a DataLoader(dataset, ...) of a data set with "

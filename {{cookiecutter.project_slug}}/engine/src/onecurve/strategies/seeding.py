@@ -13,11 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 
 def global_seed() -> int:
@@ -71,35 +69,3 @@ class Indices(list[int]):
         super().__init__(indices)
         self.seed = seed
         self.epoch = epoch
-
-
-class DrawnBySample(Dataset[Any]):
-    """A data set whose random transforms draw from (seed, epoch, index), in any worker process.
-
-    Args:
-        dataset: The one that the user wrote; its attributes are those of this one.
-    """
-
-    def __init__(self, dataset: Dataset[Any]) -> None:
-        self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)  # type: ignore[arg-type]
-
-    def __getitem__(self, index: int) -> Any:
-        return self.dataset[index]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        samples = []
-        for index in indices:
-            if isinstance(indices, Indices):
-                # A sampler of one's own may yield keys that are no numbers.
-                number = index if isinstance(index, int) else crc32(repr(index).encode())
-                draw_from(indices.seed, indices.epoch, number)
-            samples.append(self.dataset[index])
-        return samples
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "dataset":  # not yet there while a worker unpickles this
-            raise AttributeError(name)
-        return getattr(self.dataset, name)

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from ..checkpoint.storage import LocalFiles
+from ..errors import say
 from .checkpoint_files import CheckpointFiles
-from .loader import ShardedLoader
 from .logging_together import LoggingTogether
 from .mean_loss import looked_at
 from .prepared import Prepared, Rows, prepared, prepared_once, prepares
-from .sampler import Share, part
 from .seeding import Draws, draw_from, global_seed
+from .shared_loader import Share, share_of, shared_in_step, together, unlike
 from .weight import counting_by, weight_of
 from .without_share import counting_nothing
 
@@ -39,8 +39,12 @@ class WeighedSteps(CheckpointFiles):
     check_loss: bool = True
     _weight: float = 1.0
     _share: Share | None = None
+    # In an evaluation: the loader, the number of its batch, and whether that has a sample of this
+    # rank.
+    _evaluated: tuple[int, int, bool] = (0, 0, True)
     _prepared: Prepared | None = None
     _has_taken_all: bool = False
+    _say_unlike: bool = True
     _together: LoggingTogether | None = None
 
     def _draw(self, what: Draws) -> None:
@@ -75,22 +79,20 @@ class WeighedSteps(CheckpointFiles):
         trainer = self._connected_module.trainer
         if trainer.training:
             self._draw(Draws.PREPARE)
-            return None if self._share is None else self._rows(self._share.total)
+            share = self._share
+            return None if share is None or share.is_of_several else self._rows(share.total)
         loop: Any = trainer.predict_loop if trainer.predicting else trainer._evaluation_loop
-        number, loader = loop.batch_progress.current.ready - 1, 0
-        while number >= loop.max_batches[loader]:
-            number, loader = number - int(loop.max_batches[loader]), loader + 1
-        data = loop._combined_loader.flattened[loader]
-        sharded = isinstance(data, ShardedLoader)
-        joined = data.batch_sampler.joined(number) if sharded else [(number, 0)]
+        loader, number, _ = self._evaluated
+        shared = shared_in_step(loop._combined_loader, number, loader)
+        joined = shared[0].joined(number) if len(shared) == 1 else [(number, 0)]
         draw_from(global_seed(), joined[0][0], loader, Draws.EVALUATE)
-        if not sharded:
+        if len(shared) != 1:
             return None
         draws = [(size, (global_seed(), each, loader, Draws.EVALUATE)) for each, size in joined]
         return self._rows(sum(size for size, _ in draws))._replace(parts=draws)
 
     def _rows(self, total: int) -> Rows:
-        start, stop = part(total, self.data_parallel_rank, self.data_parallel_size)
+        start, stop = share_of(total, self.data_parallel_rank, self.data_parallel_size)[:2]
         # A rank without a sample of its own takes part with another's.
         return Rows(start - (start == stop), stop, total)
 
@@ -114,13 +116,21 @@ class WeighedSteps(CheckpointFiles):
         return output
 
     def validation_step(self, *args: Any) -> STEP_OUTPUT:
-        return self._run_step("validation_step", *args)  # type: ignore[no-any-return]
+        with self._counting():
+            return self._run_step("validation_step", *args)  # type: ignore[no-any-return]
 
     def test_step(self, *args: Any) -> STEP_OUTPUT:
-        return self._run_step("test_step", *args)  # type: ignore[no-any-return]
+        with self._counting():
+            return self._run_step("test_step", *args)  # type: ignore[no-any-return]
 
     def predict_step(self, *args: Any) -> Any:
-        return self._run_step("predict_step", *args)
+        output = self._run_step("predict_step", *args)
+        _, _, has_share = self._evaluated
+        return output if has_share else None
+
+    def _counting(self) -> AbstractContextManager[None]:
+        _, _, has_share = self._evaluated
+        return nullcontext() if has_share else counting_nothing(self._connected_module)
 
     def training_step(self, *args: Any) -> STEP_OUTPUT:
         """Run the task's own step and weigh its loss by this rank's share of the global batch."""
@@ -134,18 +144,25 @@ class WeighedSteps(CheckpointFiles):
         return output
 
     def _weighed_step(self, *args: Any) -> STEP_OUTPUT:
-        trainer = self._connected_module.trainer
-        loader = trainer.train_dataloader
-        if not isinstance(loader, ShardedLoader):
+        loop = self._connected_module.trainer.fit_loop
+        assert loop._combined_loader is not None
+        loaders = shared_in_step(loop._combined_loader, loop.batch_idx)
+        if not loaders:
             return self._run_step("training_step", *args)  # type: ignore[no-any-return]
-        sampler = loader.batch_sampler
-        self._share = share = sampler.share(trainer.fit_loop.batch_idx)
-        self._weight = share.size * sampler.num_replicas / share.total
+        shares = [loader.share(loop.batch_idx) for loader in loaders]
+        if self._say_unlike and (line := unlike(shares, self.data_parallel_size)):
+            self._say_unlike = False
+            if self.is_global_zero and not callable(
+                getattr(self._connected_module, "weight", None)
+            ):
+                say(f"strategy={type(self).__name__.lower()}: {line}")
+        self._share = share = together(shares)
+        self._weight = share.size * self.data_parallel_size / share.total
         module = self._connected_module
         around: AbstractContextManager[None] = nullcontext()
         if not share.size:
             around = counting_nothing(module)
-        elif self.is_global_zero and sampler.num_replicas > 1 and self.check_loss:
+        elif self.is_global_zero and self.data_parallel_size > 1 and self.check_loss:
             # Once.
             self.check_loss = False
             name = type(self).__name__.lower()
@@ -155,7 +172,7 @@ class WeighedSteps(CheckpointFiles):
                 output = self._run_step("training_step", *args)
         finally:
             weight, self._weight, self._share = self._weight, 1.0, None
-        self.samples_seen += sampler.consume(trainer.fit_loop.batch_idx)
+        self.samples_seen += sum(loader.consume(loop.batch_idx) for loader in loaders)
         return output if weight == 1.0 else _scaled(output, weight)
 
     def backward(

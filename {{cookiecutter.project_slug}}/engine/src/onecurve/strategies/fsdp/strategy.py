@@ -203,6 +203,7 @@ class FSDP(PartPerRank):
 
     def on_validation_start(self) -> None:
         """Evaluate rank 0's buffers, which are what a checkpoint holds."""
+        super().on_validation_start()
         self._copy_first_rank(*self._connected_module.buffers())
 
     # Checkpoints

@@ -51,7 +51,7 @@ class InWords(ImageDataModule):
         super().prepare_data()
         if self.trainer is not None and self.trainer.testing:
             self.setup("test")
-            self._judge()
+            self.judge()
 
     def load_datasets(self) -> Datasets:
         """Load the images, and put words in the place of the labels."""
@@ -80,7 +80,7 @@ class InWords(ImageDataModule):
             Fréchet distance of its features to those of training images.
         """
         train, _, test = self._loaded()
-        judge, labels = self._judge(), self.labels[2][:count]
+        judge, labels = self.judge(), self.labels[2][:count]
         known = self.normalize(train.images[:MOST_KNOWN])
         noise = torch.Generator().manual_seed(0)
         images = {
@@ -96,7 +96,7 @@ class InWords(ImageDataModule):
                 found[f"frechet{name}"] = frechet_distance(judge, of_words, known)
         return found
 
-    def _judge(self) -> Judge:
+    def judge(self) -> Judge:
         """One that has learned from the training images, or learns now."""
         train, _, _ = self._loaded()
         number = crc32(self.labels[0].numpy().tobytes(), crc32(train.images.numpy().tobytes()))

@@ -9,7 +9,8 @@ from onecurve.errors import UserError
 from torch import Tensor, nn
 from torchmetrics.image.fid import FrechetInceptionDistance
 
-STEPS, BATCH_SIZE = 1500, 64
+STEPS, PASSES = 600, 3  # it learns for so many steps, or so often from each image, if that is more
+BATCH_SIZE = 64
 NOISE = 0.2  # added to what it learns from
 
 
@@ -81,10 +82,11 @@ def keep(judge: Judge, file: Path) -> None:
 
 def learn(judge: Judge, images: Tensor, labels: Tensor) -> None:
     """Train it, with a little noise: else it would know real images by heart."""
+    steps = max(STEPS, PASSES * len(images) // BATCH_SIZE)
     optimizer = torch.optim.AdamW(judge.parameters(), lr=3e-3, weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-3, total_steps=STEPS)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=6e-3, total_steps=steps)
     with torch.enable_grad():
-        for _ in range(STEPS):
+        for _ in range(steps):
             drawn = torch.randint(len(images), (BATCH_SIZE,))
             noisy = images[drawn] + NOISE * torch.randn_like(images[drawn])
             optimizer.zero_grad()

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Protocol, Unpack, runtime_checkable
 
 import torch
 import torch.nn.functional as F
+from onecurve.errors import UserError
 from onecurve.limits import Number
+from PIL import Image
 from torch import Tensor
-from torchvision.io import write_png
 from torchvision.utils import make_grid
 
 from ..data.captions import encoded
@@ -146,18 +147,29 @@ class Diffusion(Task):
         return {"samples": self.drawn(self.prompts, ROWS, "task.prompts")}
 
     def predict(self, options: Mapping[str, Any], data_module: Any, run_dir: Path) -> None:
-        """Draw `predict.prompt`, one text or several, and write a PNG file.
+        """Draw images of one text or several, and write them as one PNG file.
+
+        Args:
+            options: `prompt`, `count`, `steps`, `guidance`, `seed`: see `drawn` and `sample`; and
+                `output`, the file.
+            data_module: Not used.
+            run_dir: Not used.
 
         Raises:
-            UserError: a text is too long.
+            UserError: A number cannot be, or a text is too long.
         """
+        for key, least in (("count", 1), ("steps", 1), ("guidance", 0)):
+            if options[key] is not None and options[key] < least:
+                raise UserError(
+                    f"predict.{key}={options[key]}: must be a number from {least}; "
+                    f"try predict.{key}={getattr(self, key, 8)}"
+                )
         prompt = options["prompt"]
         prompts = [str(text) for text in (prompt if isinstance(prompt, list) else [prompt])]
         way = {key: options[key] for key in ("steps", "guidance", "seed")}
         picture = self.drawn(prompts, options["count"], "predict.prompt", **way)
-        file = Path(options["output"]).with_suffix(".png")
-        write_png(picture.cpu(), str(file))
-        print(f"{options['count']} images of each of {', '.join(prompts)}: {file}")
+        Image.fromarray(picture.permute(1, 2, 0).cpu().numpy()).save(options["output"], "PNG")
+        print(f"{options['count']} images of {', '.join(prompts)}: {options['output']}")
 
     def drawn(self, prompts: Sequence[str], count: int, key: str, **way: Any) -> Tensor:
         """Draw some images of each prompt: one picture, uint8 (3, H, W), a column for each.
