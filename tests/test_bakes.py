@@ -62,7 +62,8 @@ CHANGES = {
 AT_THE_TOP = {
     *(".editorconfig", ".github", ".gitignore", ".gitlab-ci.yml", ".pre-commit-config.yaml"),
     *("LICENSE", "Makefile", "README.md", "configs", "constraints.txt", "docs", "engine"),
-    *("evaluate.py", "predict.py", "pyproject.toml", "report.py", "src", "tests", "train.py"),
+    *("evaluate.py", "export.py", "predict.py", "pyproject.toml", "report.py", "src", "tests"),
+    "train.py",
 }
 
 

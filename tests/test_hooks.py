@@ -70,3 +70,14 @@ def test_baking_twice_gives_the_same(tmp_path: Path) -> None:
     assert all(
         (first / name).read_bytes() == (second / name).read_bytes() for name in files_of(first)
     )
+
+
+def test_every_configuration_names_its_schema(tmp_path: Path) -> None:
+    """The project's own tests show that it is the right one, and that a file of yours need not."""
+    project = bake(tmp_path / "out")
+    files = sorted((project / "configs").rglob("*.yaml"))
+    assert len(files) > 40
+    for file in files:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        assert ["$schema=" in line for line in lines].index(True) in (1, 2), file
+        assert "/.schemas/" not in "".join(lines[3:]), file

@@ -1,4 +1,4 @@
-"""Classify images: ``python predict.py checkpoint=PATH predict.images=FOLDER``."""
+"""Use what was trained: ``python predict.py checkpoint=PATH``."""
 
 from pathlib import Path
 

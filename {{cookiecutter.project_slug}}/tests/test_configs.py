@@ -4,21 +4,27 @@ import shutil
 from pathlib import Path
 
 import pytest
+import small_data
 import yaml
-from conftest import CONFIGS, TWO_STEPS, composed
-from omegaconf import OmegaConf
+from conftest import CONFIGS, TWO_STEPS
+from jsonschema import Draft7Validator
+from onecurve.command.config_files import ConfigFile, config_files
+from onecurve.command.schemas import line_of, schema_name, schemas
 from onecurve.testing.runs import Cli, column
 
-# What a choice needs beside its name. Who has no line here is tried with the defaults.
+# What a choice needs beside its name, also in small_data.py. Who has no line is tried with the
+# defaults.
 NEEDS = {
     "callbacks/batch_size_finder": ("callbacks.batch_size_finder.largest=64",),
     "callbacks/lr_finder": ("callbacks.lr_finder.steps=20",),
     "init/weights": ("init.file=weights.ckpt",),
+    **getattr(small_data, "NEEDS", {}),
 }
 FILES = sorted(path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.rglob("*.yaml"))
 # Of this machine alone; git ignores them.
 FILES = [file for file in FILES if file.parts[0] != "local"]
 CHOICES = [file.as_posix() for file in FILES if len(file.parts) > 1]
+SCHEMAS = schemas(CONFIGS)
 # Groups that train.yaml has chosen from: others are added.
 CHOSEN = {
     group.removeprefix("optional ")
@@ -35,9 +41,6 @@ def test_every_choice_trains_two_steps(cli: Cli, once: Cli, tmp_path: Path, file
     overrides = [f"{'' if group in CHOSEN else '+'}{group}={choice}", *NEEDS.get(file, ())]
     if "init.file=weights.ckpt" in overrides:
         shutil.copy(once(*TWO_STEPS) / "checkpoints/last.ckpt", tmp_path / "weights.ckpt")
-    config = composed(*overrides, "paths.run=unused")
-    if OmegaConf.is_missing(config.data, "root"):
-        overrides.append("data.root=photos")
     outcome = cli("train.py", *TWO_STEPS, *overrides)
     assert outcome.status == 0, outcome.err
     assert outcome.metrics["status"] == "finished"
@@ -48,6 +51,16 @@ def test_every_choice_trains_two_steps(cli: Cli, once: Cli, tmp_path: Path, file
 def test_every_file_says_what_it_does(file: Path) -> None:
     lines = (CONFIGS / f"{file}.yaml").read_text().splitlines()
     assert lines[lines[0].startswith("# @package")].startswith("# ")
+
+
+@pytest.mark.parametrize("file", config_files(CONFIGS), ids=lambda file: file.path.stem)
+def test_every_file_is_what_an_editor_is_told(file: ConfigFile) -> None:
+    """What `make schemas` would write now; a file need not say where its schema is."""
+    content = {**file.content, "defaults": file.defaults}
+    errors = Draft7Validator(SCHEMAS[schema_name(file)]).iter_errors(content)
+    assert [f"{'.'.join(map(str, each.absolute_path))}: {each.message}" for each in errors] == []
+    named = [line for line in file.path.read_text().splitlines() if "yaml-language-server:" in line]
+    assert named in ([], [line_of(file)])
 
 
 @pytest.fixture

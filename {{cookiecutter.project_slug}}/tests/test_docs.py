@@ -5,6 +5,7 @@ import shlex
 import shutil
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 from conftest import CONFIGS, TWO_STEPS, shipped
 from onecurve.testing.runs import Cli, column, jobs_of, largest_difference
@@ -93,6 +94,20 @@ def test_command_runs(cli: Cli, project: Path, tmp_path: Path, command: str) -> 
     ended = [(run / "metrics.json").read_text() for run in outcome.runs]
     done = [text for text in ended if '"finished"' in text or '"pruned"' in text]
     assert len(done) == (jobs_of(outcome.runs[0].parent) if "-m" in arguments else made)
+
+
+@pytest.mark.usefixtures("small_data")
+def test_the_cell_of_a_notebook_plots(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = cli("train.py", *TWO_STEPS).run.relative_to(tmp_path)
+    (cell,) = blocks("python", ROOT / "docs/using.md")
+    monkeypatch.setattr(plt, "show", lambda: plt.savefig("shown.png"))
+    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        monkeypatch.setenv(name, "0")  # which a command takes back
+    exec(cell.replace("runs/DATE/TIME", str(run)), {})
+    plt.close("all")
+    assert (tmp_path / "shown.png").stat().st_size > 3000
 
 
 IN_FLOAT64 = ("trainer.precision=64-true", "trainer.max_epochs=1", "callbacks=[]", "logger=csv")

@@ -11,6 +11,7 @@ import pytest
 from conftest import TINY, Cli, column
 from lightning.pytorch import Callback
 from processes import Command
+from small.task import Classification
 
 
 @pytest.fixture(autouse=True)
@@ -89,9 +90,31 @@ def test_early_stopping_stops(train: Cli) -> None:
         ("callbacks=[]", "scheduler=plateau"),
     ],
 )
-def test_a_metric_that_nothing_logs_is_said_in_one_line(cli: Cli, options: tuple[str, ...]) -> None:
-    sanity = "trainer.num_sanity_val_steps=1"
-    outcome = cli("train.py", *TINY, "monitor=val/accuracy", sanity, *options)
+def test_a_metric_that_nothing_logs_is_refused(
+    cli: Cli, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    outcome = cli("train.py", *TINY, "monitor=val/accuracy", *options)
+    assert (outcome.status, outcome.err) == (
+        2,
+        "error: monitor=val/accuracy: nothing logs a metric of that name; this task logs "
+        "train/loss, val/acc, val/loss; such as monitor=val/acc\n",
+    )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("callbacks=[checkpoint]",),
+        ("callbacks=[early_stopping]", "strategy=ddp"),
+        ("callbacks=[]", "scheduler=plateau"),
+    ],
+)
+def test_the_first_validation_shows_it_where_the_source_does_not(
+    cli: Cli, options: tuple[str, ...]
+) -> None:
+    more = ("trainer.num_sanity_val_steps=1", "task._target_=test_callbacks.AnyName")
+    outcome = cli("train.py", *TINY, "monitor=val/accuracy", *more, *options)
     assert outcome.status == 2
     assert "Traceback" not in outcome.err
     assert outcome.err.splitlines()[-1] == (
@@ -133,6 +156,14 @@ def test_a_timer_stops_with_a_checkpoint_to_go_on_from(
     warm("train.py", "resume=last", "callbacks.timer.duration=00:01:00:00", "~callbacks.slow")
     for name in ("train/loss", "val/loss"):
         assert column(stopped.run, name) == column(whole, name)
+
+
+class AnyName(Classification):
+    """Logs under names that only a run shows."""
+
+    def on_train_epoch_end(self) -> None:
+        for name in ():
+            self.log(name, 0)
 
 
 class Slow(Callback):

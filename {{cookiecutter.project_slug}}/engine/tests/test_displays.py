@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import FLOAT64, INTERLEAVED, STRATEGIES, TINY, Cli
+from conftest import FLOAT64, INTERLEAVED, STRATEGIES, TINY, Cli, column
 from lightning.pytorch import LightningModule
+from matplotlib.figure import Figure
 from PIL import Image
+from small.task import Classification
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.metadata import parse_session_start_info_plugin_data
 from tensorboard.plugins.pr_curve.metadata import PLUGIN_NAME as CURVES
@@ -45,8 +47,9 @@ class Events:
         events = self.read.Images(name) if kind == "images" else self.read.Tensors(name)
         return [event.step for event in events]
 
-    def texts(self, name: str) -> str:
-        (event,) = self.read.Tensors(f"{name}/text_summary")
+    def texts(self, name: str, last: bool = False) -> str:
+        event, *others = reversed(self.read.Tensors(f"{name}/text_summary"))
+        assert last or not others
         return b"".join(make_ndarray(event.tensor_proto).flatten().tolist()).decode()
 
     def counts(self, name: str) -> list[list[float]]:
@@ -213,6 +216,55 @@ def test_what_does_not_classify_is_left_out_in_one_line(
     assert len(said) == 1
     assert "left out: they need outputs (N, C)" in said[0]
     assert Events(outcome.run).read.Tags()["images"] == ["images"]
+
+
+class ShowsItself(Classification):
+    """Draws at random what it shows, and asks the network on every rank."""
+
+    def displays(self) -> dict[str, Any]:
+        answer = self(torch.rand(2, 1, 8, 8, dtype=self.dtype)).argmax(dim=1)
+        assert not self.training
+        assert not torch.is_grad_enabled()
+        picture = torch.randint(256, (3, 4, 5), dtype=torch.uint8)
+        return {"answer": f"<{answer.tolist()}>", "drawn": picture, "empty": Figure()}
+
+
+class ShowsNumbers(Classification):
+    def displays(self) -> dict[str, Any]:
+        return {"answer": torch.zeros(3)}
+
+
+OWN = "task._target_=test_displays."
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp"])
+def test_a_task_shows_what_it_returns(
+    trained: Cli, train: Cli, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    shown = ("callbacks=[tensorboard]", FLOAT64, "test=false", f"{OWN}ShowsItself")
+    run = trained(*STRATEGIES[strategy], *shown).run
+    events, single = Events(run), Events(trained(*STRATEGIES["single"], *shown).run)
+    for tag in ("answer/text_summary", "drawn", "empty"):
+        assert events.steps(tag) == [21, 42], tag
+    assert [event.encoded_image_string for event in events.read.Images("drawn")] == [
+        event.encoded_image_string for event in single.read.Images("drawn")
+    ]
+    assert events.texts("answer", last=True) == single.texts("answer", last=True)
+    # Nothing that training draws has changed.
+    without = train(*STRATEGIES[strategy], *shown, "callbacks.tensorboard.task_every_n_epochs=0")
+    assert column(run, "train/loss") == column(without.run, "train/loss")
+    assert "drawn" not in Events(without.run).read.Tags()["images"]
+
+
+def test_what_a_task_cannot_show_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    outcome = cli("train.py", *TINY, "callbacks=[tensorboard]", f"{OWN}ShowsNumbers")
+    assert outcome.status != 0
+    assert "ShowsNumbers.displays: 'answer' is a tensor (3,) of torch.float32; return" in (
+        outcome.err
+    )
+    assert "Traceback" not in outcome.err
 
 
 def test_wandb_shows_the_same(train: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,25 @@
-"""From a checkpoint and a folder of images to a table and a sheet of pictures."""
+"""From a checkpoint to what can be looked at: tables, pictures, text, tensors."""
 
 import csv
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Cli
+import torch
+from conftest import FLOAT64, ROUNDING, STRATEGIES, Cli
+from lightning.pytorch import LightningDataModule, LightningModule
 from PIL import Image
 from sklearn.datasets import load_digits
+from small.digits import Digits
+from small.task import Classification
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from onecurve.errors import UserError
+from onecurve.run.notebook import load, predicted
+from onecurve.run.predict import work
 
 
 @pytest.fixture
@@ -29,7 +41,7 @@ def test_a_folder_gets_a_row_an_image(
     run = trained("trainer.max_epochs=10").run
     outcome = cli(
         "predict.py", f"checkpoint={run}/checkpoints/best.ckpt", f"predict.images={digits}",
-        "predict.output=out/table.csv", "predict.figure=true", f"predict.batch_size={batch_size}",
+        "predict.output=out/table.csv", "predict.figure=true", f"data.batch_size={batch_size}",
     )  # fmt: skip
     assert outcome.status == 0, outcome.err
     with (tmp_path / "out/table.csv").open(newline="") as file:
@@ -64,3 +76,213 @@ def test_wrong_images_get_one_line(trained: Cli, cli: Cli, digits: Path, tmp_pat
         assert line in outcome.err
         assert len(outcome.err.splitlines()) == 1
         assert outcome.runs == []
+
+
+def rows_of(run: Path) -> Any:
+    """The numbers of a table (N, C), with those of the samples before them."""
+    return np.loadtxt(run / "predictions.csv", delimiter=",", skiprows=1)
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "single"])
+def test_every_strategy_predicts_the_rows_of_one_process(
+    trained: Cli, warm: Cli, strategy: str
+) -> None:
+    """300 samples in batches of 13: the last has one, and two ranks join it to that before."""
+    checkpoint = trained("strategy=single").run / "checkpoints/last.ckpt"
+    typed = (
+        "predict.py",
+        f"checkpoint={checkpoint}",
+        "callbacks=[]",
+        FLOAT64,
+        "data.batch_size=13",
+    )
+    expected = rows_of(warm(*typed).run)
+    assert expected.shape == (300, 11)
+    assert np.abs(rows_of(warm(*typed, *STRATEGIES[strategy]).run) - expected).max() <= ROUNDING
+
+
+class Returns(Classification):
+    """What a task may return of a batch."""
+
+    def __init__(self, *args: Any, kind: str = "", **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.kind = kind
+
+    def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+        shares: Tensor = self(batch[0]).softmax(dim=-1)
+        best = shares.argmax(dim=1)
+        made: dict[str, Callable[[], Any]] = {
+            "columns": lambda: {"share": shares.max(dim=1).values, "digit": best},
+            "numbers": lambda: best,
+            "pictures": lambda: (batch[0].sigmoid() * 255).byte(),
+            "texts": lambda: [f"a {number}" for number in best.tolist()],
+            "tensors": lambda: (shares, {"inputs": batch[0]}),
+            "ragged": lambda: torch.ones(len(best), batch_idx + 1),
+            "once a batch": lambda: shares.sum(),
+            "nothing": lambda: None,
+            "code": lambda: {"of": [object()]},
+        }
+        return made[self.kind]()
+
+
+class Speaks(Returns):
+    def predict(self, options: Mapping[str, Any], data_module: Any, run_dir: Path) -> None:
+        drawn = torch.rand(()).item()
+        state = f"{self.training} {torch.is_grad_enabled()} {type(data_module).__name__} {drawn}"
+        (run_dir / "spoken.txt").write_text(f"{options['prompt']}: {state}")
+
+
+class WithoutStep(Classification):
+    predict_step = LightningModule.predict_step
+
+
+class Batches(list[list[int]]):
+    """Lightning wants to know the attributes of a batch sampler, and a plain list has none."""
+
+
+class Tables(LightningDataModule):
+    """Of digits, as a table; only a test set, and that only for a test."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.tables = Digits(**options)
+
+    def setup(self, stage: str) -> None:
+        if stage == "test":
+            self.tables.setup(stage)
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        images, labels = next(iter(self.tables.test_dataloader()))
+        batches = Batches([[0], [*range(1, 17)], [*range(17, 40)]])
+        return DataLoader(TensorDataset(images / 255, labels), batch_sampler=batches)
+
+
+@pytest.fixture
+def checkpoint(trained: Cli, tmp_path: Path) -> Callable[..., Path]:
+    """That of a short run, as if it were of another task, or of other data."""
+    run = trained("strategy=single").run
+
+    def make(data: str = "small.digits.Digits", **task: Any) -> Path:
+        content = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+        content["config"]["task"].update(task)
+        content["config"]["data"]["_target_"] = data
+        torch.save(content, tmp_path / "other.ckpt")
+        return tmp_path / "other.ckpt"
+
+    return make
+
+
+FEW = ("callbacks=[]", "data.batch_size=5", "trainer.limit_predict_batches=3")
+OF = {
+    "columns": "15 predictions: {}/predictions.csv",
+    "numbers": "15 predictions: {}/predictions.csv",
+    "pictures": "15 predictions: {}/predictions",
+    "texts": "15 predictions: {}/predictions.txt",
+    "tensors": "15 predictions: {}/predictions.pt",
+    "ragged": "15 predictions: {}/predictions.pt",
+    "once a batch": "3 predictions: {}/predictions.pt",
+}
+
+
+@pytest.mark.parametrize("kind", OF)
+def test_what_a_task_returns_decides_on_the_file(
+    cli: Cli, checkpoint: Callable[..., Path], kind: str, tmp_path: Path
+) -> None:
+    made = checkpoint(_target_="test_predict.Returns", kind=kind)
+    outcome = cli("predict.py", f"checkpoint={made}", *FEW)
+    assert outcome.status == 0, outcome.err
+    run = outcome.run.relative_to(tmp_path)
+    assert OF[kind].format(run) in outcome.out.splitlines()
+    if kind in ("columns", "numbers"):
+        columns = (run / "predictions.csv").read_text().splitlines()[0]
+        assert columns == ("sample,share,digit" if kind == "columns" else "sample,prediction")
+        assert rows_of(run)[:, 0].tolist() == list(range(15))
+    elif kind == "pictures":
+        with Image.open(run / "predictions/00014.png") as image:
+            assert (image.size, image.mode) == ((8, 8), "L")
+    elif kind == "texts":
+        assert (run / "predictions.txt").read_text().startswith("a ")
+    else:
+        content = torch.load(run / "predictions.pt", weights_only=True)
+        if kind == "tensors":
+            assert content[0].shape == (15, 10)
+            assert content[1]["inputs"].shape == (15, 1, 8, 8)
+        else:
+            assert len(content) == OF[kind].startswith("15") * 12 + 3
+
+
+def test_a_task_that_says_nothing_gives_what_its_network_does(
+    warm: Cli, checkpoint: Callable[..., Path]
+) -> None:
+    """And data without a loader for prediction those of the test.
+
+    Of two batches the first has one sample, which only one of two ranks has.
+    """
+    made = checkpoint("test_predict.Tables", _target_="test_predict.WithoutStep")
+    typed = ("predict.py", f"checkpoint={made}", "callbacks=[]", FLOAT64)
+    outcome = warm(*typed)
+    assert "Tables has no predict_dataloader: these are the samples of its test" in outcome.out
+    rows = rows_of(outcome.run)
+    assert rows.shape == (40, 11)
+    assert not np.allclose(rows[:, 1:].sum(axis=1), 1)
+    shared = rows_of(warm(*typed, "strategy=ddp", "trainer.limit_predict_batches=2").run)
+    assert shared.shape == (17, 11)
+    assert np.abs(shared - rows[:17]).max() <= ROUNDING
+
+
+def test_a_task_may_do_it_all_by_itself(
+    cli: Cli, warm: Cli, checkpoint: Callable[..., Path]
+) -> None:
+    made = checkpoint(_target_="test_predict.Speaks")
+    typed = (f"checkpoint={made}", "+predict.prompt=hello", FLOAT64)
+    runs = [cli("predict.py", *typed).run, warm("predict.py", *typed, "strategy=ddp").run]
+    said = [(run / "spoken.txt").read_text() for run in runs]
+    assert said[0].startswith("hello: False False Digits 0.")
+    assert len(said[0]) > 40, "drawn in float64"
+    assert said[0] == said[1]
+
+
+def test_a_configuration_without_a_strategy_is_for_one_device(
+    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a project's own predict.yaml may be. A notebook gets the same."""
+    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        monkeypatch.setenv(name, "0")  # which a command takes back
+    made = checkpoint()
+    work({"checkpoint": str(made), "predict": {}}, tmp_path)
+    there = torch.from_numpy(rows_of(tmp_path)[:, 1:])
+    task, data, _ = load(made, batch_size=100)
+    torch.testing.assert_close(predicted(task, data).double(), there, rtol=1e-5, atol=1e-7)
+    assert not task.training
+    with pytest.raises(UserError, match="is no complete checkpoint"):
+        load(tmp_path / "metrics.json")
+
+
+def test_what_cannot_be_predicted_gets_one_line(
+    cli: Cli, checkpoint: Callable[..., Path], digits: Path, tmp_path: Path
+) -> None:
+    def refused(words: str, made: Path, *typed: str) -> None:
+        outcome = cli("predict.py", f"checkpoint={made}", *FEW, *typed)
+        assert (outcome.status, outcome.runs) == (2, []), outcome.err
+        assert words in outcome.err
+        assert len(outcome.err.splitlines()) == 1, outcome.err
+
+    returns = "test_predict.Returns"
+    refused("Returns.predict_step: returned nothing", checkpoint(_target_=returns, kind="nothing"))
+    refused("returned object, which is no plain data", checkpoint(_target_=returns, kind="code"))
+    tables = checkpoint("test_predict.Tables")
+    refused("(Tables) are no images that are read from files", tables, f"predict.images={digits}")
+    refused("predict.figure=true: shows files with their", tables, "predict.figure=true")
+    refused("task: ImportError: Error loading", checkpoint(_target_="test_predict.Gone"))
+    refused("data: ImportError: Error loading", checkpoint("test_predict.Gone"))
+    (tmp_path / "file").touch()
+    refused(
+        "predict.output=file/there: File exists; name a place",
+        checkpoint(),
+        "predict.output=file/there",
+    )
+    other = torch.load(checkpoint(), weights_only=True)
+    del other["state_dict"]["network.output.bias"]
+    torch.save(other, tmp_path / "other.ckpt")
+    refused("network.output.bias is not in the checkpoint", tmp_path / "other.ckpt")

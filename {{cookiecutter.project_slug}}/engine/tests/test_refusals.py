@@ -35,6 +35,7 @@ MISTAKES = {
     ),
     "trainer.devices=two strategy=ddp": (2, ["trainer.devices=two", "trainer.devices=2"]),
     "trainer.profiler=cprofile": (2, ["trainer.profiler=cprofile", "simple, advanced"]),
+    "+data.imagesize=8": (2, ["data.imagesize: there is no such key", "data.image_size"]),
     "data.class_names=[a,b]": (2, ["data.class_names", "labels go up to 9"]),
     "trainer.num_nodes=2": (2, ["trainer.num_nodes=2", "strategy=ddp"]),
     "trainer.num_nodes=2 strategy=dp": (2, ["trainer.num_nodes=2", "one process", "strategy=ddp"]),
@@ -74,6 +75,8 @@ MISTAKES = {
     "checkpoint=sharded": (2, ["such as checkpoint={format:file,async:false,"]),
     "checkpoint.format=shards": (2, ["one of file, sharded, such as checkpoint.format=sharded"]),
     "callbacks=null": (1, ["callbacks=null: is a group", "--help"]),
+    # The task has the same number, by reference.
+    "data.num_classes=two": (2, ["error: data.num_classes=two: must be a whole number from 2"]),
     "seed=${missing}": (2, ["seed=${missing}: Interpolation key 'missing' not found"]),
     "seed=${oc.env:NOT_SET_ANYWHERE}": (2, ["seed=${oc.env:", "NOT_SET_ANYWHERE"]),
     "hydra.run.dir=${missing}": (2, ["hydra.run.dir=${missing}", "not found"]),
@@ -164,11 +167,9 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(cli: Cli, tmp_path: Path, ty
     assert files(tmp_path) == {"empty"}
 
 
-@pytest.mark.parametrize("script", ["evaluate.py", "predict.py"])
+@pytest.mark.parametrize("script", ["evaluate.py", "predict.py", "export.py"])
 def test_a_missing_checkpoint_gets_one_line(cli: Cli, tmp_path: Path, script: str) -> None:
-    outcome = cli(
-        script, "checkpoint=nowhere.ckpt", *["predict.images=."] * (script == "predict.py")
-    )
+    outcome = cli(script, "checkpoint=nowhere.ckpt")
     assert outcome.status == 2
     assert outcome.err.startswith("error: checkpoint=nowhere.ckpt: there is no such file")
     outcome = cli(script)

@@ -27,7 +27,7 @@ def test_a_run_of_two_processes(cli: Cli) -> None:
 
 
 def test_help(cli: Cli) -> None:
-    for script in ("train.py", "evaluate.py", "predict.py"):
+    for script in ("train.py", "evaluate.py", "predict.py", "export.py"):
         outcome = cli(script, "--help")
         assert outcome.status == 0, outcome.err
         assert "GROUP=CHOICE" in outcome.out

@@ -95,3 +95,12 @@ class Existing:
         if not path.is_file() and not path.is_dir():
             return f"is neither a file nor a folder; give {self.wanted}"
         return None
+
+
+@dataclass(frozen=True)
+class Callee:
+    """The dotted name of a class or function that is given all arguments that have no name here.
+
+    ``Annotated[str, Callee()]``, beside ``**options``: an editor knows those of each that a
+    configuration names.
+    """

@@ -18,7 +18,7 @@ def commands(file: str) -> list[tuple[str, list[str]]]:
         ("train.py", [*SHORT, f"resume={file}"]),
         ("train.py", [*SHORT, f"init={file}"]),
         ("evaluate.py", [f"checkpoint={file}", "trainer.accelerator=cpu"]),
-        ("predict.py", [f"checkpoint={file}", "predict.images=images", "predict.device=cpu"]),
+        ("predict.py", [f"checkpoint={file}", "predict.images=images", "trainer.accelerator=cpu"]),
     ]
 
 

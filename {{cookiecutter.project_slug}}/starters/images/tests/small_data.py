@@ -31,6 +31,23 @@ MISTAKES = {
     "model=resnet model.name=squeezenet1_0": "does not end in a linear layer",
     "model=resnet model.name=vit_b_16 model.small_images=true": "only for ResNets",
     "+optimizer.lr_scale.c9=0.1 model=lenet": "optimizer.lr_scale.c9: no parameter's name begins",
+    "task=segmentation": "use data=scenes model=unet",
+    "task=multi_label": "use data=scene_labels",
+    "data=scenes": "task=classification: these data have other targets; use data=digits",
+    "model=unet": "task=classification: this network answers for each pixel",
+    "experiment=segmentation model=mlp": "answers for an image as a whole; use data=scenes model",
+    "experiment=segmentation data.image_size=7": "try data.image_size=32",
+    "experiment=segmentation data.held_out=[2000,1]": "cannot be split into a training part",
+}
+# What a choice needs beside its name.
+NEEDS = {
+    "data/image_folder": ("data.root=photos",),
+    "data/scene_labels": ("experiment=multi_label",),
+    "data/scenes": ("experiment=segmentation",),
+    "experiment/finetune_resnet": ("data.root=photos",),
+    "model/unet": ("experiment=segmentation",),
+    "task/multi_label": ("experiment=multi_label",),
+    "task/segmentation": ("experiment=segmentation",),
 }
 TRAIN, TEST = 5100, 20  # more than the 5,000 that are held out for validation
 

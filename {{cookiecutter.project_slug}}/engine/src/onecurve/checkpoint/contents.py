@@ -24,15 +24,17 @@ FORMAT = 1
 
 def task_arguments(config: dict[str, Any]) -> dict[str, Any]:
     """What the task's ``__init__`` is given, as plain data."""
-    network = without_download(config)["model"]
-    parts = {"network": network, "optimizer": config["optimizer"], "scheduler": config["scheduler"]}
+    groups = {"network": "model", "optimizer": "optimizer", "scheduler": "scheduler"}
+    # A task that makes its own network has no `model`.
+    plain = without_download(config)
+    parts = {name: plain[group] for name, group in groups.items() if group in plain}
     own = {key: value for key, value in config["task"].items() if key != "_target_"}
     return parts | own
 
 
 def without_download(config: dict[str, Any]) -> dict[str, Any]:
     """A training configuration without weights to download, which a checkpoint's replace."""
-    model = config["model"]
+    model = config.get("model") or {}
     return {**config, "model": {**model, "weights": None}} if "weights" in model else config
 
 
@@ -110,12 +112,8 @@ def _in_words(shape: Any) -> str:
     return "no tensor" if shape is None else str(tuple(shape))
 
 
-def refuse_other_network(task: LightningModule, checkpoint: dict[str, Any], path: str) -> None:
-    """Refuse to go on with another network's weights.
-
-    Raises:
-        UserError: That names the first keys in which they differ.
-    """
+def other_network(task: LightningModule, checkpoint: dict[str, Any]) -> str | None:
+    """In which keys a checkpoint's weights are another network's; None if they are not."""
     own, other = task.state_dict(), checkpoint["state_dict"]
     different = [f"{name} is only in the checkpoint" for name in other if name not in own]
     different += [f"{name} is not in the checkpoint" for name in own if name not in other]
@@ -127,8 +125,17 @@ def refuse_other_network(task: LightningModule, checkpoint: dict[str, Any], path
         for name in own
         if name in other and shapes[name] != there[name]
     ]
-    if different:
+    return f"is of another network: {some_of(different)}" if different else None
+
+
+def refuse_other_network(task: LightningModule, checkpoint: dict[str, Any], path: str) -> None:
+    """Refuse to go on with another network's weights.
+
+    Raises:
+        UserError: That names the first keys in which they differ.
+    """
+    if why := other_network(task, checkpoint):
         raise UserError(
-            f"resume={path}: is of another network: {some_of(different)}; "
+            f"resume={path}: {why}; "
             f"give the model that it was trained with, or take what fits of it: init={path}"
         )

@@ -34,9 +34,9 @@ def is_limit(annotation: Any) -> bool:
     """Whether a type says anything of a value that YAML can hold."""
     return any(
         part in KINDS
-        or bool(_choices(part))
-        or bool(_limits(part, Number | Pattern | Existing))
-        or any(map(is_limit, _entry(part)))
+        or bool(choices_of(part))
+        or bool(limits_on(part, Number | Pattern | Existing))
+        or any(map(is_limit, entry_of(part)))
         for part in alternatives(annotation)
     )
 
@@ -54,10 +54,10 @@ def refusal(annotation: Any, key: str, value: Any, usual: Any) -> str | None:
     if any(_holds(part, value) for part in parts):
         return None
     for part in parts:
-        for limit in _limits(part, Existing):
+        for limit in limits_on(part, Existing):
             return f"{key}={text(value)}: {_about(limit, value)}"
-    choices = [choice for part in parts for choice in _choices(part)]
-    if all(map(_choices, parts)):
+    choices = [choice for part in parts for choice in choices_of(part)]
+    if all(map(choices_of, parts)):
         words = f"one of {', '.join(map(text, choices))}"
         close = difflib.get_close_matches(str(value), map(str, choices), 1)
         example = close[0] if close else choices[0]
@@ -89,34 +89,36 @@ def _about(limit: Existing, value: Any) -> str | None:
         return f"{error.strerror}; give {limit.wanted}"
 
 
-def _limits(part: Any, kind: Any) -> list[Any]:
+def limits_on(part: Any, kind: Any) -> list[Any]:
+    """What is said of a type beside it, of one of the kinds of `onecurve.limits`."""
     if get_origin(part) is not Annotated:
         return []
     return [limit for limit in part.__metadata__ if isinstance(limit, kind)]
 
 
-def _entry(part: Any) -> tuple[Any, ...]:
+def entry_of(part: Any) -> tuple[Any, ...]:
     """The type of a list's entries; nothing where a type is none of a list."""
     return get_args(part) if get_origin(part) in (list, Sequence) else ()
 
 
-def _choices(part: Any) -> list[Any]:
+def choices_of(part: Any) -> list[Any]:
+    """The values of a literal, or of null; nothing where a type is none of a choice."""
     if part in (None, NoneType):
         return [None]
     return list(get_args(part)) if get_origin(part) is Literal else []
 
 
 def _holds(part: Any, value: Any) -> bool:
-    if choices := _choices(part):
+    if choices := choices_of(part):
         return any(value == choice and type(value) is type(choice) for choice in choices)
-    if paths := _limits(part, Existing):
+    if paths := limits_on(part, Existing):
         return value is not None and all(_about(path, value) is None for path in paths)
-    if entries := _entry(part):
+    if entries := entry_of(part):
         of_entry = alternatives(entries[0])
         return isinstance(value, list) and all(
             any(_holds(each, entry) for each in of_entry) for entry in value
         )
-    limits = _limits(part, Number | Pattern)
+    limits = limits_on(part, Number | Pattern)
     if get_origin(part) in (dict, Mapping):
         return isinstance(value, Mapping)
     if part is str:
@@ -139,7 +141,7 @@ def as_meant(annotation: Any, value: Any) -> Any:
     """A value that a type allows: `1e3` is 1000 where a whole number is meant, and 88 a text."""
     parts = alternatives(annotation)
     if isinstance(value, list):
-        entries = next((_entry(part)[0] for part in parts if _entry(part)), Any)
+        entries = next((entry_of(part)[0] for part in parts if entry_of(part)), Any)
         return [as_meant(entries, entry) for entry in value]
     kinds = [part.__origin__ if get_origin(part) is Annotated else part for part in parts]
     holding = [kind for kind, part in zip(kinds, parts, strict=True) if _holds(part, value)]
@@ -149,24 +151,24 @@ def as_meant(annotation: Any, value: Any) -> Any:
 
 
 def _words(part: Any) -> str:
-    if choices := _choices(part):
+    if choices := choices_of(part):
         return " or ".join(map(text, choices))
-    if patterns := _limits(part, Pattern):
+    if patterns := limits_on(part, Pattern):
         return str(patterns[0].words)
-    if entries := _entry(part):
+    if entries := entry_of(part):
         return f"a list, each entry {' or '.join(map(_words, alternatives(entries[0])))}"
     if get_origin(part) in (dict, Mapping):
         return "a mapping"
     kind = part.__origin__ if get_origin(part) is Annotated else part
-    bounds = [limit.words() for limit in _limits(part, Number)]
+    bounds = [limit.words() for limit in limits_on(part, Number)]
     return " ".join([KINDS.get(kind, "another kind of value"), *bounds])
 
 
 def _example(part: Any) -> Any:
-    if choices := _choices(part):
+    if choices := choices_of(part):
         return choices[0]
-    for limit in _limits(part, Number | Pattern):
+    for limit in limits_on(part, Number | Pattern):
         if isinstance(limit, Pattern):
             return limit.example
         return f"{limit.example(whole=part.__origin__ is int):.15g}"
-    return [_example(alternatives(entry)[0]) for entry in _entry(part)]
+    return [_example(alternatives(entry)[0]) for entry in entry_of(part)]

@@ -14,8 +14,10 @@ from .. import machine
 from ..errors import UserError, user_error_behind
 from .allowed import text
 from .explain import added_to_a_list
+from .monitors import unlogged_monitor
 from .parts import wrong_parts
 from .refusals import refusals
+from .unused import leave_out, unused_groups
 from .values import check_values, dotted
 
 _without_overrides: dict[tuple[str, ...], DictConfig] = {}
@@ -26,7 +28,8 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> None:
     """Refuse what cannot run.
 
     Args:
-        config: The composed configuration of one job, without Hydra's own part.
+        config: The composed configuration of one job, without Hydra's own part. Groups that its
+            task makes no use of are taken away.
         config_name: Name of the primary configuration, such as "train".
         overrides: What was typed, such as ["strategy=ddp", "trainer.devices=2"].
 
@@ -34,10 +37,13 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> None:
         UserError: With the one line to show.
     """
     try:
+        unused = unused_groups(config)
+        leave_out(config, unused)
         for key, value in dotted(OmegaConf.to_container(config)):
             if value == "???":
                 raise UserError(f"{key} is needed: add {key}=...")
-        defaults = _defaults(config_name, overrides)
+        defaults = _defaults(config_name, overrides).copy()
+        leave_out(defaults, unused)
         _refuse_several(config_name, overrides)
         if line := added_to_a_list(overrides):
             raise UserError(line)
@@ -46,7 +52,7 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> None:
         check_values(config, defaults)
         _refuse_other_facts(config, defaults)
         if "trainer" in config:
-            if line := next(refusals(config), None):
+            if line := next(refusals(config), None) or unlogged_monitor(config):
                 raise UserError(line)
         elif (ranks := machine.ranks_around()) and ranks.world_size > 1:
             raise UserError(

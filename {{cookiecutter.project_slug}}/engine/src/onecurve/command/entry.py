@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from .. import machine
 from ..errors import REFUSED, UserError, say, stop, user_error_behind
 from ..launch import job, quick_exit, rendezvous
-from ..run import directory, record
+from ..run import directory, hidden, record
 from ..run.outcome import RankFailed
 from . import resume
 from .check import in_one_line
@@ -27,6 +27,7 @@ from .explain import explain
 from .hydra_hooks import refuse_unchecked, refuse_without_checks
 from .resolvers import PROJECT, register_resolvers
 from .streams import open_closed
+from .unused import leave_out, not_used, unused_groups
 from .values import set_as_meant
 
 # In a process that a sweep's launcher started, this module is what is imported first.
@@ -65,6 +66,10 @@ def run(work: str, config: DictConfig) -> float | None:
         The last value of ``monitor``, for a sweeper to compare jobs by; None if there is none.
     """
     hydra = HydraConfig.get()
+    unused = unused_groups(config)
+    leave_out(config, unused)
+    if (line := not_used(unused, hidden.typed(hydra.overrides.task))) and rendezvous.speaks():
+        say(line)
     set_as_meant(config)
     run_job = OmegaConf.select(config, "sweep.run_job")
     if hydra.mode == RunMode.MULTIRUN and run_job is not None:

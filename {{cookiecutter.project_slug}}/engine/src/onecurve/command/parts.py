@@ -24,6 +24,8 @@ NEEDED = {
 WHOLE = ("checkpoint", "launch", "paths", "predict")
 PARTS = tuple(f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes"))
 PARTS += ("strategy.name", "strategy.processes")
+# What is said of a part of the run, and not to it.
+ABOUT = {"strategy": ("name", "processes")}
 
 
 def wrong_parts(config: DictConfig, defaults: DictConfig, config_name: str) -> Iterator[str]:
@@ -87,7 +89,7 @@ def _wrong_target(key: str, target: Any, node: dict[str, Any]) -> Iterator[str]:
         # Those of Hydra's begin with an underscore.
         own = [name for name in node if not (name.startswith("_") and name.endswith("_"))]
         # What is called with more than the configuration says is its author's affair.
-        about = {"name", "processes"} if key == "strategy" else set()
+        about = ABOUT.get(key, ())
         yield from (
             _unknown(key, name, known) for name in own if name not in known and name not in about
         )

@@ -30,13 +30,30 @@ def arguments(target: str) -> dict[str, Any]:
 
 @cache
 def keywords(target: str) -> list[str] | None:
-    """Names of all arguments of a class or a function; None if it takes others, or is not read."""
+    """Names of all arguments of a class or a function; None if it takes others, or is not read.
+
+    A class that only hands its ``**options`` to ``super().__init__`` has those of its base, too.
+    """
     found = find(target)
-    function = _function(*found) if found else None
-    if function is None or function.args.kwarg is not None:
-        return None
-    names = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-    return [name.arg for name in names if name.arg != "self"]
+    known = _keywords(*found) if found else None
+    return None if known is None else list(known)
+
+
+@cache
+def required(target: str) -> set[str]:
+    """Names of the arguments that have no default, where all arguments are known."""
+    found = find(target)
+    known = (_keywords(*found) if found else None) or {}
+    return {name for name, has_default in known.items() if not has_default}
+
+
+@cache
+def named(target: str) -> list[str]:
+    """Names of the arguments that a class or a function itself names, whatever else it takes."""
+    found = find(target)
+    function = _function(*found)[2] if found else None
+    given = [*function.args.args, *function.args.kwonlyargs] if function else []
+    return [name.arg for name in given if name.arg != "self"]
 
 
 @cache
@@ -49,14 +66,56 @@ def sources(target: str) -> tuple[Source, ...]:
     return tuple(dict.fromkeys(each[0] for each in found if each is not None))
 
 
-def _function(source: Source, node: Definition) -> ast.FunctionDef | None:
-    """What a call of it calls: for a class its own `__init__`, or a base's."""
+def _function(
+    source: Source, node: Definition
+) -> tuple[Source, Definition, ast.FunctionDef | None]:
+    """What a call of it calls, for a class its own `__init__` or a base's, and whose it is."""
     if isinstance(node, ast.FunctionDef):
-        return node
-    if not node.decorator_list and (own := method(node, "__init__")):
+        return source, node, node
+    if node.decorator_list:
+        return source, node, None
+    if own := method(node, "__init__"):
+        return source, node, own
+    inherited = source.bases(node)
+    alone = len(inherited) == len(node.bases) == 1
+    return _function(*inherited[0]) if alone else (source, node, None)
+
+
+def _keywords(source: Source, node: Definition) -> dict[str, bool] | None:
+    """By name: whether it has a default."""
+    source, node, function = _function(source, node)
+    if function is None:
+        return None
+    given = function.args
+    plain = [name.arg for name in (*given.posonlyargs, *given.args)]
+    own = {name: place >= len(plain) - len(given.defaults) for place, name in enumerate(plain)}
+    pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    own |= {name.arg: default is not None for name, default in pairs}
+    own.pop("self", None)
+    if given.kwarg is None:
         return own
-    inherited = [] if node.decorator_list else source.bases(node)
-    return _function(*inherited[0]) if len(inherited) == len(node.bases) == 1 else None
+    passed, bases = _passed_on(function, given.kwarg.arg), source.bases(node)
+    if passed is None or len(bases) != 1 or not isinstance(node, ast.ClassDef) or node.bases[1:]:
+        return None
+    further = _keywords(*bases[0])
+    if further is None or any(isinstance(each, ast.Starred) for each in passed.args):
+        return None
+    said = {keyword.arg for keyword in passed.keywords} | set(list(further)[: len(passed.args)])
+    return {name: default for name, default in further.items() if name not in said} | own
+
+
+def _passed_on(function: ast.FunctionDef, options: str) -> ast.Call | None:
+    """The call of `super().__init__` that alone gets the other arguments, if it is so."""
+    nodes = list(ast.walk(function))
+    calls = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "super().__init__"
+        for keyword in node.keywords
+        if keyword.arg is None and ast.unparse(keyword.value) == options
+    ]
+    uses = [node for node in nodes if isinstance(node, ast.Name) and node.id == options]
+    return calls[0] if len(calls) == len(uses) == 1 else None
 
 
 def _arguments(source: Source, node: Definition) -> dict[str, Any]:

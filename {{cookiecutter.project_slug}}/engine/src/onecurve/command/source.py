@@ -12,6 +12,8 @@ Definition = ast.ClassDef | ast.FunctionDef
 
 # Large packages that have no limits: only to parse them would take longer than all else.
 NOT_READ = {"hydra", "optuna", "torch", "torchvision", "wandb"}
+# But for these parts of them.
+READ_ANYWAY = ("torch.optim",)
 # Of these the one class that is named, but nothing that others are derived from.
 READ_WHERE_NAMED = {"lightning", "pytorch_lightning"}
 
@@ -116,7 +118,8 @@ def missing(dotted: str) -> str | None:
 def read(module: str) -> Source | None:
     """The source file of a module; None if it is not read, or there is none."""
     top, *rest = module.split(".")
-    if top in NOT_READ or top in sys.stdlib_module_names:
+    is_read = top not in NOT_READ or module.startswith(READ_ANYWAY)
+    if not is_read or top in sys.stdlib_module_names:
         return None
     try:
         # Of the top alone: to look up a part would import what it is a part of.

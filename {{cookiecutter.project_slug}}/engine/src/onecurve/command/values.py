@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_type_hints, is_typeddict
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationToMissingValueError
+from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from .. import configs
 from ..errors import UserError
@@ -29,10 +29,11 @@ def check_values(config: DictConfig, defaults: DictConfig) -> None:
         UserError: Naming the key, the value, what is allowed and a value that works.
     """
     values = _resolved(config)
-    usual = dict(dotted(_resolved(defaults)))
+    usual = dict(dotted(_resolved(defaults, is_checked=False)))
     written = dict(dotted(OmegaConf.to_container(config)))
     limits = dict(limits_of(values))
-    for key, value in dotted(values):
+    # What only refers to another key comes last: that one is named.
+    for key, value in sorted(dotted(values), key=lambda item: _refers(written.get(item[0]))):
         # Null by default, or by reference: the run directory is not known yet, for example.
         if value is None and (usual.get(key) is None or isinstance(written.get(key), str)):
             continue
@@ -102,12 +103,26 @@ def types_beside(group: str) -> dict[str, Any]:
     return types
 
 
-def _resolved(config: DictConfig) -> Any:
-    """Plain containers with references followed, unless one leads to a value still missing."""
+def _resolved(config: DictConfig, is_checked: bool = True) -> Any:
+    """Plain containers with references followed, unless one leads to a value still missing.
+
+    Args:
+        config: A composed configuration.
+        is_checked: Whether a reference that leads nowhere is an error. By default a key may have
+            one, and be overridden.
+    """
     try:
         return OmegaConf.to_container(config, resolve=True)
     except InterpolationToMissingValueError:
         return OmegaConf.to_container(config)
+    except OmegaConfBaseException:
+        if is_checked:
+            raise
+        return OmegaConf.to_container(config)
+
+
+def _refers(value: Any) -> bool:
+    return isinstance(value, str) and "${" in value
 
 
 def _same_kind(value: Any, usual: Any) -> bool:

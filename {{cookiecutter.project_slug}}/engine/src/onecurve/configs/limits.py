@@ -1,4 +1,4 @@
-"""Limits of the keys that are in no group: those of train.yaml, evaluate.yaml and predict.yaml."""
+"""Limits of the keys that are in no group: those of train.yaml and the other scripts'."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal, TypedDict
@@ -44,9 +44,9 @@ class Checkpoint(TypedDict, total=False):
 class Predict(TypedDict, total=False):
     """What is predicted, and how."""
 
-    images: Annotated[str, Existing("an image, or a folder with images in it")]
-    batch_size: Annotated[int, Number(least=1)]
-    device: Literal["auto", "cpu", "cuda", "mps"]
+    images: Annotated[str, Existing("an image, or a folder with images in it")] | None
+    figure: bool
+    output: str
 
 
 class Limits(TypedDict, total=False):
@@ -72,6 +72,8 @@ class Limits(TypedDict, total=False):
     )
     data: Data
     predict: Predict
+    format: Literal["torch", "onnx"]
+    output: str
 
 
 def refusals(plan: Plan, key: str) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Images that fit in memory, cut into batches as whole tensors."""
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -40,6 +40,6 @@ class InMemoryImages(Dataset[Batch]):
         return type(self)(self.images[indices], self.labels[indices])
 
 
-def whole_batch(batch: Batch) -> Batch:
+def whole_batch(batch: Any) -> Any:
     """Collate function of a dataset whose `__getitems__` returns the batch itself."""
     return batch

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from ..errors import say
 from ..limits import Number
 from . import overview, weights
+from .of_task import HasDisplays, show_task
 from .predictions import Answers
 
 
@@ -38,6 +39,8 @@ class Displays(Callback):
         scalars_every_n_steps: How often learning rates and gradient norm are shown.
         histograms_every_n_steps: How often histograms are; all weights come to the first rank.
         figures_every_n_epochs: How often what follows from validation is shown; also at the end.
+        task_every_n_epochs: How often what a task shows of itself is, if it has a method `displays`
+            (`of_task.HasDisplays`); 0 for never.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Displays(Callback):
         scalars_every_n_steps: Annotated[int, Number(least=1)] = 10,
         histograms_every_n_steps: Annotated[int, Number(least=1)] = 100,
         figures_every_n_epochs: Annotated[int, Number(least=1)] = 5,
+        task_every_n_epochs: Annotated[int, Number(least=0)] = 1,
     ) -> None:
         self.writer_name = writer
         self.run_dir = Path(run_dir)
@@ -78,6 +82,7 @@ class Displays(Callback):
         self.scalars_every_n_steps = scalars_every_n_steps
         self.histograms_every_n_steps = histograms_every_n_steps
         self.figures_every_n_epochs = figures_every_n_epochs
+        self.task_every_n_epochs = task_every_n_epochs
         self._writer: Any = None
         self._is_on = False
         self._is_new = False
@@ -176,6 +181,9 @@ class Displays(Callback):
             # Nobody knows before what a task logs.
             overview.show_names(self._writer, trainer, self.run_dir, self.charts, self.hparams)
         self._names_wanted = False
+        every = self.task_every_n_epochs
+        if every and isinstance(pl_module, HasDisplays) and not (trainer.current_epoch + 1) % every:
+            show_task(self._writer, trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._show_answers(trainer)

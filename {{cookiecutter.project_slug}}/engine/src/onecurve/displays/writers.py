@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from html import escape
 from typing import Any
 
 import torch.nn.functional as F
@@ -46,10 +47,13 @@ class TensorBoardWriter(Writer):
     def histogram(self, name: str, values: Tensor, step: int) -> None:
         self.logger.show(lambda writer: writer.add_histogram(name, values, step))
 
-    def text(self, name: str, text: str) -> None:
-        self.logger.show(
-            lambda writer: writer.add_text(name, "    " + text.replace("\n", "\n    "))
-        )
+    def image(self, name: str, image: Tensor, step: int) -> None:
+        """One image, uint8 (C, H, W)."""
+        self.logger.show(lambda writer: writer.add_image(name, image, step))
+
+    def text(self, name: str, text: str, step: int = 0) -> None:
+        as_it_is = "    " + text.replace("\n", "\n    ")
+        self.logger.show(lambda writer: writer.add_text(name, as_it_is, step))
 
     def graph(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         """The modules and what passes between them."""
@@ -114,10 +118,16 @@ class WandbWriter(Writer):
 
         self._log({name: wandb.Histogram(values.flatten().tolist())}, step)
 
-    def text(self, name: str, text: str) -> None:
+    def image(self, name: str, image: Tensor, step: int) -> None:
+        """One image, uint8 (C, H, W)."""
         import wandb
 
-        self._log({name: wandb.Html(f"<pre>{text}</pre>")}, 0)
+        self._log({name: wandb.Image(image.permute(1, 2, 0).cpu().numpy())}, step)
+
+    def text(self, name: str, text: str, step: int = 0) -> None:
+        import wandb
+
+        self._log({name: wandb.Html(f"<pre>{escape(text)}</pre>")}, step)
 
     def precision_recall(self, counts: Tensor, class_names: Sequence[str], step: int) -> None:
         """As TensorBoard's, drawn here."""

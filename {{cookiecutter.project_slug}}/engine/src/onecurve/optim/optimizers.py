@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..errors import UserError
-from ..limits import Number
+from ..limits import Callee, Number
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 
@@ -32,7 +32,7 @@ class Options(TypedDict, total=False):
 def build_optimizer(
     named_parameters: NamedParameters,
     *,
-    algorithm: str,
+    algorithm: Annotated[str, Callee()],
     lr: Annotated[float, Number(above=0)],
     lr_scale: Mapping[str, Any],
     **options: Unpack[Options],

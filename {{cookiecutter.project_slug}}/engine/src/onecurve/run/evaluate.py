@@ -3,14 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import instantiate
-from lightning.pytorch import seed_everything
 from omegaconf import OmegaConf
 
-from ..checkpoint.contents import read_checkpoint, trained_config
 from . import record
-from .fit import build_task, task_metrics
+from .fit import task_metrics
 from .summary import show_metrics
+from .trained import trained
 from .trainer import build_trainer
 
 
@@ -25,17 +23,8 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         The test metrics by name.
     """
     cfg = OmegaConf.create(config)
-    checkpoint = read_checkpoint(cfg.checkpoint, is_checked=True)
-    trained = OmegaConf.create(trained_config(checkpoint, cfg.checkpoint))
-    data_changes = {key: value for key, value in cfg.data.items() if value is not None}
-    seed_everything(trained.seed, workers=True, verbose=False)
-
-    data = instantiate(OmegaConf.merge(trained.data, data_changes))
-    task = build_task(trained)
     trainer = build_trainer(cfg, run_dir, extra_callbacks=[])
-    # Before the weights come, or float64 would be cut to float32.
-    trainer.precision_plugin.convert_module(task)
-    task.load_state_dict(checkpoint["state_dict"])
+    task, data, _ = trained(cfg, trainer.precision_plugin.convert_module)
     trainer.test(task, datamodule=data, verbose=False)
 
     metrics = task_metrics(trainer)

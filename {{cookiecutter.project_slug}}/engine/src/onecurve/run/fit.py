@@ -151,9 +151,12 @@ def build_task(cfg: DictConfig) -> LightningModule:
     It is given those of `network`, `optimizer` and `scheduler` that its ``__init__`` takes.
     """
     with building("task"):
-        arguments = signature(get_class(cfg.task._target_)).parameters.values()
+        kind = get_class(cfg.task._target_)
+        arguments = signature(kind).parameters.values()
     takes = {argument.name for argument in arguments}
-    if any(argument.kind == Parameter.VAR_KEYWORD for argument in arguments):
+    # Lightning's own takes any arguments, and makes nothing of them.
+    has_own = getattr(kind, "__init__", None) is not getattr(LightningModule, "__init__", None)
+    if has_own and any(argument.kind == Parameter.VAR_KEYWORD for argument in arguments):
         takes = {"network", "optimizer", "scheduler"}
     parts: dict[str, Any] = {}
     if "network" in takes:

@@ -1,24 +1,44 @@
-"""Classifies images with a checkpoint: a row an image in a CSV file, and a sheet of pictures."""
+"""What one process does to use a checkpoint: for every task a file, or what it does by itself."""
 
-import csv
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.utils import instantiate
+from lightning.pytorch import LightningModule, Trainer, seed_everything
 from omegaconf import OmegaConf
 
-from ..checkpoint.contents import read_checkpoint, trained_config
 from ..errors import UserError
 from . import record
-from .fit import build_task
+from .image_files import classified, loader_of
+from .inputs import take_test_set
+from .prediction_files import write
+from .predictions import Predictions, give_step
+from .protocols import Predicts, ReadsImages
+from .record import short_path
+from .trained import Trained, trained
+from .trainer import build_trainer
+
+# For a predict.yaml that says nothing of it.
+ON_ONE_DEVICE: dict[str, Any] = {
+    "strategy": {
+        "_target_": "onecurve.strategies.single.Single",
+        "name": "single",
+        "processes": "one",
+    },
+    "trainer": {"accelerator": "auto", "devices": "auto", "num_nodes": 1},
+    "data": {},
+    "seed": 0,
+}
 
 
 def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
-    """Predict the class of every image.
+    """Predict, in one of three ways.
 
-    The data module of the checkpoint's configuration finds and reads the images (`find_images`,
-    `read_images`), so that they reach the network as those of training did.
+    A task with a method `predict` (`protocols.Predicts`) does it all by itself. Otherwise
+    `predict_step` predicts every sample of the images of `predict.images`, which the data module
+    reads as those of training (`protocols.ReadsImages`), or of the data module's loader.
 
     Args:
         config: The resolved configuration of `predict.py`.
@@ -28,52 +48,94 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         Nothing to compare runs by: an empty dictionary.
 
     Raises:
-        UserError: If there is no image, or one cannot be read.
+        UserError: If there is nothing to predict, or no place to write to.
     """
-    cfg = OmegaConf.create(config)
-    checkpoint = read_checkpoint(cfg.checkpoint, is_checked=True)
-    trained = OmegaConf.create(trained_config(checkpoint, cfg.checkpoint))
-    data = instantiate(trained.data)
-    files = data.find_images(cfg.predict.images)
-    if not files:
+    cfg = OmegaConf.create({**ON_ONE_DEVICE, **config})
+    options = {"output": str(run_dir / "predictions"), **config["predict"]}
+    predictions = Predictions()
+    trainer = build_trainer(cfg, run_dir, [predictions])
+    parts = trained(cfg, trainer.precision_plugin.convert_module)
+    _refuse(options, parts)
+    output = Path(options["output"])
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        facts: dict[str, Any] = {}
+        if not isinstance(parts.task, Predicts):
+            facts["predictions"] = _of_samples(parts, trainer, predictions, options)
+        elif trainer.is_global_zero:
+            seed_everything(cfg.seed, workers=True, verbose=False)
+            _by_itself(
+                parts.task, trainer, partial(parts.task.predict, options, parts.data, run_dir)
+            )
+    except OSError as error:
+        if error.filename is None or not Path(error.filename).is_relative_to(output.parent):
+            raise
         raise UserError(
-            f"predict.images={cfg.predict.images}: no images in this folder; "
-            "name another, or one file"
-        )
-    device = _device(cfg.predict.device)
-    task = build_task(trained)
-    task.load_state_dict(checkpoint["state_dict"])
-    task.eval().to(device)
-
-    rows: list[tuple[Path, str, float]] = []
-    with torch.inference_mode():
-        for batch_idx, batch in enumerate(_batches(files, cfg.predict.batch_size)):
-            inputs = data.read_images(batch).to(device)
-            best = task.predict_step((inputs, None), batch_idx).max(dim=-1)
-            labels = [data.class_names[index] for index in best.indices.tolist()]
-            rows += zip(batch, labels, best.values.tolist(), strict=True)
-
-    output = Path(cfg.predict.output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with output.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["file", "class", "probability"])
-        writer.writerows((path, label, f"{share:.4f}") for path, label, share in rows)
-    print(f"{len(rows)} images classified: {output}")
-    if cfg.predict.figure:
-        from .contact_sheet import draw
-
-        print(f"Contact sheet: {draw(rows, output.with_suffix('.png'))}")
-    record.finished(run_dir, {"checkpoint": str(cfg.checkpoint), "images": len(rows)})
+            f"predict.output={output}: {error.strerror}; name a place that can be written to"
+        ) from error
+    if trainer.is_global_zero:
+        facts |= {"strategy": cfg.strategy.name, "world_size": trainer.world_size}
+        record.finished(run_dir, {"checkpoint": str(cfg.checkpoint), **facts})
     return {}
 
 
-def _batches(files: list[Path], size: int) -> list[list[Path]]:
-    return [files[start : start + size] for start in range(0, len(files), size)]
+def _refuse(options: dict[str, Any], parts: Trained) -> None:
+    images = options.get("images")
+    if images and not isinstance(parts.data, ReadsImages):
+        raise UserError(
+            f"predict.images={images}: the data of this checkpoint ({type(parts.data).__name__}) "
+            "are no images that are read from files; leave predict.images out"
+        )
+    if options.get("figure") and not images:
+        raise UserError(
+            "predict.figure=true: shows files with their classes; name them, such as "
+            "predict.images=photos"
+        )
 
 
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        found = torch.accelerator.current_accelerator(check_available=True)
-        return found or torch.device("cpu")
-    return torch.device(name)
+def _by_itself(task: LightningModule, trainer: Trainer, predict: Callable[[], None]) -> None:
+    task.eval().to(trainer.strategy.root_device)
+    with torch.no_grad(), trainer.precision_plugin.forward_context():
+        predict()
+
+
+def _of_samples(
+    parts: Trained, trainer: Trainer, predictions: Predictions, options: dict[str, Any]
+) -> int:
+    """Predict all samples, under any strategy, and write a file for each loader.
+
+    Returns:
+        How many there are; 0 elsewhere than on the first rank.
+    """
+    task, data, _ = parts
+    give_step(task)
+    if images := options.get("images"):
+        files, loader = loader_of(data, images)
+        trainer.predict(task, loader, return_predictions=False)
+    else:
+        files = None
+        if take_test_set(data) and trainer.is_global_zero:
+            name = type(data).__name__
+            print(f"{name} has no predict_dataloader: these are the samples of its test_dataloader")
+        trainer.predict(task, datamodule=data, return_predictions=False)
+    count = 0
+    if not trainer.is_global_zero:
+        return count
+    output = Path(options["output"])
+    of_loaders = predictions.joined()
+    names = [str(name) for name in getattr(data, "class_names", None) or ()]
+    for number, each in enumerate(of_loaders):
+        if each is None:
+            raise UserError(
+                f"{type(task).__name__}.predict_step: returned nothing; return what it predicts "
+                "for each sample, such as a tensor (N,) or (N, C)"
+            )
+        if files and classified(each, files, names, output, figure=bool(options.get("figure"))):
+            count += len(files)
+            continue
+        several = len(of_loaders) > 1
+        place = output.with_name(f"{output.name}-{number}") if several else output
+        rows, path = write(each, place, files, names)
+        print(f"{rows} predictions: {short_path(path)}")
+        count += rows
+    return count

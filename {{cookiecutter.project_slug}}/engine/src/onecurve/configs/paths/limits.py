@@ -4,7 +4,7 @@ from typing import Annotated, TypedDict
 
 from ...limits import Pattern
 
-Folder = Annotated[str, Pattern(r"(?s).*\S.*", "a folder", "runs")]
+Folder = Annotated[str, Pattern(r"[\s\S]*\S[\s\S]*", "a folder", "runs")]
 
 
 class Limits(TypedDict, total=False):

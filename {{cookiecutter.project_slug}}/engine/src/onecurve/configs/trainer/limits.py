@@ -12,6 +12,8 @@ from ...plan import Plan
 
 COMPLETE = True
 """A key that is not among these is none."""
+OF = "lightning.pytorch.Trainer"
+"""Whose arguments they are: its docstring explains them in an editor."""
 
 Time = Annotated[str, Pattern(r"\d+:\d\d:\d\d:\d\d", "days:hours:minutes:seconds", "00:12:00:00")]
 TIMES = {"weeks", "days", "hours", "minutes", "seconds"}

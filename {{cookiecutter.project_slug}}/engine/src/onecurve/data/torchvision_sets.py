@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from onecurve.data.images import Datasets, ImageDataModule
-from onecurve.data.splits import stratified_split
-from onecurve.errors import UserError
 from torch import Tensor
 from torchvision import datasets
+
+from ..errors import UserError
+from .images import Datasets, ImageDataModule
+from .splits import stratified_split
 
 # Where torchvision looks for the files, and puts them: folders and files below data.root.
 LOCATIONS = {

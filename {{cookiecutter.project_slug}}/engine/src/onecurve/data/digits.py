@@ -2,12 +2,16 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-from onecurve.data.images import Datasets, ImageDataModule
-from onecurve.data.splits import stratified_split
+from torch import Tensor
+
+from ..errors import UserError
+from ..limits import Number
+from .images import Datasets, ImageDataModule
+from .splits import stratified_split
 
 
 class Digits(ImageDataModule):
@@ -23,7 +27,14 @@ class Digits(ImageDataModule):
         options: those of `ImageDataModule`.
     """
 
-    def __init__(self, *, val_size: int, test_size: int, split_seed: int, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        val_size: Annotated[int, Number(least=1)],
+        test_size: Annotated[int, Number(least=1)],
+        split_seed: int,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         self.val_size = val_size
         self.test_size = test_size
@@ -31,10 +42,7 @@ class Digits(ImageDataModule):
 
     def load_datasets(self) -> Datasets:
         """Read the digits and split them."""
-        table = torch.from_numpy(np.loadtxt(digits_file(), delimiter=","))
-        # Grey values are 0..16.
-        images = table[:, :64].mul(255 / 16).round().to(torch.uint8).view(-1, 1, 8, 8)
-        labels = table[:, 64].long()
+        images, labels = read_digits()
         train, val, test = stratified_split(
             labels, (self.val_size, self.test_size), self.split_seed
         )
@@ -42,12 +50,26 @@ class Digits(ImageDataModule):
         return everything.subset(train), everything.subset(val), everything.subset(test)
 
 
-def digits_file() -> Path:
-    """Where scikit-learn keeps what its `load_digits` reads.
+def read_digits() -> tuple[Tensor, Tensor]:
+    """All images (N, 1, 8, 8), uint8, and labels (N,), int64.
+
+    Raises:
+        UserError: scikit-learn is not installed.
+    """
+    table = torch.from_numpy(np.loadtxt(_file(), delimiter=","))
+    # Grey values are 0..16.
+    images = table[:, :64].mul(255 / 16).round().to(torch.uint8).view(-1, 1, 8, 8)
+    return images, table[:, 64].long()
+
+
+def _file() -> Path:
+    """What scikit-learn's `load_digits` reads.
 
     To import scikit-learn takes as long as the rest of a rank's start.
     """
     spec = find_spec("sklearn")
-    assert spec is not None
-    assert spec.submodule_search_locations is not None
+    if spec is None or spec.submodule_search_locations is None:
+        raise UserError(
+            "data=digits: these images come with scikit-learn; type: pip install scikit-learn"
+        )
     return Path(spec.submodule_search_locations[0], "datasets/data/digits.csv.gz")

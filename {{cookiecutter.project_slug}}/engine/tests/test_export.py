@@ -1,0 +1,135 @@
+"""What is exported runs without this project, for any size of batch, with the task's outputs."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Cli
+from small.task import Classification
+from torch import Tensor, nn
+
+FEW = ("trainer.max_epochs=1", "trainer.limit_train_batches=2")
+
+
+class Pair(Classification):
+    """Two inputs of different kinds, two outputs."""
+
+    def prepare(self, batch: tuple[Tensor, Tensor]) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        return batch, batch[1]
+
+    def forward(self, *inputs: Tensor) -> Any:
+        images, numbers = inputs
+        logits = self.network(images)
+        return logits + nn.functional.one_hot(numbers, 10), logits.sum(dim=1)
+
+
+class Decides(Classification):
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.network(inputs)
+        return logits if logits.sum() > 0 else -logits
+
+
+class OfOneSize(Classification):
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.network(inputs)
+        return logits.view(len(inputs.tolist()), 10)
+
+
+class Guesses(Classification):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.rand_like(inputs)
+
+
+class Says(Classification):
+    def prepare(self, batch: Any) -> Any:
+        return {"images": batch[0]}, batch[1]
+
+
+@pytest.fixture
+def checkpoint(trained: Cli, tmp_path: Path) -> Callable[..., Path]:
+    """That of a short run, as if it were of another task."""
+
+    def make(task: str = "small.task.Classification", *typed: str) -> Path:
+        run = trained(*FEW, *typed).run
+        content = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+        content["config"]["task"]["_target_"] = task
+        torch.save(content, tmp_path / "made.ckpt")
+        return tmp_path / "made.ckpt"
+
+    return make
+
+
+LENET = ("model=lenet", "data.image_size=32")
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("kind", ["torch", "onnx"])
+@pytest.mark.parametrize(
+    ("task", "typed"),
+    [(Classification, ()), (Classification, LENET), (Pair, ())],
+    ids=["mlp", "lenet", "two inputs"],
+)
+def test_what_is_exported_gives_what_the_task_gives(
+    cli: Cli, checkpoint: Callable[..., Path], kind: str, task: type, typed: tuple[str, ...]
+) -> None:
+    if kind == "onnx":
+        pytest.importorskip("onnxscript")
+        pytest.importorskip("onnxruntime")
+    made = checkpoint(f"{task.__module__}.{task.__name__}", *typed)
+    outcome = cli("export.py", f"checkpoint={made}", f"format={kind}", "output=out/net")
+    assert outcome.status == 0, outcome.err
+    assert "Exported: out/net." in outcome.out
+    assert "for batches of 1 and 7 its outputs are the task's to" in outcome.out
+    size = 32 if typed else 8
+    inputs = [torch.randn(5, 1, size, size), *[torch.arange(5)] * (task is Pair)]
+    if kind == "torch":
+        extra = {"onecurve.json": ""}
+        outputs = torch.export.load("out/net.pt2", extra_files=extra).module()(*inputs)
+        about = json.loads(extra["onecurve.json"])
+    else:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession("out/net.onnx")
+        about = json.loads(session.get_modelmeta().custom_metadata_map["onecurve.json"])
+        assert session.get_inputs()[0].shape == ["batch", 1, size, size]
+        given = {each["name"]: x.numpy() for each, x in zip(about["inputs"], inputs, strict=True)}
+        outputs = [torch.from_numpy(value) for value in session.run(None, given)]
+    expected = task.load_from_checkpoint(made, weights_only=True).eval()(*inputs)
+    if task is not Pair and kind == "torch":
+        outputs = [outputs]
+    expected = expected if task is Pair else [expected]
+    torch.testing.assert_close(list(outputs), list(expected), rtol=1e-4, atol=1e-5)
+    assert about["class_names"] == list("0123456789")
+    assert about["inputs"][0]["shape"] == ["batch", 1, size, size]
+    assert [each["dtype"] for each in about["inputs"]] == ["float32", "int64"][: len(inputs)]
+
+
+def test_what_cannot_be_exported_gets_one_line(
+    cli: Cli, checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(words: str, *typed: str) -> None:
+        outcome = cli("export.py", f"checkpoint={made}", "output=net", *typed)
+        assert (outcome.status, outcome.runs) == (2, []), outcome.err
+        assert words in outcome.err
+        assert len(outcome.err.splitlines()) == 1, outcome.err
+
+    made = checkpoint("test_export.Decides")
+    refused("format=torch: Decides.forward cannot be exported with any size of batch: ")
+    made = checkpoint("test_export.OfOneSize")
+    refused("format=torch: OfOneSize.forward cannot be exported with any size of batch")
+    made = checkpoint("test_export.Guesses")
+    refused("of the largest away from those of Guesses, and may be 1e-04 away")
+    made = checkpoint("test_export.Says")
+    refused("Says: its network gets something else than tensors with a row a sample")
+    made = checkpoint()
+    (tmp_path / "file").touch()
+    refused("output=file/net.pt2: File exists; name a place", "output=file/net")
+    refused("format=onx: must be one of torch, onnx", "format=onx")
+    # As if it were not installed.
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    refused("onnxscript; type `uv pip install -e '.[onnx]'`, or use format=torch", "format=onnx")
+    assert {path.name for path in tmp_path.iterdir()} == {"made.ckpt", "file"}

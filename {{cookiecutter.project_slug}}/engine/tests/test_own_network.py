@@ -1,0 +1,136 @@
+"""A task that makes its own network needs no `model`, nor data that have channels."""
+
+import shutil
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from conftest import ROOT, ROUNDING, Cli, column, largest_difference
+from lightning.pytorch import LightningDataModule, LightningModule
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Rows(LightningDataModule):
+    """A table."""
+
+    def __init__(self, batch_size: int) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+
+    def loader(self) -> DataLoader[Any]:
+        inputs = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+        return DataLoader(TensorDataset(inputs, inputs.sum(1, True)), batch_size=self.batch_size)
+
+    train_dataloader = val_dataloader = test_dataloader = loader
+
+
+class NoArguments(LightningModule):
+    """Whose parts are all its own, and that has no `__init__`."""
+
+    width = 4
+
+    def configure_model(self) -> None:
+        if not hasattr(self, "net"):
+            self.net = nn.Sequential(nn.Linear(3, self.width), nn.Tanh(), nn.Linear(self.width, 1))
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.net(inputs)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.mse_loss(outputs, targets)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.loss(self(batch[0]), batch[1])
+        self.log("train/loss", loss)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val/loss", self.loss(self(batch[0]), batch[1]))
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("test/loss", self.loss(self(batch[0]), batch[1]))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class OwnNetwork(NoArguments):
+    """As people write one."""
+
+    def __init__(self, optimizer: Any, width: int = 4) -> None:
+        super().__init__()
+        self.width = width
+        self.build_optimizer = optimizer
+        self.configure_model()
+
+    def configure_optimizers(self) -> Any:
+        return self.build_optimizer(self.parameters())
+
+
+FILES = {
+    "data/rows": "# A table.\n_target_: test_own_network.Rows\nbatch_size: 16\n",
+    "task/own": "# Makes its network.\n_target_: test_own_network.OwnNetwork\nwidth: 8\n",
+    "task/bare": "# Makes all.\n_target_: test_own_network.NoArguments\n",
+    "task/wide": "# Reads.\n_target_: test_own_network.OwnNetwork\nwidth: ${model.hidden[0]}\n",
+}
+SHORT = (
+    *("data=rows", "monitor=val/loss", "mode=min", "trainer.max_epochs=1", "logger=csv"),
+    *("callbacks=[checkpoint]", "trainer.precision=64-true"),
+)
+
+
+@pytest.fixture
+def script(tmp_path_factory: pytest.TempPathFactory) -> str:
+    project = tmp_path_factory.mktemp("project")
+    shutil.copytree(ROOT, project, dirs_exist_ok=True)
+    for name, text in FILES.items():
+        (project / f"configs/{name}.yaml").write_text(text)
+    return str(project / "train.py")
+
+
+@pytest.mark.parametrize(
+    ("typed", "left"),
+    {
+        "task=own": {"optimizer"},
+        "task=own ~model": {"optimizer"},
+        "task=own ~model ~init ~scheduler optimizer=sgd": {"optimizer"},
+        "task=bare": set(),
+        "task=bare ~model ~optimizer": set(),
+        "task=wide model=mlp model.in_channels=3 model.image_size=1 model.num_classes=1": {
+            "optimizer",
+            "model",
+        },
+    }.items(),
+)
+def test_what_a_task_takes_is_all_that_a_run_needs(
+    warm: Cli, script: str, typed: str, left: set[str]
+) -> None:
+    outcome = warm(script, *typed.split(), *SHORT, *["data.batch_size=8"])
+    config = yaml.safe_load((outcome.run / "config.yaml").read_text())
+    assert {"model", "init", "optimizer", "scheduler"} & set(config) == left
+    assert len(column(outcome.run, "train/loss")) == 8
+
+
+def test_what_was_typed_for_nothing_is_named(warm: Cli, script: str) -> None:
+    outcome = warm(script, "task=own", "model=mlp", "init=xavier", *SHORT)
+    line = "model=mlp init=xavier: not used, as the task takes no network; leave it out"
+    assert outcome.err.splitlines() == [line]
+
+
+def test_a_run_without_a_model_goes_on_and_is_measured(warm: Cli, cli: Cli, script: str) -> None:
+    first = warm(script, "task=own", *SHORT)
+    warm(script, "task=own", *SHORT, "resume=last", "trainer.max_epochs=2")
+    whole = warm(script, "task=own", *SHORT, "trainer.max_epochs=2")
+    curves = [column(outcome.run, "train/loss") for outcome in (first, whole)]
+    assert len(curves[0]) == 8
+    assert largest_difference(*curves) <= ROUNDING
+    checkpoint = first.run / "checkpoints/last.ckpt"
+    measured = cli(script.replace("train.py", "evaluate.py"), f"checkpoint={checkpoint}")
+    assert measured.status == 0, measured.err
+
+
+def test_a_model_that_is_needed_is_missed(cli: Cli) -> None:
+    outcome = cli("train.py", "~model")
+    assert (outcome.status, outcome.err) == (2, "error: ~model: a run needs it; leave ~model out\n")

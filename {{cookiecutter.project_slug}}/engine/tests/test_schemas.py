@@ -1,0 +1,194 @@
+"""JSON schemas of the configuration files: an editor says of a key what the command line says."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from conftest import ROOT
+from test_limits import VALUES
+
+from onecurve.command import json_types
+from onecurve.command.config_files import ConfigFile, of_project
+from onecurve.command.schemas import line_of, schema_name, schemas
+from onecurve.command.values import GROUPS
+
+FILES = of_project(ROOT / "configs")
+SCHEMAS = schemas(ROOT / "configs")
+
+
+def faults(name: str, content: Any) -> list[str]:
+    """What a schema says of a content, in a text for each mistake."""
+    errors = jsonschema.Draft7Validator(SCHEMAS[name]).iter_errors(content)
+    return ["\n".join(reasons(error)) for error in errors]
+
+
+def reasons(error: jsonschema.ValidationError) -> list[str]:
+    """A line for each alternative that it could have been."""
+    own = ".".join(map(str, error.absolute_path)) + f": {error.message}"
+    return [own, *(line for each in error.context or () for line in reasons(each))]
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_schema_is_one(name: str) -> None:
+    jsonschema.Draft7Validator.check_schema(SCHEMAS[name])
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: "/".join(file.path.parts[-2:]))
+def test_every_file_is_valid(file: ConfigFile) -> None:
+    assert faults(schema_name(file), {**file.content, "defaults": file.defaults}) == []
+
+
+def test_every_file_of_the_library_names_its_schema() -> None:
+    for file in of_project(GROUPS):
+        assert line_of(file) in file.path.read_text().splitlines()[1:3], file.path
+
+
+def test_all_groups_have_one() -> None:
+    folders = {path.parent.relative_to(GROUPS) for path in GROUPS.rglob("*.yaml")}
+    groups = {".".join(folder.parts) for folder in folders} - {"debug", "sweep.launcher"}
+    own = {path.name for path in (ROOT / "configs").iterdir() if path.is_dir()}
+    commands = {path.stem for path in (ROOT / "configs").glob("*.yaml")}
+    assert set(SCHEMAS) == {"_global_"} | commands | groups | own
+
+
+REFERRING = {
+    "lr": "${model.width}",
+    "weight_decay": "???",
+    "betas": "${oc.env:X}",
+    "_target_": "a.b",
+}
+RIGHT: dict[str, list[Any]] = {
+    "trainer": [{"max_epochs": None, "devices": [0, 1], "max_time": {"hours": 1}}],
+    "optimizer": [{"lr": 1}, REFERRING, {"_target_": "mine.Thing", "anything": [1]}],
+    "data": [{"defaults": ["digits"], "batch_size": 8}],
+    "callbacks": [
+        {"ema": None, "second": {"_target_": "onecurve.averaging.ema.ExponentialMovingAverage"}},
+        {"mine": {"_target_": "mine.Thing", "anything": 1}},
+    ],
+    "_global_": [
+        {"optimizer": {"lr": 0.1}, "width": 64, "model": {"hidden": "${width}"}},
+        {"defaults": [{"override /model": "mlp"}, {"override /callbacks": ["a"]}, "_self_"]},
+        {"model": {"_target_": "mine.Net", "anything": 1}, "callbacks": {"ema": {"decay": 0.5}}},
+        {"hydra": {"sweeper": {"params": {"seed": "1,2"}}}},
+    ],
+}
+WRONG: dict[str, list[tuple[Any, str]]] = {
+    "trainer": [
+        ({"max_epoch": 3}, "'max_epoch' was unexpected"),
+        ({"max_epochs": 0}, "max_epochs: 0"),
+        ({"precision": "half"}, "precision: 'half'"),
+        ({"max_time": "1:30"}, "max_time: '1:30'"),
+    ],
+    "optimizer": [
+        ({"lr": "fast"}, "lr: 'fast'"),
+        ({"lr": -1}, "lr: -1"),
+        ({"_target_": "small.optimizers.adamw", "weight_decay": -1}, "weight_decay: -1"),
+    ],
+    "data": [
+        ({"_target_": "small.digits.Digits", "imagesize": 8}, "'imagesize' was unexpected"),
+        ({"defaults": ["digits"], "batch_size": 2.5}, "batch_size: 2.5"),
+    ],
+    "task": [({"network": 3}, "'network' was unexpected")],
+    "callbacks": [
+        ({"ema": {"_target_": "x.y", "decay": 1}, "timer": 3}, "timer: 3"),
+        ({"lr_finder": {"stepss": 1}}, "'stepss' was unexpected"),
+        ({"mine": {"_target_": "onecurve.callbacks.throughput.Throughput", "n": 1}}, "'n' was un"),
+    ],
+    "_global_": [
+        ({"seed": -1}, "seed: -1"),
+        ({"trainr": {"max_epochs": 3}}, "trainr: {'max_epochs': 3} is not of type"),
+        ({"model": {"hiden": [1]}}, "'hiden' was unexpected"),
+        ({"model": None}, "model: None"),
+        ({"callbacks": {"ema": {"decay": 2}}}, "decay: 2"),
+        ({"strategy": {"schedule": "gpip"}}, "schedule: 'gpip'"),
+        ({"defaults": "mlp"}, "defaults: 'mlp' is not of type 'array'"),
+    ],
+    "evaluate": [({"data": {"batch_size": 0}}, "data.batch_size: 0")],
+    "predict": [({"predict": {"figure": 3}}, "figure: 3"), ({"mode": {}}, "mode: {}")],
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_a_file_may_have(name: str) -> None:
+    for content in RIGHT[name]:
+        assert faults(name, content) == [], content
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_marked_in_a_file(name: str) -> None:
+    for content, words in WRONG[name]:
+        (line,) = faults(name, content)
+        assert words in line
+
+
+@pytest.mark.parametrize(("annotation", "good", "bad", "_"), VALUES, ids=lambda value: "")
+def test_a_type_says_the_same_to_both(
+    annotation: Any, good: list[Any], bad: list[Any], _: str
+) -> None:
+    schema = json_types.either(json_types.of_type(annotation))
+    validator = jsonschema.Draft7Validator(schema)
+    assert all(map(validator.is_valid, [*good, "${seed}"]))
+    # JSON has one kind of number, no infinite one, and true is another than 1.
+    wrong = [value for value in bad if value == value and value not in (1, float("inf"))]
+    assert not any(map(validator.is_valid, wrong))
+
+
+def test_what_is_passed_on_is_known_by_the_name_of_who_gets_it(tmp_path: Path) -> None:
+    for name in ("SGD", "Adam"):
+        (tmp_path / f"optimizer/{name}.yaml").parent.mkdir(exist_ok=True)
+        (tmp_path / f"optimizer/{name}.yaml").write_text(
+            "# One of PyTorch's.\n_target_: onecurve.optim.optimizers.build_optimizer\n"
+            f"algorithm: torch.optim.{name}\nlr: 0.1\nlr_scale: {{}}\n"
+        )
+    made = schemas(tmp_path)
+    target = {"_target_": "onecurve.optim.optimizers.build_optimizer"}
+    sgd, other = target | {"algorithm": "torch.optim.SGD"}, target | {"algorithm": "mine.Optimizer"}
+    group = jsonschema.Draft7Validator(made["optimizer"]).is_valid
+    assert all(map(group, [sgd | {"momentum": 0.5, "lr": 1}, other | {"any": 1}, target | sgd]))
+    assert not any(
+        map(group, [sgd | {"momentun": 0.5}, sgd | {"amsgrad": True}, sgd | {"params": 1}])
+    )
+    experiment = jsonschema.Draft7Validator(made["_global_"]).is_valid
+    assert all(experiment({"optimizer": {key: 0.5}}) for key in ("momentum", "lr", "eps"))
+    assert not experiment({"optimizer": {"momentun": 0.5}})
+
+
+def test_keys_are_explained() -> None:
+    """By docstrings, by comments, and those of the Trainer by Lightning."""
+    ema = SCHEMAS["callbacks"]["definitions"]["onecurve.averaging.ema.ExponentialMovingAverage"]
+    assert ema["properties"]["decay"]["description"].startswith("Share of the average that a step")
+    assert ema["properties"]["decay"]["default"] == 0.999
+    train, trainer = SCHEMAS["train"]["properties"], SCHEMAS["trainer"]["properties"]
+    assert train["monitor"]["description"].startswith("The metric by which checkpoints, early")
+    assert trainer["devices"]["description"].startswith("Devices on this node. Without a GPU")
+    assert "gradients over k batches" in trainer["accumulate_grad_batches"]["description"]
+
+
+def test_the_command_writes_them_without_torch(tmp_path: Path) -> None:
+    def write() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-X", "importtime", "-m", "onecurve.command.schemas"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    def refused(line: str) -> None:
+        done = write()
+        shown = [each for each in done.stderr.splitlines() if "import time:" not in each]
+        assert (done.returncode, len(shown)) == (2, 1)
+        assert line in shown[0]
+
+    refused("configs: there is no such folder")
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    (tmp_path / ".schemas").mkdir()
+    (tmp_path / ".schemas/gone.json").write_text("{}")
+    done = write()
+    assert done.returncode == 0, done.stderr
+    assert {path.stem for path in (tmp_path / ".schemas").iterdir()} == set(SCHEMAS)
+    assert json.loads((tmp_path / ".schemas/optimizer.json").read_text()) == SCHEMAS["optimizer"]
+    imported = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if "|" in line}
+    assert imported.isdisjoint({"torch", "lightning", "small"})
+    (tmp_path / "configs/train.yaml").write_text("a: [1")
+    refused("train.yaml: is no YAML")

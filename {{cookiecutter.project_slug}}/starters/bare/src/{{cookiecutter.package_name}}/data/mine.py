@@ -1,0 +1,58 @@
+"""Your data: any LightningDataModule with DataLoaders of the global batch size."""
+
+from typing import Annotated, Any
+
+import torch
+from lightning import LightningDataModule
+from onecurve.limits import Number
+from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split
+
+
+class Mine(LightningDataModule):
+    """Made-up data, to begin with: the sum of the inputs' sines.
+
+    Args:
+        num_samples: how many, of which a tenth is for validation and a tenth for the test.
+        num_features: numbers in a sample.
+        batch_size: samples in a training step, over all processes.
+        seed: the same seed gives the same samples.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_samples: Annotated[int, Number(least=10)],
+        num_features: Annotated[int, Number(least=1)],
+        batch_size: Annotated[int, Number(least=1)],
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.shape = (num_samples, num_features)
+        self.batch_size = batch_size
+        self.seed = seed
+
+    def setup(self, stage: str) -> None:
+        """Make the samples, or read them: all processes do so, and must get the same."""
+        drawn = torch.Generator().manual_seed(self.seed)
+        inputs = torch.randn(self.shape, generator=drawn)
+        samples = TensorDataset(inputs, inputs.sin().sum(dim=1, keepdim=True))
+        self.train, self.val, self.test = random_split(samples, [0.8, 0.1, 0.1], drawn)
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Shuffled batches."""
+        return self._loader(self.train, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """Batches in order."""
+        return self._loader(self.val)
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        """Batches in order."""
+        return self._loader(self.test)
+
+    def predict_dataloader(self) -> DataLoader[Any]:
+        """What predict.py predicts: the test set."""
+        return self._loader(self.test)
+
+    def _loader(self, samples: Dataset[Any], shuffle: bool = False) -> DataLoader[Any]:
+        return DataLoader(samples, batch_size=self.batch_size, shuffle=shuffle)

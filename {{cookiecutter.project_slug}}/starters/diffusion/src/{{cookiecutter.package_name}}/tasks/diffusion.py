@@ -1,0 +1,186 @@
+"""Diffusion: a network that finds the noise in an image draws one from noise and words."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Protocol, Unpack, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from onecurve.errors import UserError
+from onecurve.limits import Number
+from PIL import Image
+from torch import Tensor
+from torchvision.utils import make_grid
+
+from ..data.captions import encoded
+from .noise import ddim, noised
+from .task import Parts, Task
+
+Batch = tuple[Tensor, Tensor]
+"""Images (N, C, H, W) in -1..1 and captions (N, L), uint8."""
+ROWS, SCALE = 6, 4  # of what is shown: images of each prompt, and how large their pixels are
+
+
+@runtime_checkable
+class Judges(Protocol):
+    """A data module that can say how good drawn images are."""
+
+    def quality(self, draw: Any, count: int) -> dict[str, float]:
+        """Numbers by name, of as many images that `draw` makes of captions."""
+
+
+class Diffusion(Task):
+    """Trains a network to find the noise in images of which it is told what they show.
+
+    Captions are left out now and then: the network learns to draw without any, too, and what words
+    change can be made larger (Ho and Salimans, "Classifier-free diffusion guidance", 2022).
+
+    Args:
+        channels: of an image.
+        image_size: its height and width.
+        caption_length: bytes of a caption.
+        prompts: what is drawn to be looked at, after each validation.
+        times: how many different times an image is seen at in training.
+        without_words: share of the images in training of which nothing is said.
+        guidance: how many times as far as the words lead from no words; 1 is what was learned.
+        steps: of the way from noise to an image.
+        judged: how many images are drawn at most in a test; the data's `quality` measures them.
+        parts: The network, which maps noisy images, times (N,) and captions to the noise, and how
+            it is optimized: see `Parts`.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        image_size: int,
+        caption_length: int,
+        prompts: Sequence[str],
+        times: Annotated[int, Number(least=1)] = 100,
+        without_words: Annotated[float, Number(least=0, most=1)] = 0.1,
+        guidance: Annotated[float, Number(least=0)] = 2.0,
+        steps: Annotated[int, Number(least=1)] = 20,
+        judged: Annotated[int, Number(least=0)] = 1000,
+        **parts: Unpack[Parts],
+    ) -> None:
+        super().__init__(**parts)
+        self.shape = (channels, image_size, image_size)
+        self.caption_length = caption_length
+        self.prompts = [str(prompt) for prompt in prompts]
+        self.times = times
+        self.without_words = without_words
+        self.guidance = guidance
+        self.steps = steps
+        self.judged = judged
+
+    def prepare(self, batch: Batch) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+        """Images with noise in them, the time that says how much, and words; and the noise."""
+        images, words = batch
+        count, device = len(images), images.device
+        time = (torch.randint(self.times, (count,), device=device) + 1).to(images) / self.times
+        noise = torch.randn_like(images)
+        said = torch.rand(count, device=device) >= self.without_words
+        return (noised(images, noise, time), time, words * said.unsqueeze(1)), noise
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean square of what was not found of the noise."""
+        return F.mse_loss(outputs, targets)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Loss over the whole validation set."""
+        outputs, targets = self.answer(batch)
+        self.log("val/loss", self.loss(outputs, targets), batch_size=len(targets), prog_bar=True)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Loss over the whole test set."""
+        outputs, targets = self.answer(batch)
+        self.log("test/loss", self.loss(outputs, targets), batch_size=len(targets))
+
+    def on_test_epoch_end(self) -> None:
+        """Draw images for the words of the test set, and let the data measure them."""
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        seen = int(self.trainer.num_test_batches[0]) * getattr(data, "batch_size", 0)
+        count = min(seen, self.judged)
+        if count and isinstance(data, Judges):
+            quality = data.quality(self.sample, count)
+            self.log_dict({f"test/{name}": value for name, value in quality.items()})
+
+    def sample(
+        self,
+        words: Tensor,
+        steps: int | None = None,
+        guidance: float | None = None,
+        seed: int = 0,
+    ) -> Tensor:
+        """Draw an image for each caption: all ranks alike, on every device.
+
+        Args:
+            words: Captions (N, L), uint8.
+            steps: of the way; None takes those of the task, as for the next one.
+            guidance: how far words lead.
+            seed: the same one draws the same images.
+
+        Returns:
+            Images (N, C, H, W) in -1..1.
+        """
+        drawn = torch.Generator().manual_seed(seed)
+        noise = torch.randn(len(words), *self.shape, generator=drawn)
+        guided = partial(
+            self._noise_in,
+            words=words.to(self.device),
+            guidance=self.guidance if guidance is None else guidance,
+        )
+        beginning = noise.to(device=self.device, dtype=self.dtype)  # type: ignore[arg-type]
+        return ddim(guided, beginning, self.steps if steps is None else steps)
+
+    def _noise_in(self, images: Tensor, time: Tensor, words: Tensor, guidance: float) -> Tensor:
+        if guidance == 1:
+            told: Tensor = self(images, time, words)
+            return told
+        said = torch.cat([words, torch.zeros_like(words)])
+        both: Tensor = self(torch.cat([images, images]), torch.cat([time, time]), said)
+        told, untold = both.chunk(2)
+        return untold + guidance * (told - untold)
+
+    def displays(self) -> dict[str, Tensor]:
+        """Images of each prompt, one below the other: always of the same noise."""
+        return {"samples": self.drawn(self.prompts, ROWS, "task.prompts")}
+
+    def predict(self, options: Mapping[str, Any], data_module: Any, run_dir: Path) -> None:
+        """Draw images of one text or several, and write them as one PNG file.
+
+        Args:
+            options: `prompt`, `count`, `steps`, `guidance`, `seed`: see `drawn` and `sample`; and
+                `output`, the file.
+            data_module: Not used.
+            run_dir: Not used.
+
+        Raises:
+            UserError: A number cannot be, or a text is too long.
+        """
+        for key, least in (("count", 1), ("steps", 1), ("guidance", 0)):
+            if options[key] is not None and options[key] < least:
+                raise UserError(
+                    f"predict.{key}={options[key]}: must be a number from {least}; "
+                    f"try predict.{key}={getattr(self, key, 8)}"
+                )
+        prompt = options["prompt"]
+        prompts = [str(text) for text in (prompt if isinstance(prompt, list) else [prompt])]
+        way = {key: options[key] for key in ("steps", "guidance", "seed")}
+        picture = self.drawn(prompts, options["count"], "predict.prompt", **way)
+        Image.fromarray(picture.permute(1, 2, 0).cpu().numpy()).save(options["output"], "PNG")
+        print(f"{options['count']} images of {', '.join(prompts)}: {options['output']}")
+
+    def drawn(self, prompts: Sequence[str], count: int, key: str, **way: Any) -> Tensor:
+        """Draw some images of each prompt: one picture, uint8 (3, H, W), a column for each.
+
+        Args:
+            prompts: what to draw.
+            count: images of each.
+            key: where the prompts come from.
+            way: how: arguments of `sample`.
+        """
+        words = encoded(prompts, self.caption_length, key).repeat(count, 1)
+        pixels = self.sample(words, **way).add(1).mul(127.5).round().to(torch.uint8)
+        grid: Tensor = make_grid(pixels, nrow=len(prompts), padding=1, pad_value=128)
+        return grid.repeat_interleave(SCALE, 1).repeat_interleave(SCALE, 2)

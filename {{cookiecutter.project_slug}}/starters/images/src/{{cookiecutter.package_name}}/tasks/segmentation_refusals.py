@@ -1,0 +1,3 @@
+"""What it cannot be given."""
+
+from .suits import refusals as refusals

@@ -1,0 +1,102 @@
+"""A small GPT: a transformer that says, for every byte of a text, which one comes next.
+
+Source: A. Radford et al., "Language Models are Unsupervised Multitask Learners" (GPT-2), 2019:
+blocks that normalise what enters them, weights drawn with a deviation of 0.02, smaller where a
+block adds to what it was given. Its tokens are bytes, so that it needs no tokenizer; it has neither
+dropout nor a head that shares the embedding's weights.
+"""
+
+from collections import OrderedDict
+from math import sqrt
+from typing import Annotated
+
+from onecurve.limits import Number
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+BYTES = 256
+Count = Annotated[int, Number(least=1)]
+
+
+class Embedding(nn.Module):
+    """A vector for each byte, plus one for its position."""
+
+    def __init__(self, context: int, width: int) -> None:
+        super().__init__()
+        self.bytes = nn.Embedding(BYTES, width)
+        self.positions = nn.Embedding(context, width)
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Bytes (N, T), T at most the context, to vectors (N, T, width)."""
+        vectors: Tensor = self.bytes(text) + self.positions.weight[: text.shape[1]]
+        return vectors
+
+
+class Attention(nn.Module):
+    """Self-attention in which a position sees itself and those before it.
+
+    The rows of `qkv` are those of the first head (query, key, value), then those of the second: cut
+    by rows it falls into whole heads, and their number is read from what is there.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.head_dim = width // heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map (N, T, width) to (N, T, width)."""
+        samples, length, _ = inputs.shape
+        qkv = self.qkv(inputs).view(samples, length, -1, 3, self.head_dim)
+        query, key, value = qkv.permute(3, 0, 2, 1, 4)
+        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        outputs: Tensor = self.output(seen.transpose(1, 2).flatten(2))
+        return outputs
+
+
+class Block(nn.Module):
+    """Attention and two linear layers, each added to what it was given."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(
+            OrderedDict(
+                expand=nn.Linear(width, 4 * width),
+                gelu=nn.GELU(),
+                output=nn.Linear(4 * width, width),
+            )
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map (N, T, width) to (N, T, width)."""
+        inputs = inputs + self.attention(self.attention_norm(inputs))
+        outputs: Tensor = inputs + self.mlp(self.mlp_norm(inputs))
+        return outputs
+
+
+def gpt(context: Count, width: Count, depth: Count, heads: Count) -> nn.Sequential:
+    """Build a GPT: bytes (N, T) to logits (N, T, 256) of the byte after each of them.
+
+    Args:
+        context: The longest T.
+        width: Length of the vector that a position carries from block to block.
+        depth: How many blocks.
+        heads: How many heads attention has in each; their number divides the width.
+    """
+    layers: OrderedDict[str, nn.Module] = OrderedDict(embedding=Embedding(context, width))
+    for number in range(1, depth + 1):
+        layers[f"block{number}"] = Block(width, heads)
+    layers["norm"] = nn.LayerNorm(width)
+    layers["head"] = nn.Linear(width, BYTES, bias=False)
+    net = nn.Sequential(layers)
+    for name, parameter in net.named_parameters():
+        if name.endswith(".bias"):
+            nn.init.zeros_(parameter)
+        elif parameter.ndim == 2:
+            added = name.endswith("output.weight")
+            nn.init.normal_(parameter, std=0.02 / sqrt(2 * depth) if added else 0.02)
+    return net
