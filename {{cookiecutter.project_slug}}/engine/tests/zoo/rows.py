@@ -52,6 +52,10 @@ ROWS = {
     "nested targets": Row(tasks.NestedTargets, data.nested),
     "named tuples": Row(data=data.named_tuples),
     "padded sequences": Row(tasks.OfSequences, data.ragged, {"pipeline": "layers"}),
+    "padded sequences, prepared": Row(tasks.OfMeans, data.ragged, validation=data.ragged),
+    "a dictionary for the network": Row(
+        tasks.OfDictionaries, data.dictionaries, {"pipeline": "with tensors by position"}
+    ),
     "two training loaders": Row(tasks.TwoLoaders, data.two, {"pipeline": "batch"}),
     "two that share out unevenly": Row(
         tasks.TwoLoaders,
