@@ -133,3 +133,9 @@ def test_what_cannot_be_exported_gets_one_line(
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     refused("onnxscript; type `uv pip install -e '.[onnx]'`, or use format=torch", "format=onnx")
     assert {path.name for path in tmp_path.iterdir()} == {"made.ckpt", "file"}
+
+
+def test_a_group_of_other_commands_gets_one_line(cli: Cli) -> None:
+    outcome = cli("export.py", "checkpoint=unused.ckpt", "strategy=ddp")
+    assert outcome.status == 1
+    assert outcome.err == "error: strategy: is no group of export.py; leave it out\n"

@@ -50,6 +50,8 @@ def explain(error: Exception, config_dir: Path, config_name: str, typed: list[st
             if choices := _choices_with(key, known):
                 example = f"{key.partition('.')[0]}={choices[0]}"
                 return f"{key}: there is such a key only with {' or '.join(choices)}; add {example}"
+            if key in known:
+                return f"{key}: is no group of {config_name}.py; leave it out"
             close = difflib.get_close_matches(key, known, 3)
             hint = f"did you mean {' or '.join(close)}?" if close else "see `--cfg job` for all"
             return f"{key}: there is no such key; {hint}"
