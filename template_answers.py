@@ -34,7 +34,7 @@ xdrlib
 IMPORT_NAMES = """
 absl antlr4 attr coreweave_evaluations cuda cv2 dateutil functorch google grpc hydra hydra_plugins
 importlinter isympy lightning_fabric markdown_it mpl_toolkits mypyc nvidia onecurve opentelemetry
-pil pkg_resources py pydevd_plugins pylab sklearn torchaudio torchgen xdist yaml
+pil pkg_resources py pydevd_plugins pylab rpds sklearn torchaudio torchgen xdist yaml
 """
 # Of devices: no folder on Windows can be called so, with or without an ending.
 WINDOWS_NAMES = {

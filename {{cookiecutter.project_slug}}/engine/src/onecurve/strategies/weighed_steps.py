@@ -68,7 +68,9 @@ class WeighedSteps(CheckpointFiles):
         self._prepared = prepared(module, batch, rows)
         if name == "training_step":
             self._draw(Draws.STEP)
-        weight = None if self._prepared is None else weight_of(module, self._prepared.targets)
+        weight = None
+        if self._prepared is not None and name != "predict_step":
+            weight = weight_of(module, self._prepared.targets)
         if name == "training_step" and weight is not None:
             self._weight = self._weight_among_ranks(weight)
         with prepared_once(module, batch, self._prepared), counting_by(module, weight):
