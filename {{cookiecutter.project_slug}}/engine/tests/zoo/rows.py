@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from . import data, tasks
+from . import data, gan, tasks
 
 VALIDATION = data.validation
 STRATEGIES = ("dp", "ddp", "fsdp", "pipeline")
@@ -97,6 +97,7 @@ ROWS = {
         refused=dict.fromkeys(("fsdp", "pipeline"), "in another way than through self"),
     ),
     "two optimizers": Row(tasks.Adversarial, refused={"pipeline": "optimizes manually"}),
+    "a GAN": Row(gan.Gan, refused={"pipeline": "optimizes manually"}),
     "an unused layer": Row(
         tasks.Unused,
         refused={

@@ -158,15 +158,19 @@ class Diffusion(Task):
         Raises:
             UserError: A number cannot be, or a text is too long.
         """
-        for key, least in (("count", 1), ("steps", 1), ("guidance", 0)):
-            if options[key] is not None and options[key] < least:
+        steps, guidance = options["steps"], options["guidance"]
+        for key, number in (("count", options["count"]), ("steps", 1 if steps is None else steps)):
+            if not isinstance(number, int) or number < 1:
                 raise UserError(
-                    f"predict.{key}={options[key]}: must be a number from {least}; "
-                    f"try predict.{key}={getattr(self, key, 8)}"
+                    f"predict.{key}={number}: must be a whole number from 1; try predict.{key}=8"
                 )
+        if guidance is not None and (not isinstance(guidance, int | float) or guidance < 0):
+            raise UserError(
+                f"predict.guidance={guidance}: must be a number from 0; try predict.guidance=2"
+            )
         prompt = options["prompt"]
         prompts = [str(text) for text in (prompt if isinstance(prompt, list) else [prompt])]
-        way = {key: options[key] for key in ("steps", "guidance", "seed")}
+        way = {"steps": steps, "guidance": guidance, "seed": options["seed"]}
         picture = self.drawn(prompts, options["count"], "predict.prompt", **way)
         Image.fromarray(picture.permute(1, 2, 0).cpu().numpy()).save(options["output"], "PNG")
         print(f"{options['count']} images of {', '.join(prompts)}: {options['output']}")
