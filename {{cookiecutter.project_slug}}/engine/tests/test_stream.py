@@ -5,11 +5,16 @@ from typing import Any
 
 import pytest
 import torch
+import warm_ranks
+from conftest import ROUNDING, largest_difference
 from torch import Tensor
+from torch.utils._pytree import tree_flatten
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from zoo.data import Stateful, Whole
+from zoo.train import LIGHTNING, predicted
 
 import onecurve
+from onecurve.launch.environment import unchanged_environment
 from onecurve.strategies.loader import shard
 from onecurve.strategies.stream import StreamLoader
 
@@ -162,3 +167,15 @@ def test_a_worker_may_set_what_is_the_data_sets() -> None:
     assert [batch.tolist() for batch in stream] == [[0, 1, 2], [10, 11, 12]]
     loader: Any = shares(DataLoader(Indexed(), 1, **options), 1)[0]
     assert [batch.item() for batch in loader] == [0, 10]
+
+
+@pytest.mark.compares
+def test_predictions_of_a_stream_are_in_its_order() -> None:
+    with unchanged_environment(LIGHTNING):
+        single = predicted("single")
+    ranks = warm_ranks.start_ranks(
+        "zoo.train.predicted", ("ddp",), processes=2, max_restarts=0, logs=None
+    )
+    assert [len(rows) for rows in ranks] == [21, 21]
+    curves = [tree_flatten(rows)[0] for rows in (single, ranks)]
+    assert largest_difference(*curves) <= ROUNDING

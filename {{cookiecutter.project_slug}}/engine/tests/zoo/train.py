@@ -10,8 +10,11 @@ import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 
 import onecurve
+from onecurve.run.predictions import Predictions, give_step
 
+from . import data
 from .rows import ROWS, Row
+from .tasks import Plain
 
 # What a Trainer leaves in the environment of its process.
 LIGHTNING = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
@@ -80,3 +83,23 @@ def trained(row: Row, strategy: str) -> dict[str, Any]:
         "metrics": {name: value.item() for name, value in trainer.callback_metrics.items()},
         "weights": {name: torch.as_tensor(value).tolist() for name, value in weights.items()},
     }
+
+
+def predicted(strategy: str) -> list[Any]:
+    """What is predicted for two streams, whose last batches are smaller than the ranks."""
+    seed_everything(1, verbose=False)
+    kept, module = Predictions(), Plain()
+    give_step(module)
+    trainer = Trainer(
+        accelerator="cpu",
+        strategy=MADE[strategy](),
+        devices=DEVICES.get(strategy, 2),
+        precision="64-true",
+        callbacks=[kept],
+        logger=False,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+    )
+    trainer.predict(module, [data.stream(), data.whole_batches()], return_predictions=False)
+    return [None if rows is None else rows.tolist() for rows in kept.joined()]
