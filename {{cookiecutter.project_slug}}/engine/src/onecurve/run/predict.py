@@ -111,9 +111,6 @@ def _of_samples(
     give_step(task)
     if images := options.get("images"):
         files, loader = loader_of(data, images)
-        if callable(getattr(task, "weight", None)):
-            # It counts in targets, and files have none.
-            task.weight = None  # type: ignore[assignment]
         trainer.predict(task, loader, return_predictions=False)
     else:
         files = None
