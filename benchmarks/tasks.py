@@ -1,6 +1,6 @@
 """The tasks that ship, each under every strategy: the largest difference of a loss from `single`.
 
-Each starter is baked anew in build/starters/, and each of its tasks trains an epoch in float64, with
+Each starter is baked anew in build/starters/, and each of its tasks trains in float64, with
 everything random that it draws, and validates.
 
     python benchmarks/tasks.py [STARTER ...]
