@@ -1,10 +1,5 @@
 """The data sets of this project: what they hold, and what is said where they cannot be read."""
 
-import gzip
-import hashlib
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +9,7 @@ from conftest import composed, shipped
 from hydra.utils import instantiate
 from onecurve.data.files import read_image
 from onecurve.errors import UserError
-from small_data import random_images, write_images, write_mnist
-from torchvision import datasets
+from small_data import write_images
 
 
 def load(name: str, *overrides: str) -> Any:
@@ -29,22 +23,6 @@ def sizes(module: Any) -> list[int]:
     return [len(dataset) for dataset in module.datasets]
 
 
-@shipped("data/digits")
-def test_digits_are_those_of_scikit_learn_and_split_the_same_way_each_time() -> None:
-    from sklearn.datasets import load_digits
-
-    first, again = load("digits", "data.image_size=8"), load("digits", "seed=7")
-    assert sizes(first) == [1297, 200, 300]
-    assert torch.equal(first.datasets[2].labels, again.datasets[2].labels)
-    images = torch.cat([part.images for part in first.datasets]).flatten(1)
-    expected = torch.from_numpy(load_digits().data).mul(255 / 16).round().to(torch.uint8)
-    assert sorted(images.tolist()) == sorted(expected.tolist())
-    other = load("digits", "data.split_seed=1", "data.image_size=8")
-    assert not torch.equal(first.datasets[2].images, other.datasets[2].images)
-    inputs = again.normalize(again.datasets[0].images)
-    assert [inputs.mean().item(), inputs.std().item()] == pytest.approx([0, 1], abs=0.05)
-
-
 @shipped("data/synthetic")
 def test_synthetic_images_can_be_learned_and_repeat() -> None:
     shape = ("data.channels=2", "data.image_size=9", "data.num_classes=4")
@@ -55,36 +33,6 @@ def test_synthetic_images_can_be_learned_and_repeat() -> None:
     assert (distances.argmin(1) == test.labels).float().mean() > 0.95
     again, other = (load("synthetic", *shape, f"data.seed={seed}").datasets for seed in (0, 1))
     assert torch.equal(train.images, again[0].images) != torch.equal(train.images, other[0].images)
-
-
-@shipped("data/mnist")
-def test_mnist_is_downloaded_where_it_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    served, root = tmp_path / "served", tmp_path / "data"
-    write_mnist(served, train=60, test=20)
-    resources = []
-    for file in sorted(served.iterdir()):
-        packed = gzip.compress(file.read_bytes())
-        (served / f"{file.name}.gz").write_bytes(packed)
-        resources.append((f"{file.name}.gz", hashlib.md5(packed).hexdigest()))
-    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
-    handler = partial(SimpleHTTPRequestHandler, directory=str(served))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
-        mirrors = [f"http://127.0.0.1:{server.server_port}/"]
-        monkeypatch.setattr(datasets.MNIST, "mirrors", mirrors)
-        monkeypatch.setattr(datasets.MNIST, "resources", resources)
-        module = load("mnist", f"data.root={root}", "data.val_size=10")
-        server.shutdown()
-    assert sizes(module) == [50, 10, 20]
-    expected = torch.from_numpy(random_images(20, 28, 28))
-    assert torch.equal(module.datasets[2].images[:, 0, 2:-2, 2:-2], expected)
-    assert (root / "MNIST/raw/train-images-idx3-ubyte").is_file()
-    assert capfd.readouterr().err == ""
-    with pytest.raises(UserError, match="60 samples"):
-        load("mnist", f"data.root={root}", "data.val_size=60")
 
 
 @shipped("data/image_folder")
