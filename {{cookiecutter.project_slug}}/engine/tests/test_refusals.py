@@ -128,6 +128,7 @@ MISTAKES = {
     "optimizer.betas=[2,3]": (2, ["optimizer: Invalid beta parameter at index 0"]),
     "optimizer.lr 0.01": (1, ["optimizer.lr: has no value, such as optimizer.lr=0.01"]),
     "optimizer.lr": (1, ["optimizer.lr: has no value"]),
+    "project=main(": (1, ["project=main(: is not what Hydra", "twice: 'project=\"main(\"'"]),
     "strategy.name=ddp": (2, ["strategy.name=ddp: is single for this strategy", "strategy=ddp"]),
     "strategy.processes=abc": (2, ["strategy.processes=abc: is one for this strategy"]),
     "model=[lenet,mlp]": (2, ["model=[lenet,mlp]: takes one, such as model=lenet"]),

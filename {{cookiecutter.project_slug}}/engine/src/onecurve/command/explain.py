@@ -11,6 +11,7 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
@@ -78,6 +79,11 @@ def _mistyped(text: str, typed: list[str]) -> str | None:
         after = typed[typed.index(word) + 1 :] if word in typed else []
         value = after[0] if after and "=" not in after[0] else "VALUE"
         return f"{word}: has no value, such as {word}={value}"
+    if "override_grammar" in text and (word := next(filter(_is_unreadable, typed), None)):
+        key, _, value = word.partition("=")
+        if '"' not in value and "'" not in value:
+            quoted = f"'{key}=\"{value}\"'"
+            return f"{word}: is not what Hydra can read; if it is a text, quote it twice: {quoted}"
     if "Config group override must be a string or a list" in text:
         names = [word.partition("=")[0].lstrip("+") for word in typed if word.endswith("=null")]
         group = next((name for name in names if "." not in name), "GROUP")
@@ -88,6 +94,14 @@ def _mistyped(text: str, typed: list[str]) -> str | None:
         if f"~{found[1]}" in typed:
             return f"~{found[1]}: takes away what another word changes; leave one of them out"
     return None
+
+
+def _is_unreadable(word: str) -> bool:
+    try:
+        OverridesParser.create().parse_override(word)
+    except HydraException:
+        return True
+    return False
 
 
 @contextmanager
