@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -13,7 +14,9 @@ from onecurve.testing.runs import Cli, column, jobs_of, largest_difference
 ROOT = CONFIGS.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Those of several nodes, and of jobs side by side, are for more than one laptop.
-ELSEWHERE = ("HOST", "torchrun", "srun", "sweep/launcher")
+ELSEWHERE = ["HOST", "torchrun", "srun", "sweep/launcher"]
+if find_spec("onnxscript") is None or find_spec("onnxruntime") is None:
+    ELSEWHERE.append("format=onnx")  # an extra
 
 
 def blocks(language: str, *pages: Path) -> list[str]:

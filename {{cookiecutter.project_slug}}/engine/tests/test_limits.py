@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 
 from onecurve.command import allowed
-from onecurve.command.signatures import arguments, sources
+from onecurve.command.signatures import arguments, keywords, sources
 from onecurve.limits import Existing, Number, Pattern
 
 CALLBACK = """
@@ -118,6 +118,12 @@ def test_arguments_of_a_function_that_passes_options_on() -> None:
     found = arguments("small.optimizers.sgd")
     assert found["lr"] == Annotated[float, Number(above=0)]
     assert found["momentum"] == Annotated[float, Number(least=0, most=1)]
+
+
+def test_small_parts_of_torch_are_read() -> None:
+    assert arguments("torch.nn.init.kaiming_normal_")["a"] is float
+    assert keywords("torch.optim.SGD")[:3] == ["params", "lr", "momentum"]
+    assert arguments("torch.optim.SGD")["nesterov"] is bool
 
 
 @pytest.mark.parametrize("target", ["torch.nn.Linear", "nowhere.Thing", "small.Nothing"])

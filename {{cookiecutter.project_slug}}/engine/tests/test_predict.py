@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from small.digits import Digits
 from small.task import Classification
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from onecurve.errors import UserError
 from onecurve.run.notebook import load, predicted
@@ -126,6 +126,11 @@ class Returns(Classification):
         return made[self.kind]()
 
 
+class Weighs(Returns):
+    def weight(self, targets: Tensor) -> float:
+        return len(targets)
+
+
 class Speaks(Returns):
     def predict(self, options: Mapping[str, Any], data_module: Any, run_dir: Path) -> None:
         drawn = torch.rand(()).item()
@@ -156,6 +161,12 @@ class Tables(LightningDataModule):
         images, labels = next(iter(self.tables.test_dataloader()))
         batches = Batches([[0], [*range(1, 17)], [*range(17, 40)]])
         return DataLoader(TensorDataset(images / 255, labels), batch_sampler=batches)
+
+
+class TwoTables(Tables):
+    def test_dataloader(self) -> Any:
+        table = super().test_dataloader().dataset
+        return [DataLoader(Subset(table, range(size)), batch_size=4) for size in (5, 3)]
 
 
 @pytest.fixture
@@ -231,6 +242,27 @@ def test_a_task_that_says_nothing_gives_what_its_network_does(
     assert np.abs(shared - rows[:17]).max() <= ROUNDING
 
 
+def test_each_of_several_loaders_gets_a_file(cli: Cli, checkpoint: Callable[..., Path]) -> None:
+    made = checkpoint("test_predict.TwoTables", _target_="test_predict.WithoutStep")
+    outcome = cli("predict.py", f"checkpoint={made}", "callbacks=[]", "predict.output=out/of.csv")
+    assert outcome.status == 0, outcome.err
+    lines = [Path(f"out/of-{loader}.csv").read_text().count("\n") for loader in (0, 1)]
+    assert lines == [1 + 5, 1 + 3]
+
+
+def test_images_may_be_of_another_task_than_classes(
+    cli: Cli, checkpoint: Callable[..., Path], digits: Path
+) -> None:
+    """Which may count in targets, that files have not."""
+    made = checkpoint(_target_="test_predict.Weighs", kind="numbers")
+    outcome = cli("predict.py", f"checkpoint={made}", "callbacks=[]", f"predict.images={digits}")
+    assert outcome.status == 0, outcome.err
+    with (outcome.run / "predictions.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [Path(row["file"]) for row in rows] == sorted(digits.iterdir())
+    assert all(row["prediction"] in "0123456789" for row in rows)
+
+
 def test_a_task_may_do_it_all_by_itself(
     cli: Cli, warm: Cli, checkpoint: Callable[..., Path]
 ) -> None:
@@ -286,3 +318,6 @@ def test_what_cannot_be_predicted_gets_one_line(
     del other["state_dict"]["network.output.bias"]
     torch.save(other, tmp_path / "other.ckpt")
     refused("network.output.bias is not in the checkpoint", tmp_path / "other.ckpt")
+    outcome = cli("evaluate.py", f"checkpoint={tmp_path}/other.ckpt")
+    assert (outcome.status, outcome.runs) == (2, []), outcome.err
+    assert "is of another network: network.output.bias is not in the checkpoint" in outcome.err

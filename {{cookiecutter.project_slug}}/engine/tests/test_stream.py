@@ -78,6 +78,35 @@ def test_ranks_together_see_what_one_sees(options: dict[str, Any]) -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
+class Lazy(IterableDataset[Any]):
+    """Reads what its rank keeps."""
+
+    def __init__(self) -> None:
+        self.part = (0, 1, 1)
+        self.read = 0
+
+    def keep(self, *part: int) -> None:
+        self.part = (part[0], part[1], part[2])
+
+    def __iter__(self) -> Iterator[Any]:
+        start, stop, size = self.part
+        for number in range(22):
+            is_kept = start <= number % size < stop
+            self.read += is_kept
+            yield torch.tensor(float(number)) if is_kept else None
+
+
+def test_a_stream_may_leave_out_what_other_ranks_keep() -> None:
+    parts = [
+        shard(DataLoader(Lazy(), 5, drop_last=True), rank=r, num_replicas=2, seed=0, training=True)
+        for r in range(2)
+    ]
+    seen: Any = parts
+    batches = epoch(seen)
+    assert batches == [[float(n) for n in range(first, first + 5)] for first in (0, 5, 10, 15)]
+    assert [part.dataset.read for part in seen] == [14, 8]
+
+
 def test_whole_batches_are_cut_by_rows_or_refused() -> None:
     loader = DataLoader(Whole(), None)
     (whole,), parts = shares(loader, 1), shares(loader, 2)

@@ -5,12 +5,18 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 import warm_ranks
 from conftest import ROUNDING, largest_difference
+from lightning.pytorch import Trainer
 from torch.utils._pytree import tree_flatten
+from torch.utils.data import DataLoader
+from zoo.data import pairs
+from zoo.gan import LATENT, Gan
 from zoo.rows import ALSO_REPLICATED, REPLICATED, ROWS, STRATEGIES
 from zoo.train import DEVICES, LIGHTNING, train_rows
 
+from onecurve import Single
 from onecurve.launch.environment import unchanged_environment
 
 
@@ -63,3 +69,21 @@ def assert_equal(result: dict[str, Any], single: dict[str, Any]) -> None:
     (_, *expected), spec_of_single = tree_flatten(theirs)
     assert spec == spec_of_single
     assert largest_difference(expected, numbers) <= ROUNDING
+
+
+def test_the_gan_learns_the_distribution_of_its_targets() -> None:
+    torch.manual_seed(1)
+    real, module = pairs(200).tensors[1], Gan(lr=5e-3)
+
+    def distance() -> float:
+        made_up = module(torch.randn(2000, LATENT, generator=torch.Generator().manual_seed(0)))
+        return (made_up.mean(0) - real.mean(0)).norm().item()
+
+    with unchanged_environment(LIGHTNING), torch.no_grad():
+        before = distance()
+        quiet = dict.fromkeys(
+            ("logger", "enable_model_summary", "enable_progress_bar", "enable_checkpointing"), False
+        )
+        trainer = Trainer(accelerator="cpu", strategy=Single(), max_epochs=60, **quiet)
+        trainer.fit(module, DataLoader(pairs(200), 50, shuffle=True))
+        assert distance() < 0.3 * before

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from . import data, tasks
+from . import data, gan, tasks
 
 VALIDATION = data.validation
 STRATEGIES = ("dp", "ddp", "fsdp", "pipeline")
@@ -52,6 +52,10 @@ ROWS = {
     "nested targets": Row(tasks.NestedTargets, data.nested),
     "named tuples": Row(data=data.named_tuples),
     "padded sequences": Row(tasks.OfSequences, data.ragged, {"pipeline": "layers"}),
+    "padded sequences, prepared": Row(tasks.OfMeans, data.ragged, validation=data.ragged),
+    "a dictionary for the network": Row(
+        tasks.OfDictionaries, data.dictionaries, {"pipeline": "with tensors by position"}
+    ),
     "two training loaders": Row(tasks.TwoLoaders, data.two, {"pipeline": "batch"}),
     "two that share out unevenly": Row(
         tasks.TwoLoaders,
@@ -93,6 +97,7 @@ ROWS = {
         refused=dict.fromkeys(("fsdp", "pipeline"), "in another way than through self"),
     ),
     "two optimizers": Row(tasks.Adversarial, refused={"pipeline": "optimizes manually"}),
+    "a GAN": Row(gan.Gan, refused={"pipeline": "optimizes manually"}),
     "an unused layer": Row(
         tasks.Unused,
         refused={

@@ -172,6 +172,37 @@ class OfSequences(Plain):
         """None."""
 
 
+class OfMeans(Plain):
+    """A network of the mean of each sequence."""
+
+    def prepare(self, batch: Any) -> Any:
+        (sequences, lengths), targets = batch
+        return sequences.sum(1) / lengths[:, None], targets
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss: Tensor = super().training_step(self.prepare(batch), batch_idx)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        super().validation_step(self.prepare(batch), batch_idx)
+
+
+class OfDictionaries(Dictionary):
+    """A network that takes a dictionary."""
+
+    def forward(self, inputs: Any) -> Any:
+        return {"y": self.net(inputs["x"])}
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        return super().loss(outputs["y"], targets)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step({**batch, "x": {"x": batch["x"]}}, batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """None."""
+
+
 class Adversarial(Plain):
     """Two optimizers, by hand."""
 

@@ -76,6 +76,16 @@ def test_units_are_those_of_the_table(cli: Cli, tmp_path: Path) -> None:
     rows = torch.tensor([[70.0, 3.0], [100.0, 5.0]])
     predicted = task.float().predict_step((rows, None), 0)["prediction"]
     assert predicted.tolist() == pytest.approx([240_000, 350_000], rel=0.03)
+    # Rows without a target, of which there may be a single one.
+    (tmp_path / "more.csv").write_text("rooms,area\n3,70\n")
+    checkpoint = f"checkpoint={outcome.run / 'checkpoints/best.ckpt'}"
+    made = cli("predict.py", checkpoint, "data.root=more.csv", "trainer.precision=64-true")
+    assert made.status == 0, made.err
+    (row,) = csv.DictReader((made.run / "predictions.csv").open())
+    assert float(row["prediction"]) == pytest.approx(predicted[0].item(), rel=1e-5)
+    refused = cli("evaluate.py", checkpoint, "data.root=more.csv")
+    assert refused.status == 2
+    assert "data.target=price: these rows have no such column" in refused.err
     # A target in thousands: the same loss, and an error of a thousandth.
     lines = list(csv.reader((tmp_path / "houses.csv").open()))
     table = [lines[0], *([area, rooms, int(price) / 1000] for area, rooms, price in lines[1:])]

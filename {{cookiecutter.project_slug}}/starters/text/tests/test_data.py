@@ -80,13 +80,14 @@ def test_the_bytes_are_written_once_all_or_none(tmp_path: Path) -> None:
     assert not list((tmp_path / "other").iterdir())
 
 
-def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
-    write_texts(tmp_path / "texts", 3)
-    with pytest.raises(UserError, match="and a window has 65"):
+def test_one_long_file_is_refused_with_advice_that_works(tmp_path: Path) -> None:
+    (tmp_path / "texts").write_text("to be or not to be, " * 2000)
+    with pytest.raises(UserError, match=r" 0 bytes of \w+ text in 1 files, and a window") as error:
         load(tmp_path)
     assert not (tmp_path / "cache").exists()
-    # Enough of them, once the files are cut.
-    assert len(load(tmp_path, "data.piece_bytes=64").windows["val"]) > 0
+    advice = str(error.value).split()[-1]
+    assert advice == "data.piece_bytes=200"
+    assert sum(len(load(tmp_path, advice, *WHOLE).windows[part].text()) for part in ALL) > 39_000
 
 
 def test_baselines_know_how_often_a_byte_is(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from .source import Definition, Source, find
+from .values import resolved
 
 LOG = ("log", "log_dict")
 # What Lightning makes of a name that is logged in steps and epochs, and for one of several loaders.
@@ -30,7 +31,7 @@ def unlogged_monitor(config: DictConfig) -> str | None:
     Args:
         config: A composed configuration.
     """
-    plain: Any = OmegaConf.to_container(config, resolve=True)
+    plain: Any = resolved(config)
     if not isinstance(plain.get("task"), dict) or (plain.get("trainer") or {}).get("fast_dev_run"):
         return None
     parts = [part for part in (plain.get("callbacks") or {}).values() if isinstance(part, dict)]
@@ -42,7 +43,9 @@ def unlogged_monitor(config: DictConfig) -> str | None:
         patterns = [pattern for target in targets for pattern in _patterns_of(target)]
     except Unknown:
         return None
-    for name in filter(None, waiting):
+    for name in waiting:
+        if not name or "${" in str(name):
+            continue
         known = any(re.fullmatch(f"{pattern}{ENDINGS}", str(name)) for pattern in patterns)
         if not known and not str(name).startswith("lr-"):
             literal = [re.sub(r"\\(.)", r"\1", each) for each in patterns if ".*" not in each]

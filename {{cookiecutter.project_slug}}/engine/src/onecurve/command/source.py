@@ -13,7 +13,7 @@ Definition = ast.ClassDef | ast.FunctionDef
 # Large packages that have no limits: only to parse them would take longer than all else.
 NOT_READ = {"hydra", "optuna", "torch", "torchvision", "wandb"}
 # But for these parts of them.
-READ_ANYWAY = ("torch.optim",)
+READ_ANYWAY = ("torch.nn.init", "torch.optim")
 # Of these the one class that is named, but nothing that others are derived from.
 READ_WHERE_NAMED = {"lightning", "pytorch_lightning"}
 

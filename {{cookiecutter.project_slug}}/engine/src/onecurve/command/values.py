@@ -28,8 +28,8 @@ def check_values(config: DictConfig, defaults: DictConfig) -> None:
     Raises:
         UserError: Naming the key, the value, what is allowed and a value that works.
     """
-    values = _resolved(config)
-    usual = dict(dotted(_resolved(defaults, is_checked=False)))
+    values = resolved(config)
+    usual = dict(dotted(resolved(defaults, is_checked=False)))
     written = dict(dotted(OmegaConf.to_container(config)))
     limits = dict(limits_of(values))
     # What only refers to another key comes last: that one is named.
@@ -49,7 +49,7 @@ def check_values(config: DictConfig, defaults: DictConfig) -> None:
 
 def set_as_meant(config: DictConfig) -> None:
     """Make whole numbers and texts of what is typed as `1e3` or 88 where only such may stand."""
-    values = _resolved(config)
+    values = resolved(config)
     limits = dict(limits_of(values))
     for key, value in dotted(values):
         if key in limits and repr(meant := as_meant(limits[key], value)) != repr(value):
@@ -103,7 +103,7 @@ def types_beside(group: str) -> dict[str, Any]:
     return types
 
 
-def _resolved(config: DictConfig, is_checked: bool = True) -> Any:
+def resolved(config: DictConfig, is_checked: bool = True) -> Any:
     """Plain containers with references followed, unless one leads to a value still missing.
 
     Args:

@@ -74,8 +74,9 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
                 raise UserError(
                     f"format={cfg.format}: the outputs of what was exported are {furthest:.1e} of "
                     f"the largest away from those of {type(task).__name__}, and may be "
-                    f"{TOLERANCE:.0e} away; its forward must do the same each time that it is "
-                    f"called, or try format={'onnx' if cfg.format == 'torch' else 'torch'}"
+                    f"{TOLERANCE:.0e} away: PyTorch's exporter changes an operation of forward, or "
+                    "forward draws at random; try "
+                    f"format={'onnx' if cfg.format == 'torch' else 'torch'}"
                 )
             # Large weights lie in a file beside it.
             for file in Path(folder).iterdir():

@@ -13,7 +13,7 @@ from ..errors import UserError
 from . import record
 from .image_files import classified, loader_of
 from .inputs import take_test_set
-from .prediction_files import write
+from .prediction_files import named, write
 from .predictions import Predictions, give_step
 from .protocols import Predicts, ReadsImages
 from .record import short_path
@@ -111,6 +111,9 @@ def _of_samples(
     give_step(task)
     if images := options.get("images"):
         files, loader = loader_of(data, images)
+        if callable(getattr(task, "weight", None)):
+            # It counts in targets, and files have none.
+            task.weight = None  # type: ignore[assignment]
         trainer.predict(task, loader, return_predictions=False)
     else:
         files = None
@@ -134,7 +137,7 @@ def _of_samples(
             count += len(files)
             continue
         several = len(of_loaders) > 1
-        place = output.with_name(f"{output.name}-{number}") if several else output
+        place = named(output, f"-{number}") if several else output
         rows, path = write(each, place, files, names)
         print(f"{rows} predictions: {short_path(path)}")
         count += rows

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from ..strategies.for_callbacks import ForCallbacks
-from ..strategies.loader import ShardedLoader
+from ..strategies.shared_loader import SharedLoader
 from .inputs import network_inputs
 
 
@@ -38,7 +38,7 @@ class Predictions(Callback):
     ) -> None:
         combined: Any = trainer.predict_loop._combined_loader
         loader = combined.flattened[dataloader_idx]
-        if isinstance(loader, ShardedLoader) and not loader.batch_sampler.share(batch_idx).size:
+        if isinstance(loader, SharedLoader) and not loader.share(batch_idx).size:
             # It was predicted on another rank's sample, as there were too few.
             outputs = None
         self.pieces[dataloader_idx].append(move_data_to_device(outputs, torch.device("cpu")))

@@ -2,7 +2,8 @@
 
 Looked at while the first training step computes it: the loss of this rank's samples against the
 mean of the losses of their halves, by samples or by the task's `weight`. A task without a method
-``loss(outputs, targets)`` is not looked at, nor is a loss that takes the samples of all ranks.
+``loss(outputs, targets)`` is not looked at, nor is a loss that takes the samples of all ranks, or
+that calls a network of the task (a discriminator): all ranks gather its weights together.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import say
@@ -39,8 +40,9 @@ def looked_at(
     findings: list[str] = []
 
     def watched(*arguments: Any, **named: Any) -> Any:
-        whole = loss(*arguments, **named)
-        if not findings and isinstance(whole, Tensor) and not takes_all():
+        with _calls_of(module) as called:
+            whole = loss(*arguments, **named)
+        if not findings and not called and isinstance(whole, Tensor) and not takes_all():
             findings.extend(_finding(module, loss, (arguments, named), whole))
         return whole
 
@@ -59,6 +61,22 @@ WAYS_OUT = (
     "add a method weight(targets) where something else than samples counts, take "
     "self.trainer.strategy.all_samples(tensor) where they are compared with each other"
 )
+
+
+@contextmanager
+def _calls_of(module: LightningModule) -> Iterator[list[nn.Module]]:
+    """Modules of the task with parameters of their own that are called meanwhile."""
+    called: list[nn.Module] = []
+    hooks = [
+        part.register_forward_pre_hook(lambda part, _: called.append(part))
+        for part in module.modules()
+        if next(part.parameters(recurse=False), None) is not None
+    ]
+    try:
+        yield called
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _finding(module: LightningModule, loss: Any, arguments: Any, computed: Tensor) -> Iterator[str]:

@@ -2,8 +2,10 @@
 
 Exact: the batches are those of one process, with worker processes too, each of which reads a copy
 of the stream: a rank's share is cut from each before it is collated. So every rank pays for reading
-the whole stream, though not for collating and moving it. Random numbers inside the stream follow
-from seed, epoch, worker process and sample.
+the whole stream, though not for collating and moving it; unless the data set has a method
+``keep(start, stop, size)`` and the loader ``drop_last=True``: of each `size` samples, counted from
+where a process begins to read, it may then yield None for all but those from `start` to `stop`.
+Random numbers inside the stream follow from seed, epoch, worker process and sample.
 Asks for: a stream that yields the same on every rank, which is compared for the first batch.
 Goes on inside an epoch where the data set has `state_dict` and `load_state_dict` and is read in
 this process, or where the loader has them, as torchdata's StatefulDataLoader. They count samples of
@@ -19,7 +21,7 @@ from torch.utils.data import DataLoader
 from .drawn import DrawnStream, StatefulStream
 from .seeding import drawing_from
 from .shared_loader import Share, SharedLoader, share_of
-from .stream_batches import Cut, cut_rows, fingerprint
+from .stream_batches import Cut, cut_rows, fingerprint, part_of
 
 END = object()
 
@@ -41,23 +43,28 @@ class StreamLoader(SharedLoader):
     def __init__(
         self, loader: DataLoader[Any], *, rank: int, num_replicas: int, seed: int, training: bool
     ) -> None:
-        self.dataset: Any = loader.dataset
+        dataset: Any = loader.dataset
+        self.dataset = dataset
         self.rank = rank
         self.num_replicas = num_replicas
         self.seed = seed
         # Lightning announces a new epoch to `loader.sampler`.
         self.sampler = self
-        kind = StatefulStream if _is_stateful(self.dataset) else DrawnStream
-        self.stream = kind(self.dataset, seed, loader.persistent_workers)
+        kind = StatefulStream if _is_stateful(dataset) else DrawnStream
+        self.stream = kind(dataset, seed, loader.persistent_workers)
         self.loader = copy(loader)
         # A DataLoader lets nobody set these.
         vars(self.loader).update(dataset=self.stream, _iterator=None)
         if loader.batch_size is not None:
             self.loader.collate_fn = Cut(loader.collate_fn, rank, num_replicas)
+        self._keeps = loader.drop_last and hasattr(dataset, "keep")
+        if self._keeps and loader.batch_size is not None:
+            part = part_of(loader.batch_size, rank, num_replicas)
+            dataset.keep(part.start, part.stop, loader.batch_size)
         self._keeper: Any = None
         if training and _is_stateful(loader):
             self._keeper = self.loader
-        elif training and _is_stateful(self.dataset) and loader.num_workers == 0:
+        elif training and _is_stateful(dataset) and loader.num_workers == 0:
             self._keeper = self.stream
         self.fingerprint = 0
         self._first: Any = None
@@ -129,7 +136,7 @@ class StreamLoader(SharedLoader):
             batch, total = cut_rows(read, self.rank, self.num_replicas, name)
             number = fingerprint(read) if is_first else 0
         if is_first:
-            self._first, self.fingerprint = batch, number
+            self._first, self.fingerprint = batch, 0 if self._keeps else number
         return batch, total
 
     def _note_state(self) -> None:

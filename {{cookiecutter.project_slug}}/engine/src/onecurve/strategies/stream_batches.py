@@ -33,7 +33,7 @@ class Cut:
 
     def __call__(self, samples: list[Any]) -> Batch:
         is_first, self._is_first = self._is_first, False
-        part = _part(len(samples), self.rank, self.num_replicas)
+        part = part_of(len(samples), self.rank, self.num_replicas)
         return self.collate(samples[part]), len(samples), fingerprint(samples) if is_first else 0
 
 
@@ -60,11 +60,12 @@ def cut_rows(batch: Any, rank: int, num_replicas: int, name: str) -> tuple[Any, 
             "can share only where all in them are tensors of as many rows; let it yield samples: "
             "DataLoader(stream, batch_size=..., collate_fn=...)"
         )
-    part = _part(size[0], rank, num_replicas)
+    part = part_of(size[0], rank, num_replicas)
     return tree_map(lambda rows: rows[part], batch), size[0]
 
 
-def _part(total: int, rank: int, num_replicas: int) -> slice:
+def part_of(total: int, rank: int, num_replicas: int) -> slice:
+    """Which samples of a batch a rank computes with."""
     start, stop = share_of(total, rank, num_replicas)[:2]
     # A rank without a share still takes part in the step: its sample weighs nothing.
     return slice(start, stop) if stop > start else slice(total - 1, total)

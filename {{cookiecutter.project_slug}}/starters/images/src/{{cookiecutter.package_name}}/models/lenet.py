@@ -45,7 +45,8 @@ class Subsampling(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map (N, C, H, W) to (N, C, H/2, W/2)."""
-        return F.avg_pool2d(inputs, 2, divisor_override=1) * self.coefficient + self.bias
+        # Sums by `divisor_override=1` would become means in ONNX; times 4 is exact.
+        return F.avg_pool2d(inputs, 2) * (4 * self.coefficient) + self.bias
 
 
 class PartialConv2d(nn.Conv2d):

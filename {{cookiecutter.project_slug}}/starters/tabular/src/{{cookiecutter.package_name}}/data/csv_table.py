@@ -1,7 +1,7 @@
 """Your own table: a CSV file of numbers, whose first line names the columns."""
 
 import csv
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,10 @@ class CsvTable(Table):
             rows = [self._numbers(row, names, reader.line_num) for row in reader if row]
         table = torch.tensor(rows).reshape(len(rows), len(names))
         features = [names.index(name) for name in self.features]
-        return table[:, features], table[:, names.index(self.target)]
+        # Rows to predict need no target.
+        known = self.target in names
+        targets = table[:, names.index(self.target)] if known else table.new_full((len(rows),), nan)
+        return table[:, features], targets
 
     def _numbers(self, row: list[str], names: list[str], line: int) -> list[float]:
         where = f"data.root={self.root}: line {line}"
@@ -68,4 +71,4 @@ def _number(cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        return float("nan")
+        return nan

@@ -48,14 +48,21 @@ class Table(LightningDataModule):
         self.parts: dict[str, TensorDataset] = {}
 
     def read(self) -> Rows:
-        """Return all features (N, F) and all targets (N,), as float32."""
+        """Return all features (N, F) and targets (N,), as float32; NaN where there are none."""
         raise NotImplementedError
 
     def setup(self, stage: str) -> None:
-        """Read and split the rows once, whatever the stage."""
-        if self.parts:
+        """Read the rows once, and split them; to predict, all of them are taken."""
+        if "all" not in self.parts:
+            self.parts["all"] = TensorDataset(*self.read())
+        if "train" in self.parts or stage == "predict":
             return
-        features, targets = self.read()
+        features, targets = self.rows("all")
+        if targets.isnan().any():
+            raise UserError(
+                f"data.target={self.target}: these rows have no such column; "
+                "give others, or predict it: python predict.py"
+            )
         held_out = [round(fraction * len(targets)) for fraction in self.fractions]
         sizes = [len(targets) - sum(held_out), *held_out]
         if min(sizes) < 2:
@@ -71,7 +78,7 @@ class Table(LightningDataModule):
             self.parts[name] = TensorDataset(features[rows], targets[rows])
 
     def rows(self, part: str) -> Rows:
-        """Features (N, F) and targets (N,) of "train", "val" or "test"."""
+        """Features (N, F) and targets (N,) of "train", "val", "test" or "all"."""
         features, targets = self.parts[part].tensors
         return features, targets
 
@@ -88,8 +95,8 @@ class Table(LightningDataModule):
         return self._loader("test")
 
     def predict_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
-        """Batches of the test rows, in order."""
-        return self._loader("test")
+        """Batches of all rows, in order."""
+        return self._loader("all")
 
     def _loader(self, part: str, shuffle: bool = False) -> DataLoader[tuple[Tensor, ...]]:
         return DataLoader(self.parts[part], batch_size=self.batch_size, shuffle=shuffle)

@@ -113,7 +113,8 @@ class Text(LightningDataModule):
     def _split(self) -> corpus.Parts:
         found = corpus.pieces(self.root, self.piece_bytes)
         parts = corpus.split(found, *self.fractions)
-        files = len({piece.file for pieces in parts.values() for piece in pieces})
+        everything = [piece for pieces in parts.values() for piece in pieces]
+        files = len({piece.file for piece in everything})
         if not files:
             raise UserError(
                 f"data.root={self.root}: no text in it; name a folder of text files, or leave "
@@ -122,10 +123,11 @@ class Text(LightningDataModule):
         for part, pieces in parts.items():
             size = sum(piece.size for piece in pieces)
             if min(size, self.most_bytes[part] or size) <= self.context:
+                smaller = max(self.context + 1, sum(piece.size for piece in everything) // 200)
                 raise UserError(
                     f"data.root={self.root}: {size} bytes of {NAMES[part]} text in {files} files, "
                     f"and a window has {self.context + 1}; add text, take a smaller data.context, "
-                    "or cut long files with data.piece_bytes=65536"
+                    f"or cut long files with data.piece_bytes={smaller}"
                 )
         return parts
 
