@@ -103,7 +103,8 @@ def test_what_is_trained_is_measured_shown_and_drawn(cli: Cli, tmp_path: Path) -
         for of in ("", "_of_real", "_of_noise"):
             assert len(column(trained.run, f"test/{name}{of}")) == 1
     events = EventAccumulator(str(trained.run / "tensorboard")).Reload()
-    assert "samples" in events.Tags()["images"]
+    # Real images with their words, and drawn ones.
+    assert {"images", "samples"} <= set(events.Tags()["images"])
 
     checkpoint = f"checkpoint={trained.run / 'checkpoints/last.ckpt'}"
     drawn = cli("predict.py", checkpoint, "predict.prompt=[seven,7,a three]", "predict.count=2")
