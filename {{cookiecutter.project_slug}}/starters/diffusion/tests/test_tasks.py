@@ -85,6 +85,13 @@ def test_the_same_seed_draws_the_same_images(task: Any) -> None:
     assert not torch.equal(images, swapped)
 
 
+@shipped("strategy/fsdp")
+def test_what_layers_pass_on_is_nothing_to_warn_of(cli: Cli) -> None:
+    outcome = cli("train.py", *TWO_STEPS, "strategy=fsdp", "test=false", "callbacks=[]")
+    assert outcome.status == 0, outcome.err
+    assert "Warning" not in outcome.err
+
+
 @pytest.mark.usefixtures("small_data")
 @shipped("callbacks/checkpoint", "callbacks/tensorboard")
 def test_what_is_trained_is_measured_shown_and_drawn(cli: Cli, tmp_path: Path) -> None:
@@ -96,7 +103,8 @@ def test_what_is_trained_is_measured_shown_and_drawn(cli: Cli, tmp_path: Path) -
         for of in ("", "_of_real", "_of_noise"):
             assert len(column(trained.run, f"test/{name}{of}")) == 1
     events = EventAccumulator(str(trained.run / "tensorboard")).Reload()
-    assert "samples" in events.Tags()["images"]
+    # Real images with their words, and drawn ones.
+    assert {"images", "samples"} <= set(events.Tags()["images"])
 
     checkpoint = f"checkpoint={trained.run / 'checkpoints/last.ckpt'}"
     drawn = cli("predict.py", checkpoint, "predict.prompt=[seven,7,a three]", "predict.count=2")

@@ -18,6 +18,14 @@ class NamesClasses(Protocol):
 
 
 @runtime_checkable
+class NamesTargets(Protocol):
+    """A data module whose targets are no classes, but can be said: captions, for example."""
+
+    def titles(self, targets: Tensor) -> list[str]:
+        """A line for each of the targets (N, ...)."""
+
+
+@runtime_checkable
 class Denormalizes(Protocol):
     """A data module that can show what enters the network as it was."""
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..data.for_displays import Denormalizes, NamesClasses
+from ..data.for_displays import Denormalizes, NamesClasses, NamesTargets
 
 
 def pictures(inputs: Tensor, data: Any) -> Tensor | None:
@@ -33,6 +33,21 @@ def class_names(data: Any, count: int) -> list[str]:
     """Names of that many classes: the data module's, if it has enough, or their numbers."""
     names = (data.class_names or ()) if isinstance(data, NamesClasses) else ()
     return [str(name) for name in (names if len(names) >= count else range(count))][:count]
+
+
+def titles(targets: Tensor, data: Any) -> list[str] | None:
+    """What stands above images with these targets: captions, or names of classes.
+
+    Returns:
+        None if nothing is known of them.
+    """
+    if isinstance(data, NamesTargets):
+        return data.titles(targets)
+    if targets.ndim != 1:
+        return None
+    labels = targets.tolist()
+    names = class_names(data, max(labels) + 1)
+    return [names[label] for label in labels]
 
 
 def as_arrays(images: Tensor) -> list[Any]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import say
 from ..figures import image_grid
-from .images import as_arrays, class_names, pictures
+from .images import as_arrays, pictures, titles
 
 Batch = tuple[Tensor, Tensor]
 
@@ -61,29 +61,27 @@ def show_graph(writer: Any, task: LightningModule, inputs: tuple[Tensor, ...] | 
 
 
 def first_images(batch: Any, count: int) -> Batch | None:
-    """The first images of a share with their labels, on the CPU; None if it is made otherwise."""
+    """The first images of a share with their targets, on the CPU; None if it is made otherwise."""
     if not (isinstance(batch, tuple | list) and len(batch) >= 2):
         return None
-    images, labels = batch[0], batch[1]
-    if not (isinstance(images, Tensor) and isinstance(labels, Tensor)):
+    images, targets = batch[0], batch[1]
+    if not (isinstance(images, Tensor) and isinstance(targets, Tensor)):
         return None
-    if images.ndim != 4 or labels.shape != images.shape[:1] or labels.is_floating_point():
+    if images.ndim != 4 or targets.shape[:1] != images.shape[:1] or targets.is_floating_point():
         return None
-    return images[:count].cpu(), labels[:count].cpu()
+    return images[:count].cpu(), targets[:count].cpu()
 
 
 def show_images(writer: Any, trainer: Trainer, shares: Sequence[Batch | None], count: int) -> None:
-    """Images as the network sees them, each with the name of its class."""
+    """Images as the network sees them, each with the name of its class, or its words."""
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
     known = [share for share in shares if share is not None]
     images = pictures(torch.cat([share[0] for share in known])[:count], data) if known else None
-    if images is None:
+    said = titles(torch.cat([share[1] for share in known])[:count], data) if known else None
+    if images is None or said is None:
         say("callbacks: images are left out: a batch must be (images (N, C, H, W), labels (N,))")
         return
-    labels = torch.cat([share[1] for share in known])[:count].tolist()
-    names = class_names(data, max(labels) + 1)
-    titles = [names[label] for label in labels]
-    writer.figure("images", image_grid(as_arrays(images), titles), 0)
+    writer.figure("images", image_grid(as_arrays(images), said), 0)
 
 
 def show_names(writer: Any, trainer: Trainer, run_dir: Path, charts: bool, hparams: bool) -> None:

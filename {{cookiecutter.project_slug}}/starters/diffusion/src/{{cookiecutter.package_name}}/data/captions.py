@@ -28,3 +28,8 @@ def encoded(texts: Sequence[str], length: int, key: str) -> Tensor:
             )
         row[: len(content)] = torch.tensor(list(content), dtype=torch.uint8)
     return captions
+
+
+def decoded(captions: Tensor) -> list[str]:
+    """The texts of captions (N, length)."""
+    return [bytes(row).rstrip(b"\0").decode() for row in captions.tolist()]

@@ -13,7 +13,7 @@ from onecurve.data.torchvision_sets import TorchvisionImages
 from onecurve.limits import Number
 from torch import Tensor
 
-from .captions import encoded
+from .captions import decoded, encoded
 from .judge import Judge, frechet_distance, the_judge
 
 MOST_KNOWN = 10_000  # images of the training set that the others are compared with
@@ -67,6 +67,10 @@ class InWords(ImageDataModule):
             of_class = part.labels == label
             words[of_class] = ways[(drawn[of_class] * len(ways)).long()]
         return InMemoryImages(part.images, words)
+
+    def titles(self, targets: Tensor) -> list[str]:
+        """What captions (N, caption_length) say: for displays."""
+        return decoded(targets)
 
     def quality(self, draw: Callable[[Tensor], Tensor], count: int) -> dict[str, float]:
         """Ask the judge what is drawn for the words of test images, beside real ones and noise.
