@@ -46,9 +46,15 @@ def test_who_knows_the_noise_gets_the_image_back(steps: int) -> None:
 
     def noise_in(at: Tensor, time: Tensor) -> Tensor:
         kept = share(time).view(-1, 1, 1, 1)
-        return (at - kept.sqrt() * images) / (1 - kept).sqrt()
+        seen.append((at - kept.sqrt() * images) / (1 - kept).sqrt())
+        return seen[-1]
 
+    seen: list[Tensor] = []
     torch.testing.assert_close(ddim(noise_in, noise, steps), images, rtol=0, atol=1e-12)
+    # It is the same noise all the way.
+    assert len(seen) == steps
+    for found in seen:
+        torch.testing.assert_close(found, seen[0], rtol=0, atol=1e-10)
 
 
 def test_words_are_left_out_now_and_then(task: Any) -> None:
