@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import STRATEGIES, shipped
+from conftest import STRATEGIES, composed, shipped
+from hydra.utils import instantiate
 from onecurve.testing.runs import column
 
 SHORT = (
@@ -25,7 +26,9 @@ def test_norms_are_those_of_single_and_training_is_what_it_was(once: Any, strate
     assert column(measured, "train/loss") == column(without, "train/loss")
     single = once(*SHORT, "callbacks=[checkpoint]", *STRATEGIES["single"])
     state = torch.load(single / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
-    weights = {f"norm/{name}": float(weight.norm()) for name, weight in state.items()}
+    network: Any = instantiate(composed().model)
+    names = [f"network.{name}" for name, _ in network.named_parameters()]
+    weights = {f"norm/{name}": float(state[name].norm()) for name in names}
     weights["norm/all"] = sum(norm**2 for norm in weights.values()) ** 0.5
     for name, norm in weights.items():
         seen = column(measured, name)

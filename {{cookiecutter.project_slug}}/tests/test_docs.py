@@ -27,6 +27,9 @@ def blocks(language: str, *pages: Path) -> list[str]:
 def is_here(choice: str) -> bool:
     """Whether a word such as `data=mnist` names what is there: you may have deleted it."""
     group, _, names = choice.lstrip("+").partition("=")
+    if group.startswith("data."):
+        keys = "".join(path.read_text() for path in (CONFIGS / "data").glob("*.yaml"))
+        return f"\n{group.removeprefix('data.')}:" in keys
     ours = (CONFIGS / group).is_dir() and re.fullmatch(r"\[?\w+(,\w+)*\]?", names)
     found = {path.stem for path in (CONFIGS / group).glob("*.yaml")} | EXAMPLES
     return not ours or set(names.strip("[]").split(",")) <= found

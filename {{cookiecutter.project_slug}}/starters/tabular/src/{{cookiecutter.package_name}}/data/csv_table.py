@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from onecurve.errors import UserError
+from torch import Tensor
+from torch.utils.data import DataLoader
 
 from .columns import header, shortened
 from .table import Rows, Table
@@ -50,6 +52,10 @@ class CsvTable(Table):
         known = self.target in names
         targets = table[:, names.index(self.target)] if known else table.new_full((len(rows),), nan)
         return table[:, features], targets
+
+    def predict_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
+        """Batches of all rows, in order."""
+        return self._loader("all")
 
     def _numbers(self, row: list[str], names: list[str], line: int) -> list[float]:
         where = f"data.root={self.root}: line {line}"

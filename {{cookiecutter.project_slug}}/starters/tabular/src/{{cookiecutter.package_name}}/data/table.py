@@ -52,19 +52,19 @@ class Table(LightningDataModule):
         raise NotImplementedError
 
     def setup(self, stage: str) -> None:
-        """Read the rows once, and split them; to predict, all of them are taken."""
+        """Read the rows once, and split them; rows to predict may be fewer than a split needs."""
         if "all" not in self.parts:
             self.parts["all"] = TensorDataset(*self.read())
-        if "train" in self.parts or stage == "predict":
-            return
         features, targets = self.rows("all")
-        if targets.isnan().any():
+        if targets.isnan().any() and stage != "predict":
             raise UserError(
                 f"data.target={self.target}: these rows have no such column; "
                 "give others, or predict it: python predict.py"
             )
         held_out = [round(fraction * len(targets)) for fraction in self.fractions]
         sizes = [len(targets) - sum(held_out), *held_out]
+        if min(sizes) < 2 and stage == "predict":
+            return
         if min(sizes) < 2:
             raise UserError(
                 f"data: {len(targets)} rows cannot be split into parts of {sizes[0]}, {sizes[1]} "
@@ -95,8 +95,8 @@ class Table(LightningDataModule):
         return self._loader("test")
 
     def predict_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
-        """Batches of all rows, in order."""
-        return self._loader("all")
+        """Batches of the test rows, in order."""
+        return self._loader("test")
 
     def _loader(self, part: str, shuffle: bool = False) -> DataLoader[tuple[Tensor, ...]]:
         return DataLoader(self.parts[part], batch_size=self.batch_size, shuffle=shuffle)

@@ -37,10 +37,11 @@ class Regression(Task):
         self, in_features: Annotated[int, Number(least=1)], **parts: Unpack[Parts]
     ) -> None:
         super().__init__(**parts)
+        between = self.network
+        # Names in a checkpoint stay what they are in the network.
+        layers = between._modules if isinstance(between, nn.Sequential) else {"inner": between}
         self.network = nn.Sequential(
-            OrderedDict(
-                standardize=Standardize(in_features), network=self.network, restore=Restore(1)
-            )
+            OrderedDict(standardize=Standardize(in_features), **layers, restore=Restore(1))
         )
         self.register_buffer("target_std", torch.ones(()))
         self.val_r2, self.val_mae = R2Score(), MeanAbsoluteError()
