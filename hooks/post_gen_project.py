@@ -27,7 +27,6 @@ def main() -> None:
         remove(project / name)
     fill(project, project / "starters" / STARTER)
     remove(project / "starters")
-    name_schemas(project / "configs")
     # The engine is edited and tested in the template, and copied as it lies there.
     for pattern in LEFT_BY_TOOLS:
         for path in list((project / "engine").rglob(pattern)):
@@ -50,20 +49,6 @@ def fill(project: Path, starter: Path) -> None:
             place = project / path.relative_to(starter)
             place.parent.mkdir(parents=True, exist_ok=True)
             path.replace(place)
-
-
-def name_schemas(configs: Path) -> None:
-    """Give each YAML file the line by which an editor finds what it may hold (`make schemas`)."""
-    for file in configs.rglob("*.yaml"):
-        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-        group = file.parent.relative_to(configs).parts
-        is_global = lines[0].startswith("# @package _global_")
-        name = "_global_" if is_global else ".".join(group) or file.stem
-        schema = "../" * (len(group) + 1) + f".schemas/{name}.json"
-        if not any("yaml-language-server:" in line for line in lines):
-            # After the sentence that says what the file does.
-            lines.insert(1 + is_global, f"# yaml-language-server: $schema={schema}\n")
-            file.write_text("".join(lines), encoding="utf-8")
 
 
 def remove(path: Path) -> None:
