@@ -1,12 +1,15 @@
 """Scenes of digits, the tasks on them, and the network whose skips travel in a tuple."""
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import STRATEGIES, TWO_STEPS, composed, shipped
 from hydra.utils import instantiate
 from onecurve.testing.runs import Cli, column, largest_difference
+from PIL import Image
 from torch import Tensor
 
 pytestmark = shipped("experiment/segmentation", "experiment/multi_label")
@@ -54,6 +57,12 @@ def test_a_network_learns_masks(cli: Cli) -> None:
     assert outcome.status == 0, outcome.err
     assert outcome.metrics["test/iou_of_background"] < 0.1
     assert outcome.metrics["test/iou"] > 0.3
+    best = outcome.run / "checkpoints/best.ckpt"
+    drawn = cli("predict.py", f"checkpoint={best}", "predict.output=masks")
+    assert drawn.status == 0, drawn.err
+    masks = [np.asarray(Image.open(path)) for path in Path("masks").glob("*.png")]
+    assert len(masks) == 500
+    assert {int(value) % 25 for mask in masks for value in np.unique(mask)} == {0}
 
 
 @pytest.mark.compares

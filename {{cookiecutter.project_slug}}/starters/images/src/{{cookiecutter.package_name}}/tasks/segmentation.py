@@ -2,6 +2,7 @@
 
 from typing import Any, Unpack
 
+import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from onecurve.displays.images import as_arrays, pictures
@@ -26,6 +27,7 @@ class Segmentation(Task):
 
     def __init__(self, num_classes: int, **parts: Unpack[Parts]) -> None:
         super().__init__(**parts)
+        self.grey = 255 // (num_classes - 1)
         self.val_iou = MulticlassJaccardIndex(num_classes, validate_args=False)
         self.test_iou = MulticlassJaccardIndex(num_classes, validate_args=False)
         # Of who sees background everywhere.
@@ -56,9 +58,9 @@ class Segmentation(Task):
         self.log("test/iou_of_background", self.test_background)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Labels (N, H, W)."""
-        labels: Tensor = self.answer(batch)[0].argmax(dim=1)
-        return labels
+        """Masks as pictures, uint8 (N, 1, H, W): label k has the grey value `k * self.grey`."""
+        labels: Tensor = self.answer(batch)[0].argmax(dim=1, keepdim=True)
+        return labels.mul(self.grey).to(torch.uint8)
 
     def displays(self) -> dict[str, Figure]:
         """Some images of a validation; below each its true labels, and those that were found."""
