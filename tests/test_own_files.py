@@ -114,6 +114,7 @@ def test_files_of_ones_own_break_no_test(tmp_path: Path) -> None:
     tried = [line for line in tried if any(name in line for name in NEW)]
     assert len(tried) >= len(NEW)
     others = ["test_models.py", "test_data.py", "test_tasks.py"]
-    shown = pytest_in(project, *tried, *(f"tests/{name}" for name in others))
+    mistake = "tests/test_refusals.py::test_a_mistake_gets_one_line_and_leaves_nothing[data=mnist]"
+    shown = pytest_in(project, *tried, *(f"tests/{name}" for name in others), mistake)
     assert "not in configs/ any more: model/resnet" in shown
     assert "not in configs/ any more: data/mnist" in shown

@@ -143,7 +143,8 @@ def test_what_is_passed_on_is_known_by_the_name_of_who_gets_it(tmp_path: Path) -
         (tmp_path / f"optimizer/{name}.yaml").parent.mkdir(exist_ok=True)
         (tmp_path / f"optimizer/{name}.yaml").write_text(
             "# One of PyTorch's.\n_target_: onecurve.optim.optimizers.build_optimizer\n"
-            f"algorithm: torch.optim.{name}\nlr: 0.1\nlr_scale: {{}}\n"
+            f"algorithm: torch.optim.{name}\nlr: 0.1\n"
+            "lr_scale: {}\n"
         )
     made = schemas(tmp_path)
     target = {"_target_": "onecurve.optim.optimizers.build_optimizer"}

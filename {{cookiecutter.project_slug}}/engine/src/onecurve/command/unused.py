@@ -65,4 +65,4 @@ def _taken(task: str) -> list[str] | None:
 
 
 def _reference(group: str) -> re.Pattern[str]:
-    return re.compile(rf"\$\{{[^}}]*\b{group}[.}}\[]")
+    return re.compile(r"\$\{[^}]*\b" + group + r"[.}\[]")
