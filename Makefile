@@ -36,7 +36,7 @@ demo: bake ## make a project and train it; make demo STARTER=text ARGS="optimize
 	@echo 'The project, with this run in it, is in $(PROJECT).'
 
 test: bake ## run every test: the template's, the generated project's, the engine's
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 	$(MAKE) -C $(PROJECT) test VENV=../../.venv
 	$(MAKE) test-engine
 
