@@ -140,6 +140,8 @@ class Schedules:
             )
             for index, module in sorted(self.stages.items())
         ]
+        for stage in stages:
+            stage.splits_backward = SCHEDULES[name].splits_backward
         build = getattr(schedules, SCHEDULES[name].torch_class)
         self.unchecked += stages
         one_stage = issubclass(build, schedules.PipelineScheduleSingle)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..tolerance import IN_16_BITS, tolerance
 
@@ -20,22 +20,35 @@ class Stage(PipelineStage):
     """A stage whose gradients share no memory, and which compares the first ones with whole ones.
 
     Autograd hands one tensor to both terms of ``a + b``, or on to the stage before, and PyTorch
-    then adds the next micro-batch's gradients to it in place: it would count twice.
+    then adds the next micro-batch's gradients to it in place: it would count twice. It also
+    detaches in place what a stage returned, which layers may have kept for gradients of weights.
 
     Attributes:
+        splits_backward: Whether its schedule does so.
         wrong: Parameters whose gradients a split backward pass gets wrong, as where a path to them
             comes from the output, but not from the input.
     """
 
+    splits_backward: bool = False
     wrong: Sequence[Tensor] = ()
     _groups: Any = None
     """What the backward pass of the first input has left for that of the weights."""
     _expected: dict[Tensor, Tensor | None]
 
+    def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
+        """Pass a micro-batch through the layers."""
+        outputs = super().forward_maybe_with_nosync(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return tree_map_only(Tensor, torch.clone, outputs) if self.splits_backward else outputs
+
     def backward_maybe_with_nosync(
         self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False
     ) -> Any:
         """Compute gradients of one micro-batch: of the input, the weights, or, in full, of both."""
+        result = self._backward(backward_type, bwd_kwargs, last_backward)
+        # What is sent must be contiguous.
+        return tree_map_only(Tensor, Tensor.contiguous, result[0]), result[1]
+
+    def _backward(self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool) -> Any:
         if backward_type == "input" and self._groups is None:
             self._expected = self._whole(**bwd_kwargs)
             result = super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
