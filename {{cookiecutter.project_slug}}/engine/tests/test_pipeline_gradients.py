@@ -111,16 +111,16 @@ class Enter(nn.Module):
 
 
 class Residual(nn.Module):
-    """Keeps what it passes on for the gradients of its weights, and turns it around and back."""
+    """Keeps what it passes on for the gradients of its weights; that of its input is a transpose."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.change, self.told, self.turn = nn.Linear(6, 6), nn.Linear(6, 6), nn.Conv2d(2, 2, 1)
+        self.change, self.told = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.matrix = nn.Parameter(torch.eye(6))
 
     def forward(self, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         state, told = inputs
-        grid = state.view(-1, 3, 2).permute(0, 2, 1).unsqueeze(3)
-        turned = self.turn(grid).squeeze(3).permute(0, 2, 1).reshape(-1, 6)
+        turned = (self.matrix @ state.t()).t()
         return (turned + self.change(told)).tanh() + self.told(told), told
 
 
