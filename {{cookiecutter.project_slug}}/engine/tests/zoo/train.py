@@ -60,19 +60,7 @@ def trained(row: Row, strategy: str) -> dict[str, Any]:
     """Two epochs in float64: what was said, losses of the steps, metrics at the end, weights."""
     seed_everything(1, verbose=False)
     record = Record()
-    trainer = Trainer(
-        accelerator="cpu",
-        strategy=MADE[strategy](),
-        devices=DEVICES.get(strategy, 2),
-        precision="64-true",
-        callbacks=[record],
-        logger=False,
-        enable_model_summary=False,
-        enable_progress_bar=False,
-        enable_checkpointing=False,
-        max_epochs=2,
-        **row.trainer,
-    )
+    trainer = trainer_with(strategy, record, max_epochs=2, **row.trainer)
     module = row.task()
     with redirect_stderr(StringIO()) as said:
         trainer.fit(module, row.data(), row.validation())
@@ -90,16 +78,22 @@ def predicted(strategy: str) -> list[Any]:
     seed_everything(1, verbose=False)
     kept, module = Predictions(), Plain()
     give_step(module)
-    trainer = Trainer(
+    trainer = trainer_with(strategy, kept)
+    trainer.predict(module, [data.stream(), data.whole_batches()], return_predictions=False)
+    return [None if rows is None else rows.tolist() for rows in kept.joined()]
+
+
+def trainer_with(strategy: str, callback: Callback, **options: Any) -> Trainer:
+    """A Trainer in float64 that says and writes nothing."""
+    return Trainer(
         accelerator="cpu",
         strategy=MADE[strategy](),
         devices=DEVICES.get(strategy, 2),
         precision="64-true",
-        callbacks=[kept],
+        callbacks=[callback],
         logger=False,
         enable_model_summary=False,
         enable_progress_bar=False,
         enable_checkpointing=False,
+        **options,
     )
-    trainer.predict(module, [data.stream(), data.whole_batches()], return_predictions=False)
-    return [None if rows is None else rows.tolist() for rows in kept.joined()]

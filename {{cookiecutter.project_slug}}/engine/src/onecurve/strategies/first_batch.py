@@ -9,6 +9,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils._pytree import tree_unflatten
 
+from .logging_together import log_replaced
 from .redirect import forward_replaced
 from .shared_loader import SharedLoader
 
@@ -36,21 +37,18 @@ def first_inputs(trainer: Trainer) -> tuple[Tensor, ...] | None:
     name = STEPS[trainer.state.fn]  # type: ignore[index]
     step = getattr(module, name)
     parameters = signature(step).parameters
-    log, log_dict = module.log, module.log_dict
     with torch.random.fork_rng():
         batch = _first_batch(trainer)
         positional = [p for p in parameters.values() if p.kind in BY_POSITION]
         numbers = [0 for _ in positional[1:3]]
-        module.log = module.log_dict = lambda *args, **kwargs: None  # type: ignore[assignment,method-assign]
+        silent = log_replaced(module, lambda *args, **kwargs: None)
         try:
-            with forward_replaced(module, _reach), torch.no_grad():
+            with silent, forward_replaced(module, _reach), torch.no_grad():
                 step(batch, *numbers)
         except _Reached as reached:
             tensors = all(isinstance(value, Tensor) for value in reached.inputs)
             if tensors and reached.inputs and not reached.options:
                 return tuple(value.detach() for value in reached.inputs)
-        finally:
-            module.log, module.log_dict = log, log_dict  # type: ignore[method-assign]
     return None
 
 

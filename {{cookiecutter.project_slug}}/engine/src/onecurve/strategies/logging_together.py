@@ -16,6 +16,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from ..errors import UserError
+from .redirect import replaced
 
 
 class LoggingTogether:
@@ -44,19 +45,15 @@ class LoggingTogether:
             UserError: If they log different names.
         """
         kept: list[tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = []
-        log, log_dict = module.log, module.log_dict
+        log = module.log
 
         def keep(name: str, value: Any, *args: Any, **options: Any) -> None:
             # A step may go on to work on the tensor in place.
             value = value.detach().clone() if isinstance(value, Tensor) else value
             kept.append((name, value, args, options))
 
-        module.log = keep  # type: ignore[method-assign]
-        module.log_dict = one_by_one(keep)  # type: ignore[method-assign]
-        try:
+        with log_replaced(module, keep):
             yield
-        finally:
-            module.log, module.log_dict = log, log_dict  # type: ignore[method-assign]
         # What rank 0 logs for itself is not averaged.
         names = [key for key, _, _, options in kept if not options.get("rank_zero_only")]
         self.compare(names, name)
@@ -85,11 +82,13 @@ class LoggingTogether:
         )
 
 
-def one_by_one(log: Callable[..., None]) -> Callable[..., None]:
-    """The `log_dict` that goes with a `log`."""
+@contextmanager
+def log_replaced(module: LightningModule, log: Callable[..., None]) -> Iterator[None]:
+    """Let another function stand for ``module.log`` meanwhile, and for what `log_dict` calls."""
 
     def log_dict(values: Any, *args: Any, **options: Any) -> None:
         for name, value in values.items():
             log(name, value, *args, **options)
 
-    return log_dict
+    with replaced(module, "log", log), replaced(module, "log_dict", log_dict):
+        yield

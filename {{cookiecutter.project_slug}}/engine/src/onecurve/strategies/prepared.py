@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map
 
 from ..errors import UserError
 from .redirect import replaced
-from .seeding import draw_from
+from .seeding import drawing_from
 
 
 class Prepared(NamedTuple):
@@ -108,11 +108,9 @@ class DrawnForAll(TorchDispatchMode):
         self.rows = rows
         self._states: list[Tensor] = []
         if len(rows.parts) > 1:
-            before = torch.get_rng_state()
             for _, coordinates in rows.parts:
-                draw_from(*coordinates)
-                self._states.append(torch.get_rng_state())
-            torch.set_rng_state(before)
+                with drawing_from(*coordinates):
+                    self._states.append(torch.get_rng_state())
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -18,7 +18,7 @@ from .mean_loss import looked_at
 from .prepared import Prepared, Rows, prepared, prepared_once, prepares
 from .seeding import Draws, draw_from, global_seed
 from .shared_loader import Share, share_of, shared_in_step, together, unlike
-from .weight import counting_by, weight_of
+from .weight import counting_by, weighs, weight_of
 from .without_share import counting_nothing
 
 
@@ -154,9 +154,7 @@ class WeighedSteps(CheckpointFiles):
         shares = [loader.share(loop.batch_idx) for loader in loaders]
         if self._say_unlike and (line := unlike(shares, self.data_parallel_size)):
             self._say_unlike = False
-            if self.is_global_zero and not callable(
-                getattr(self._connected_module, "weight", None)
-            ):
+            if self.is_global_zero and not weighs(self._connected_module):
                 say(f"strategy={type(self).__name__.lower()}: {line}")
         self._share = share = together(shares)
         self._weight = share.size * self.data_parallel_size / share.total

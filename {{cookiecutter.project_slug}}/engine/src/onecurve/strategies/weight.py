@@ -6,7 +6,7 @@ of targets must add up to what counts in all of them.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,16 +14,20 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from .logging_together import one_by_one
+from .logging_together import log_replaced
 from .redirect import replaced
+
+
+def weighs(module: LightningModule) -> bool:
+    """Whether a task says how much counts."""
+    return callable(getattr(module, "weight", None))
 
 
 def weight_of(module: LightningModule, targets: Any) -> Tensor | None:
     """What counts in targets, in float64; None if the task has no method `weight`."""
-    weigh: Any = getattr(module, "weight", None)
-    if not callable(weigh):
+    if not weighs(module):
         return None
-    return torch.as_tensor(weigh(targets)).detach().double()
+    return torch.as_tensor(module.weight(targets)).detach().double()  # type: ignore[operator]
 
 
 @contextmanager
@@ -35,12 +39,8 @@ def counting_by(module: LightningModule, weight: Tensor | None) -> Iterator[None
     if weight is None:
         yield
         return
-    log = _by(module.log, weight)
-    with ExitStack() as stack:
-        stack.enter_context(replaced(module, "log", log))
-        stack.enter_context(replaced(module, "log_dict", one_by_one(log)))
-        if not weight:
-            stack.enter_context(replaced(module, "loss", no_loss))
+    loss = nullcontext() if weight else replaced(module, "loss", no_loss)
+    with loss, log_replaced(module, _by(module.log, weight)):
         yield
 
 

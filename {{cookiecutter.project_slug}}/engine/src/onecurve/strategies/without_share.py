@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torchmetrics import Metric
 
-from .logging_together import one_by_one
+from .logging_together import log_replaced
 
 # What leaves the result of a reduction as it is; a mean counts by `batch_size` instead.
 NEUTRAL = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
@@ -23,13 +23,10 @@ def counting_nothing(module: LightningModule) -> Iterator[None]:
     """Let the step's metrics and logged values leave no trace."""
     metrics = [part for part in module.modules() if isinstance(part, Metric)]
     before = [(metric._copy_state_dict(), metric._update_count) for metric in metrics]
-    log, log_dict = module.log, module.log_dict
-    module.log = _neutral(log)  # type: ignore[method-assign]
-    module.log_dict = one_by_one(module.log)  # type: ignore[method-assign]
     try:
-        yield
+        with log_replaced(module, _neutral(module.log)):
+            yield
     finally:
-        module.log, module.log_dict = log, log_dict  # type: ignore[method-assign]
         for metric, (state, count) in zip(metrics, before, strict=True):
             for name, value in state.items():
                 setattr(metric, name, value)
