@@ -2,8 +2,12 @@
 # They need Python >= 3.11, git and make; everything else goes into .venv and build/ here.
 
 PYTHON ?= python3
-# What the project begins with: images, text, diffusion, tabular or bare.
+# What the project begins with.
+STARTERS := images text diffusion tabular bare
 STARTER ?= images
+ifeq ($(filter $(STARTER),$(STARTERS)),)
+$(error STARTER=$(STARTER): must be one of $(STARTERS), such as make demo STARTER=text)
+endif
 ARGS ?=
 BIN := .venv/bin
 PROJECT := build/my-project
@@ -41,7 +45,7 @@ test: bake ## run every test: the template's, the generated project's, the engin
 	$(MAKE) test-engine
 
 test-starters: .venv/installed ## run all tests of a project of each other starter
-	@for starter in text diffusion tabular bare; do \
+	@for starter in $(filter-out images,$(STARTERS)); do \
 	  $(MAKE) bake STARTER=$$starter && $(MAKE) -C $(PROJECT) test VENV=../../.venv || exit 1; \
 	done; $(MAKE) bake
 
