@@ -9,16 +9,19 @@ ifeq ($(filter $(STARTER),$(STARTERS)),)
 $(error STARTER=$(STARTER): must be one of $(STARTERS), such as make demo STARTER=text)
 endif
 ARGS ?=
+FOLDER ?=
+# Which versions; another choice, such as "--resolution lowest-direct", is for a new .venv: make clean.
+RESOLVE ?= --constraint '$(SOURCE)/constraints.txt'
 BIN := .venv/bin
 PROJECT := build/my-project
 SOURCE := {{cookiecutter.project_slug}}
 ENGINE := $(SOURCE)/engine
 # The library is edited, linted, typed and tested where it lies: no bake.
 IN_ENGINE := cd '$(ENGINE)' && PYTHONPATH='$(CURDIR)/$(ENGINE)/src' OMP_NUM_THREADS=1 '$(CURDIR)/$(BIN)/python' -m
-BENCHMARKS ?= startup epoch pipeline memory parity tasks faults checkpoint callbacks swa sweep endurance \
+BENCHMARKS ?= startup epoch pipeline memory parity meshes mesh_sent mesh_memory planner tasks faults checkpoint callbacks swa sweep endurance \
   fuzz_commands fuzz_checkpoints
 # Compiled at once, so that the first start is as fast as the second.
-INSTALL := PATH="$$PATH:$(BIN)" uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint '$(SOURCE)/constraints.txt'
+INSTALL := PATH="$$PATH:$(BIN)" uv pip install --quiet --compile-bytecode --python $(BIN)/python $(RESOLVE)
 
 # Baking again drops files that the template no longer has, and keeps data and earlier runs.
 define BAKE
@@ -29,8 +32,21 @@ $(BIN)/cookiecutter . --no-input --default-config --overwrite-if-exists --output
   { cat build/bake.log; exit 1; }
 endef
 
+# Make .venv of this Python, again where the last one is broken, or of another than was typed.
+WHICH = import os, sys; print(sys.version_info[:2], os.path.realpath(sys.base_prefix))
+define MAKE_VENV
+"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+  echo 'error: PYTHON=$(PYTHON): no such Python, or older than 3.11; another: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12, or its path' >&2; exit 2; }; \
+has=$$(".venv/bin/python" -c '$(WHICH)' 2>/dev/null); \
+wants=$$("$(PYTHON)" -c '$(WHICH)'); \
+if test -f ".venv/pyvenv.cfg" && test "$$has" != "$$wants" && { test -z "$$has" || test "$(origin PYTHON)" != file; }; then \
+  echo 'Making .venv again, for $(PYTHON) ...'; rm -rf ".venv"; \
+fi; \
+test -x ".venv/bin/python" || "$(PYTHON)" -m venv ".venv" || { rm -rf ".venv"; exit 2; }
+endef
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-starters test-engine lint format bench browser bake clean
+.PHONY: help demo update test test-starters test-engine test-slurm lint format bench browser docs face bake clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +54,11 @@ help: ## list these commands
 demo: bake ## make a project and train it; make demo STARTER=text ARGS="optimizer.lr=0.1" for another
 	cd $(PROJECT) && ../../$(BIN)/python train.py $(ARGS)
 	@echo 'The project, with this run in it, is in $(PROJECT).'
+
+update: ## bring a project that was made before to this commit; make update FOLDER=../my-project
+	@test -n "$(FOLDER)" || { echo 'error: which project? type make update FOLDER=../my-project' >&2; exit 2; }
+	@PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH='$(ENGINE)/src' PYTHONDONTWRITEBYTECODE=1 "$(PYTHON)" \
+	  -m onecurve.update --project "$(FOLDER)" --template "$(CURDIR)" $(ARGS)
 
 test: bake ## run every test: the template's, the generated project's, the engine's
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
@@ -52,10 +73,15 @@ test-starters: .venv/installed ## run all tests of a project of each other start
 test-engine: .venv/installed ## run the engine's tests, where it lies; make test-engine ARGS=tests/test_fsdp.py
 	$(IN_ENGINE) pytest --numprocesses 2 --dist worksteal $(ARGS)
 
-lint: .venv/installed ## check style, types and layers of the template's own code and the engine; changes nothing
+# Root, apt and network namespaces: where one is missing it says so and fails.
+test-slurm: .venv/installed ## run the tests that need a real Slurm, which is installed, started here, and stopped again
+	$(IN_ENGINE) pytest tests/slurm $(ARGS)
+
+lint: .venv/installed ## check style, types, layers and workflows of the template and the engine; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy
+	$(BIN)/python -m pytest -q tests/test_workflows.py
 	$(IN_ENGINE) ruff check .
 	$(IN_ENGINE) ruff format --check .
 	$(IN_ENGINE) mypy
@@ -76,12 +102,38 @@ bench: bake ## run the benchmarks, on a project with the defaults; make bench BE
 	  echo "benchmarks/$$name.py"; $(BIN)/python "benchmarks/$$name.py" $(ARGS) || failed="$$failed $$name"; \
 	done; test -z "$$failed" || { echo "above a limit:$$failed"; exit 1; }
 
+docs: .venv/installed ## make a site of docs/, of a project's docs/ and of the benchmarks; see build/docs/site
+	@rm -rf build/docs && mkdir -p build/docs/pages
+	@$(BIN)/cookiecutter . --no-input --default-config --output-dir build/docs cluster=kubernetes \
+	  >build/docs/bake.log || { cat build/docs/bake.log; exit 1; }
+	@cp -R build/docs/my-project/docs/. build/docs/pages && rm -r build/docs/pages/site
+	@cp docs/*.md build/docs/pages && cp benchmarks/RESULTS.md build/docs/pages/results.md
+	@cp docs/pictures/* build/docs/pages/pictures && cp README.md build/docs/my-project/template.md
+	@$(BIN)/python docs/plots.py benchmarks/RESULTS.md build/docs/pages/pictures
+	@cd build/docs/my-project && NO_MKDOCS_2_WARNING=1 '$(abspath $(BIN))/python' -m mkdocs build \
+	  --config-file '$(CURDIR)/docs/mkdocs.yml' $(ARGS)
+	@echo 'Open build/docs/site/index.html.'
+
+face: bake ## train for the two pictures of the README, and draw them anew
+	@PATH="$(abspath $(BIN)):$$PATH" python docs/record.py docs/pictures/terminal.svg $(PROJECT) \
+	  "python train.py strategy=ddp trainer.max_epochs=3" \
+	  "python train.py resume=last trainer.max_epochs=4 strategy=pipeline"
+	@$(BIN)/python docs/curves.py $(PROJECT) docs/pictures/curves.svg
+
 bake: .venv/installed ## make a project with the defaults in build/
 	@$(BAKE)
 
+# Another Python than the last one's is typed: `make` would else see nothing to do.
+ifneq ($(origin PYTHON),file)
+ifneq ($(shell .venv/bin/python -c '$(WHICH)' 2>/dev/null),$(shell "$(PYTHON)" -c '$(WHICH)' 2>/dev/null))
+.venv/installed: FORCE
+FORCE:
+endif
+endif
+
 # One environment for the template's tools and for the project in build/, which it holds as editable.
 .venv/installed: pyproject.toml $(SOURCE)/pyproject.toml $(SOURCE)/engine/pyproject.toml $(SOURCE)/constraints.txt
-	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
+	@$(MAKE_VENV)
 	@command -v uv >/dev/null || test -x $(BIN)/uv || \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@echo 'Installing into .venv ...'

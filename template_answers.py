@@ -8,6 +8,7 @@ library is used here, besides what Cookiecutter itself brings.
 import json
 import keyword
 import re
+import subprocess
 import sys
 import unicodedata
 from collections.abc import Mapping
@@ -17,12 +18,13 @@ from cookiecutter.exceptions import FailedHookException
 from jinja2 import Environment
 from jinja2.ext import Extension
 
+TEMPLATE = Path(__file__).parent
 MAX_NAME = 40
 MAX_TEXT = {"project_name": 100, "description": 300, "author": 200, "email": 254}
 SLUG = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 PACKAGE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 EMAIL = re.compile(r"[\w!#$%&'*+/=?^`|~-]+(\.[\w!#$%&'*+/=?^`|~-]+)*@[\w-]+(\.[\w-]+)+", re.ASCII)
-PROJECT = Path(__file__).parent / "{{cookiecutter.project_slug}}"
+PROJECT = TEMPLATE / "{{cookiecutter.project_slug}}"
 
 # Modules of the standard library of a Python between 3.11 and 3.14 other than the one that runs.
 OTHER_STDLIB = """
@@ -32,9 +34,11 @@ xdrlib
 """
 # What the dependencies are imported as, where that is not the name they are installed by.
 IMPORT_NAMES = """
-absl antlr4 attr coreweave_evaluations cuda cv2 dateutil functorch google grpc hydra hydra_plugins
-importlinter isympy lightning_fabric markdown_it mpl_toolkits mypyc nvidia onecurve opentelemetry
-pil pkg_resources py pydevd_plugins pylab rpds sklearn torchaudio torchgen xdist yaml
+absl antlr4 attr cfnlint coreweave_evaluations cuda cv2 databricks dateutil dotenv functorch git
+google graphql griffe grpc hydra hydra_plugins importlinter isympy jsonpatch_cli lightning_fabric
+markdown_it material materialx mkdocstrings_handlers mlflow mpl_toolkits mypyc nvidia onecurve
+opentelemetry pil pkg_resources py pydevd_plugins pylab pymdownx rpds sklearn torchaudio torchgen
+xdist yaml yaml_env_tag
 """
 # Of devices: no folder on Windows can be called so, with or without an ending.
 WINDOWS_NAMES = {
@@ -53,17 +57,52 @@ class BadAnswer(FailedHookException):
 
 
 class Answers(Extension):
-    """Two filters: `check_answers` refuses bad answers, `quoted` writes text into TOML and YAML."""
+    """Filters: `check_answers` refuses, `quoted` writes TOML and YAML, `origin` says where from."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         environment.filters["check_answers"] = check_answers
         environment.filters["quoted"] = quoted
+        environment.filters["origin"] = origin
 
 
 def quoted(text: str) -> str:
     """A string literal that TOML, YAML, JSON and Python all read back as `text`."""
     return json.dumps(text, ensure_ascii=False)
+
+
+def origin(answers: Mapping[str, str]) -> str:
+    """What `make update` in a project has to know of this template and of what was answered.
+
+    The address is the one that this checkout was cloned from, or else the one that was typed. Only
+    the checkout is asked: a bake needs no network. One from an archive has no commit.
+    """
+    is_checkout = (TEMPLATE / ".git").exists()  # a repository around it says nothing of it
+    address = git("config", "remote.origin.url") if is_checkout else ""
+    typed = str(answers.get("_template", TEMPLATE))
+    # A path such as "." is not from here: Cookiecutter renders in a folder of the template.
+    is_path = ":" not in typed or Path(typed).exists()
+    address = address or (str(TEMPLATE) if is_path else typed)
+    known = {
+        # Without a login or token that the address may hold.
+        "template": re.sub(r"(?<=://)[^/@]*@", "", address),
+        "version": answers["_version"],
+        "commit": git("rev-parse", "HEAD") if is_checkout else "",
+    }
+    chosen = {name: value for name, value in answers.items() if not name.startswith("_")}
+    lines = [f"{name} = {quoted(value)}" for name, value in known.items()]
+    return "\n".join([*lines, *(f"answers.{name} = {quoted(v)}" for name, v in chosen.items())])
+
+
+def git(*arguments: str) -> str:
+    """What git says of this checkout; nothing where there is no git, or it does not know."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(TEMPLATE), *arguments], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def check_answers(answers: Mapping[str, str]) -> str:

@@ -1,5 +1,6 @@
 """The last steps in the new folder: keep what was chosen, `git init`, say what comes next."""
 
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -7,11 +8,20 @@ from pathlib import Path
 
 # Each one of a fixed list, hence safe between quotes.
 CI = "{{ cookiecutter.ci }}"
+CLUSTER = "{{ cookiecutter.cluster }}"
 STARTER = "{{ cookiecutter.starter }}"
+ON_KUBERNETES = [
+    *(".dockerignore", "Dockerfile", "docs/cluster.md"),
+    *(f"deploy/{name}.yaml" for name in ("katib", "pytorchjob", "trainjob", "volume")),
+]
+# What an answer does not want: of the service that tests, and of the cluster.
 NOT_FOR = {
-    "github": [".gitlab-ci.yml"],
-    "gitlab": [".github"],
-    "none": [".github", ".gitlab-ci.yml"],
+    ("ci", "github"): [".gitlab-ci.yml"],
+    ("ci", "gitlab"): [".github"],
+    ("ci", "none"): [".github", ".gitlab-ci.yml"],
+    ("cluster", "none"): ["deploy", *ON_KUBERNETES],
+    ("cluster", "slurm"): ON_KUBERNETES,
+    ("cluster", "kubernetes"): ["deploy/train.sbatch"],
 }
 
 LEFT_BY_TOOLS = [
@@ -23,7 +33,7 @@ LEFT_BY_TOOLS = [
 def main() -> None:
     """Run in the project's folder, as Cookiecutter does; running it again changes nothing."""
     project = Path.cwd()
-    for name in NOT_FOR[CI]:
+    for name in [*NOT_FOR["ci", CI], *NOT_FOR["cluster", CLUSTER]]:
         remove(project / name)
     fill(project, project / "starters" / STARTER)
     remove(project / "starters")
@@ -31,6 +41,7 @@ def main() -> None:
     for pattern in LEFT_BY_TOOLS:
         for path in list((project / "engine").rglob(pattern)):
             remove(path)
+    note_engine(project)
     if shutil.which("git") and not in_repository(project):
         # `git init -b main` would need git 2.28.
         subprocess.run(["git", "-c", "init.defaultBranch=main", "init", "--quiet"], check=False)
@@ -49,6 +60,17 @@ def fill(project: Path, starter: Path) -> None:
             place = project / path.relative_to(starter)
             place.parent.mkdir(parents=True, exist_ok=True)
             path.replace(place)
+
+
+def note_engine(project: Path) -> None:
+    """Write down what the engine is like now, so that `make update` knows whether it was edited."""
+    fingerprint = runpy.run_path(str(project / "engine/src/onecurve/update/fingerprint.py"))
+    files = [path for path in (project / "engine").rglob("*") if path.is_file()]
+    record = project / ".cookiecutter-lightning.toml"
+    lines = record.read_text(encoding="utf-8").splitlines()
+    lines = [line for line in lines if not line.startswith("engine = ")]
+    lines.append(f'engine = "{fingerprint["fingerprint"](project, files)}"')
+    record.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def remove(path: Path) -> None:

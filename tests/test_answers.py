@@ -14,7 +14,8 @@ import pytest
 import yaml
 from baking import PROJECT, TEMPLATE, bake, bake_from, files_of
 
-from template_answers import BadAnswer, dependencies, similar_name, taken_by
+import template_answers
+from template_answers import BadAnswer, dependencies, origin, similar_name, taken_by
 
 NO_NAME = [
     *("My Project", "my project", " project", "project ", "MyProject", "myProject", "PROJECT"),
@@ -228,7 +229,20 @@ def test_the_command_refuses_with_one_line(tmp_path: Path, answer: str) -> None:
 def test_answers_typed_at_the_prompts(tmp_path: Path) -> None:
     """Cookiecutter takes typed text as it is, where it renders the text of `--no-input`."""
     description = "\\ \"both\" 'quotes' ${x} %s 👩‍🔬"
-    typed = ["Ärger & Co", "aerger", "", description, 'Zoë "Z" O\'Neil', "", "2", "4", "", "3", "3"]
+    typed = [
+        "Ärger & Co",
+        "aerger",
+        "",
+        description,
+        'Zoë "Z" O\'Neil',
+        "",
+        "2",
+        "4",
+        "",
+        "3",
+        "3",
+        "1",
+    ]
     result = command(typed="\n".join(typed) + "\n", cwd=tmp_path / "here")
     assert result.returncode == 0, result.stdout + result.stderr
     project = tmp_path / "here" / "aerger"
@@ -242,7 +256,7 @@ def test_answers_typed_at_the_prompts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["{{ cookiecutter }}", "{{", "{% raw %}", "{# no #}"])
 def test_a_template_typed_at_the_prompts(tmp_path: Path, text: str) -> None:
     result = command(
-        typed="\n".join(["Fine", "", "", text] + [""] * 7) + "\n", cwd=tmp_path / "here"
+        typed="\n".join(["Fine", "", "", text] + [""] * 8) + "\n", cwd=tmp_path / "here"
     )
     assert result.returncode == 1
     assert "template's opening braces" in result.stdout.splitlines()[-1]
@@ -255,3 +269,21 @@ def test_a_template_that_fails_leaves_nothing(tmp_path: Path, text: str) -> None
     result = command("--no-input", f"description={text}", cwd=tmp_path / "here")
     assert result.returncode == 1
     assert list((tmp_path / "here").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "noted"),
+    [
+        (".", str(TEMPLATE)),
+        ("gh:org/cookiecutter-lightning", "gh:org/cookiecutter-lightning"),
+        ("https://me:secret@example.com/t.git", "https://example.com/t.git"),
+    ],
+)
+def test_where_a_project_comes_from_is_noted(
+    typed: str, noted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_answers, "git", lambda *arguments: "")
+    monkeypatch.chdir(tmp_path)
+    found = tomllib.loads(origin({"_template": typed, "_version": "1", "ci": "none"}))
+    known = {"template": noted, "version": "1", "commit": "", "answers": {"ci": "none"}}
+    assert found == known

@@ -1,5 +1,6 @@
 """The commands that a project comes with: its Makefile, CI files, constraints, pre-commit hooks."""
 
+import json
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from baking import TEMPLATE, bake
+from baking import PROJECT, TEMPLATE, bake
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -50,6 +51,19 @@ def test_gitlab(tmp_path: Path, python: str) -> None:
     job = read_yaml(bake(tmp_path / "out", python=python, ci="gitlab") / ".gitlab-ci.yml")["test"]
     assert job["image"] == f"python:{python}"
     assert job["script"] == ["make setup", "make lint", "make test"]
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_devcontainer(tmp_path: Path, python: str) -> None:
+    """An editor or a cloud's workspace sets the project up as a person does."""
+    project = bake(tmp_path / "out", python=python, project_name='It\'s "mine"')
+    settings = json.loads((project / ".devcontainer/devcontainer.json").read_text())
+    assert settings["name"] == 'It\'s "mine"'
+    assert settings["image"].endswith(f"/python:{python}")
+    assert settings["postCreateCommand"] == "make setup"
+    assert make(project, "--dry-run", "setup").returncode == 0
+    interpreter = settings["customizations"]["vscode"]["settings"]["python.defaultInterpreterPath"]
+    assert interpreter == "${containerWorkspaceFolder}/.venv/bin/python"
 
 
 def test_the_template_runs_its_tests_on_every_push() -> None:
@@ -151,3 +165,55 @@ def test_malicious_releases_are_left_out(tmp_path: Path) -> None:
 def test_the_constraints_name_no_address(tmp_path: Path) -> None:
     text = (bake(tmp_path / "out") / "constraints.txt").read_text()
     assert not re.search(r"://|--hash|--index|--find-links|@", text)
+
+
+@pytest.fixture(params=["project", "template"])
+def with_makefile(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
+    """A folder whose Makefile makes .venv, by a uv that installs nothing, and the target."""
+    if request.param == "project":
+        return bake(tmp_path / "out"), "setup"
+    needed = ["Makefile", "pyproject.toml"]
+    needed += [f"{PROJECT}/{n}" for n in ("pyproject.toml", "constraints.txt")]
+    for name in [*needed, f"{PROJECT}/engine/pyproject.toml"]:
+        (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(TEMPLATE / name, tmp_path / "copy" / name)
+    return tmp_path / "copy", ".venv/installed"
+
+
+def test_a_python_that_is_not_there_gets_one_line(with_makefile: tuple[Path, str]) -> None:
+    folder, target = with_makefile
+    done = make(folder, target, "PYTHON=python9.9")
+    assert done.returncode == 2
+    first, *others = done.stderr.splitlines()
+    assert first.startswith("error: PYTHON=python9.9: no such Python, or older than 3.11; ")
+    assert first.endswith("PYTHON=python3.12, or its path")
+    assert all(line.startswith("make: ***") for line in others)
+    assert not (folder / ".venv").exists()
+
+
+def test_setup_makes_again_what_another_python_left(with_makefile: tuple[Path, str]) -> None:
+    folder, target = with_makefile
+    programs = folder.parent / "programs"
+    programs.mkdir()
+    for name, does in {"uv": "exit 3", "other": "echo other; exit 0"}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
+        (programs / name).chmod(0o755)
+    path = os.pathsep.join([str(programs), os.environ["PATH"]])
+
+    def left_by(program: Path) -> Path:
+        shutil.rmtree(folder / ".venv", ignore_errors=True)
+        (folder / ".venv/bin").mkdir(parents=True)
+        (folder / ".venv/bin/python").symlink_to(program)
+        for name in ("pyvenv.cfg", "installed"):
+            (folder / ".venv" / name).touch()
+        return folder / ".venv" / "installed"
+
+    kept = left_by(programs / "other")
+    make(folder, target, PATH=path)
+    assert kept.exists()
+    for left in (programs / "other", programs / "is gone"):
+        kept = left_by(left)
+        done = make(folder, target, f"PYTHON={sys.executable}", PATH=path)
+        assert f"Making .venv again, for {sys.executable}" in done.stdout, done.stderr
+        assert not kept.exists()
+        assert (folder / ".venv/bin/python").resolve() == Path(sys.executable).resolve()

@@ -9,6 +9,7 @@ from baking import PROJECT, TEMPLATE
 
 SOURCE = TEMPLATE / PROJECT
 README = (SOURCE / "README.md").read_text(encoding="utf-8")
+GUIDE = (SOURCE / "docs/project.md").read_text(encoding="utf-8")
 CALLBACKS = (SOURCE / "docs/callbacks.md").read_text(encoding="utf-8")
 STARTERS = json.loads((TEMPLATE / "cookiecutter.json").read_text(encoding="utf-8"))["starter"]
 LIBRARY = SOURCE / "engine/src/onecurve"
@@ -26,9 +27,9 @@ def listed(cells: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", re.sub(r"\(.*?\)", "", cells)))
 
 
-def test_the_readme_lists_every_choice() -> None:
+def test_the_guide_lists_every_choice() -> None:
     """Of the groups that people edit, and of those that the library brings."""
-    rows = rows_of(README)
+    rows = rows_of(GUIDE)
     ours = {path.name for path in (SOURCE / "configs").iterdir() if path.is_dir()}
     assert rows.keys() == ours | {"logger", "sweep", "debug"}
     for group, cells in rows.items():
@@ -67,7 +68,7 @@ def test_what_a_callback_may_ask_for_is_there() -> None:
 
 def test_the_readme_shows_commands_that_its_tests_run() -> None:
     """Those of Python are run by the project's tests/test_docs.py, the others by our own."""
-    blocks = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    blocks = re.findall(r"```bash\n(.*?)```", README + GUIDE, re.DOTALL)
     lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
     commands = [line for line in lines if line.startswith("python ")]
     assert len(commands) >= 14

@@ -16,6 +16,7 @@ STRATEGIES = {
     "ddp": ("strategy=ddp",),
     "fsdp": ("strategy=fsdp",),
     "pipeline": ("strategy=pipeline",),
+    "tensor": ("strategy=tensor",),
     "interleaved": ("strategy=pipeline", "strategy.schedule=interleaved_1f1b"),
 }
 TWO_STEPS = (

@@ -1,4 +1,4 @@
-"""What README.md and docs/ show is true: their commands run, on small data and for few steps."""
+"""What docs/ shows is true: their commands run, on small data and for few steps."""
 
 import re
 import shlex
@@ -12,9 +12,9 @@ from conftest import CONFIGS, TWO_STEPS, shipped
 from onecurve.testing.runs import Cli, column, jobs_of, largest_difference
 
 ROOT = CONFIGS.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
 # Those of several nodes, and of jobs side by side, are for more than one laptop.
-ELSEWHERE = ["HOST", "torchrun", "srun", "sweep/launcher"]
+ELSEWHERE = ["HOST", "BUCKET", "torchrun", "srun", "sweep/launcher"]
 if find_spec("onnxscript") is None or find_spec("onnxruntime") is None:
     ELSEWHERE.append("format=onnx")  # an extra
 
@@ -40,7 +40,7 @@ FILES = {
     file: block
     for page in PAGES
     for file, block in re.findall(
-        r"In\s`((?:tasks|configs)/[\w/]+\.\w+)`[^`]*\n\n```\w+\n(.*?)```",
+        r"In\s`((?:tasks|loggers|configs)/[\w/]+\.\w+)`[^`]*\n\n```\w+\n(.*?)```",
         page.read_text(),
         re.DOTALL,
     )
@@ -67,10 +67,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for script in ROOT.glob("*.py"):
         shutil.copy(script, copy)
     for file, block in FILES.items():
-        place = copy / file.replace("tasks/", "example_")
+        place = copy / re.sub(r"^(tasks|loggers)/", "example_", file)
         if file.startswith("configs/"):
             place = copy / file
-            block = re.sub(r"_target_: \w+\.tasks\.", "_target_: example_", block)
+            block = re.sub(r"_target_: \w+\.(tasks|loggers)\.", "_target_: example_", block)
+        place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(block)
     monkeypatch.syspath_prepend(str(copy))
     return copy

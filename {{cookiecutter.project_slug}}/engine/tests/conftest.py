@@ -1,13 +1,18 @@
 """Runs the commands of a small project of the tests' own, `project/`."""
 
+import gc
 import os
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.hydra import Hydra
+from hydra.core.object_type import ObjectType
 
 ROOT = Path(__file__).parent / "project"
 # The engine, the project, the classes of tests: for this process and those that it starts.
@@ -18,6 +23,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 import warm_ranks  # noqa: E402
+from processes import Command, end  # noqa: E402
 
 from onecurve.launch import agent  # noqa: E402
 from onecurve.testing.runs import (  # noqa: E402
@@ -36,12 +42,14 @@ pytest_plugins = ["onecurve.testing.fixtures"]
 # A network and data that train in a moment; added before what a test asks for.
 TINY = (
     "model=mlp",
-    "data.image_size=8",
+    "data=few",
     "callbacks=[checkpoint]",
     "logger=csv",
     "trainer.max_epochs=2",
     "data.batch_size=64",
 )
+EPOCH = 11
+"""Its steps: ten batches, and one of 17."""
 
 # What is compared is computed in float64: two orders of a sum are 1e-15 apart there, and more than
 # ROUNDING in the end is an error. In float32 it need not be one: AdamW divides a gradient that is
@@ -58,18 +66,51 @@ STRATEGIES = {
     "fsdp": ("strategy=fsdp",),
     "pipeline": ("strategy=pipeline",),
 }
+# Points of a mesh that none of those is: layers are cut within. Four ranks, if the axes are two.
+MESHES = {
+    "tensor": ("strategy=tensor",),
+    "shard x tensor": ("strategy=mesh", "strategy.tensor=2", "trainer.devices=4"),
+    "pipeline x tensor": (
+        "strategy=mesh",
+        "strategy.pipeline=2",
+        "strategy.tensor=2",
+        "trainer.devices=4",
+    ),
+}
+ALL = {**STRATEGIES, **MESHES}
 # Several stages a rank.
 INTERLEAVED = ("strategy=pipeline", "strategy.schedule=interleaved_1f1b")
+
+
+def pytest_collection_finish() -> None:
+    """The libraries, and all tests, stay: the garbage collector need not walk through them."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Else a library counts, aloud, what is left of it in the end."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _composed_once() -> Iterator[None]:
     """Hydra composes all twice, first to look for `hydra.mode`, which no test here sets.
 
-    Commands in processes of their own are left as they are.
+    For each group that --help lists, it copies all that it knows. Commands in processes of their
+    own are left as they are.
     """
+
+    def listed(loader: ConfigLoaderImpl, group: str, kind: Any = ObjectType.CONFIG) -> list[str]:
+        return loader.repository.get_group_options(group, kind)
+
+    def groups(loader: ConfigLoaderImpl, group: str) -> list[str]:
+        return listed(loader, group, ObjectType.GROUP)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Hydra, "get_mode", lambda *_, **__: None)
+        patch.setattr(ConfigLoaderImpl, "get_group_options", listed)
+        patch.setattr(ConfigLoaderImpl, "list_groups", groups)
         yield
 
 
@@ -97,6 +138,38 @@ def warm(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
 def train(warm: Cli) -> Cli:
     """A short training run that must succeed: ``train("strategy=ddp")``."""
     return partial(warm, "train.py", *TINY)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """Start a training run in the test's folder; what is left of it in the end is killed."""
+    started = []
+
+    def run(*arguments: str, **environment: str) -> Command:
+        started.append(Command(tmp_path, "train.py", *arguments, **environment))
+        return started[-1]
+
+    yield run
+    for process in started:
+        end(process)
+
+
+@pytest.fixture
+def start_by(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a program that starts the training run."""
+    started = []
+
+    def run(*command: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            command, cwd=tmp_path, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        end(process)
 
 
 MADE: dict[tuple[str, ...], Outcome] = {}

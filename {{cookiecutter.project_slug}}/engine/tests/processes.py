@@ -146,8 +146,9 @@ def _become(
 ) -> None:
     os.setsid()
     os.chdir(folder)
+    # A terminal that the leader of a session opens for reading, too, is the session's: /dev/tty.
     for number, path in ((1, stdout), (2, stderr)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
+        os.dup2(os.open(path, os.O_RDWR | os.O_APPEND), number)
     os.environ.clear()
     os.environ.update(variables)
     if distribution != ENGINE:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import FLOAT64, INTERLEAVED, ROUNDING, STRATEGIES, TINY, Cli, column
+from conftest import ALL, FLOAT64, INTERLEAVED, ROUNDING, TINY, Cli, column
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from onecurve.checkpoint.contents import read_checkpoint
 
-WITH_INTERLEAVED = {**STRATEGIES, "interleaved": INTERLEAVED}
+WAYS = {**ALL, "interleaved": INTERLEAVED}
 EPOCHS, BATCH = 4, 60
 NET = (
     "model._target_=test_averaging.network",
@@ -103,12 +103,12 @@ def is_close(a: Tensor, b: Tensor) -> bool:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("name", WITH_INTERLEAVED)
+@pytest.mark.parametrize("name", WAYS)
 def test_the_average_is_that_of_the_epochs_ends(
     train: Cli, trained: Cli, cli: Cli, name: str
 ) -> None:
-    without = trained(*NET, *WITH_INTERLEAVED[name], "test=false").run
-    outcome = train(*NET, *WITH_INTERLEAVED[name], *SWA, *EVERY_EPOCH)
+    without = trained(*NET, *WAYS[name], "test=false").run
+    outcome = train(*NET, *WAYS[name], *SWA, *EVERY_EPOCH)
     run = outcome.run
     assert column(run, "train/loss") == column(without, "train/loss")
 
@@ -140,10 +140,10 @@ def test_the_average_is_that_of_the_epochs_ends(
 def test_the_exponential_average_is_that_of_the_steps(
     train: Cli, trained: Cli, cli: Cli, tmp_path: Path, name: str
 ) -> None:
-    without = trained(*NET, *STRATEGIES[name], "test=false").run
+    without = trained(*NET, *WAYS[name], "test=false").run
     ema = ("callbacks=[checkpoint,ema]", "callbacks.ema.decay=0.8")
     record = "+callbacks.record._target_=test_averaging.Record"
-    run = train(*NET, *STRATEGIES[name], *ema, record, "test=false").run
+    run = train(*NET, *WAYS[name], *ema, record, "test=false").run
     assert column(run, "train/loss") == column(without, "train/loss")
 
     steps = [torch.load(tmp_path / f"step-{step}.pt", weights_only=True) for step in range(1, 17)]
@@ -175,7 +175,7 @@ def test_a_run_that_was_interrupted_while_averaging(
     """Killed in the last epoch, goes on, and ends as the whole run: bit for bit."""
     options = (
         *NET,
-        *STRATEGIES[name],
+        *WAYS[name],
         *SWA,
         "callbacks=[checkpoint,swa,ema]",
         "callbacks.swa.lr=0.0005",
@@ -222,8 +222,8 @@ def test_a_run_that_ends_before_says_so(train: Cli) -> None:
 @pytest.mark.compares
 @pytest.mark.parametrize("name", ["single", "ddp", "fsdp", "pipeline"])
 def test_the_average_can_be_validated(train: Cli, trained: Cli, cli: Cli, name: str) -> None:
-    live = trained(*NET, *STRATEGIES[name], "test=false").run
-    options = (*NET, *STRATEGIES[name], *SWA, "test=false")
+    live = trained(*NET, *WAYS[name], "test=false").run
+    options = (*NET, *WAYS[name], *SWA, "test=false")
     run = train(*options, "callbacks.swa.validate=true").run
     # Training is what it is without.
     assert column(run, "train/loss") == column(live, "train/loss")

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import TINY, Cli, column
+from conftest import EPOCH, TINY, Cli, column
 from lightning.pytorch import Callback
 from processes import Command
 from small.task import Classification
@@ -24,7 +24,7 @@ def test_a_file_gets_a_line_an_epoch(train: Cli) -> None:
     lines = [line for line in out.splitlines() if line.startswith("epoch ")]
     assert len(lines) == 2
     assert re.match(
-        r"epoch 2/2  step 42/42  train/loss [\d.]+  val/loss [\d.]+  val/acc [\d.]+  "
+        r"epoch 2/2  step 22/22  train/loss [\d.]+  val/loss [\d.]+  val/acc [\d.]+  "
         r"[\d,]+ samples/s  0:00:00 left",
         lines[1],
     )
@@ -68,7 +68,7 @@ def test_a_terminal_gets_a_bar(tmp_path: Path, strategy: str) -> None:
     speeds = re.findall(r"([\d,]+) samples/s  0:00:\d\d left", text)
     assert max(float(speed.replace(",", "")) for speed in speeds) > 0
     assert all(f"{name} ━" in text for name in ("epoch 2/2", "validation", "test"))
-    assert "step 42/42" in text
+    assert "step 22/22" in text
     assert "Training finished" in text
     parts = re.split(r"[\r\n]", text)
     assert max(map(len, parts)) <= 80, max(parts, key=len)
@@ -79,7 +79,7 @@ def test_early_stopping_stops(train: Cli) -> None:
         "callbacks=[early_stopping]", "callbacks.early_stopping.patience=1",
         "callbacks.early_stopping.min_delta=2", "trainer.max_epochs=9",
     )  # fmt: skip
-    assert outcome.metrics["global_step"] == 2 * 21
+    assert outcome.metrics["global_step"] == 2 * EPOCH
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_the_first_validation_shows_it_where_the_source_does_not(
     again = cli("train.py", "resume=last", "monitor=val/acc")
     assert again.status == 0, again.err
     assert "from last.ckpt" in again.out
-    assert len(column(outcome.run, "train/loss")) == 42
+    assert len(column(outcome.run, "train/loss")) == 2 * EPOCH
 
 
 @pytest.mark.compares
@@ -149,10 +149,11 @@ def test_a_timer_stops_with_a_checkpoint_to_go_on_from(
     if strategy == "single":
         assert "to go on: resume=last callbacks.timer.duration=DD:HH:MM:SS" in stopped.out
     assert stopped.metrics["status"] == "interrupted"
-    assert 0 < len(column(stopped.run, "train/loss")) < 3 * 21
+    assert 0 < len(column(stopped.run, "train/loss")) < 3 * EPOCH
     used_up = cli("train.py", "resume=last")
     assert used_up.status == 2
-    assert "is used up by 0:00:01 of training; give more, or" in used_up.err
+    # A step of a busy machine may take a while longer.
+    assert re.search(r"is used up by 0:0\d:\d\d of training; give more, or", used_up.err)
     warm("train.py", "resume=last", "callbacks.timer.duration=00:01:00:00", "~callbacks.slow")
     for name in ("train/loss", "val/loss"):
         assert column(stopped.run, name) == column(whole, name)
@@ -183,7 +184,7 @@ def test_more_gradients_to_a_step_from_epoch_to_epoch(
         "callbacks.gradient_accumulation.from_epochs=[0,1,2]", f"strategy={strategy}",
         "callbacks.gradient_accumulation.batches=[1,2,5]",
         "callbacks.lr_monitor.logging_interval=step", "callbacks.checkpoint.last_every_n_steps=1",
-        "test=false",
+        "test=false", "data.batch_size=32",
     )  # fmt: skip
     whole = train(*options)
     assert whole.metrics["global_step"] == 21 + 11 + 5

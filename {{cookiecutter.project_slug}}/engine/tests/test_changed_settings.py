@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import FLOAT64, TINY, Cli
+from conftest import EPOCH, FLOAT64, TINY, Cli, column
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 SGD = (
@@ -76,3 +76,16 @@ def test_what_cannot_change_is_refused(
     assert refused.status == 2
     assert answer in refused.err
     assert "init=CHECKPOINT" in refused.err
+
+
+@pytest.mark.parametrize("steps", [EPOCH + 4, 2 * EPOCH])
+@pytest.mark.parametrize("validates", [True, False])
+def test_more_steps_go_on_as_one_run(train: Cli, trained: Cli, steps: int, validates: bool) -> None:
+    off = () if validates else ("trainer.limit_val_batches=0", "monitor=train/loss", "mode=min")
+    plain = ("callbacks=[checkpoint]", "scheduler=none", "test=false", FLOAT64)
+    options = (*TINY, *plain, "trainer.max_epochs=3", *off)
+    stopped = train(*options, f"trainer.max_steps={steps}").run
+    last = stopped / "checkpoints" / "last.ckpt"
+    resumed = train(*options, f"trainer.max_steps={3 * EPOCH - 1}", f"resume={last}").run
+    found = column(stopped, "train/loss") + column(resumed, "train/loss")
+    assert found == column(trained(*options).run, "train/loss")[:-1]

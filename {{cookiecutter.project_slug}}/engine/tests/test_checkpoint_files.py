@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY, Cli
+from conftest import EPOCH, TINY, Cli
 
 from onecurve.checkpoint.file import damage, write_checkpoint
 from onecurve.limits import Existing
@@ -109,7 +109,7 @@ def test_a_file_of_an_earlier_release_is_read(train: Cli, cli: Cli) -> None:
     more = cli("train.py", "resume=last", "trainer.max_epochs=2")
     assert more.status == 0, more.err
     assert "from last.ckpt" in more.out
-    assert torch.load(last, weights_only=True)["global_step"] == 42
+    assert torch.load(last, weights_only=True)["global_step"] == 2 * EPOCH
 
 
 def test_a_newer_format_is_said_to_be_one(train: Cli, cli: Cli) -> None:
@@ -150,7 +150,7 @@ def test_a_full_disk_costs_no_checkpoint(
     assert "Traceback" not in more.err
     again = cli("train.py", "resume=last")
     assert again.status == 0, again.err
-    assert torch.load(last, weights_only=True)["global_step"] == 42
+    assert torch.load(last, weights_only=True)["global_step"] == 2 * EPOCH
 
 
 def test_a_run_of_which_nothing_could_be_written_does_not_end_well(cli: Cli) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from conftest import ROOT, STRATEGIES, TINY, Cli, column, largest_difference
+from conftest import ALL, ROOT, TINY, Cli, column, largest_difference
 
 CALLBACKS = sorted(path.stem for path in (ROOT / "configs/callbacks").glob("*.yaml"))
 SHORT = (
@@ -21,14 +21,14 @@ SET = {
     "throughput": ("callbacks.throughput.every_n_steps=2",),
 }
 ALONE = "a rank that runs out of memory leaves the others waiting"
-REFUSED = {("batch_size_finder", name): ALONE for name in ("ddp", "fsdp", "pipeline")}
+REFUSED = {("batch_size_finder", name): ALONE for name in ALL if name not in ("single", "dp")}
 WITHOUT: dict[str, list[float]] = {}
 
 
 CELLS = [
     # Each alone where a run costs little; elsewhere every fourth is in the same run.
     (strategy, callbacks)
-    for strategy in STRATEGIES
+    for strategy in ALL
     for names in [[name for name in CALLBACKS if (name, strategy) not in REFUSED]]
     for callbacks in (
         [[name] for name in names]
@@ -45,7 +45,7 @@ def test_every_callback_under_every_strategy(
     train: Cli, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, strategy: str, callbacks: list[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    options = [*STRATEGIES[strategy], *SHORT]
+    options = [*ALL[strategy], *SHORT]
     if strategy not in WITHOUT:
         WITHOUT[strategy] = column(train(*options, "callbacks=[]").run, "train/loss")
     options += [f"callbacks=[{','.join(callbacks)}]"]
@@ -59,7 +59,7 @@ def test_every_callback_under_every_strategy(
 
 @pytest.mark.parametrize(("callback", "strategy"), REFUSED)
 def test_a_callback_that_cannot_be_there_is_refused(cli: Cli, callback: str, strategy: str) -> None:
-    outcome = cli("train.py", *TINY, *STRATEGIES[strategy], *SHORT, f"callbacks=[{callback}]")
+    outcome = cli("train.py", *TINY, *ALL[strategy], *SHORT, f"callbacks=[{callback}]")
     assert outcome.status == 2
     assert outcome.err.startswith(f"error: callbacks={callback}: ")
     assert REFUSED[callback, strategy] in outcome.err

@@ -1,7 +1,7 @@
 """The callbacks that look for a learning rate and a batch size before training."""
 
 import pytest
-from conftest import FLOAT64, ROUNDING, STRATEGIES, TINY, Cli, column, largest_difference
+from conftest import ALL, FLOAT64, MESHES, ROUNDING, TINY, Cli, column, largest_difference
 from PIL import Image
 
 from onecurve.callbacks.lr_finder import suggestion
@@ -11,15 +11,15 @@ FINDER = (*PLAIN, "callbacks=[lr_finder]", "callbacks.lr_finder.steps=40")
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("name", ["single", "ddp", "fsdp", "pipeline"])
+@pytest.mark.parametrize("name", ["single", "ddp", "fsdp", "pipeline", *MESHES])
 def test_a_learning_rate_is_suggested_and_applied(train: Cli, name: str) -> None:
     """Afterwards the run is the one with that learning rate, as if nothing had been tried."""
-    outcome = train(*STRATEGIES[name], *FINDER, "callbacks.lr_finder.apply=true")
+    outcome = train(*ALL[name], *FINDER, "callbacks.lr_finder.apply=true")
     found = outcome.metrics["suggested_lr"]
     assert 1e-4 < found < 0.5
     assert Image.open(outcome.run / "lr_finder.png").width > 300
     plain = (*PLAIN, f"optimizer.lr={found}")
-    given = train(*STRATEGIES[name], *plain).run
+    given = train(*ALL[name], *plain).run
     ours, theirs = (column(run, "train/loss") for run in (outcome.run, given))
     assert largest_difference(ours, theirs) <= ROUNDING
 

@@ -1,5 +1,6 @@
 """strategy=fsdp: whatever is sharded, and however, the numbers stay."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 from conftest import FLOAT64, ROUNDING, Cli, column, largest_difference
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule, Trainer
 from small.task import Batch, Classification
 from torch import Tensor, nn
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
-# 447 training samples: 8 batches of 50 and one of 47, which the ranks share unevenly.
-UNEVEN = ("data.batch_size=50", "trainer.max_epochs=1", "data.val_size=700", "data.test_size=650")
+# 247 training samples: 4 batches of 50 and one of 47, which the ranks share unevenly.
+UNEVEN = ("data.batch_size=50", "trainer.max_epochs=1", "data.samples=424")
 FEW = ("trainer.limit_val_batches=3", "trainer.limit_test_batches=3")
 
 
@@ -139,7 +141,7 @@ CASES = {
     ),
     "by size, activations computed again": (
         "",
-        f"{SMALL_UNITS} strategy.activation_checkpointing=true",
+        f"{SMALL_UNITS} strategy.activation_checkpointing=full",
     ),
     "accumulation and clipping": (
         "trainer.accumulate_grad_batches=2 trainer.gradient_clip_val=0.3",
@@ -163,7 +165,7 @@ def compare(train: Cli, task: str, how: str) -> None:
     for name in ("train/loss", "val/loss", "val/acc", "test/loss", "test/acc"):
         difference = largest_difference(column(single.run, name), column(fsdp.run, name))
         assert difference <= ROUNDING, f"{name} differs by {difference:.1e}"
-    assert len(column(single.run, "train/loss")) == (5 if "accumulate" in task else 9)
+    assert len(column(single.run, "train/loss")) == (3 if "accumulate" in task else 5)
 
 
 @pytest.mark.compares
@@ -202,7 +204,7 @@ def test_batch_norm_keeps_float32_and_the_statistics_of_rank_0(train: Cli) -> No
     """Also where it is a part of a layer whose activations are computed again."""
     run = train(
         "task._target_=test_fsdp.Normalized", "trainer.precision=bf16-mixed", "strategy=fsdp",
-        "strategy.activation_checkpointing=true",
+        "strategy.activation_checkpointing=full",
     ).run  # fmt: skip
     state = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
     saved = state["network.0.norm.running_mean"].abs().sum().item()
@@ -232,3 +234,32 @@ def test_a_parameter_without_a_dimension_is_refused(cli: Cli) -> None:
     assert outcome.status == 2
     assert "parameter temperature has no dimension" in outcome.err
     assert len(outcome.err.splitlines()) == 1, outcome.err
+
+
+class Counted(Callback):
+    """Writes down how often a step gathers parameters and reduces gradients."""
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        self.mode = CommDebugMode()
+        self.mode.__enter__()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, number: int
+    ) -> None:
+        self.mode.__exit__(None, None, None)
+        counts = {str(kind): count for kind, count in self.mode.get_comm_counts().items()}
+        Path(f"sent-{trainer.global_rank}.json").write_text(json.dumps(counts))
+
+
+@pytest.mark.parametrize(("frees", "gathered"), [("true", 6), ("auto", 5), ("false", 3)])
+def test_the_head_is_gathered_once_a_step(train: Cli, frees: str, gathered: int) -> None:
+    """Three layers with parameters: each for the forward pass, and again for the backward."""
+    train(
+        "strategy=fsdp", f"strategy.reshard_after_forward={frees}", "trainer.max_steps=2",
+        "model.hidden=[16,16]", "+callbacks.counted._target_=test_fsdp.Counted", "test=false",
+    )  # fmt: skip
+    counts = json.loads(Path("sent-1.json").read_text())
+    assert counts["c10d._allgather_base_"] == gathered
+    assert counts["c10d._reduce_scatter_base_"] == 3

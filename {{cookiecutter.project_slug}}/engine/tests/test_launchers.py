@@ -1,9 +1,8 @@
-"""Jobs side by side: processes of this machine that share it, and jobs of Slurm."""
+"""Jobs side by side: processes of this machine that share it. Those of Slurm are in slurm/."""
 
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -13,7 +12,6 @@ import pytest
 import torch
 from conftest import ROOT, TINY, Cli, column, run_directories
 from processes import nothing_stays_of
-from test_resume import dying
 from test_sweeps import statuses
 
 from onecurve.sweep.machine_share import part
@@ -69,7 +67,7 @@ def test_a_search_side_by_side(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_lets_all_jobs_save(tmp_path: Path) -> None:
-    sweep = (*TINY, "seed=1,2,3", "strategy=single,ddp", "trainer.max_epochs=60", "test=false")
+    sweep = (*TINY, "seed=1,2,3", "strategy=single,ddp", "trainer.max_epochs=30", "test=false")
     sweep += ("sweep/launcher=joblib", "trainer.limit_train_batches=5")
     with subprocess.Popen(
         [sys.executable, str(ROOT / "train.py"), "-m", *sweep], cwd=tmp_path, text=True,
@@ -113,87 +111,3 @@ def test_submitit_on_this_machine(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (sweep,) = {run.parent for run in run_directories(tmp_path)}
     assert statuses(sweep) == {1: "finished", 2: "finished"}
-
-
-# Stands in for Slurm: runs the tasks of an array at once, as the script that it is given says.
-SBATCH = """import os, re, shutil, subprocess, sys
-# submitit moves the script away.
-script = shutil.copy(sys.argv[-1], "bin/script")
-text = open(script).read()
-first, last = map(int, re.search(r"--array=(\\d+)-(\\d+)", text).groups())
-for task in range(first, last + 1):
-    variables = dict(
-        SLURM_JOB_ID="12" + str(task), SLURM_ARRAY_JOB_ID="12", SLURM_ARRAY_TASK_ID=str(task),
-        SLURM_PROCID="0", SLURM_NTASKS="1", SLURM_LOCALID="0", SLURM_NODEID="0",
-        SLURM_JOB_NUM_NODES="1", SLURM_NNODES="1",
-    )
-    run = f"bin/task_{task}"
-    with open(run, "w") as file:
-        for name, value in variables.items():
-            print(f"export {name}={value}", file=file)
-        print(f"bash {script} && touch bin/done_{task}", file=file)
-    subprocess.Popen(
-        ["bash", run], start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )
-print("Submitted batch job 12")
-"""
-SRUN = """#!/bin/bash
-while [[ "$1" == --* ]]; do
-  case "$1" in --output|--error) shift;; esac
-  shift
-done
-exec "$@"
-"""
-RUN_SBATCH = """#!/bin/bash
-exec "PYTHON" bin/sbatch.py "$@"
-"""
-# A job that is queued again begins at once.
-SCONTROL = """#!/bin/bash
-touch bin/requeued
-(sleep 1; bash bin/task${2#12}) > /dev/null 2>&1 &
-"""
-SACCT = """#!/bin/bash
-echo "JobID|State|NodeList"
-for task in 0 1; do
-  if [ -e bin/done_$task ]; then state=COMPLETED; else state=RUNNING; fi
-  echo "12_$task|$state|here"
-done
-"""
-
-
-@pytest.mark.slow
-def test_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = tmp_path / "bin"
-    commands.mkdir()
-    (commands / "sbatch.py").write_text(SBATCH)
-    scripts = {"sbatch": RUN_SBATCH, "srun": SRUN, "sacct": SACCT, "scontrol": SCONTROL}
-    for name, text in scripts.items():
-        path = commands / name
-        path.write_text(text.replace("PYTHON", sys.executable))
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
-    done = run_to_the_end(
-        "strategy=single,ddp", *TINY, "sweep/launcher=slurm", "sweep.parallel=3",
-        "hydra.launcher.partition=long", "hydra.launcher.gpus_per_node=null",
-        *dying(10, rank=1), f"+callbacks.die.sent={int(signal.SIGUSR2)}", folder=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    (sweep,) = {run.parent for run in run_directories(tmp_path)}
-    assert statuses(sweep) == {1: "finished", 2: "finished"}
-
-    # The one that has a rank 1 was ended in its tenth step, as Slurm does before its time is up.
-    assert (commands / "requeued").exists()
-    for run in run_directories(tmp_path):
-        assert len(column(run, "train/loss")) == 42
-
-    (script,) = sweep.rglob("*submission.sh")
-    options = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", script.read_text(), re.MULTILINE))
-    assert options["array"] == "0-1%2"
-    assert options["partition"] == "long"
-    assert options["time"] == "60"
-    assert options["cpus-per-task"] == "4"
-    assert options["mem"] == "16GB"
-    assert options["nodes"] == options["ntasks-per-node"] == "1"
-    assert options["signal"].startswith("USR2@") or options["signal"].startswith("USR1@")
-    assert "gpus-per-node" not in options

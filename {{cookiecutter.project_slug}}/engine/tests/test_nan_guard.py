@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import STRATEGIES, TINY, Cli
+from conftest import ALL, TINY, Cli
 from torch import Tensor, nn
 
 
@@ -29,15 +29,25 @@ def network(**_: Any) -> nn.Sequential:
     )  # fmt: skip
 
 
+def overflowing(**_: Any) -> nn.Sequential:
+    """The last output of `first` overflows, which is another rank's where the layer is cut."""
+    net = network()
+    with torch.no_grad():
+        net.first.weight[-1] = torch.where(torch.arange(64) % 2 == 0, 3e38, -3e38)
+        net.first.bias[-1] = 3e38
+    del net.root
+    return net
+
+
 @pytest.fixture(autouse=True)
 def _classes_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", ALL)
 def test_the_layer_is_named_and_the_batch_is_kept(cli: Cli, name: str) -> None:
     outcome = cli(
-        "train.py", *TINY, *STRATEGIES[name], "callbacks=[nan_guard]", "optimizer.lr=0.05",
+        "train.py", *TINY, *ALL[name], "callbacks=[nan_guard]", "optimizer.lr=0.05",
         "model._target_=test_nan_guard.network",
     )  # fmt: skip
     assert outcome.status == 2
@@ -75,3 +85,13 @@ def test_without_the_guard_the_run_goes_on(train: Cli) -> None:
     """The case that the guard is for."""
     metrics = train("optimizer=sgd", "optimizer.lr=1e38", "callbacks=[]").metrics
     assert metrics["train/loss"] != metrics["train/loss"]
+
+
+@pytest.mark.compares
+def test_the_first_layer_is_named_where_another_rank_has_its_part(cli: Cli) -> None:
+    outcome = cli(
+        "train.py", *TINY, *ALL["tensor"], "callbacks=[nan_guard]",
+        "model._target_=test_nan_guard.overflowing",
+    )  # fmt: skip
+    assert outcome.status == 2
+    assert "first in what layer network.first returns" in outcome.err.splitlines()[-1]

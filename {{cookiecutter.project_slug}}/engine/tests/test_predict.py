@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import FLOAT64, ROUNDING, STRATEGIES, Cli
+from conftest import ALL, FLOAT64, ROUNDING, Cli
 from lightning.pytorch import LightningDataModule, LightningModule
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -84,11 +84,11 @@ def rows_of(run: Path) -> Any:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "single"])
+@pytest.mark.parametrize("strategy", [name for name in ALL if name != "single"])
 def test_every_strategy_predicts_the_rows_of_one_process(
     trained: Cli, warm: Cli, strategy: str
 ) -> None:
-    """300 samples in batches of 13: the last has one, and two ranks join it to that before."""
+    """105 samples in batches of 13: the last has one, and two ranks join it to that before."""
     checkpoint = trained("strategy=single").run / "checkpoints/last.ckpt"
     typed = (
         "predict.py",
@@ -98,8 +98,8 @@ def test_every_strategy_predicts_the_rows_of_one_process(
         "data.batch_size=13",
     )
     expected = rows_of(warm(*typed).run)
-    assert expected.shape == (300, 11)
-    assert np.abs(rows_of(warm(*typed, *STRATEGIES[strategy]).run) - expected).max() <= ROUNDING
+    assert expected.shape == (105, 11)
+    assert np.abs(rows_of(warm(*typed, *ALL[strategy]).run) - expected).max() <= ROUNDING
 
 
 class Returns(Classification):

@@ -10,7 +10,7 @@ from conftest import Cli
 MISTAKES = {
     "+callbacks=ema callbacks.ema.decya=1": (1, ["callbacks.ema.decya", "callbacks.ema.decay"]),
     "monitor=val/loss": (2, ["mode=max", "monitor=val/loss", "mode=min"]),
-    "strategy=fsdb": (1, ["strategy=fsdb", "ddp, dp, fsdp, pipeline, single", "strategy=fsdp"]),
+    "strategy=fsdb": (1, ["strategy=fsdb", "ddp, dp, fsdp, mesh, pipeline", "strategy=fsdp"]),
     "callbacks=[chekpoint]": (1, ["callbacks=chekpoint", "such as callbacks=checkpoint"]),
     "stratgy=ddp": (1, ["stratgy", "did you mean strategy"]),
     "trainer.max_epoch=1": (1, ["trainer.max_epoch", "did you mean trainer.max_epochs"]),
@@ -48,6 +48,27 @@ MISTAKES = {
     "strategy=ddp launch.rendezvous=host:29500": (2, ["add trainer.num_nodes=2"]),
     "-m trainer.num_nodes=2 strategy=ddp seed=1,2": (2, ["trainer.num_nodes=2", "sweep"]),
     "data.batch_size=1 strategy=ddp": (2, ["data.batch_size=1", "2 ranks"]),
+    "strategy=ddp strategy.backend=nccl trainer.accelerator=cpu": (
+        2,
+        ["strategy.backend=nccl", "this run is on cpu", "strategy.backend=auto"],
+    ),
+    "strategy=fsdp strategy.backend=nccl trainer.accelerator=cpu": (
+        2,
+        ["strategy.backend=nccl", "this run is on cpu", "strategy.backend=auto"],
+    ),
+    "strategy=pipeline strategy.backend=nccl trainer.accelerator=cpu": (
+        2,
+        ["strategy.backend=nccl", "this run is on cpu", "strategy.backend=auto"],
+    ),
+    "strategy=tensor strategy.backend=nccl trainer.accelerator=cpu": (
+        2,
+        ["strategy.backend=nccl", "this run is on cpu", "strategy.backend=auto"],
+    ),
+    "strategy=mesh strategy.backend=nccl trainer.accelerator=cpu": (
+        2,
+        ["strategy.backend=nccl", "this run is on cpu", "strategy.backend=auto"],
+    ),
+    "strategy=ddp strategy.backend=mpi": (2, ["strategy.backend=mpi", "auto, gloo, nccl"]),
     "trainer.accelerator=gpu": (2, ["trainer.accelerator=gpu", "trainer.accelerator=cpu"]),
     "trainer.limit_val_batches=0": (2, ["monitor=val/acc", "monitor=train/loss mode=min"]),
     "logger=wandb logger.wandb.offline=false": (2, ["wandb login", "logger.wandb.offline=true"]),
@@ -55,7 +76,7 @@ MISTAKES = {
     "resume=last": (2, ["resume=last", "no training run", "leave it out"]),
     "resume=empty": (2, ["resume=empty", "not the directory of a training run"]),
     "init=nowhere.ckpt": (2, ["init.file=nowhere.ckpt", "there is no such file"]),
-    "strategy.microbatches=2": (1, ["only with pipeline; add strategy=pipeline"]),
+    "strategy.microbatches=2": (1, ["only with pipeline or mesh; add strategy=pipeline"]),
     "hydra.run.dir=s3://bucket/run": (2, ["a local disk", "use hydra.run.dir=runs/NAME"]),
     "paths.runs=s3://bucket": (2, ["a local disk", "use hydra.run.dir=runs/NAME"]),
     "-m seed=1,2 hydra.sweep.dir=s3://bucket/run": (

@@ -1,5 +1,6 @@
 """A run that is killed, stopped or moved goes on as if nothing had happened."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -10,16 +11,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY, Cli, Outcome, column
+from conftest import EPOCH, TINY, Cli, Outcome, column
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from processes import Command
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-# 11 steps an epoch. Augmentation draws random numbers in every step.
+# Augmentation draws random numbers in every step.
 RANDOM = (
-    "data.batch_size=128",
     "+data.augment.crop._target_=onecurve.data.augment.RandomCrop",
     "+data.augment.crop.padding=1",
     "callbacks.checkpoint.last_every_n_steps=4",
@@ -29,10 +29,13 @@ RANDOM = (
 
 
 class Die(Callback):
-    """Sends a rank a signal the first time that training comes to each of some steps."""
+    """Sends a rank, or its node, a signal when training first comes to each of some steps."""
 
-    def __init__(self, at: Sequence[int], rank: int = 0, sent: int = signal.SIGKILL) -> None:
+    def __init__(
+        self, at: Sequence[int], rank: int = 0, sent: int = signal.SIGKILL, node: bool = False
+    ) -> None:
         self.at = at
+        self.node = node
         self.rank = rank
         self.sent = sent
 
@@ -44,7 +47,10 @@ class Die(Callback):
             trainer.strategy.barrier()
             if trainer.global_rank == self.rank:
                 marker.touch()
-                os.kill(os.getpid(), self.sent)
+                agent = multiprocessing.parent_process()
+                assert agent is not None or not self.node
+                os.kill(agent.pid if agent and self.node else os.getpid(), self.sent)  # type: ignore[arg-type]
+                time.sleep(60 if self.node else 0)
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +107,22 @@ def test_a_run_that_was_killed_three_times_is_one_run(train: Cli, cli: Cli, stra
 
 
 @pytest.mark.compares
+@pytest.mark.parametrize("epoch", [1, 2])
+@pytest.mark.parametrize(("strategy", "before"), [("single", 1), ("ddp", 2)])
+def test_a_signal_in_the_last_step_of_an_epoch_waits_for_its_validation(
+    train: Cli, cli: Cli, strategy: str, before: int, epoch: int
+) -> None:
+    """Ranks agree a step later."""
+    options = (*RANDOM, f"strategy={strategy}", "scheduler=plateau")
+    whole = train(*options).run
+    die = (*dying(epoch * EPOCH - before), f"+callbacks.die.sent={int(signal.SIGTERM)}")
+    assert cli("train.py", *TINY, *options, *die).status == 128 + signal.SIGTERM
+    assert cli("train.py", "resume=last").status == 0
+    (run,) = set(whole.parent.iterdir()) - {whole}
+    assert is_whole(run, whole)
+
+
+@pytest.mark.compares
 def test_one_process_that_was_killed_goes_on(train: Cli, cli: Cli, tmp_path: Path) -> None:
     whole = train(*RANDOM).run
     killed = Command(tmp_path, "train.py", *TINY, *RANDOM, *dying(5))
@@ -138,7 +160,7 @@ def test_what_is_typed_comes_on_top_of_the_run_s_own(train: Cli, cli: Cli) -> No
     assert "changed now: trainer.max_epochs=2 strategy=ddp" in more.out
     assert more.runs == []
     assert first.metrics["strategy"] == "ddp"
-    assert len(column(first.run, "train/loss")) == 42
+    assert len(column(first.run, "train/loss")) == 2 * EPOCH
     again = cli("train.py", f"resume={first.run}", "trainer.max_epochs=3", "strategy=single")
     assert again.status == 0, again.err
     assert "resume: saved under ddp on 2, goes on under single on 1: the samples stay" in again.out
@@ -264,10 +286,10 @@ def test_a_signal_to_any_rank_ends_in_one_checkpoint(
     step = int(line.split("after step ")[1].split(",")[0])
     checkpoint = torch.load(outcome.run / "checkpoints/last.ckpt", weights_only=True)
     assert checkpoint["global_step"] == step
-    more = f"trainer.max_epochs={step // 21 + 2}"
+    more = f"trainer.max_epochs={step // EPOCH + 2}"
     resumed = cli("train.py", "resume=last", more, "callbacks=[checkpoint]")
     assert resumed.status == 0, resumed.err
     with (outcome.run / "metrics.csv").open(newline="") as file:
         steps = Counter(row["step"] for row in DictReader(file) if row["train/loss"])
     assert set(steps.values()) == {1}
-    assert len(steps) == 21 * (step // 21 + 2)
+    assert len(steps) == EPOCH * (step // EPOCH + 2)

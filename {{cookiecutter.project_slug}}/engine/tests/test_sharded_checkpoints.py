@@ -18,9 +18,9 @@ from onecurve.checkpoint.file import damage
 from onecurve.checkpoint.sharded import to_file
 from onecurve.errors import UserError
 
-SHARDED = ("checkpoint.format=sharded", "test=false", "data.batch_size=256")
+SHARDED = ("checkpoint.format=sharded", "test=false", "data.batch_size=128")
 # 6 batches an epoch: the save is in the middle of the first.
-SAME = (FLOAT64, "callbacks=[]", "scheduler=none", "test=false", "data.batch_size=256")
+SAME = (FLOAT64, "callbacks=[]", "scheduler=none", "test=false", "data.batch_size=128")
 SAVE = (
     "callbacks=[checkpoint]",
     "callbacks.checkpoint.every_n_train_steps=3",
@@ -107,7 +107,7 @@ def test_it_holds_what_one_file_holds_and_becomes_one(
 def test_in_the_background_and_from_one_format_to_the_other(
     train: Cli, warm: Cli, strategy: str
 ) -> None:
-    options = (*RUNS[strategy], "scheduler=none", "test=false", "data.batch_size=256")
+    options = (*RUNS[strategy], "scheduler=none", "test=false", "data.batch_size=128")
     whole = train(*options, "trainer.max_epochs=3").run
     often = ("checkpoint.async=true", "callbacks.checkpoint.last_every_n_steps=2")
     run = train(*options, *often, "checkpoint.format=sharded", "trainer.max_epochs=1").run

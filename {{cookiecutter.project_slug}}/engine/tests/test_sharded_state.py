@@ -6,7 +6,7 @@ from conftest import FLOAT64, ROUNDING, Cli, column, largest_difference
 from torch import Tensor
 
 # 6 batches an epoch.
-SAME = (FLOAT64, "data.batch_size=256")
+SAME = (FLOAT64, "data.batch_size=128")
 
 
 @pytest.mark.compares

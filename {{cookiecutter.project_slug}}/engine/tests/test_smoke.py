@@ -1,5 +1,7 @@
 """The least that has to work: also without the parts that `test_deletions.py` takes away."""
 
+from pathlib import Path
+
 from conftest import TINY, Cli
 
 SHORT = (
@@ -26,8 +28,8 @@ def test_a_run_of_two_processes(cli: Cli) -> None:
     assert outcome.metrics["world_size"] == 2
 
 
-def test_help(cli: Cli) -> None:
-    for script in ("train.py", "evaluate.py", "predict.py", "export.py"):
+def test_help(cli: Cli, scripts: Path) -> None:
+    for script in {path.name for path in scripts.glob("*.py")} - {"report.py"}:
         outcome = cli(script, "--help")
         assert outcome.status == 0, outcome.err
         assert "GROUP=CHOICE" in outcome.out

@@ -4,8 +4,10 @@ Every strategy at every world size saves, and each strategy goes on with a check
 continued curve is that of a run that was never interrupted.
 """
 
+from itertools import pairwise
+
 import pytest
-from conftest import FLOAT64, ROUNDING, Cli, column, largest_difference
+from conftest import ALL, FLOAT64, MESHES, ROUNDING, Cli, column, largest_difference
 
 RUNS = {
     f"{strategy}({size})": (f"strategy={strategy}", f"trainer.devices={size}")
@@ -17,7 +19,7 @@ RUNS = {
 SAME = (
     FLOAT64,
     "callbacks=[]",
-    "data.batch_size=256",
+    "data.batch_size=128",
     "trainer.max_epochs=2",
     "trainer.gradient_clip_val=1.0",
     "scheduler=none",
@@ -68,3 +70,52 @@ def test_all_pairs_of_strategies_are_there() -> None:
     assert len(pairs) == 25
     sizes = {(a.partition("(")[2], b.partition("(")[2]) for a in RUNS for b in resumers(a)}
     assert len(sizes) >= 7
+
+
+# A mesh goes to each of the others and back, one step under each: 21 batches an epoch.
+STEPWISE = (*SAME, "data.batch_size=32")
+EIGHT = ("strategy=mesh", "strategy.pipeline=2", "strategy.shard=2", "strategy.tensor=2")
+EIGHT += ("trainer.devices=8",)
+EACH_STEP = (*SAVE[:-1], "callbacks.checkpoint.every_n_train_steps=1")
+
+
+def way(mesh: str) -> list[str]:
+    """By turns the mesh and one of the others, but for meshes that have been there and back."""
+    before = list(MESHES)[: list(MESHES).index(mesh)]
+    others = [name for name in ALL if name not in (mesh, *before)]
+    return [mesh, *(step for other in others for step in (other, mesh)), mesh]
+
+
+def goes(train: Cli, trained: Cli, runs: list[tuple[str, tuple[str, ...]]]) -> None:
+    """Each run takes one step from where the one before has stopped, and saves."""
+    whole = column(trained(*STEPWISE, "strategy=single").run, "train/loss")
+    from_last: tuple[str, ...] = ()
+    for step, (name, options) in enumerate(runs):
+        # What either of a pair saves is now a file, now one of shards.
+        form = "sharded" if step % 4 in (0, 3) else "file"
+        stop = (f"trainer.max_steps={step + 1}", f"checkpoint.format={form}")
+        run = train(*STEPWISE, *options, *EACH_STEP, *stop, *from_last).run
+        from_last = (f"resume={run}/checkpoints/last.ckpt",)
+        difference = largest_difference(whole[step : step + 1], column(run, "train/loss"))
+        came = f"{runs[step - 1][0]} to {name}" if step else name
+        assert difference <= ROUNDING, f"{came}: {difference:.1e}"
+
+
+@pytest.mark.compares
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_mesh_goes_on_with_every_strategy_and_they_with_it(
+    train: Cli, trained: Cli, mesh: str
+) -> None:
+    goes(train, trained, [(name, ALL[name]) for name in way(mesh)])
+
+
+@pytest.mark.compares
+@pytest.mark.slow
+def test_three_axes_of_eight_ranks_go_on_and_are_gone_on_with(train: Cli, trained: Cli) -> None:
+    goes(train, trained, [("fsdp", ALL["fsdp"]), ("eight", EIGHT), ("pipeline", ALL["pipeline"])])
+
+
+def test_all_pairs_with_a_mesh_are_there() -> None:
+    pairs = {pair for mesh in MESHES for pair in pairwise(way(mesh))}
+    assert pairs >= {(a, b) for a in ALL for b in ALL if {a, b} & MESHES.keys()}

@@ -1,9 +1,12 @@
 """What holds at the edges: rounding, batches smaller than the ranks, sweeps. See test_parity.py."""
 
+import importlib
 import json
 
 import pytest
-from conftest import FLOAT64, ROUNDING, Cli, column, largest_difference
+import torch
+import yaml
+from conftest import FLOAT64, ROOT, ROUNDING, Cli, column, largest_difference
 
 # 1,297 training samples: 25 batches of 50 and one of 47, which two and three ranks share unevenly.
 FIFTY_STEPS = ("data.batch_size=50", "trainer.max_epochs=2")
@@ -23,8 +26,7 @@ def test_the_difference_is_rounding(train: Cli) -> None:
 def test_a_batch_smaller_than_the_ranks_counts_by_sample(train: Cli) -> None:
     """40 = 13 x 3 + 1: in the last step one rank has a sample and the other has none."""
     few = ("data.batch_size=3", "trainer.max_epochs=1", FLOAT64)
-    few += ("data.val_size=900", "data.test_size=857")
-    few += ("trainer.limit_val_batches=2", "trainer.limit_test_batches=2")
+    few += ("data.samples=217", "trainer.limit_val_batches=2", "trainer.limit_test_batches=2")
     single = train(*few)
     ddp = train(*few, "strategy=ddp")
     assert len(column(single.run, "train/loss")) == 14
@@ -56,7 +58,7 @@ def test_gradients_may_be_sent_in_16_bits(train: Cli, dtype: str) -> None:
 
     Under SGD: it keeps a small error of a gradient small, and AdamW does not.
     """
-    same = ("strategy=ddp", "optimizer=sgd", FLOAT64)
+    same = ("strategy=ddp", "optimizer=sgd", "trainer.max_epochs=4", FLOAT64)
     whole = column(train(*same).run, "train/loss")
     short = column(train(*same, f"strategy.communication_dtype={dtype}").run, "train/loss")
     assert 1e-6 < largest_difference(whole, short) < 0.01
@@ -70,3 +72,23 @@ def test_other_keys_of_ddp_change_no_number(train: Cli, key: str) -> None:
     whole = column(train("strategy=ddp", FLOAT64).run, "train/loss")
     other = column(train("strategy=ddp", FLOAT64, f"strategy.{key}").run, "train/loss")
     assert largest_difference(whole, other) <= ROUNDING
+
+
+WITH_BACKEND = [
+    file.stem
+    for file in sorted((ROOT / "configs/strategy").glob("*.yaml"))
+    if "backend:" in file.read_text()
+]
+
+
+@pytest.mark.parametrize("name", WITH_BACKEND)
+def test_the_process_group_has_the_backend_that_was_asked_for(name: str) -> None:
+    """By the device, unless it is said; what is made here is not started, as that needs a GPU."""
+    config = yaml.safe_load((ROOT / f"configs/strategy/{name}.yaml").read_text())
+    module, _, attribute = config["_target_"].rpartition(".")
+    make = getattr(importlib.import_module(module), attribute)
+    for device, backend in (("cpu", "gloo"), ("cuda", "nccl")):
+        for asked, expected in (("auto", backend), ("gloo", "gloo")):
+            strategy = make(backend=asked)
+            strategy.parallel_devices = [torch.device(device, 0)]
+            assert strategy._get_process_group_backend() == expected

@@ -70,15 +70,16 @@ def statuses(sweep: Path) -> dict[int, str]:
 @pytest.mark.slow
 def test_strategies_by_learning_rates(cli: Cli, tmp_path: Path) -> None:
     before = dict(os.environ)
-    names = ",".join(STRATEGIES)
+    strategies = [*STRATEGIES, "tensor"]
+    names = ",".join(strategies)
     done = cli("train.py", "-m", f"strategy={names}", "optimizer.lr=1e-3,1e-2", *SHORT, FLOAT64)
     assert done.status == 0, done.err
-    assert len(done.runs) == 10
+    assert len(done.runs) == 12
     (sweep,) = {run.parent for run in done.runs}
     expected = [
         f"{number:02}-optimizer.lr={lr},strategy={name}"
         for number, (name, lr) in enumerate(
-            ((name, lr) for name in STRATEGIES for lr in ("0.001", "0.01")), start=1
+            ((name, lr) for name in strategies for lr in ("0.001", "0.01")), start=1
         )
     ]
     assert [run.name for run in done.runs] == expected

@@ -8,7 +8,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from onecurve.errors import UserError
-from onecurve.strategies.fsdp.units import find_units
+from onecurve.strategies.fsdp.units import check_wrap, find_units, last_units
 
 
 class Block(nn.Module):
@@ -68,6 +68,14 @@ def test_a_tied_parameter_is_in_no_unit_that_does_not_hold_all_of_it() -> None:
 )
 def test_units_that_do_not_exist_are_refused(wrap: Any, words: str) -> None:
     with pytest.raises(UserError) as refusal:
-        find_units(Task(), wrap, 0)
+        check_wrap(Task(), wrap)
     assert words in str(refusal.value)
     assert "strategy.wrap=layer" in str(refusal.value)
+
+
+def test_the_last_units_are_the_head_and_the_norms_before_it() -> None:
+    layers = [nn.Embedding(30, 8), Block(), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 30)]
+    task = LightningModule()
+    task.network = nn.Sequential(*layers)
+    assert last_units(task, find_units(task, "layer", 0)) == [layers[4], layers[3]]
+    assert last_units(Task(), find_units(Task(), "layer", 0)) == []

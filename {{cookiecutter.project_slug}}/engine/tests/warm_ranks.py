@@ -1,10 +1,14 @@
-"""Ranks that stay from one run to the next, with their process group.
+"""Ranks that stay from one run to the next; their process groups do not.
+
+Each of gloo's groups has a thread that wakes a hundred times a second: those of all the runs of a
+session would leave the tests half of the processor.
 
 For runs that must succeed, whose numbers a test reads: most of what a short run of two ranks costs
 is their start. How ranks are started, and how they fail, is tested with torchelastic's; it also
 does a job again that fails here.
 """
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -12,12 +16,14 @@ import warnings
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from torch import distributed
+
 from onecurve.launch import agent, rendezvous, worker
 from onecurve.launch.forkserver import warm_up
 from onecurve.launch.listening import HOST, listening_store
 from onecurve.run.outcome import unless_stopped
 
-# Every run leaves process groups behind, which hold files open.
+# What a run leaves behind grows.
 MOST_RUNS = 60
 by_torchelastic = agent.start_ranks
 
@@ -28,11 +34,10 @@ class Ranks:
     def __init__(self, number: int) -> None:
         warm_up()
         context = multiprocessing.get_context("forkserver")
-        self.store = listening_store(HOST)
         pipes = [context.Pipe() for _ in range(number)]
         self.ours = [ours for ours, _ in pipes]
         self.processes = [
-            context.Process(target=_serve, args=(rank, number, self.store.port, theirs))
+            context.Process(target=_serve, args=(rank, number, theirs))
             for rank, (_, theirs) in enumerate(pipes)
         ]
         for process, (_, theirs) in zip(self.processes, pipes, strict=True):
@@ -44,8 +49,10 @@ class Ranks:
     def do(self, *job: Any) -> Any:
         """What rank 0 returns; None if one of them fails."""
         self.runs += 1
+        # In that of an earlier run are the addresses of a group that has ended.
+        store = listening_store(HOST)
         for pipe in self.ours:
-            pipe.send((os.getcwd(), sys.path, *job))
+            pipe.send((os.getcwd(), sys.path, store.port, *job))
         results, waiting = {}, list(self.ours)
         while waiting:
             for pipe in wait(waiting):
@@ -54,6 +61,8 @@ class Ranks:
                 except EOFError:
                     return None
                 waiting.remove(pipe)
+        for pipe in self.ours:
+            pipe.send("all have done it")
         return results[0]
 
     def end(self) -> None:
@@ -68,7 +77,7 @@ RANKS: dict[int, Ranks] = {}
 def start_ranks(work: Any, arguments: tuple[Any, ...], **options: Any) -> Any:
     """As `agent.start_ranks`, with ranks that are there already."""
     processes: int = options["processes"]
-    if processes > 3 or options["max_restarts"] or rendezvous.current:
+    if processes > 4 or options["max_restarts"] or rendezvous.current:
         return by_torchelastic(work, arguments, **options)
     if processes in RANKS and RANKS[processes].runs == MOST_RUNS:
         RANKS.pop(processes).end()
@@ -83,12 +92,17 @@ def start_ranks(work: Any, arguments: tuple[Any, ...], **options: Any) -> Any:
     return result
 
 
-def _serve(rank: int, number: int, port: int, parent: Connection) -> None:
+def _serve(rank: int, number: int, parent: Connection) -> None:
     told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
-    told |= {"MASTER_ADDR": HOST, "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "tests"}
-    told |= {"TORCHELASTIC_USE_AGENT_STORE": True}
+    told |= {"MASTER_ADDR": HOST, "TORCHELASTIC_RUN_ID": "tests"}
+    told |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_USE_AGENT_STORE": True}
     os.environ.update({name: str(value) for name, value in told.items()})
     while True:
-        folder, sys.path[:], *job = parent.recv()
+        folder, sys.path[:], port, *job = parent.recv()
         os.chdir(folder)
+        os.environ["MASTER_PORT"] = str(port)
         parent.send(worker.main(*job))
+        parent.recv()
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+        gc.collect()

@@ -16,14 +16,18 @@ if TYPE_CHECKING:
     from .checkpoint.contents import read_checkpoint
     from .checkpoint.sharded.storage import ShardedFolders
     from .checkpoint.storage import LocalFiles
+    from .chunked_loss import chunked_cross_entropy
     from .errors import UserError
     from .launch.in_ranks import launch
     from .run.outcome import RankFailed
+    from .strategies.context.positions import positions
     from .strategies.ddp import DDP
     from .strategies.dp import DP
     from .strategies.fsdp.strategy import FSDP
+    from .strategies.mesh.strategy import mesh
     from .strategies.pipeline.strategy import Pipeline
     from .strategies.single import Single
+    from .strategies.tensor.strategy import Tensor
 
     __version__: str
 
@@ -39,8 +43,12 @@ __all__ = [
     "ShardedFolders",
     "Single",
     "StochasticWeightAveraging",
+    "Tensor",
     "UserError",
+    "chunked_cross_entropy",
     "launch",
+    "mesh",
+    "positions",
     "read_checkpoint",
 ]
 
@@ -57,7 +65,11 @@ _HOMES = {
     "ShardedFolders": "checkpoint.sharded.storage",
     "Single": "strategies.single",
     "StochasticWeightAveraging": "averaging.swa",
+    "Tensor": "strategies.tensor.strategy",
     "UserError": "errors",
+    "chunked_cross_entropy": "chunked_loss",
+    "mesh": "strategies.mesh.strategy",
+    "positions": "strategies.context.positions",
     "read_checkpoint": "checkpoint.contents",
 }
 

@@ -43,6 +43,11 @@ def some_of(names: Sequence[str], shown: int = 3) -> str:
     return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
 
 
+def in_short(error: BaseException, at_most: int = 200) -> str:
+    """A library's words about what went wrong, as a part of a line."""
+    return " ".join(str(error).split())[:at_most]
+
+
 def user_error_behind(error: BaseException | None) -> UserError | None:
     """The UserError that a library wrapped into an exception of its own, if there is one.
 

@@ -2,7 +2,7 @@
 
 import errno
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -42,7 +42,9 @@ def waiting_for(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         if fcntl:
-            fcntl.lockf(file, fcntl.LOCK_EX)
+            # A file system may have no locks.
+            with suppress(OSError):
+                fcntl.lockf(file, fcntl.LOCK_EX)
         yield
 
 

@@ -7,7 +7,11 @@ import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from .surroundings import Ranks, node_around, ranks_around
+
+__all__ = ["Ranks", "ranks_around"]
 
 # Test machines are small: allow some more processes than cores, but not by mistake.
 MOST_PROCESSES_ON_A_SMALL_CPU = 8
@@ -64,7 +68,7 @@ def local_devices(trainer: Any, one_device: bool) -> int:
     """`trainer.devices` made definite: devices (and processes) on this node.
 
     ``auto`` is one for a strategy of one process, else the ranks that torchrun or srun started
-    here, or every GPU; without a GPU, two CPU processes.
+    here, PET_NPROC_PER_NODE of a pod, or every GPU; without a GPU, two CPU processes.
     0 stands for a value that is none of auto, a number and a list of GPU numbers.
     """
     devices = trainer.devices
@@ -75,6 +79,8 @@ def local_devices(trainer: Any, one_device: bool) -> int:
             return 1
         if ranks := ranks_around():
             return ranks.on_this_node
+        if told := node_around().devices:
+            return told
         return count_gpus() if accelerator(trainer, one_device) == "cuda" else 2
     if isinstance(devices, int):
         return devices
@@ -88,6 +94,20 @@ def local_devices(trainer: Any, one_device: bool) -> int:
     return len(devices) if all(_is_number_of_a_gpu(entry) for entry in devices) else 0
 
 
+def num_nodes(trainer: Any) -> int:
+    """`trainer.num_nodes` made definite.
+
+    ``auto`` is what torchrun or srun say by the ranks that they started, or Kubeflow by PET_NNODES,
+    and else one.
+    """
+    wanted = trainer.num_nodes
+    if wanted != "auto":
+        return int(wanted)
+    if ranks := ranks_around():
+        return ranks.nodes
+    return node_around().nodes or 1
+
+
 def _is_number_of_a_gpu(entry: Any) -> bool:
     return isinstance(entry, int) and not isinstance(entry, bool) and entry >= 0
 
@@ -99,44 +119,3 @@ def most_devices(kind: str) -> int:
     if kind == "mps":
         return int(has_mps())
     return max(MOST_PROCESSES_ON_A_SMALL_CPU, count_cores())
-
-
-class Ranks(NamedTuple):
-    """What this process is told about itself by torchrun or srun, which started it."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-    on_this_node: int
-    starter: str
-
-    @property
-    def nodes(self) -> int:
-        """How many nodes they are on."""
-        return self.world_size // self.on_this_node
-
-
-def ranks_around() -> Ranks | None:
-    """The ranks of which this process is one; None if it was started by hand.
-
-    torchelastic's own workers are ranks as well. A pod of a Kubeflow PyTorchJob is none: it has
-    RANK but no LOCAL_RANK, and starts the ranks of its node by itself.
-    """
-    environment = os.environ
-    if "RANK" in environment and "LOCAL_RANK" in environment:
-        world = int(environment.get("WORLD_SIZE", "1"))
-        here = int(environment.get("LOCAL_WORLD_SIZE", world))
-        return Ranks(
-            int(environment["RANK"]), int(environment["LOCAL_RANK"]), world, here, "torchrun"
-        )
-    # One task needs no others, and Slurm's interactive shells are one task of many.
-    world = int(environment.get("SLURM_NTASKS", "1"))
-    by_hand = environment.get("SLURM_JOB_NAME") in ("bash", "interactive")
-    if "SLURM_PROCID" not in environment or world == 1 or by_hand:
-        return None
-    rank = int(environment["SLURM_PROCID"])
-    nodes = int(environment.get("SLURM_NNODES") or environment.get("SLURM_JOB_NUM_NODES") or "1")
-    # Slurm writes "2(x2)" into some: two on each of two nodes.
-    per_node = (environment.get("SLURM_NTASKS_PER_NODE") or "").partition("(")[0]
-    here = int(per_node) if per_node.isdecimal() and int(per_node) else world // nodes
-    return Ranks(rank, int(environment.get("SLURM_LOCALID", rank % here)), world, here, "srun")

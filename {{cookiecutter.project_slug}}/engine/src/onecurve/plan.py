@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from . import machine
+from . import machine, surroundings
 
 
 class Plan:
@@ -18,7 +18,7 @@ class Plan:
 
     Attributes:
         config: The composed configuration.
-        strategy: Name of the strategy.
+        strategy: Name of the strategy; empty for a command that chooses one, on other machines.
         one_process: Whether the strategy is a single process.
         one_device: Whether it is on a single device.
         accelerator: "cpu", "cuda" or "mps".
@@ -27,20 +27,23 @@ class Plan:
         num_nodes: How many nodes.
         world_size: Devices of all nodes.
         ranks: What torchrun or srun told this process; None if it was started by hand.
+        node: What Kubeflow tells this pod about its nodes.
         batch_size: Samples of a training step over all ranks; None where there is no training.
     """
 
     def __init__(self, config: DictConfig) -> None:
         self.config = config
-        self.strategy = str(config.strategy.name)
-        self.one_process = config.strategy.processes != "one per device"
-        self.one_device = config.strategy.processes == "one"
+        self.strategy = str(self.get("strategy.name", ""))
+        processes = self.get("strategy.processes", "one")
+        self.one_process = processes != "one per device"
+        self.one_device = processes == "one"
         self.accelerator = machine.accelerator(config.trainer, self.one_device)
         self.devices = machine.local_devices(config.trainer, self.one_device)
         self.most_devices = machine.most_devices(self.accelerator)
-        self.num_nodes = int(config.trainer.num_nodes)
+        self.num_nodes = machine.num_nodes(config.trainer)
         self.world_size = self.devices * self.num_nodes
         self.ranks = machine.ranks_around()
+        self.node = surroundings.node_around()
         self.batch_size: int | None = self.get("data.batch_size")
 
     def get(self, key: str, default: Any = None) -> Any:

@@ -1,9 +1,13 @@
 """The largest size of this process, with its libraries, without importing torch."""
 
-import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
+
+try:
+    import resource
+except ImportError:  # not on Windows, where no peak is known
+    resource = None  # type: ignore[assignment]
 
 
 def reset_peak() -> None:
@@ -14,11 +18,13 @@ def reset_peak() -> None:
 
 
 def peak_bytes() -> int:
-    """Bytes at most since `reset_peak`, or since the process began."""
+    """Bytes at most since `reset_peak`, or since the process began; 0 where no one tells."""
     # Only Linux has it.
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
         peak = next(line for line in lines if line.startswith("VmHWM:"))
         return int(peak.split()[1]) * 1024
+    if resource is None:
+        return 0
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -72,7 +72,10 @@ def _not_right(folder: Path) -> Iterator[str]:
         # One that a person has added means something to that person alone.
         if isinstance(value, float) and math.isnan(value) and not key.startswith("new"):
             yield f"{key}=nan"
-    yield from _against(Trainer, "trainer", config["trainer"])
+    trainer = dict(config["trainer"])
+    if trainer["num_nodes"] == "auto":  # ours, not Lightning's
+        del trainer["num_nodes"]
+    yield from _against(Trainer, "trainer", trainer)
     for key, node in dotted(config):
         if isinstance(node, Mapping) and "_target_" in node:
             own = {name: value for name, value in node.items() if not name.startswith("_")}

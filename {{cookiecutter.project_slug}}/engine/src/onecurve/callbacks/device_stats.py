@@ -1,6 +1,5 @@
 """What every rank's device and process are doing."""
 
-import resource
 import time
 from typing import Annotated, Any
 
@@ -27,7 +26,7 @@ class DeviceStats(Callback):
         self.every_n_steps = every_n_steps
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._before = time.perf_counter(), _cpu_seconds()
+        self._before = time.perf_counter(), time.process_time()
         self._last_step = trainer.global_step
 
     def on_train_batch_end(
@@ -49,7 +48,7 @@ class DeviceStats(Callback):
             logger.log_metrics(stats, step=trainer.global_step - 1)
 
     def _measure(self, device: torch.device) -> dict[str, float]:
-        before, now = self._before, (time.perf_counter(), _cpu_seconds())
+        before, now = self._before, (time.perf_counter(), time.process_time())
         self._before = now
         stats = {"cpu_percent": 100 * (now[1] - before[1]) / max(now[0] - before[0], 1e-9)}
         if device.type == "cuda":
@@ -60,8 +59,3 @@ class DeviceStats(Callback):
         else:
             stats["memory_mib"] = process_memory.peak_bytes() / 2**20
         return stats
-
-
-def _cpu_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime

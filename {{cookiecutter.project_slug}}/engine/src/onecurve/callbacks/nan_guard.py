@@ -90,8 +90,7 @@ class NanGuard(Callback):
         with _Watch(module) as watch:
             strategy.forward_only(self._batch)
         findings += [*watch.findings, *_in_gradients(module)]
-        of_network = strategy.of_all_parts(sorted(findings)[:1])
-        everywhere = strategy.of_all_samples([each for part in of_network for each in part])
+        everywhere = strategy.of_all_ranks(sorted(findings)[:1])
         found = sorted(each for rank in everywhere for each in rank)
         return Finding(*found[0]) if found else None
 

@@ -48,7 +48,8 @@ class StopAfter(Timer):
                 "resume=last callbacks.timer.duration=DD:HH:MM:SS, with more time",
                 flush=True,
             )
-            signal.raise_signal(signal.SIGUSR1)
+            # Windows has SIGTERM alone.
+            signal.raise_signal(getattr(signal, "SIGUSR1", signal.SIGTERM))
         self._is_over = is_over
 
     def _spent(self) -> str:

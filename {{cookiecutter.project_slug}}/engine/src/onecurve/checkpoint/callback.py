@@ -37,6 +37,7 @@ class BestAndLast(ModelCheckpoint):
         self.last_every_n_steps = last_every_n_steps
         self.last_every_minutes = last_every_minutes
         self._last_saved = time.monotonic()
+        self._last_saved_at = 0
         self._has_saved_last = False
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -48,12 +49,12 @@ class BestAndLast(ModelCheckpoint):
             self._save_last_unless_saved(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """As after a validation, where there is one at the end of each epoch or none at all."""
+        """As after a validation, where there is none or the epoch was cut short."""
         self._has_saved_last = False
         super().on_train_epoch_end(trainer, pl_module)
-        # Not where max_steps ended it in the middle: a resumed run would leave the rest out.
         complete = trainer.fit_loop.epoch_loop._num_ready_batches_reached()
-        if complete and self._should_save_on_train_epoch_end(trainer):
+        cut_short = not complete and trainer.global_step > self._last_saved_at
+        if cut_short or (complete and self._should_save_on_train_epoch_end(trainer)):
             self._save_last_unless_saved(trainer)
 
     def on_train_batch_end(
@@ -70,6 +71,7 @@ class BestAndLast(ModelCheckpoint):
     def _save_last_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Any]) -> None:
         super()._save_last_checkpoint(trainer, monitor_candidates)
         self._last_saved = time.monotonic()
+        self._last_saved_at = trainer.global_step
         self._has_saved_last = True
 
     def _save_last_unless_saved(self, trainer: Trainer) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import UserError
+from ..optim.fused import KERNELS
 
 # Of a group of parameters, what a schedule derives from the learning rate.
 LEARNING_RATES = ("lr", "initial_lr", "max_lr", "min_lr")
@@ -68,6 +69,8 @@ def _optimizers(
 ) -> Iterator[str]:
     groups = [group for state in checkpoint["optimizer_states"] for group in state["param_groups"]]
     for key, old, new in _changed(before, config, "optimizer"):
+        if key in KERNELS:
+            continue
         if key == "lr" and old:
             # Groups may have rates of their own, and a schedule has made others of them.
             yield f"optimizer.lr={new} (was {old}): all learning rates go on times {new / old:.4g}"

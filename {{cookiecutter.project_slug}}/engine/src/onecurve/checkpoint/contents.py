@@ -13,7 +13,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule
 
-from ..errors import UserError, some_of
+from ..errors import UserError, in_short, some_of
 from .file import damage
 from .keys import refuse_other_kinds
 from .plain import NotPlain, plain_contents
@@ -72,7 +72,7 @@ def read_checkpoint(
             checkpoint = plain_contents(path, is_checked=True)
     except (RuntimeError, EOFError, ValueError, KeyError) as error:
         raise UserError(
-            f"{path}: cannot be read ({' '.join(str(error).split())[:80]}); give another, such as "
+            f"{path}: cannot be read ({in_short(error, 80)}); give another, such as "
             "runs/.../checkpoints/best.ckpt"
         ) from None
     except (NotPlain, pickle.UnpicklingError) as error:

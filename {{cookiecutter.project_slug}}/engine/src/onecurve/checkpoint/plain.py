@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ..errors import in_short
+
 REASON_AT_MOST = 80
 
 
@@ -55,5 +57,4 @@ def _damage(path: Path) -> str | None:
 
 
 def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split())[:REASON_AT_MOST]
-    return text or type(error).__name__
+    return in_short(error, REASON_AT_MOST) or type(error).__name__

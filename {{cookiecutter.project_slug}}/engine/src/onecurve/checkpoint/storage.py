@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 from ..errors import UserError, say
 from .contents import read_checkpoint
 from .file import write_checkpoint
+from .mirror import Mirror
 
 
 class LocalFiles(CheckpointIO):
@@ -27,6 +28,7 @@ class LocalFiles(CheckpointIO):
     Args:
         background: Whether training goes on while a file is written. The copy is taken at once.
         stop_on_failure: Whether a file that cannot be written ends the run.
+        mirror: Sends each whole checkpoint to an address, too; None for none.
 
     Attributes:
         keeps_shards: Whether every rank writes what it holds, so that nothing is gathered.
@@ -34,11 +36,14 @@ class LocalFiles(CheckpointIO):
 
     keeps_shards: bool = False
 
-    def __init__(self, background: bool = False, stop_on_failure: bool = True) -> None:
+    def __init__(
+        self, background: bool = False, stop_on_failure: bool = True, mirror: Mirror | None = None
+    ) -> None:
         self.background = background
         self.stop_on_failure = stop_on_failure
         self._writer = ThreadPoolExecutor(1, "checkpoint") if background else None
         self._waiting: list[Future[None]] = []
+        self._mirror = mirror
         self._last_failed = False
         self._missing: dict[Path, str] = {}
         self._in_hand: tuple[Path, dict[str, Any]] | None = None
@@ -59,6 +64,10 @@ class LocalFiles(CheckpointIO):
         """
         write_checkpoint(checkpoint, path)
 
+    def has_written_all(self) -> bool:
+        """Whether this process is the one that made the last checkpoint whole."""
+        return True
+
     def load_checkpoint(
         self,
         path: str | Path,
@@ -71,6 +80,11 @@ class LocalFiles(CheckpointIO):
             checkpoint, self._in_hand = self._in_hand[1], None
             return checkpoint
         return read_checkpoint(path, whole=False)
+
+    def has(self, path: str | Path) -> bool:
+        """Whether `load_checkpoint` finds it, here on this node."""
+        self.finish()
+        return (self._in_hand is not None and self._in_hand[0] == Path(path)) or Path(path).exists()
 
     def take_over(self, checkpoint: dict[str, Any], path: Path) -> None:
         """Keep what was read of a file already, until `load_checkpoint` asks for it."""
@@ -112,6 +126,11 @@ class LocalFiles(CheckpointIO):
                 "first failure: checkpoint.on_failure=stop"
             )
 
+    def finish_mirror(self) -> None:
+        """At any end of a run: wait until all is sent, and say what is there."""
+        if self._mirror:
+            self._mirror.finish()
+
     def teardown(self) -> None:
         """Lightning calls this at the end of a fit."""
         self.finish()
@@ -127,6 +146,8 @@ class LocalFiles(CheckpointIO):
             self.put(checkpoint, path)
             self._last_failed = False
             self._missing.clear()
+            if self._mirror and self.has_written_all():
+                self._mirror.put(path)
         except OSError as error:
             self._last_failed = True
             reason = error.strerror or str(error)
@@ -152,6 +173,8 @@ class LocalFiles(CheckpointIO):
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+        if self._mirror:
+            self._mirror.remove(path)
 
 
 def _copied(tensor: Tensor) -> Tensor:

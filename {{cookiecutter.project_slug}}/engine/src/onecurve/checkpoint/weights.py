@@ -6,10 +6,10 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..limits import Existing
+from .existing import ExistingOrAddress
 from .plain import NotPlain, plain_contents
 
-WEIGHTS = Existing("a file with weights, such as runs/.../checkpoints/best.ckpt")
+WEIGHTS = ExistingOrAddress("a file with weights, such as runs/.../checkpoints/best.ckpt")
 
 
 def load_weights(net: nn.Module, *, file: Annotated[str, WEIGHTS] | None) -> None:

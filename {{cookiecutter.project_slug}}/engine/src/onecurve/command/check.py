@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from .. import machine
 from ..errors import UserError, user_error_behind
 from .allowed import text
-from .explain import added_to_a_list
+from .explain import added_to_a_list, choices
 from .monitors import unlogged_monitor
 from .parts import wrong_parts
 from .refusals import refusals
@@ -51,10 +51,12 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> None:
             raise UserError(line)
         check_values(config, defaults)
         _refuse_other_facts(config, defaults)
+        line = None
         if "trainer" in config:
-            if line := next(refusals(config), None) or unlogged_monitor(config):
-                raise UserError(line)
-        elif (ranks := machine.ranks_around()) and ranks.world_size > 1:
+            line = next(refusals(config), None) or unlogged_monitor(config)
+        if line:
+            raise UserError(line)
+        if "strategy" not in config and (ranks := machine.ranks_around()) and ranks.world_size > 1:
             raise UserError(
                 f"{config_name}.py: is one process, but {ranks.starter} has started "
                 f"{ranks.world_size}; type the command once without {ranks.starter}"
@@ -91,7 +93,7 @@ def _refuse_several(config_name: str, overrides: list[str]) -> None:
         value, group = override.value(), override.key_or_group
         if not isinstance(value, list) or "." in group or group in lists:
             continue
-        if options := loader.get_group_options(group):
+        if options := choices(group):
             one = next((str(each) for each in value if str(each) in options), options[0])
             raise UserError(f"{group}={text(value)}: takes one, such as {group}={one}")
 
@@ -112,18 +114,18 @@ def _defaults(config_name: str, overrides: list[str]) -> DictConfig:
     hydra = GlobalHydra.instance()
     loader = hydra.config_loader()
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(overrides)
-    choices = [
+    chosen = [
         override.input_line or ""
         for override in parsed
-        # No group has a dot in its name, and to look one up takes milliseconds.
+        # No group has a dot in its name.
         if "." not in override.key_or_group
-        and loader.get_group_options(override.key_or_group)
+        and choices(override.key_or_group)
         and not override.is_delete()
     ]
-    key = (str(loader.get_search_path()), config_name, *choices)
+    key = (str(loader.get_search_path()), config_name, *chosen)
     if key not in _without_overrides:
         try:
-            config = loader.load_configuration(config_name, choices, RunMode.RUN)
+            config = loader.load_configuration(config_name, chosen, RunMode.RUN)
         except HydraException:
             # The choice of files only composes together with what was overridden.
             return OmegaConf.create()

@@ -21,7 +21,7 @@ from ..errors import REFUSED, UserError, say, stop, user_error_behind
 from ..launch import job, quick_exit, rendezvous
 from ..run import directory, hidden, record
 from ..run.outcome import RankFailed
-from . import resume
+from . import env_file, resume
 from .check import in_one_line
 from .explain import explain
 from .hydra_hooks import refuse_unchecked, refuse_without_checks
@@ -47,6 +47,7 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
     open_closed()
     os.environ[PROJECT] = str(config_dir.resolve().parent)
     try:
+        _read_variables(config_dir.parent)
         _run(main, config_dir, config_name)
         quick_exit.status = 0
     except SystemExit as end:
@@ -148,6 +149,13 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
         os.environ.pop("HYDRA_FULL_ERROR")
         if before is not None:
             os.environ["HYDRA_FULL_ERROR"] = before
+
+
+def _read_variables(project: Path) -> None:
+    try:
+        env_file.read(project)
+    except UserError as refusal:
+        stop(refusal)
 
 
 def _refuse_options(arguments: list[str]) -> None:

@@ -39,7 +39,7 @@ def explain(error: Exception, config_dir: Path, config_name: str, typed: list[st
                     f"sweep/launcher: {choice} is not installed; use sweep/launcher=serial, or "
                     f"type `uv pip install -e '.[{extra}]'`"
                 )
-            if options := _choices(group):
+            if options := choices(group):
                 near = difflib.get_close_matches(choice, options, 1, cutoff=0.4)
                 allowed, example = ", ".join(options), (near or options)[0]
                 return f"{group}={choice}: must be one of {allowed}, such as {group}={example}"
@@ -48,9 +48,9 @@ def explain(error: Exception, config_dir: Path, config_name: str, typed: list[st
         ):
             key = unknown[1] or unknown[2]
             known = known_keys(config_name, typed)
-            if choices := _choices_with(key, known):
-                example = f"{key.partition('.')[0]}={choices[0]}"
-                return f"{key}: there is such a key only with {' or '.join(choices)}; add {example}"
+            if having := _choices_with(key, known):
+                example = f"{key.partition('.')[0]}={having[0]}"
+                return f"{key}: there is such a key only with {' or '.join(having)}; add {example}"
             if key in known:
                 return f"{key}: is no group of {config_name}.py; leave it out"
             close = difflib.get_close_matches(key, known, 3)
@@ -120,28 +120,35 @@ def _loader() -> ConfigLoaderImpl:
     return loader
 
 
-def _choices(group: str) -> list[str]:
-    """The files of a group, wherever they are."""
-    return sorted(_loader().get_group_options(group, ObjectType.CONFIG))
+def choices(group: str) -> list[str]:
+    """The files of a group, wherever they are.
+
+    The loader would copy all that Hydra knows first, which takes longer than to read a file.
+    """
+    return _loader().repository.get_group_options(group, ObjectType.CONFIG)
 
 
 def _choices_with(key: str, known: list[str]) -> list[str]:
-    """The files of a group that have a key which the chosen one lacks."""
+    """The files of a group with a key that the chosen one lacks, the one with fewest keys first."""
     group, _, name = key.partition(".")
     name = name.partition(".")[0]
     if not name or f"{group}.{name}" in known:
         return []
-    found = []
-    for choice in _choices(group):
+    found = {}
+    for choice in choices(group):
         loaded = _loader().repository.load_config(f"{group}/{choice}")
         if loaded is not None and name in loaded.config:
-            found.append(choice)
-    return found
+            found[choice] = len(list(loaded.config))
+    return sorted(found, key=lambda choice: found[choice])
 
 
 def known_keys(config_name: str, typed: list[str]) -> list[str]:
     """Every group, and every key of the configuration with the files that were chosen."""
-    groups = [group for group in _loader().list_groups("") if group != "hydra"]
+    groups = [
+        group
+        for group in _loader().repository.get_group_options("", ObjectType.GROUP)
+        if group != "hydra"
+    ]
     chosen = [word for word in typed if word.partition("=")[0].lstrip("+") in groups]
     try:
         config = _composed(config_name, chosen)

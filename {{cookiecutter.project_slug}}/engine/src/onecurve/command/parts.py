@@ -17,11 +17,12 @@ NEEDED = {
         *("task", "data", "model", "init", "optimizer", "scheduler", "trainer", "strategy"),
         *("launch", "paths", "seed", "monitor", "mode", "test", "resume", "checkpoint"),
     ),
+    "plan": ("task", "data", "trainer", "plan", "paths", "seed"),
     "evaluate": ("checkpoint", "data", "trainer", "strategy", "launch", "paths"),
     "predict": ("checkpoint", "predict", "paths"),
 }
 # All keys of these, and some of others.
-WHOLE = ("checkpoint", "launch", "paths", "predict")
+WHOLE = ("checkpoint", "launch", "paths", "plan", "predict")
 PARTS = tuple(f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes"))
 PARTS += ("strategy.name", "strategy.processes")
 # What is said of a part of the run, and not to it.

@@ -25,7 +25,8 @@ def refusals(config: DictConfig) -> Iterator[str]:
     groups = [("", OmegaConf.to_container(config)), *dotted(OmegaConf.to_container(config))]
     nodes = {key: node for key, node in groups if isinstance(node, dict)}
     # Devices and ranks first: what is said of strategies takes them to be right.
-    for key, node in nodes.items():
+    # Of devices that are only planned with, this machine says nothing.
+    for key, node in nodes.items() if plan.strategy else ():
         if "_target_" not in node:
             for module in beside(key):
                 if refuse := getattr(module, "refusals", None):

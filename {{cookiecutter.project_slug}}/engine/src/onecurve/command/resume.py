@@ -4,6 +4,7 @@
   run, with what was typed now on top, in its directory, from its newest complete checkpoint.
 - ``resume=FILE`` is a new run that goes on from a checkpoint.
 - ``init=FILE`` is a new run that starts from the weights of a checkpoint.
+- An address, such as ``resume=s3://bucket/run``, stands for a file that is fetched later.
 
 torch is not imported.
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 import yaml
 from hydra import compose, initialize_config_dir
 
+from ..checkpoint.address import is_address
 from ..checkpoint.file import is_sharded
 from ..checkpoint.newest import newest_checkpoint
 from ..errors import UserError
@@ -21,6 +23,8 @@ from ..run.directory import refuse_taken
 from ..run.hidden import MASK, hide_in_words
 from .newest_run import newest_run
 
+MIRROR = "checkpoint.mirror_to"
+ADDRESSES = ("resume", "checkpoint", MIRROR, "init", "init.file")
 SWEEP_FLAGS = ("-m", "--multirun")
 
 
@@ -71,6 +75,11 @@ def _in_place(value: str, run_dir: Path, typed: list[str]) -> list[str]:
         # A job of a sweep is gone on with as a run of its own.
         if _key(override) not in names and not _key(override).startswith("sweep")
     ]
+    if address := _address_of_job(run_dir):
+        mirror = next((word for word in said if _key(word) == MIRROR), MIRROR)
+        earlier = [word for word in earlier if _key(word) != MIRROR]
+        if MIRROR not in names:
+            earlier.append(f"{mirror.partition('=')[0]}={quoted(address)}")
     for override in earlier:
         if _value(override) == MASK:
             raise UserError(
@@ -90,6 +99,16 @@ def _in_place(value: str, run_dir: Path, typed: list[str]) -> list[str]:
         print(f"resume: changed now: {' '.join(hide_in_words(typed))}")
     checkpoint = [f"resume={quoted(found.file)}"] if found.file else []
     return [*earlier, *changed, *checkpoint, f"hydra.run.dir={quoted(run_dir)}"]
+
+
+def _address_of_job(run_dir: Path) -> str | None:
+    """Where a job of a sweep sends its checkpoints: below what was typed for the sweep."""
+    file = run_dir / "config.yaml"
+    config = yaml.safe_load(file.read_text()) if file.is_file() else {}
+    if "job" not in (config.get("sweep") or {}):
+        return None
+    address: str | None = (config.get("checkpoint") or {}).get("mirror_to")
+    return address
 
 
 def _newest_run(typed: list[str], config_dir: Path, config_name: str) -> Path:
@@ -112,19 +131,24 @@ def _init(argument: str) -> list[str]:
     name, _, value = argument.partition("=")
     if name != "init":
         return [argument]
+    value = value.strip("'")
     # No choice of a group begins so.
-    is_path = value.startswith(("/", "./", "../", "~"))
+    is_path = value.startswith(("/", "./", "../", "~")) or is_address(value)
     is_file = is_path or value.endswith((".ckpt", ".pt", ".pth")) or os.path.isfile(value)
     if not is_file:
         return [argument]
-    return ["init=weights", f"init.file={quoted(Path(value))}"]
+    return ["init=weights", f"init.file={quoted(value)}"]
 
 
 def _as_typed(argument: str) -> str:
     """A path with `=` or `,` in it, as a job of a sweep has, needs no quotes of Hydra's."""
     name, _, value = argument.partition("=")
-    if any(sign in value for sign in "=,") and os.path.exists(os.path.expanduser(value)):
-        return f"{name}={quoted(Path(value))}"
+    if not any(sign in value for sign in "=,"):
+        return argument
+    # One address, and not several with commas between them.
+    is_one = name in ADDRESSES and is_address(value) and value.count("://") == 1
+    if (is_one and value[0] not in "'\"") or os.path.exists(os.path.expanduser(value)):
+        return f"{name}={quoted(value)}"
     return argument
 
 

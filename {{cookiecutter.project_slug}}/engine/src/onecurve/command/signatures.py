@@ -9,7 +9,14 @@ from .source import Definition, Source, find, method, read
 
 BUILTIN = {"bool": bool, "float": float, "int": int, "list": list, "str": str}
 # What annotations of limits are made of.
-READY = ("collections.abc", "math", "onecurve.limits", "typing", "typing_extensions")
+READY = (
+    "collections.abc",
+    "math",
+    "onecurve.checkpoint.existing",
+    "onecurve.limits",
+    "typing",
+    "typing_extensions",
+)
 
 
 @cache

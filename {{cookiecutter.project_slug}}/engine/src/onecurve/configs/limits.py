@@ -1,8 +1,12 @@
 """Limits of the keys that are in no group: those of train.yaml and the other scripts'."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from os import environ
+from shutil import which
+from sys import platform
 from typing import Annotated, Literal, TypedDict
 
+from ..checkpoint.address import refusal
 from ..checkpoint.existing import ExistingCheckpoint
 from ..limits import Existing, Number
 from ..machine import count_cores
@@ -11,6 +15,7 @@ from ..plan import Plan
 # More processes to a core only take turns, and a thousand take minutes to start.
 WORKERS_TO_A_CORE = 4
 WORKERS_ANYWHERE = 16
+USUAL = "clang++" if platform == "darwin" else "g++"
 BETTER = {
     "min": {"bits_per_byte", "loss", "error", "mse", "mae", "rmse", "perplexity", "seconds"},
     "max": {
@@ -39,6 +44,7 @@ class Checkpoint(TypedDict, total=False):
 
     format: Literal["file", "sharded"]
     on_failure: Literal["continue", "stop"]
+    mirror_to: str | None
 
 
 class Predict(TypedDict, total=False):
@@ -72,6 +78,9 @@ class Limits(TypedDict, total=False):
     )
     data: Data
     predict: Predict
+    compile: Literal["none", "layer", "whole"]
+    compile_backend: str
+    gc_every_n_steps: Annotated[int, Number(least=1)] | None
     format: Literal["torch", "onnx"]
     output: str
 
@@ -90,6 +99,38 @@ def refusals(plan: Plan, key: str) -> Iterator[str]:
             f"data.num_workers={workers}: at most {most} for each of the ranks here ({ranks}), as "
             f"this machine has {cores} cores; use data.num_workers={min(most, cores)}"
         )
+    yield from _not_compiled(plan)
+    yield from _not_mirrored(plan)
+
+
+def _not_compiled(plan: Plan) -> Iterator[str]:
+    """Why layers cannot be compiled."""
+    asked = plan.get("compile", "none")
+    if asked == "none":
+        return
+    if plan.get("compile_backend", "inductor") == "inductor" and not has_compiler():
+        yield (
+            f"compile={asked}: needs a C++ compiler, and neither $CXX nor {USUAL} is there; "
+            f"install one, such as {USUAL}, or use compile=none"
+        )
+    stages = plan.strategy == "pipeline" or plan.get("strategy.pipeline", 1) > 1
+    if asked == "whole" and stages:
+        yield "compile=whole: a pipeline has some layers a rank; use compile=layer"
+
+
+def _not_mirrored(plan: Plan) -> Iterator[str]:
+    """Why checkpoints cannot be put at an address."""
+    settings = plan.get("checkpoint")
+    address = settings.get("mirror_to") if isinstance(settings, Mapping) else None
+    if address is None:
+        return
+    if reason := refusal(str(address)):
+        yield f"checkpoint.mirror_to={address}: {reason}"
+
+
+def has_compiler() -> bool:
+    """Whether there is the compiler that torch.compile looks for."""
+    return which(environ.get("CXX", USUAL)) is not None
 
 
 def _better(name: str) -> str | None:

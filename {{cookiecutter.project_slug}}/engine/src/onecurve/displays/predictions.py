@@ -66,8 +66,9 @@ class Answers:
         self._outputs: Tensor | None = None
         self._features: list[Tensor] = []
         self._hooks = [task.register_forward_hook(self._on_forward)]
-        if first and (layer := last_layer(task)) is not None:
-            self._hooks.append(layer.register_forward_pre_hook(self._on_last_layer))
+        self._last = last_layer(task)
+        if first and self._last is not None:
+            self._hooks.append(self._last.register_forward_pre_hook(self._on_last_layer))
 
     def close(self) -> None:
         """Stop listening."""
@@ -104,6 +105,8 @@ class Answers:
         wanted = -(-self.first_count // strategy.data_parallel_size)
         missing = wanted - sum(len(part.targets) for part in self.first)
         if missing > 0:
+            if self._last is not None:
+                features = [strategy.whole_input(self._last, value) for value in features]
             whole = _joined([part for part in strategy.of_all_parts(_cpu(features)) if part])
             if whole is not None and len(whole) == len(targets):
                 some = _on_cpu(Samples(inputs, targets, whole, probabilities))

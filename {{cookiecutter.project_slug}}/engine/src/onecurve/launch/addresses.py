@@ -7,23 +7,27 @@ import socket
 import struct
 from typing import TYPE_CHECKING
 
-from ..machine import Ranks
+from ..surroundings import Ranks, first_host, tell_lightning
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+FIRST_PORT_OF_SRUN = 15000  # Lightning's
 SIOCGIFADDR = 0x8915  # Linux: ask for the address of a network interface
 
 
 def rendezvous(config: "DictConfig") -> str | None:
-    """`launch.rendezvous`, or what a Kubeflow PyTorchJob tells its pods; None without both."""
+    """`launch.rendezvous`, or what Kubeflow tells its pods; None without both."""
     typed: str | None = config.launch.rendezvous
     if typed is not None:
         return str(typed)
     if endpoint := os.environ.get("PET_RDZV_ENDPOINT"):
         return endpoint
-    if "MASTER_ADDR" in os.environ and "MASTER_PORT" in os.environ:
-        return f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    # A TrainJob has those of torchrun alone.
+    for prefix in ("PET_", ""):
+        place = [os.environ.get(f"{prefix}MASTER_{part}") for part in ("ADDR", "PORT")]
+        if all(place):
+            return ":".join(map(str, place))
     return None
 
 
@@ -118,12 +122,12 @@ def stay_on_this_machine(ranks: Ranks) -> None:
 def main_address(ranks: Ranks) -> tuple[str, int]:
     """Where rank 0 is; leaves the variables behind that Lightning reads."""
     if ranks.starter == "srun":
-        from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
-
-        os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(ranks.on_this_node))
-        os.environ.setdefault("SLURM_NODEID", str(ranks.rank // ranks.on_this_node))
-        slurm = SLURMEnvironment()
-        return slurm.main_address, slurm.main_port
+        tell_lightning(ranks)
+        hosts = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_NODELIST")
+        host = os.environ.setdefault("MASTER_ADDR", first_host(hosts or "127.0.0.1"))
+        # One that all tasks of a job come to, and other jobs of these nodes do not.
+        port = FIRST_PORT_OF_SRUN + int(os.environ.get("SLURM_JOB_ID", "0")[-4:])
+        return host, int(os.environ.setdefault("MASTER_PORT", str(port)))
     # Launchers that are like torchrun but older do not set this.
     os.environ.setdefault("TORCHELASTIC_RUN_ID", "none")
     host = os.environ.setdefault("MASTER_ADDR", "127.0.0.1")

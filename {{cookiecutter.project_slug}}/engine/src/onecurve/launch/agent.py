@@ -38,6 +38,7 @@ def start_ranks(
     logs: Path | None,
     max_restarts: int = 0,
     timeout_seconds: float = 600,
+    debug_rank: int = 0,
 ) -> Any:
     """Start the ranks of this node and wait for their end.
 
@@ -49,6 +50,7 @@ def start_ranks(
             of it on the console.
         max_restarts: How often all ranks are started again after one of them failed.
         timeout_seconds: How long the agents of several nodes wait for each other.
+        debug_rank: The rank that `breakpoint()` stops.
 
     Returns:
         What `work` returned on rank 0; None where that is on another node.
@@ -90,7 +92,9 @@ def start_ranks(
                 _hearing_of(others),
                 signals.passing_on(shared / "listening", processes, stop_at_once) as received,
             ):
-                results = elastic_launch(agent, worker.main)(work, arguments, logs, shared)
+                results = elastic_launch(agent, worker.main)(
+                    work, arguments, logs, shared, debug_rank
+                )
         except (ChildFailedError, SignalException, RendezvousError) as error:
             failure = failure_of(error, logs)
             raise others.agree_on(failure) if others else failure from None

@@ -3,13 +3,16 @@
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
-from multiprocessing import forkserver, util
+from multiprocessing import resource_tracker, util
+
+from ..errors import UserError
 
 # In this order. What is not installed is passed over.
 PRELOADED = (
-    "onecurve.launch.forkserver_exit",
+    "onecurve.launch.forkserver_start",
     "hydra",
     "lightning.pytorch",
     "torchvision",
@@ -20,17 +23,41 @@ PRELOADED = (
 LONGEST_FOLDER = 60
 SHORT_FOLDER = "/tmp"
 
+# How refusals say it.
+MISSING = "forkserver, which this system does not have"
+ELSEWHERE = "Linux, macOS or WSL"
+
+
+def is_here() -> bool:
+    """Whether Python has a forkserver on this system."""
+    return "forkserver" in multiprocessing.get_all_start_methods()
+
 
 def warm_up() -> None:
     """Start the server, so that its imports overlap with what the parent does meanwhile.
 
     It only imports: a started thread pool or a touched GPU would not survive the fork.
+
+    Raises:
+        UserError: If this system has no such server, as Windows.
     """
+    if not is_here():
+        raise UserError(f"several processes are started by {MISSING}; use one, or {ELSEWHERE}")
+    from multiprocessing import forkserver
+
     _keep_addresses_short()
     # A search has imported it, and its ranks will.
     search = [name for name in ("optuna",) if name in sys.modules]
     multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOADED, *search])
-    forkserver.ensure_running()
+    # First, as its start would let Ctrl-C through again.
+    resource_tracker.ensure_running()
+    # Ctrl-C is for the ranks: a server that imports would print where it was. The ranks hear it
+    # again by forkserver_start.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _keep_addresses_short() -> None:

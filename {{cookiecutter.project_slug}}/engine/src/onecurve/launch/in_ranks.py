@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .. import machine
+from .. import machine, surroundings
 from ..errors import UserError
 from ..run.outcome import RankFailed
 from .environment import LIGHTNING_VARIABLES, unchanged_environment
@@ -23,6 +23,7 @@ def launch(
     *arguments: Any,
     devices: int = 2,
     logs: str | Path | None = None,
+    debug_rank: int = 0,
 ) -> Result:
     """Call a function in so many ranks of this machine, and return what it returns on rank 0.
 
@@ -36,6 +37,7 @@ def launch(
         devices: Ranks to start; 1 calls the function in this process.
         logs: A folder whose ``logs/rank_N.log`` get what ranks log, and what all but the first
             print; None leaves all of it on the console.
+        debug_rank: The rank that `breakpoint()` stops, in the terminal of this process.
 
     Raises:
         RankFailed: If a rank failed; names the rank and holds its traceback.
@@ -49,6 +51,11 @@ def launch(
         )
     if machine.ranks_around() is not None:
         return function(*arguments)
+    if (nodes := surroundings.node_around().nodes or 1) > 1:
+        raise UserError(
+            f"onecurve.launch: starts the ranks of one machine, but PET_NNODES={nodes}: each of "
+            "these nodes would do all of it; start the script with torchrun"
+        )
     if devices == 1:
         from .worker import no_group_left
 
@@ -64,6 +71,7 @@ def launch(
             arguments,
             processes=devices,
             logs=None if logs is None else Path(os.path.abspath(logs)),
+            debug_rank=debug_rank,
         )
     except RankFailed as failure:
         if failure.status == 128 + signal.SIGINT:

@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..run import hidden, record, restart
 from ..run.outcome import Metrics, RankFailed
 from ..run.restart import Attempt
-from . import attempts, rendezvous
+from . import again, attempts, rendezvous, stored
 from .forkserver import warm_up
 from .launch import launch
 
@@ -37,6 +37,7 @@ def start(work: str, config: DictConfig, run_dir: Path) -> Metrics:
         warm_up()
     if rendezvous.writes_record():
         record.start(run_dir, plain)
+    plain = stored.with_copies(plain, run_dir)
     if machine.ranks_around():
         restart.current = _attempt(run_dir)
     return launch(work, plain, run_dir, processes)
@@ -52,7 +53,8 @@ def _hide_what_was_typed(run_dir: Path, secrets: set[str]) -> None:
 
 def _attempt(run_dir: Path) -> Attempt:
     """What ranks that torchrun started again go on from."""
-    number = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    # Where a node has come or gone, torchrun counts no restart.
+    number = max(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")), int(again.goes_on))
     return Attempt(*rendezvous.first_says("attempt", lambda: attempts.decided(number, run_dir)))
 
 

@@ -47,6 +47,7 @@ def launch(work: str, config: dict[str, Any], run_dir: Path, processes: int) -> 
         logs=run_dir,
         max_restarts=config["launch"]["max_restarts"],
         timeout_seconds=config["launch"]["timeout_seconds"],
+        debug_rank=config["launch"].get("debug_rank", 0),
     )
     return metrics or {}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 # What libraries warn of although it is meant so here.
 EXPECTED_WARNINGS = (
+    "The `srun` command is available",  # and not asked for: ranks are started in other ways, too
     "Experiment logs directory",  # the CSV logger writes into the run directory
     "Checkpoint directory .* is not empty",  # the run goes on in it
     ".*does not have many workers",  # data in memory needs none

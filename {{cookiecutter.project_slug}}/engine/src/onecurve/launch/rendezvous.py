@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import machine
 from ..errors import UserError
-from . import addresses
-from .listening import listening_store
+from . import addresses, again
+from .listening import listening_store, store_class
 from .store import SECONDS_TO_ANSWER, Member, Messages, gather, stay_until_read, wait
 
 if TYPE_CHECKING:
@@ -105,31 +105,39 @@ def meet(config: "DictConfig") -> None:
     global current
     current = None
     ranks = machine.ranks_around()
+    begun = again.run_of_agent()
+    again.goes_on = begun is not None
     if ranks is not None:
         if ranks.world_size > 1:
-            current = _ranks_meet(ranks, config)
-    elif "trainer" in config and config.trainer.num_nodes > 1:
+            current = _ranks_meet(ranks, config, begun)
+            again.goes_on = current.members[0].begun
+    elif "launch" in config and machine.num_nodes(config.trainer) > 1:
         try:
             # Here, so that one node runs without the folder.
-            from .nodes.agents import nodes_meet
+            from .nodes.meeting import nodes_meet
         except ModuleNotFoundError as error:
             if not str(error.name).startswith(f"{__package__}.nodes"):
                 raise
             raise UserError(
-                f"trainer.num_nodes={config.trainer.num_nodes}: the part that lets nodes meet, "
-                f"{error.name}, was taken away; start the ranks with torchrun or srun, or use "
-                "trainer.num_nodes=1"
+                f"trainer.num_nodes={machine.num_nodes(config.trainer)}: the part that lets nodes "
+                f"meet, {error.name}, was taken away; start the ranks with torchrun or srun, or "
+                "use trainer.num_nodes=1"
             ) from None
         current = nodes_meet(config)
-    if current is None:
+    run_dir = current.members[0].run_dir if current else begun
+    if ranks is not None and ranks.local_rank == 0:
+        again.remember(run_dir or os.path.abspath(str(config.hydra.run.dir)))
+    if run_dir is None:
         return
     # Here, because a script without a command line imports this module, too.
     from omegaconf import open_dict, read_write
 
     with read_write(config.hydra), open_dict(config.hydra):
-        config.hydra.run.dir = current.members[0].run_dir
-        if not current.first:
+        config.hydra.run.dir = run_dir
+        if current and not current.first:
             config.hydra.output_subdir = None
+    if current is None:
+        return
     if not current.first and ranks is None:
         first, count = current.members[0], len(current.members)
         print(f"node {current.index + 1} of {count}: {first.address} shows the run {first.run_dir}")
@@ -155,9 +163,10 @@ def speaks() -> bool:
         return True
 
 
-def _ranks_meet(ranks: machine.Ranks, config: "DictConfig") -> Rendezvous:
+def _ranks_meet(ranks: machine.Ranks, config: "DictConfig", begun: str | None) -> Rendezvous:
     """The ranks that torchrun or srun started meet where their process group will."""
-    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+    store_type = store_class()
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
     host, port = addresses.main_address(ranks)
     limit = float(config.launch.timeout_seconds) if "launch" in config else 600.0
@@ -165,7 +174,7 @@ def _ranks_meet(ranks: machine.Ranks, config: "DictConfig") -> Rendezvous:
     # torchrun has a server at this address already, otherwise the process group shares this one.
     hosts = ranks.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     missing = (
-        f"trainer.num_nodes={config.trainer.num_nodes}: only @ of {ranks.world_size} ranks came "
+        f"trainer.num_nodes={ranks.nodes}: only @ of {ranks.world_size} ranks came "
         f"to {host}:{port} within {limit:g} s (launch.timeout_seconds); start all of them at the "
         "same time with torchrun or srun"
     )
@@ -180,7 +189,7 @@ def _ranks_meet(ranks: machine.Ranks, config: "DictConfig") -> Rendezvous:
         # The process group shares the server: multi_tenant.
         store = listening_store(host, port, multi_tenant=True, timeout=limit_to_answer)
     else:
-        store = TCPStore(
+        store = store_type(
             host, port, is_master=hosts, multi_tenant=True, wait_for_workers=False,
             timeout=limit_to_answer,
         )  # fmt: skip
@@ -190,8 +199,15 @@ def _ranks_meet(ranks: machine.Ranks, config: "DictConfig") -> Rendezvous:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if of_agents else "0"
     shared = Messages(PrefixStore(f"meeting/{attempt}", store))
     me = Member.here(config, platform.node())
+    if begun is not None:
+        me = me._replace(run_dir=begun, begun=True)
     endpoint = f"{host}:{port}"
     members = gather(shared, ranks.rank, me, ranks.world_size, deadline, missing, endpoint)
     if hosts:
         stay_until_read(shared, ranks.world_size)
+    # Of a node that has come since, the ranks know of no run.
+    members[0] = next(
+        (members[0]._replace(run_dir=each.run_dir, begun=True) for each in members if each.begun),
+        members[0],
+    )
     return Rendezvous(shared, members, ranks.rank, endpoint, hosts)

@@ -6,8 +6,10 @@ import json
 import os
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .. import surroundings
 from ..errors import UserError
 
 if TYPE_CHECKING:
@@ -71,30 +73,43 @@ LENGTH = 2 * hashlib.sha256().digest_size
 
 
 class Member(NamedTuple):
-    """What a process says of itself when it arrives. Members are sorted by address, then pid.
-
-    torchelastic sorts nodes in the same way, so that rank 0 is on the first of them.
-    """
+    """What a process says of itself when it arrives."""
 
     address: str
     pid: int
     run_dir: str
     typed: list[str]
+    number: int | None = None
+    """That of its node, as Kubeflow numbers them."""
+    hosts: bool = False
+    """Whether the store lives in it."""
+    begun: bool = False
+    """Whether its ranks had this run directory before."""
+
+    def order(self) -> tuple[Any, ...]:
+        """Nodes as they are numbered; without numbers that of the store is the first."""
+        try:
+            address = (int(ip_address(self.address)), "")
+        except ValueError:
+            address = (0, self.address)
+        return self.number is None, self.number or 0, not self.hosts, address, self.pid
 
     @classmethod
-    def here(cls, config: "DictConfig", address: str) -> "Member":
+    def here(cls, config: "DictConfig", address: str, hosts: bool = False) -> "Member":
         """This process.
 
         Args:
             config: What Hydra composed.
             address: How the others reach this machine.
+            hosts: Whether the store lives in it.
         """
         run_dir = os.path.abspath(str(config.hydra.run.dir))
         # Here, because a script without a command line imports this module, too.
         from ..run.hidden import hide_in_words, typed
 
         words = hide_in_words(typed(config.hydra.overrides.task))
-        return cls(address, os.getpid(), run_dir, words)
+        number = surroundings.node_around().number
+        return cls(address, os.getpid(), run_dir, words, number, hosts)
 
 
 def gather(

@@ -21,7 +21,7 @@ from .. import machine
 from ..errors import UserError, user_error_behind
 from ..run import restart, stop_on_signal
 from ..run.outcome import Metrics, RankFailed, is_stopped, unless_stopped
-from . import addresses, attempts
+from . import addresses, attempts, debugging
 from .environment import unchanged_environment
 from .failure import lost_contact
 from .listening import HOST, listening_store
@@ -54,6 +54,7 @@ def main(
     arguments: tuple[Any, ...],
     logs: Path | None,
     shared: Path | None = None,
+    debug_rank: int = 0,
 ) -> Any:
     """Entry point of a worker process that torchelastic started.
 
@@ -62,6 +63,7 @@ def main(
         arguments: What it is called with.
         logs: The folder for logs, as for `agent.start_ranks`.
         shared: The folder that the agent shares with its ranks, see `attempts`.
+        debug_rank: The rank that `breakpoint()` stops.
 
     Returns:
         What `work` returned, on the first rank.
@@ -75,6 +77,7 @@ def main(
     ranks = machine.ranks_around()
     assert ranks is not None, "whoever starts a rank tells it which one it is"
     rank = ranks.rank
+    debugging.at_breakpoints(rank, debug_rank)
     addresses.stay_on_this_machine(ranks)
     # Where somebody has set it, torch has read it.
     if "OMP_NUM_THREADS" not in os.environ:
@@ -117,7 +120,9 @@ def started_elsewhere(work: str, config: dict[str, Any], run_dir: Path) -> Metri
     sys.stderr.flush()
     console = os.dup(2)
     try:
-        metrics: Metrics | None = unless_stopped(main(work, (config, run_dir), run_dir))
+        debug_rank = config["launch"].get("debug_rank", 0)
+        done = main(work, (config, run_dir), run_dir, debug_rank=debug_rank)
+        metrics: Metrics | None = unless_stopped(done)
         return metrics or {}
     except (UserError, RankFailed):
         raise

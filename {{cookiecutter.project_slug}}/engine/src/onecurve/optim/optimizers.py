@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from ..errors import UserError
 from ..limits import Callee, Number
+from .fused import fuses
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 
@@ -23,7 +24,7 @@ class Options(TypedDict, total=False):
     betas: list[Annotated[float, Number(least=0, below=1)]]
     eps: Annotated[float, Number(least=0)]
     foreach: bool | None
-    fused: bool | None
+    fused: Literal["auto"] | bool | None
     capturable: bool
     # To differentiate through its steps takes a loop of one's own.
     differentiable: Literal[False]
@@ -45,7 +46,8 @@ def build_optimizer(
         lr: learning rate.
         lr_scale: factors of the learning rate by the beginning of the parameters' names, for
             instance `{backbone: 0.1}`. Where several fit, the longest counts. Null is no factor.
-        options: every other argument of the algorithm.
+        options: every other argument of the algorithm; `fused="auto"` takes its fused kernel where
+            there is one for these parameters.
 
     Raises:
         UserError: a value that the algorithm refuses, a name in `lr_scale` that fits no parameter,
@@ -67,10 +69,17 @@ def build_optimizer(
         for key, value in options.items()
     }
     groups = parameter_groups(named_parameters, lr, lr_scale)
+    is_free = arguments.get("fused") == "auto"
+    if is_free:
+        del arguments["fused"]
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        if fuses(optimizer_class, parameters, {"lr": lr, **arguments}):
+            arguments["fused"] = True
     try:
         optimizer: Optimizer = optimizer_class(groups, lr=lr, **arguments)
     except (TypeError, ValueError) as error:
         raise UserError(f"optimizer ({algorithm}): {error}") from error
+    optimizer.may_unfuse = is_free  # type: ignore[attr-defined]
     return optimizer
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from hydra.errors import InstantiationException
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from ..errors import UserError, user_error_behind
+from ..errors import UserError, in_short, user_error_behind
 
 # How constructors say that they are given what they do not take. What else they raise is a mistake
 # in them, and keeps its traceback.
@@ -53,7 +53,7 @@ def in_a_line(error: BaseException) -> str:
     """What went wrong, and where, if that is in a file of the project."""
     while isinstance(error, InstantiationException) and error.__cause__ is not None:
         error = error.__cause__
-    text = " ".join(str(error).split())[:LONGEST]
+    text = in_short(error, LONGEST)
     if not isinstance(error, ValueError | InstantiationException | MisconfigurationException):
         text = f"{type(error).__name__}: {text}"
     frames = traceback.extract_tb(error.__traceback__)

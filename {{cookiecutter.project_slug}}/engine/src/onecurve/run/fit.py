@@ -8,10 +8,11 @@ from typing import Any, cast
 
 from hydra.utils import get_class, instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 
+from ..callbacks.garbage import GarbageCollection
 from ..checkpoint.carry_on import CarryOn, go_on_logging
 from ..checkpoint.contents import read_checkpoint, refuse_other_network
 from ..checkpoint.keys import refuse_weights_alone
@@ -25,6 +26,7 @@ from .outcome import STOPPED, EndedEarly, RankFailed, Stopped
 from .peak_memory import PeakMemory
 from .stop_on_signal import StopOnSignal
 from .summary import show_training
+from .told_configuration import ToldConfiguration
 from .trainer import best_checkpoint, build_trainer, close_loggers, final_facts
 
 
@@ -57,7 +59,10 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         hide=partial(hidden.hide_parameters, config=config),
     )
     last = run_dir / "checkpoints" / "last.ckpt"
-    own = [PeakMemory(), carry_on, MissingMetric(last), StopOnSignal(last)]
+    own: list[Callback] = [PeakMemory(), carry_on, MissingMetric(last), StopOnSignal(last)]
+    own.append(ToldConfiguration(hidden.stored(config)))
+    if cfg.get("gc_every_n_steps"):
+        own.append(GarbageCollection(cfg.gc_every_n_steps))
     trainer = build_trainer(cfg, run_dir, own, logs_metrics=True)
     if checkpoint:
         refuse_other_network(task, checkpoint, str(resume))
@@ -110,6 +115,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
             raise refusal from None
         raise
     finally:
+        cast(LocalFiles, trainer.strategy.checkpoint_io).finish_mirror()
         close_loggers(trainer)
 
     facts = {
@@ -133,7 +139,10 @@ def _checkpoint_to_resume(cfg: DictConfig) -> Path | None:
     number, checkpoint = restart.current
     if number:
         where = f"from {Path(checkpoint).name}" if checkpoint else "from the start"
-        print(f"restart {number} of {cfg.launch.max_restarts}: the ranks go on {where}")
+        most = cfg.launch.max_restarts
+        # torchrun counts for itself.
+        start = f"restart {number} of {most}" if number <= most else "started again"
+        print(f"{start}: the ranks go on {where}")
     if checkpoint:
         return Path(checkpoint)
     return Path(cfg.resume) if cfg.resume is not None else None

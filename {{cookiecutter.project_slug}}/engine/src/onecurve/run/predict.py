@@ -27,7 +27,7 @@ ON_ONE_DEVICE: dict[str, Any] = {
         "name": "single",
         "processes": "one",
     },
-    "trainer": {"accelerator": "auto", "devices": "auto", "num_nodes": 1},
+    "trainer": {"accelerator": "auto", "devices": "auto", "num_nodes": "auto"},
     "data": {},
     "seed": 0,
 }

@@ -59,13 +59,25 @@ class StopOnSignal(Checkpoint):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Stop if any rank was asked to before the last step, once gradients are used up."""
+        """Stop if any rank was asked to before the last step, once gradients are used up.
+
+        After the last step of an epoch only what it ends with, such as its validation, comes first.
+        """
         if trainer.world_size == 1:
             self._agreed = self.asked
         else:
             self._agreed = max(self._agreed, self._count())
             self._ask_all()
         if self._agreed and not trainer.fit_loop._should_accumulate():
+            if trainer.fit_loop.epoch_loop._num_ready_batches_reached():
+                # There may be no time for that.
+                trainer.save_checkpoint(self.file)
+            else:
+                self._stop(trainer, self._agreed)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop if that was waited for."""
+        if self._agreed:
             self._stop(trainer, self._agreed)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,6 +1,7 @@
 """Builds the Lightning Trainer of a run from the configuration."""
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,14 +15,18 @@ from lightning.pytorch.callbacks import (
     ProgressBar,
 )
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.profilers import PassThroughProfiler
 from omegaconf import DictConfig, OmegaConf
 
 from .. import machine
+from ..checkpoint.mirror import Mirror
 from ..checkpoint.storage import LocalFiles
 from ..errors import UserError
 from ..loggers.buffered import BufferedCSVLogger
 from .building import building
+from .logged_in_place import log_in_place
 from .protocols import HasFinalFacts, HasFinalWeights
+from .step_hooks import pass_over_empty
 
 
 class RunTrainer(Trainer):
@@ -41,6 +46,15 @@ class RunTrainer(Trainer):
         return estimate
 
 
+class NoProfiler(PassThroughProfiler):
+    """Measures nothing, and takes no time for it: Lightning asks some eighty times a step."""
+
+    NOTHING = nullcontext()
+
+    def profile(self, action_name: str) -> Any:
+        return self.NOTHING
+
+
 def build_trainer(
     cfg: DictConfig,
     run_dir: Path,
@@ -55,6 +69,7 @@ def build_trainer(
         extra_callbacks: What the engine itself needs.
         logs_metrics: Whether metrics.csv is written, whatever loggers there are.
     """
+    log_in_place()
     callbacks = [*_instances("callbacks", cfg.get("callbacks")), *extra_callbacks]
     loggers = _instances("logger", cfg.get("logger"))
     if logs_metrics and not any(_writes_metrics(logger, run_dir) for logger in loggers):
@@ -62,15 +77,19 @@ def build_trainer(
     one_device = cfg.strategy.processes == "one"
     arguments: dict[str, Any] = OmegaConf.to_container(cfg.trainer)  # type: ignore[assignment]
     arguments["accelerator"] = machine.accelerator(cfg.trainer, one_device)
+    arguments["num_nodes"] = machine.num_nodes(cfg.trainer)
     # A list says which GPUs; of CPUs there is only a number.
     if arguments["devices"] in ("auto", -1, "-1") or arguments["accelerator"] == "cpu":
         arguments["devices"] = machine.local_devices(cfg.trainer, one_device)
+    arguments["profiler"] = arguments.get("profiler") or NoProfiler()
     with building("strategy"):
         strategy = _strategy(cfg.strategy)
-    strategy.checkpoint_io = _storage(cfg)
+    strategy.checkpoint_io = _storage(cfg, run_dir)
     strategy.report_dir = run_dir
+    strategy.compiled = cfg.get("compile", "none")
+    strategy.compile_backend = cfg.get("compile_backend", "inductor")
     with building("trainer"):
-        return RunTrainer(
+        trainer = RunTrainer(
             **arguments,
             strategy=strategy,
             callbacks=callbacks,
@@ -81,6 +100,8 @@ def build_trainer(
             enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
             enable_model_summary=any(isinstance(callback, ModelSummary) for callback in callbacks),
         )
+    pass_over_empty(trainer.callbacks)  # type: ignore[attr-defined]
+    return trainer
 
 
 def best_checkpoint(trainer: Trainer) -> str | None:
@@ -135,12 +156,17 @@ def _writes_metrics(logger: Any, run_dir: Path) -> bool:
     return isinstance(logger, CSVLogger) and Path(logger.log_dir).resolve() == run_dir.resolve()
 
 
-def _storage(cfg: DictConfig) -> LocalFiles:
+def _storage(cfg: DictConfig, run_dir: Path) -> LocalFiles:
     settings = cfg.get("checkpoint")
     if not isinstance(settings, DictConfig):
         return LocalFiles()
     kind = _sharded_folders() if settings.format == "sharded" else LocalFiles
-    return kind(settings["async"], stop_on_failure=settings.on_failure == "stop")
+    address = settings.get("mirror_to")
+    return kind(
+        settings["async"],
+        stop_on_failure=settings.on_failure == "stop",
+        mirror=Mirror(str(address), run_dir) if address else None,
+    )
 
 
 def _sharded_folders() -> type[LocalFiles]:

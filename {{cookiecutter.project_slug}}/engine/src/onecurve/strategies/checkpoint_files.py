@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
@@ -49,12 +49,26 @@ class CheckpointFiles(ForCallbacks):
         self, checkpoint_path: str | Path, weights_only: bool | None = None
     ) -> dict[str, Any]:
         """Read a checkpoint, and remember where in its epoch a fit goes on."""
-        checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)
+        checkpoint = self._read(checkpoint_path, weights_only)
         trainer = self._connected_module.trainer
         # Not where a callback goes back to where this fit began: its loader is there already.
         if trainer.state.fn == TrainerFn.FITTING and trainer.train_dataloader is None:
             self._resume_position = EpochPosition(checkpoint)
+            # Where there are max_steps, Lightning would go on inside an epoch that was at its end.
+            trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]
         return checkpoint
+
+    def _read(self, path: str | Path, weights_only: bool | None) -> dict[str, Any]:
+        """Read a file, or be told by rank 0, which wrote it on the disk of its node."""
+        files, several = self.checkpoint_io, self._connected_module.trainer.num_nodes > 1
+        if several and isinstance(files, LocalFiles):
+            all_see_it = self.reduce_boolean_decision(files.has(path))
+            if not all_see_it and not self.is_global_zero:
+                return cast(dict[str, Any], self.broadcast(None))
+        else:
+            all_see_it = True
+        checkpoint: dict[str, Any] = super().load_checkpoint(path, weights_only)
+        return checkpoint if all_see_it else self.broadcast(checkpoint)
 
     def go_on_in_epoch(self, loader: Any) -> None:
         """Put a training loader where the epoch of the checkpoint stood; one after the other.

@@ -15,7 +15,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import UserError
-from .process_group import RankPerDevice
+from .layers_made import Recomputed
+from .process_group import Backend, RankPerDevice
 
 COMPRESSION = {
     "bf16": default_hooks.bf16_compress_hook,
@@ -28,18 +29,26 @@ class DDP(RankPerDevice):
 
     Args:
         communication_dtype: Send gradients as "bf16" or "fp16"; None sends them as they are.
+        activation_checkpointing: What a backward pass computes again: see `layers_made`.
         check_loss: Say so, if the first loss is no mean over samples: see `mean_loss`.
+        backend: What carries the gradients: see `RankPerDevice`.
         kwargs: What `lightning.pytorch.strategies.DDPStrategy` takes.
     """
+
+    name = "ddp"
 
     def __init__(
         self,
         communication_dtype: Literal["bf16", "fp16"] | None = None,
+        activation_checkpointing: Recomputed = "none",
         check_loss: bool = True,
+        backend: Backend = "auto",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.check_loss = check_loss
+        self.backend = backend
+        self.activation_checkpointing = activation_checkpointing
         self.communication_dtype = communication_dtype
         self._trained: list[bool] | None = None
         self._has_seen_gradients = False

@@ -35,6 +35,8 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 class DP(Single):
     """Data parallelism in one process, over `trainer.devices` devices or parts."""
 
+    name = "dp"
+
     def setup(self, trainer: Trainer) -> None:
         """Set up, and compare the parts of the first batch with the whole.
 

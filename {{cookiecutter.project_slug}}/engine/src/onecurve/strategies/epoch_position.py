@@ -9,7 +9,7 @@ class EpochPosition:
     """Where in its epoch a checkpoint was written.
 
     Args:
-        checkpoint: Lightning's dictionary.
+        checkpoint: Lightning's dictionary, whose count of epochs is put right.
 
     Attributes:
         of_loaders: What each training loader that can tell its position said of it.
@@ -21,6 +21,8 @@ class EpochPosition:
         batches = loop.get("epoch_loop.batch_progress", {})
         has_begun = batches.get("current", {}).get("completed", 0) > 0
         self.is_inside: bool = has_begun and not batches["is_last_batch"]
+        if self.is_inside:
+            _count_as_unfinished(loop["epoch_progress"])
         self.of_loaders = list(loop.get("state_dict", {}).get("combined_loader") or [])
         # Plain Lightning's say nothing of an ordinary loader.
         self.is_known = bool(self.of_loaders)
@@ -52,3 +54,9 @@ class EpochPosition:
             "resume: the epoch's data start again: the checkpoint does not say where they stood, "
             "so samples are seen twice"
         )
+
+
+def _count_as_unfinished(epochs: dict[str, dict[str, int]]) -> None:
+    """Count the epoch as begun: Lightning counts one that `max_steps` cut short as done, too."""
+    for counts in epochs.values():
+        counts["processed"] = counts["completed"] = counts["ready"] - 1

@@ -16,7 +16,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import RunningStage
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
-from torch import Tensor
+from torch import Tensor, nn
 
 from .clip import global_norm
 from .first_batch import first_inputs
@@ -117,6 +117,26 @@ class ForCallbacks(Strategy):
             value: Anything that can be pickled, with tensors on the CPU.
         """
         return [value] if self.parts_group is None else _from_all(value, self.parts_group)
+
+    def of_all_ranks(self, value: Any) -> list[Any]:
+        """What each rank has, whatever it has a part of.
+
+        Args:
+            value: Anything that can be pickled, with tensors on the CPU.
+        """
+        return _from_all(value, None)
+
+    def whole_input(self, layer: nn.Module, value: Tensor) -> Tensor:
+        """What enters a layer of which this rank may have a part, and then gets a part (N, D).
+
+        Args:
+            layer: Where a hook has seen it. All ranks that share the layer call this.
+            value: What the hook has seen (N, D / ranks), or (N, D) if it is whole.
+
+        Returns:
+            All of it (N, D).
+        """
+        return value
 
     def each_whole(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """On rank 0 the whole of each tensor, one after the other; elsewhere nothing.

@@ -10,6 +10,7 @@ which counts nowhere else.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -19,13 +20,17 @@ import torch.distributed as dist
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import RunningStage
+from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
 from ..checkpoint.other_optimizer import fit_to_length
 from ..errors import UserError
+from ..optim.capture import never_captured
+from ..optim.fused import keep_kernels, leave_unscaling
 from .clip import clip_by_global_norm
+from .layers_made import Compiled, Recomputed, make_layers
 from .loader import shard
 from .logging_together import LoggingTogether
 from .seeding import Draws, global_seed
@@ -39,9 +44,15 @@ class GlobalBatch(WeighedSteps):
 
     Attributes:
         report_dir: Where to leave pictures of what the strategy does; None for nowhere.
+        activation_checkpointing: What a backward pass computes again.
+        compiled: What torch.compile makes code of: see `layers_made`. To be set before a fit.
+        compile_backend: torch.compile's; "aot_eager" traces and makes no code.
     """
 
     report_dir: Path | None = None
+    activation_checkpointing: Recomputed = "none"
+    compiled: Compiled = "none"
+    compile_backend: str = "inductor"
     _moved: Counter[int]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -68,8 +79,31 @@ class GlobalBatch(WeighedSteps):
 
     def setup(self, trainer: Trainer) -> None:
         """Set the strategy up. Lightning calls this before a fit, a test, ..."""
+        self.make_layers()
         super().setup(trainer)
         self.prepare()
+
+    def make_layers(self, layers: Iterable[nn.Module] | None = None) -> None:
+        """Let layers compute again and compile them, as asked: see `layers_made`.
+
+        Before they are sharded, wrapped or spread over stages.
+
+        Args:
+            layers: Those of this rank; by default the whole task's.
+        """
+        make_layers(
+            self._connected_module,
+            self.activation_checkpointing,
+            self.compiled,
+            backend=self.compile_backend,
+            layers=layers,
+            loss=self.can_compile_loss,
+        )
+
+    @property
+    def can_compile_loss(self) -> bool:
+        """Whether the loss is given ordinary tensors."""
+        return True
 
     def prepare(self) -> None:
         """Make logged values, metrics and clipping those of all ranks, whatever the task asks.
@@ -80,6 +114,12 @@ class GlobalBatch(WeighedSteps):
         module = self._connected_module
         loaded = module.trainer._checkpoint_connector._loaded_checkpoint.get("lr_schedulers", [])
         fit_to_length(loaded, [config.scheduler for config in self.lr_scheduler_configs])
+        scaler = getattr(self.precision_plugin, "scaler", None)
+        for optimizer in self.optimizers:
+            keep_kernels(optimizer)
+            leave_unscaling(optimizer, is_scaled=scaler is not None)
+            if self.root_device.type == "cpu":
+                never_captured(optimizer)
         if not isinstance(module.log, partial):
             module.log = partial(module.log, sync_dist=True)  # type: ignore[method-assign]
             module.log_dict = partial(module.log_dict, sync_dist=True)  # type: ignore[method-assign]

@@ -4,12 +4,15 @@ A task says what they are by one nn.Sequential, or by a method ``layers()`` that
 """
 
 from collections import Counter
+from collections.abc import Iterable
 
-from lightning.pytorch import LightningModule
 from torch import nn
 
+# They are never called.
+CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 
-def find_layers(module: LightningModule) -> dict[str, nn.Module] | None:
+
+def find_layers(module: nn.Module) -> dict[str, nn.Module] | None:
     """The layers whose composition is ``module.forward``, in order, by their dotted names.
 
     They are what ``module.layers()`` returns where there is such a method, else the elements of the
@@ -50,3 +53,11 @@ def _opened(sequence: list[nn.Module]) -> list[nn.Module]:
     for layer in sequence:
         opened += _opened(list(layer)) if type(layer) is nn.Sequential else [layer]
     return opened
+
+
+def called(children: Iterable[nn.Module]) -> list[nn.Module]:
+    """Each module, but the elements of one that is never called."""
+    found: list[nn.Module] = []
+    for child in children:
+        found += called(child.children()) if isinstance(child, CONTAINERS) else [child]
+    return found

@@ -24,7 +24,7 @@ from .weight import weight_of
 
 @contextmanager
 def looked_at(
-    module: LightningModule, strategy: str, takes_all: Callable[[], bool]
+    module: LightningModule, strategy: str, takes_all: Callable[[], bool], says: bool
 ) -> Iterator[None]:
     """Look at the calls of ``module.loss`` meanwhile, and say in a line if it is no mean.
 
@@ -32,6 +32,7 @@ def looked_at(
         module: The task.
         strategy: What the line names.
         takes_all: Whether the loss took the samples of all ranks.
+        says: Whether this rank says it; those that share layers with it look, too.
     """
     loss: Any = getattr(module, "loss", None)
     if not callable(loss):
@@ -48,7 +49,7 @@ def looked_at(
 
     with replaced(module, "loss", watched):
         yield
-    for finding in findings:
+    for finding in findings if says else ():
         name = type(module).__name__
         say(
             f"strategy={strategy}: {name}.loss is no mean over samples: {finding}; "

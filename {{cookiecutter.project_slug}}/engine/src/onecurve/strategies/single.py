@@ -11,16 +11,24 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from .. import machine
 from ..errors import UserError
 from .global_batch import GlobalBatch
+from .layers_made import Recomputed
 
 
 class Single(GlobalBatch, SingleDeviceStrategy):
-    """Lightning's SingleDeviceStrategy with the global-batch sampler."""
+    """Lightning's SingleDeviceStrategy with the global-batch sampler.
 
+    Args:
+        activation_checkpointing: What a backward pass computes again: see `layers_made`.
+        kwargs: What `lightning.pytorch.strategies.SingleDeviceStrategy` takes.
+    """
+
+    name = "single"
     # The Trainer fills this in from `trainer.accelerator` and `trainer.devices`.
     parallel_devices: list[torch.device] | None = None
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, activation_checkpointing: Recomputed = "none", **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.activation_checkpointing = activation_checkpointing
 
     def setup_environment(self) -> None:
         """Refuse ranks, each of which would train all of the network on all samples.

@@ -12,6 +12,7 @@ from torch.optim import LBFGS, Optimizer
 
 from ..checkpoint.storage import LocalFiles
 from ..errors import say
+from ..optim.fused import tidied
 from .checkpoint_files import CheckpointFiles
 from .logging_together import LoggingTogether
 from .mean_loss import looked_at
@@ -31,7 +32,10 @@ class WeighedSteps(CheckpointFiles):
         samples_seen: Training samples processed by all ranks in this process's life. Callbacks may
             read it.
         check_loss: Whether to look at the next loss: see `mean_loss`.
+        name: What ``strategy=...`` calls it.
     """
+
+    name: str = ""
 
     data_parallel_rank: int = 0
     data_parallel_size: int = 1
@@ -155,25 +159,35 @@ class WeighedSteps(CheckpointFiles):
         if self._say_unlike and (line := unlike(shares, self.data_parallel_size)):
             self._say_unlike = False
             if self.is_global_zero and not weighs(self._connected_module):
-                say(f"strategy={type(self).__name__.lower()}: {line}")
+                say(f"strategy={self.name}: {line}")
         self._share = share = together(shares)
         self._weight = share.size * self.data_parallel_size / share.total
         module = self._connected_module
         around: AbstractContextManager[None] = nullcontext()
         if not share.size:
             around = counting_nothing(module)
-        elif self.is_global_zero and self.data_parallel_size > 1 and self.check_loss:
+        elif self.data_parallel_rank == 0 and self.data_parallel_size > 1 and self.check_loss:
             # Once.
             self.check_loss = False
-            name = type(self).__name__.lower()
-            around = looked_at(module, name, lambda: self._has_taken_all)
+            around = looked_at(module, self.name, lambda: self._has_taken_all, self.is_global_zero)
         try:
             with around:
                 output = self._run_step("training_step", *args)
         finally:
             weight, self._weight, self._share = self._weight, 1.0, None
         self.samples_seen += sum(loader.consume(loop.batch_idx) for loader in loaders)
-        return output if weight == 1.0 else _scaled(output, weight)
+        return output if weight == 1.0 else self._scaled(output, weight)
+
+    def _scaled(self, output: STEP_OUTPUT, weight: float) -> STEP_OUTPUT:
+        if isinstance(output, Tensor):
+            return self.weighed(output, weight)
+        if isinstance(output, dict):
+            return {**output, "loss": self.weighed(output["loss"], weight)}
+        return output
+
+    def weighed(self, loss: Tensor, weight: float) -> Tensor:
+        """A loss, and its gradients, by this rank's share."""
+        return loss * weight
 
     def backward(
         self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
@@ -192,7 +206,13 @@ class WeighedSteps(CheckpointFiles):
     ) -> Any:
         """Let an optimizer that decides by the loss decide alike on all ranks."""
         if not isinstance(optimizer, LBFGS):
-            return super().optimizer_step(optimizer, closure, model, **kwargs)
+
+            def backward() -> Any:
+                result = closure()
+                tidied(optimizer)
+                return result
+
+            return super().optimizer_step(optimizer, backward, model, **kwargs)
         return super().optimizer_step(optimizer, lambda: self.reduce(closure()), model, **kwargs)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
@@ -212,11 +232,3 @@ class WeighedSteps(CheckpointFiles):
         total = total * self._weight
         dist.all_reduce(total, op=dist.ReduceOp.SUM, group=group)
         return total / dist.get_world_size(group)
-
-
-def _scaled(output: STEP_OUTPUT, weight: float) -> STEP_OUTPUT:
-    if isinstance(output, Tensor):
-        return output * weight
-    if isinstance(output, dict):
-        return {**output, "loss": output["loss"] * weight}
-    return output

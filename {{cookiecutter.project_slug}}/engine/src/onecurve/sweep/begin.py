@@ -12,12 +12,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from .. import machine
+from .. import machine, surroundings
+from ..command.explain import choices
 from ..command.resume import quoted
 from ..command.values import check_values
 from ..errors import UserError
 from ..run import hidden
 from ..run.record import short_path
+from . import slurm
 from .directory import DONE, RECORD, STOPPED, identity, sweep_directory
 from .objective import metrics, objectives
 
@@ -39,11 +41,33 @@ def refuse_sweep(config: DictConfig) -> None:
             f"-m: {ranks.starter} has started {ranks.world_size} ranks, but a sweep starts those "
             f"of each job by itself; type the command once without {ranks.starter}"
         )
-    nodes = OmegaConf.select(config, "trainer.num_nodes")
-    if isinstance(nodes, int) and nodes > 1:
+    nodes = surroundings.node_around().nodes or 1
+    if ranks is None and nodes > 1:
         raise UserError(
-            f"trainer.num_nodes={nodes}: a sweep (-m) is on one node; use trainer.num_nodes=1, or "
-            "one command a run"
+            f"-m: PET_NNODES={nodes}: each of these nodes would do the whole sweep; have one node, "
+            "or one command a run"
+        )
+    queued = slurm.is_queued(config.hydra)
+    if queued:
+        slurm.refuse_swept_nodes(config)
+    refuse_nodes(config, queued)
+
+
+def refuse_nodes(config: DictConfig, queued: bool) -> None:
+    """Refuse several nodes for a job that nobody starts on each of them.
+
+    Args:
+        config: That of the sweep, or of one of its jobs.
+        queued: Whether its jobs are jobs of Slurm.
+
+    Raises:
+        UserError: With the one line to show.
+    """
+    nodes = OmegaConf.select(config, "trainer.num_nodes")
+    if isinstance(nodes, int) and nodes > 1 and not queued:
+        raise UserError(
+            f"trainer.num_nodes={nodes}: a sweep (-m) is on one node, but for "
+            "sweep/launcher=slurm; use trainer.num_nodes=1, or one command a run"
         )
 
 
@@ -72,7 +96,7 @@ def begin(config: DictConfig, config_name: str) -> None:
     loader = GlobalHydra.instance().config_loader()
     loader.load_sweep_config(config, first)
     for place, each in enumerate(overrides):
-        if each.is_discrete_sweep() and loader.get_group_options(each.key_or_group):
+        if each.is_discrete_sweep() and choices(each.key_or_group):
             for value in list(each.sweep_string_iterator())[1:]:
                 other = [f"{each.get_key_element()}={value}"]
                 loader.load_sweep_config(config, first[:place] + other + first[place + 1 :])
@@ -92,6 +116,8 @@ def begin(config: DictConfig, config_name: str) -> None:
         (directory / RECORD).write_text(text)
     fixed = [each.key_or_group for each in overrides if not each.is_sweep_override()]
     _set(config, "hydra.sweep.dir", str(directory))
+    for key, number in slurm.shape(config).items():
+        _set(config, f"hydra.launcher.{key}", number)
     _set(config, "hydra.job.config.override_dirname.exclude_keys", fixed)
     HydraConfig.instance().set_config(config)
 
@@ -180,9 +206,10 @@ def _first_line(directory: Path, what: str) -> str:
     return f"going on with a {what} in {short_path(directory)}: {sum(done)} are done"
 
 
-def _set(config: DictConfig, key: str, value: str | list[str]) -> None:
+def _set(config: DictConfig, key: str, value: str | int | list[str]) -> None:
     """Set a key of Hydra's own for the sweep and for every job, which is composed anew."""
     with read_write(config.hydra), open_dict(config.hydra):
         OmegaConf.update(config, key, value)
-        text = quoted(value) if isinstance(value, str) else f"[{','.join(map(quoted, value))}]"
+        text = f"[{','.join(map(quoted, value))}]" if isinstance(value, list) else str(value)
+        text = quoted(value) if isinstance(value, str) else text
         config.hydra.overrides.hydra.append(f"{key}={text}")

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
@@ -16,12 +17,12 @@ from omegaconf import DictConfig, OmegaConf
 from ..checkpoint.newest import newest_checkpoint
 from ..command.check import check
 from ..errors import user_error_behind
-from ..launch import job
+from ..launch import job, rendezvous
 from ..run import directory, hidden, record
 from ..run.outcome import Metrics, RankFailed
 from ..run.record import short_path
-from . import interrupt, objective
-from .begin import is_search, refuse_sweep
+from . import interrupt, objective, slurm
+from .begin import is_search, refuse_nodes
 from .curves import read_curves
 from .directory import DONE, STOPPED, TRACEBACK, read_record
 from .machine_share import is_side_by_side, take_share
@@ -58,22 +59,34 @@ def run_job(work: str, config: DictConfig) -> float | None:
     hydra = HydraConfig.get()
     sweep_dir, run_dir = Path(hydra.sweep.dir), Path(hydra.runtime.output_dir)
     name = _name(config, hydra, sweep_dir)
-    status = objective.metrics(run_dir).get("status")
+    slurm.meet(config, hydra)
+    status = rendezvous.first_says("status", lambda: objective.metrics(run_dir).get("status"))
     if status in DONE:
         print(f"{name}: {status} already", flush=True)
-    elif not (sweep_dir / STOPPED).exists():
-        mine = directory.take(run_dir)
-        if mine is None:
+    elif not rendezvous.first_says("stopped", (sweep_dir / STOPPED).exists):
+        mine = directory.take(run_dir) if rendezvous.writes_record() else nullcontext()
+        if not rendezvous.first_says("taken", lambda: mine is not None):
             print(f"{name}: another process is at work on it", flush=True)
             return None
+        assert mine is not None
         side_by_side = is_side_by_side(hydra)
         if side_by_side:
             take_share(sweep_dir, int(config.sweep.parallel))
         with mine, interrupt.ends_this_job() if side_by_side else nullcontext():
             what = run_dir.name.partition("-")[2].replace(",", " ")
             print(f"{name}: {what}" if what else name, flush=True)
+            _send_below(config, run_dir)
             _with_retries(work, config, run_dir, name)
     return objective.read(run_dir, str(config.get("monitor")), "last")
+
+
+def _send_below(config: DictConfig, run_dir: Path) -> None:
+    """Checkpoints that are sent to an address have a folder there for each job, named as here."""
+    # Unresolved, as what comes from the environment is not stored.
+    plain: Any = OmegaConf.to_container(config, resolve=False)
+    settings = plain.get("checkpoint")
+    if isinstance(settings, dict) and (address := settings.get("mirror_to")):
+        config.checkpoint.mirror_to = f"{str(address).rstrip('/')}/{run_dir.name}"
 
 
 def _name(config: DictConfig, hydra: HydraConf, sweep_dir: Path) -> str:
@@ -103,6 +116,8 @@ def _with_retries(work: str, config: DictConfig, run_dir: Path, name: str) -> No
             if not retries:
                 break
         else:
+            if not rendezvous.writes_record():
+                return
             if wrong := _divergence(metrics, run_dir):
                 record.ended_otherwise(run_dir, "diverged", wrong)
                 print(f"{name} diverged: {wrong}", file=sys.stderr, flush=True)
@@ -135,12 +150,12 @@ def _once(work: str, config: DictConfig, run_dir: Path) -> Metrics:
     hydra = HydraConfig.get()
     (run_dir / TRACEBACK).unlink(missing_ok=True)
     try:
-        refuse_sweep(config)
+        refuse_nodes(config, slurm.is_queued(hydra))
         check(config, str(hydra.job.config_name), hidden.typed(hydra.overrides.task))
-        found = newest_checkpoint(run_dir)
-        if found.file and "resume" in config:
-            print(f"resume: going on from {found.file.name}", flush=True)
-            config.resume = str(found.file)
+        found = rendezvous.first_says("newest", lambda: str(newest_checkpoint(run_dir).file or ""))
+        if found and "resume" in config:
+            print(f"resume: going on from {Path(found).name}", flush=True)
+            config.resume = found
         OmegaConf.update(config, "sweep.job", int(hydra.job.num), force_add=True)
         if is_search(config):
             OmegaConf.update(config, "callbacks.pruning", PRUNING, force_add=True)
@@ -150,16 +165,19 @@ def _once(work: str, config: DictConfig, run_dir: Path) -> Metrics:
         refusal = user_error_behind(error)
         stopped = refusal is None and job.was_stopped(error)
         line = job.in_a_line(refusal or error)
-        record.unfinished(run_dir, stopped, line)
+        speaks = rendezvous.speaks()
+        if speaks:
+            record.unfinished(run_dir, stopped, line)
         if stopped:
             how = str(error).partition(";")[0] or "stopped by Ctrl-C"
             print(f"{how}; the same command goes on with the sweep", file=sys.stderr, flush=True)
             status = error.status if isinstance(error, RankFailed) else 130
             _queue_again(status)
             sys.exit(status)
-        (run_dir / TRACEBACK).write_text(
-            f"{refusal}\n" if refusal else "".join(traceback.format_exception(error))
-        )
+        if speaks:
+            (run_dir / TRACEBACK).write_text(
+                f"{refusal}\n" if refusal else "".join(traceback.format_exception(error))
+            )
         raise Failed(line, refused=refusal is not None) from None
 
 
@@ -169,9 +187,12 @@ def _queue_again(status: int) -> None:
     Raises:
         SystemExit: Once the job is queued again.
     """
-    queue = signal.getsignal(signal.SIGUSR2)
-    if status == 128 + signal.SIGUSR2 and callable(queue):
-        queue(signal.SIGUSR2, None)
+    asks = getattr(signal, "SIGUSR2", None)  # Windows has no such signal, nor Slurm
+    if asks is None or status != 128 + asks:
+        return
+    queue = signal.getsignal(asks)
+    if callable(queue):
+        queue(asks, None)
 
 
 @contextmanager

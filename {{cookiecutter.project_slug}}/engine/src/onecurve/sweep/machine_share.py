@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from .. import machine
-from ..launch import quick_exit
+from ..launch import forkserver, quick_exit
 from ..lock import take
 
 SECONDS_BETWEEN_LOOKS = 0.1
@@ -40,7 +40,8 @@ def take_share(sweep_dir: Path, parallel: int) -> None:
     quick_exit.status = 0
     quick_exit.last_of_all()
     # joblib's own way to start processes is unknown to those that this one starts.
-    multiprocessing.set_start_method("forkserver", force=True)
+    if forkserver.is_here():
+        multiprocessing.set_start_method("forkserver", force=True)
     place, _place = _free_place(sweep_dir / ".places", parallel)
     if count := machine.count_gpus():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))

@@ -12,10 +12,13 @@ from onecurve.data.splits import stratified_split
 
 
 class Digits(ImageDataModule):
-    """1,797 grey images of 8 x 8 pixels."""
+    """Grey images of 8 x 8 pixels: the first `samples` of 1,797."""
 
-    def __init__(self, *, val_size: int, test_size: int, split_seed: int, **options: Any) -> None:
+    def __init__(
+        self, *, samples: int, val_size: int, test_size: int, split_seed: int, **options: Any
+    ) -> None:
         super().__init__(**options)
+        self.samples = samples
         self.sizes = (val_size, test_size)
         self.split_seed = split_seed
 
@@ -25,7 +28,7 @@ class Digits(ImageDataModule):
         assert spec.submodule_search_locations is not None
         # To import scikit-learn takes as long as the rest of a rank's start.
         file = Path(spec.submodule_search_locations[0], "datasets/data/digits.csv.gz")
-        table = torch.from_numpy(np.loadtxt(file, delimiter=","))
+        table = torch.from_numpy(np.loadtxt(file, delimiter=",", max_rows=self.samples))
         images = table[:, :64].mul(255 / 16).round().to(torch.uint8).view(-1, 1, 8, 8)
         labels = table[:, 64].long()
         train, val, test = stratified_split(labels, self.sizes, self.split_seed)

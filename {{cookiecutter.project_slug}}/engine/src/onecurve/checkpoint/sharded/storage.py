@@ -26,3 +26,6 @@ class ShardedFolders(LocalFiles):
 
     def put(self, checkpoint: dict[str, Any], path: Path) -> None:
         write_shards(checkpoint, path, self._group)
+
+    def has_written_all(self) -> bool:
+        return self._group is None or dist.get_rank(self._group) == 0

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, TypedDict
 
+from ...launch import forkserver
 from ...launch.addresses import is_host_and_port, rendezvous
 from ...launch.secret import SHORTEST, secret_of
 from ...limits import Existing, Number
@@ -18,12 +19,19 @@ class Limits(TypedDict, total=False):
     secret: str | None
     secret_file: Annotated[str, Existing("a file that holds what the nodes share")] | None
     rendezvous: str | None
+    debug_rank: Annotated[int, Number(least=0)]
     max_restarts: Annotated[int, Number(least=0)]
     timeout_seconds: Annotated[float, Number(above=0)]
 
 
 def refusals(plan: Plan, key: str) -> Iterator[str]:
-    """Why the nodes cannot meet."""
+    """Why the processes cannot be started, or the nodes cannot meet."""
+    several = not plan.one_process and plan.world_size > 1
+    if several and plan.ranks is None and not forkserver.is_here():
+        yield (
+            f"strategy={plan.strategy}: starts its processes by {forkserver.MISSING}; "
+            f"use strategy=single or strategy=dp, or {forkserver.ELSEWHERE}"
+        )
     typed, nodes = plan.config.launch.rendezvous, plan.num_nodes
     if plan.ranks is not None and typed is not None:
         yield (
@@ -34,6 +42,11 @@ def refusals(plan: Plan, key: str) -> Iterator[str]:
         yield (
             f"launch.rendezvous={typed}: one node has nobody to meet; add trainer.num_nodes=2, "
             "or use launch.rendezvous=null"
+        )
+    if (rank := plan.get("launch.debug_rank", 0)) and rank >= max(1, plan.world_size):
+        yield (
+            f"launch.debug_rank={rank}: this run has the ranks 0 to {plan.world_size - 1}; "
+            "use one of them, such as launch.debug_rank=0"
         )
     if (given := secret_of(plan.config)) is not None and len(given) < SHORTEST:
         # Not the value, which may be half of a good one.

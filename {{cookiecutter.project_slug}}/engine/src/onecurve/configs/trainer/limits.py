@@ -34,7 +34,7 @@ class Limits(TypedDict, total=False):
     """By key, with Lightning's names and meanings."""
 
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"]
-    num_nodes: Annotated[int, Number(least=1)]
+    num_nodes: Annotated[int, Number(least=1)] | Literal["auto"]
     devices: Any
     precision: Precision
     max_epochs: Annotated[int, Number(least=1)] | Literal[-1] | None
@@ -93,12 +93,13 @@ def refusals(plan: Plan, key: str) -> Iterator[str]:
             f"trainer.devices={trainer.devices}: strategy={strategy} uses one device; "
             "use trainer.devices=1, or strategy=ddp"
         )
+    yield from _against_ranks(plan)
+    yield from _against_node(plan)
     if plan.one_process and plan.num_nodes > 1:
         yield (
             f"trainer.num_nodes={plan.num_nodes}: strategy={strategy} is one process on one node; "
             "use trainer.num_nodes=1, or strategy=ddp"
         )
-    yield from _against_ranks(plan)
     if plan.devices > plan.most_devices:
         yield (
             f"trainer.devices={trainer.devices}: at most {plan.most_devices} for "
@@ -140,12 +141,41 @@ def _against_ranks(plan: Plan) -> Iterator[str]:
     if plan.num_nodes != ranks.nodes:
         yield (
             f"trainer.num_nodes={plan.num_nodes}: {ranks.starter} has started {ranks.world_size} "
-            f"ranks, {ranks.on_this_node} of them here; use trainer.num_nodes={ranks.nodes}"
+            f"ranks, {ranks.on_this_node} of them here; use trainer.num_nodes=auto"
+        )
+    if ranks.world_size % ranks.on_this_node:
+        yield (
+            f"trainer.devices={plan.config.trainer.devices}: {ranks.starter} has started "
+            f"{ranks.world_size} ranks, {ranks.on_this_node} of them here; start as many on every "
+            "node, such as with --ntasks-per-node"
         )
     if plan.devices != ranks.on_this_node:
         yield (
             f"trainer.devices={plan.config.trainer.devices}: {ranks.starter} has started "
             f"{ranks.on_this_node} ranks on this node; use trainer.devices=auto"
+        )
+
+
+def _against_node(plan: Plan) -> Iterator[str]:
+    node = plan.node
+    if plan.ranks is not None:
+        return
+    alone = "PET_NNODES=1 before the command where this pod is to run it alone"
+    if node.nodes and node.nodes > 1 and plan.one_process:
+        yield (
+            f"strategy={plan.strategy}: is one process, but PET_NNODES={node.nodes}: each of these "
+            f"nodes would do the whole run; use strategy=ddp, or type {alone}"
+        )
+    elif node.nodes and plan.num_nodes != node.nodes:
+        yield (
+            f"trainer.num_nodes={plan.num_nodes}: but PET_NNODES={node.nodes} says how "
+            f"many there are; use trainer.num_nodes=auto, or type {alone}"
+        )
+    if node.devices and plan.devices != node.devices and plan.devices:
+        yield (
+            f"trainer.devices={plan.config.trainer.devices}: strategy={plan.strategy} takes "
+            f"{plan.devices}, but PET_NPROC_PER_NODE={node.devices}; use trainer.devices=auto with "
+            f"strategy=ddp, or PET_NPROC_PER_NODE={plan.devices}"
         )
 
 

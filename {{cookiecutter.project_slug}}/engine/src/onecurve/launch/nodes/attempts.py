@@ -9,6 +9,7 @@ https://docs.pytorch.org/docs/stable/elastic/rendezvous.html
 import time
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -22,11 +23,15 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
+from ...errors import say
 from ...run.restart import Attempt
 from .. import attempts, rendezvous
 from ..listening import listening_store
 from ..one_node import OneNode
 from ..store import SECONDS_BETWEEN_LOOKS, SECONDS_TO_ANSWER
+from .agents import Agents
+from .beats import SECONDS_TO_BE_GONE
+from .carried import carry
 
 BACKEND = "several_nodes"
 
@@ -40,29 +45,38 @@ class SeveralNodes(OneNode):
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         super().__init__(parameters)
-        assert rendezvous.current is not None
+        assert isinstance(rendezvous.current, Agents)
         self.others = rendezvous.current
         self.timeout = float(parameters.config["timeout_seconds"])
         self.store: Any = None
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait until all nodes have ended the attempt before, and take what the first says."""
-        number, self.begun = self.begun, self.begun + 1
-        address = self.others.members[0].address
+        messages = self.others.messages
         try:
-            self.others.messages.count(_waiting(number), 1)
+            # A node that came back begins where the others are.
+            while messages.is_said(_attempt(self.begun)):
+                self.begun += 1
+            number, self.begun = self.begun, self.begun + 1
+            messages.say(_waits(number, self.others.index), True)
             self._wait_for_all(number)
+            self.others.look_again()
             if self.others.first:
+                address = self.others.members[0].address
                 self.store = listening_store(address)
-                attempt = attempts.decided(number, self.run_dir)
-                self.others.messages.say(f"attempt/{number}", [self.store.port, attempt])
-            port, told = self.others.messages.hear(f"attempt/{number}")
+                decided = attempts.decided(number, self.run_dir)
+                messages.say(_attempt(number), [address, self.store.port, decided])
+            address, port, told = messages.hear(_attempt(number))
+            attempt = Attempt(*told)
+            if attempt.checkpoint:
+                key, file = f"{_attempt(number)}/file", Path(attempt.checkpoint)
+                carry(messages, key, file, self.others.index, len(self.others.members))
             if not self.others.first:
                 limit = timedelta(seconds=SECONDS_TO_ANSWER)
                 self.store = TCPStore(address, port, is_master=False, timeout=limit)
         except (RuntimeError, OSError) as error:
             raise RendezvousConnectionError(str(error)) from None
-        attempts.begin(self.folder, Attempt(*told))
+        attempts.begin(self.folder, attempt)
         index, count = self.others.index, len(self.others.members)
         return RendezvousInfo(self.store, index, count, RendezvousStoreInfo(address, port))
 
@@ -70,7 +84,7 @@ class SeveralNodes(OneNode):
         """How many nodes wait for the next attempt: then this one ends its ranks, too."""
         # `Agents.watching` hears of a store that is gone.
         with suppress(RuntimeError):
-            return self.others.messages.count(_waiting(self.begun))
+            return sum(map(self.others.messages.is_said, self._waiting(self.begun)))
         return 0
 
     def get_backend(self) -> str:
@@ -79,14 +93,26 @@ class SeveralNodes(OneNode):
 
     def _wait_for_all(self, number: int) -> None:
         deadline = time.monotonic() + self.timeout
-        while self.others.messages.count(_waiting(number)) < len(self.others.members):
+        has_said = False
+        while not self.others.messages.is_said(*self._waiting(number)):
             if time.monotonic() > deadline:
                 raise RendezvousTimeoutError(f"not all nodes came within {self.timeout:g} s")
+            if not has_said and (gone := self.others.gone(SECONDS_TO_BE_GONE)):
+                where, _, _ = str(gone).partition(":")
+                say(f"{where}; waiting {self.timeout:g} s for it to come back")
+                has_said = True
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
+    def _waiting(self, number: int) -> list[str]:
+        return [_waits(number, index) for index in range(len(self.others.members))]
 
-def _waiting(number: int) -> str:
-    return f"attempt/{number}/waiting"
+
+def _attempt(number: int) -> str:
+    return f"attempt/{number}"
+
+
+def _waits(number: int, index: int) -> str:
+    return f"attempt/{number}/waits/{index}"
 
 
 def _handler(parameters: RendezvousParameters) -> RendezvousHandler:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
@@ -24,11 +24,22 @@ def gather(state: Any, keep: bool) -> Any:
     def whole(tensor: Tensor) -> Tensor | None:
         tensor = tensor.detach()
         if isinstance(tensor, DTensor):
-            tensor = tensor.full_tensor()
+            tensor = _whole(tensor)
         return tensor.cpu() if keep else None
 
     gathered = tree_map_only(Tensor, whole, state)
     return gathered if keep else {}
+
+
+def _whole(shard: DTensor) -> Tensor:
+    # Axis by axis, from the outermost, which FSDP2 cut last: at once, PyTorch warns of several.
+    for axis in range(shard.device_mesh.ndim - 1):
+        placements = [
+            Replicate() if number <= axis else placement
+            for number, placement in enumerate(shard.placements)
+        ]
+        shard = shard.redistribute(placements=placements)
+    return shard.full_tensor()
 
 
 def cut_like(whole: Any, like: Any) -> Any:

@@ -5,48 +5,36 @@ fewer messages are sent.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from lightning.pytorch import LightningModule
 from torch import nn
 
 from ...errors import UserError
-from ..layers import find_layers
-
-# They are never called, so there is no moment to gather their parameters.
-NEVER_CALLED = (nn.ModuleList, nn.ModuleDict)
+from ..layers import CONTAINERS, called, find_layers
 
 
-def find_units(
-    module: LightningModule, wrap: str | Sequence[str], min_params: int
-) -> list[nn.Module]:
+def find_units(module: nn.Module, wrap: str | Sequence[str], min_params: int) -> list[nn.Module]:
     """The modules to shard one by one, inner ones first. What is in none is left to the whole.
 
     Args:
-        module: The task.
+        module: The task, or a stage of a pipeline.
         wrap: "layer" takes each layer (`find_layers`), or each child of a task that names no
             layers; "min_params" takes the smallest modules with so many parameters; a list takes
             all modules of these classes.
         min_params: For ``wrap="min_params"``.
 
-    Raises:
-        UserError: If `wrap` is none of these.
     """
     if wrap == "layer":
         layers = find_layers(module)
         # Once each, however often it is used.
         units = list(
-            dict.fromkeys(_called(module.children()) if layers is None else layers.values())
+            dict.fromkeys(called(module.children()) if layers is None else layers.values())
         )
     elif wrap == "min_params":
         units = _by_size(module, min_params)
-    elif isinstance(wrap, str):
-        raise UserError(
-            f"strategy.wrap={wrap}: must be layer, min_params or a list of class names, such as "
-            "strategy.wrap=[Linear]; use strategy.wrap=layer"
-        )
     else:
-        units = _by_class(module, wrap)
+        # `modules()` yields parents before their children.
+        units = [part for part in reversed(_parts(module)) if type(part).__name__ in wrap]
     # A parameter is gathered by one unit alone: a tied one must not be used outside of it.
     uses = Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
     times = Counter(part for _, part in module.named_modules(remove_duplicate=False))
@@ -58,12 +46,21 @@ def find_units(
     return [unit for unit in units if _has_parameters(unit) and is_closed(unit)]
 
 
-def _called(children: Iterable[nn.Module]) -> list[nn.Module]:
-    """Each module, but the elements of one that is never called."""
-    called: list[nn.Module] = []
-    for child in children:
-        called += _called(child.children()) if isinstance(child, NEVER_CALLED) else [child]
-    return called
+def last_units(module: nn.Module, units: Sequence[nn.Module]) -> list[nn.Module]:
+    """The units that a backward pass asks for first: a head, and norms before it.
+
+    Args:
+        module: The task; one that names no layers has no last one.
+        units: All of them.
+    """
+    layers = find_layers(module)
+    order = [layer for layer in (layers or {}).values() if layer in units]
+    last = order[-1:]
+    for layer in reversed(order[:-1]):
+        if any(parameter.ndim > 1 for parameter in layer.parameters()):
+            break
+        last.append(layer)
+    return last
 
 
 def _by_size(module: nn.Module, min_params: int) -> list[nn.Module]:
@@ -77,7 +74,7 @@ def _by_size(module: nn.Module, min_params: int) -> list[nn.Module]:
         else:
             left = sum(parameter.numel() for parameter in part.parameters(recurse=False))
             left += sum(visit(child) for child in part.children())
-        if left < min_params or isinstance(part, NEVER_CALLED):
+        if left < min_params or isinstance(part, CONTAINERS):
             return left
         units.append(part)
         return 0
@@ -87,21 +84,34 @@ def _by_size(module: nn.Module, min_params: int) -> list[nn.Module]:
     return units
 
 
-def _by_class(module: nn.Module, names: Sequence[str]) -> list[nn.Module]:
-    parts = [
-        part
-        for part in module.modules()
-        if part is not module and _has_parameters(part) and not isinstance(part, NEVER_CALLED)
-    ]
-    classes = {type(part).__name__ for part in parts}
-    for name in names:
+def check_wrap(module: nn.Module, wrap: str | Sequence[str]) -> None:
+    """Refuse what names no units of a task.
+
+    Raises:
+        UserError: If `wrap` is none of what `find_units` takes, or a class that is not there.
+    """
+    if wrap in ("layer", "min_params"):
+        return
+    if isinstance(wrap, str):
+        raise UserError(
+            f"strategy.wrap={wrap}: must be layer, min_params or a list of class names, such as "
+            "strategy.wrap=[Linear]; use strategy.wrap=layer"
+        )
+    classes = {type(part).__name__ for part in _parts(module)}
+    for name in wrap:
         if name not in classes:
             raise UserError(
-                f"strategy.wrap=[{','.join(names)}]: the task has no {name} with parameters; it "
+                f"strategy.wrap=[{','.join(wrap)}]: the task has no {name} with parameters; it "
                 f"has {', '.join(sorted(classes))}, or use strategy.wrap=layer"
             )
-    # `modules()` yields parents before their children.
-    return [part for part in reversed(parts) if type(part).__name__ in names]
+
+
+def _parts(module: nn.Module) -> list[nn.Module]:
+    return [
+        part
+        for part in module.modules()
+        if part is not module and _has_parameters(part) and not isinstance(part, CONTAINERS)
+    ]
 
 
 def _has_parameters(module: nn.Module) -> bool:

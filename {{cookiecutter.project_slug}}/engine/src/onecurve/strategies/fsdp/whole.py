@@ -15,7 +15,7 @@ WHOLE = {
 }
 
 
-def refuse_sparse(module: nn.Module) -> None:
+def refuse_sparse(module: nn.Module, strategy: str) -> None:
     """Refuse layers whose gradients are sparse.
 
     Raises:
@@ -24,12 +24,12 @@ def refuse_sparse(module: nn.Module) -> None:
     for name, layer in module.named_modules():
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
             raise UserError(
-                f"strategy=fsdp: {name} has sparse gradients, which cannot be cut; use "
+                f"strategy={strategy}: {name} has sparse gradients, which cannot be cut; use "
                 "sparse=False, or strategy=ddp"
             )
 
 
-def refuse_whole(optimizers: Iterable[Optimizer]) -> None:
+def refuse_whole(optimizers: Iterable[Optimizer], strategy: str) -> None:
     """Refuse optimizers that cannot update shards.
 
     Raises:
@@ -39,12 +39,12 @@ def refuse_whole(optimizers: Iterable[Optimizer]) -> None:
         for kind, why in WHOLE.items():
             if isinstance(optimizer, kind):
                 raise UserError(
-                    f"strategy=fsdp: {type(optimizer).__name__} cannot update shards of parameters "
-                    f"({why}); use another optimizer, such as AdamW, or strategy=ddp"
+                    f"strategy={strategy}: {type(optimizer).__name__} cannot update shards of "
+                    f"parameters ({why}); use another optimizer, such as AdamW, or strategy=ddp"
                 )
 
 
-def refuse_of_shards(module: nn.Module, output: Any) -> None:
+def refuse_of_shards(module: nn.Module, output: Any, strategy: str) -> None:
     """Refuse a loss that was computed of shards beside `forward`, such as a penalty on weights.
 
     Raises:
@@ -55,7 +55,7 @@ def refuse_of_shards(module: nn.Module, output: Any) -> None:
     name = type(module).__name__.removeprefix("FSDP")
     if isinstance(loss, DTensor):
         raise UserError(
-            f"strategy=fsdp: the loss of {name} depends on parameters, of which a "
+            f"strategy={strategy}: the loss of {name} depends on parameters, of which a "
             "rank has shards, in another way than through self(inputs); use weight_decay of the "
             "optimizer for a penalty, or strategy=ddp"
         )

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from ...errors import UserError
+from ...errors import UserError, in_short
 from ..trial import outcome, same, set_modes
 from .checks import INSTEAD
 
@@ -77,10 +77,9 @@ def check_composition(
     except UserError:
         raise
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"strategy=pipeline: {name}.forward is not the composition of its layers "
-            f"{', '.join(layers)} ({reason}); {INSTEAD}"
+            f"{', '.join(layers)} ({in_short(error)}); {INSTEAD}"
         ) from error
     finally:
         set_modes(modes)

@@ -75,7 +75,7 @@ def watch_hooks(trainer: Trainer) -> None:
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if _names(type(callback)) & NORMS:
             for name in HOOKS:
-                if hasattr(callback, name):
+                if callable(getattr(callback, name, None)):
                     _watch(callback, name, f"{type(callback).__name__}.{name}")
 
 

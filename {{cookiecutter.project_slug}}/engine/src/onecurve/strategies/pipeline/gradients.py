@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 BUCKET_BYTES = 25 * 2**20
 
@@ -101,16 +102,15 @@ def average(gradients: list[Tensor], group: dist.ProcessGroup) -> None:
             bucket = []
 
 
-def agree_on_overflow(
-    gradients: list[Tensor], group: dist.ProcessGroup, device: torch.device
-) -> None:
+def agree_on_overflow(gradients: list[Tensor], device: torch.device) -> None:
     """Let the loss scaler of every rank skip a step that the scaler of one rank must skip.
 
-    Where any rank of the group has a gradient that is not finite, all get one.
+    Where any rank has a gradient that is not finite, all get one.
     """
     finite = torch.tensor(1.0, device=device)
-    for gradient in gradients:
-        finite *= gradient.isfinite().all()
-    dist.all_reduce(finite, op=dist.ReduceOp.MIN, group=group)
-    if gradients:
-        gradients[0].div_(finite)
+    parts = [part.to_local() if isinstance(part, DTensor) else part for part in gradients]
+    for part in parts:
+        finite *= part.isfinite().all()
+    dist.all_reduce(finite, op=dist.ReduceOp.MIN)
+    if parts:
+        parts[0].div_(finite)

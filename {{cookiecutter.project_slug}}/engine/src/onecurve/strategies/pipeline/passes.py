@@ -8,9 +8,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...errors import UserError
+from ..fsdp.sharding import reshard
+from ..sequences import WholeSequences
 from .forward_only import forward_only
 from .gradients import Stash
 from .limits import SCHEDULES
@@ -24,13 +26,16 @@ class Passes:
 
     Args:
         module: The task.
-        placement: Which rank holds what. Other ranks' layers lose their memory here.
+        placement: Which rank holds what.
+        stages: This rank's stages by index.
         shapes: Shapes between the layers.
         schedule: A key of `limits.SCHEDULES`.
         microbatches: The wanted number of micro-batches.
         context: Entered around forward passes and the loss, such as autocast.
         group: The ranks of this pipeline.
         device: Where this rank computes.
+        sequences: What is given of each sequence.
+        drawing_rank: Ranks with the same number draw the same.
         weigh: How much counts in targets; None where that is their number.
         deposited: See `Stash`.
     """
@@ -39,6 +44,7 @@ class Passes:
         self,
         module: LightningModule,
         placement: Placement,
+        stages: dict[int, nn.Module],
         shapes: LayerShapes,
         *,
         schedule: str,
@@ -46,6 +52,8 @@ class Passes:
         context: Callable[[], AbstractContextManager[Any]],
         group: dist.ProcessGroup,
         device: torch.device,
+        sequences: WholeSequences,
+        drawing_rank: int,
         weigh: Callable[[Any], Tensor | None],
         deposited: Callable[[], None],
     ) -> None:
@@ -56,7 +64,10 @@ class Passes:
         self.context = context
         self.group = group
         self.device = device
-        self.stages = placement.take_part(context)
+        self.sequences = sequences
+        self._inputs: Tensors = ()
+        self.drawing_rank = drawing_rank
+        self.stages = stages
         own = [p for stage in self.stages.values() for p in stage.parameters()]
         self.stash = Stash(own, deposited)
         self.schedules = Schedules(
@@ -87,8 +98,17 @@ class Passes:
         self._follow_freezing()
         # The schedule enters autocast itself, around forward passes alone.
         no_autocast = torch.autocast(self.device.type, enabled=False)
-        with no_autocast, torch.enable_grad(), self._own_random_numbers(), self.stash.collect():
-            results, losses = self.schedules.forward_backward(inputs, targets, scale)
+        with (
+            no_autocast,
+            torch.enable_grad(),
+            self._own_random_numbers(),
+            self.stash.collect(),
+            self.sequences.working(inputs),
+        ):
+            self._inputs = inputs
+            results, losses = self.schedules.forward_backward(
+                self.sequences.cut(inputs), targets, scale
+            )
         if self.schedules.unchecked:
             self._check_gradients()
             self.schedules.unchecked.clear()
@@ -99,6 +119,10 @@ class Passes:
             known = torch.stack([losses.mean(), losses.abs().mean()])
         dist.broadcast(known, group=self.group, group_src=self.placement.last_rank)
         return outputs, known
+
+    def schedule_of(self, inputs: Tensors) -> tuple[Any, int]:
+        """PyTorch's schedule for a batch, and its number of micro-batches."""
+        return self.schedules.get(self.sequences.cut(inputs))
 
     def _follow_freezing(self) -> None:
         """Build schedules anew where a callback froze or thawed layers: less or more is sent."""
@@ -118,7 +142,7 @@ class Passes:
             for parameter, gradient in zip(self.stash.parameters, self.stash.gradients, strict=True)
             if gradient is None and parameter.requires_grad
         }
-        wrong = {parameter for stage in self.schedules.unchecked for parameter in stage.wrong}
+        wrong = {parameter for stage in self.schedules.unchecked for parameter in stage.wrong()}
         for path, parameter in self.module.named_parameters():
             if parameter in missing | wrong:
                 what = "no" if parameter in missing else "a wrong"
@@ -134,34 +158,38 @@ class Passes:
             inputs: What enters the network: tensors whose first dimension is the batch.
             chunks: Number of micro-batches; None takes that of training.
         """
-        with self._own_random_numbers():
+        with self._own_random_numbers(), self.sequences.working(inputs):
             outputs = forward_only(
-                inputs,
+                self.sequences.cut(inputs),
                 chunks=min(chunks or self.microbatches, len(inputs[0])),
                 stages=self.stages,
                 owner=self.placement.partition.owner,
                 boundary=self.boundary,
                 group=self.group,
             )
+        for stage in self.stages.values():
+            reshard(stage)
         return self._share(outputs, inputs)
 
     def boundary(self, microbatch: Tensors, stage: int) -> Tensors:
         """What enters a stage, on the meta device; for the number of stages, what leaves."""
-        boundaries = self.shapes.boundaries(microbatch, self.module.training)
+        with self.sequences.outside():
+            boundaries = self.shapes.boundaries(microbatch, self.module.training)
         return boundaries[self.placement.first_layer(stage)]
 
     def _share(self, outputs: Tensors, inputs: Tensors) -> Tensors:
         """Give the last stage's outputs for a batch to every rank."""
         if not outputs:
-            shapes = self.boundary(inputs, self.placement.num_stages)
+            shapes = self.boundary(self.sequences.cut(inputs), self.placement.num_stages)
             outputs = tuple(torch.empty_like(shape, device=self.device) for shape in shapes)
         for output in outputs:
             dist.broadcast(output, group=self.group, group_src=self.placement.last_rank)
-        return outputs
+        return tuple(self.sequences.whole(output, inputs) for output in outputs)
 
     def _loss(self, outputs: Any, targets: Any) -> Tensor:
-        with self.context():
-            loss: Tensor = self.module.loss(outputs, targets)  # type: ignore[operator]
+        whole = self.sequences.whole(outputs, self._inputs)
+        with self.context(), self.sequences.outside():
+            loss: Tensor = self.module.loss(whole, targets)  # type: ignore[operator]
         return loss
 
     @contextmanager
@@ -171,7 +199,7 @@ class Passes:
         The task's steps run on every rank and must draw the same there, whatever the layers draw.
         """
         batches = self.module.trainer.fit_loop.epoch_loop.total_batch_idx
-        seed = (torch.initial_seed(), max(batches, 0), dist.get_rank())
+        seed = (torch.initial_seed(), max(batches, 0), self.drawing_rank)
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             state = np.random.SeedSequence(seed).generate_state(1, np.uint64)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from .checks import check_shared_tensors
@@ -67,6 +66,11 @@ class Placement:
         """Index of a stage's first layer; for `num_stages`, the number of layers."""
         return sum(len(held) for held in self.partition.ranges[:stage])
 
+    def layers_of(self, stage: int) -> dict[str, nn.Module]:
+        """A stage's layers by name."""
+        names = list(self.layers)
+        return {names[layer]: self.layers[names[layer]] for layer in self.partition.ranges[stage]}
+
     def take_part(self, context: Callable[[], AbstractContextManager[Any]]) -> dict[int, nn.Module]:
         """Free the memory of other ranks' layers, and make a module of each stage held here.
 
@@ -90,13 +94,6 @@ class Placement:
         """Whether this rank holds it: its own layers', and what is in no layer (metrics)."""
         in_no_layer = not any(at in self._owner for at in _places(name))
         return in_no_layer or self.owner(name) == self.rank
-
-
-def move(module: nn.Module, device: torch.device) -> None:
-    """Move what has memory to a device; ``module.to`` would stop at what has none."""
-    module._apply(  # type: ignore[no-untyped-call]
-        lambda tensor: tensor if tensor.is_meta else tensor.to(device)
-    )
 
 
 def _to_meta(module: nn.Module, layers: list[nn.Module]) -> None:

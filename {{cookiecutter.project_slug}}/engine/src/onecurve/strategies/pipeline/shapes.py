@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from ...errors import UserError
+from ...errors import UserError, in_short
 from .composition import call_layer
 
 Tensors = tuple[Tensor, ...]
@@ -44,7 +44,7 @@ class LayerShapes:
     def __init__(
         self, layers: dict[str, nn.Module], autocast: Callable[[], AbstractContextManager[Any]]
     ) -> None:
-        self._layers = _with_tensors_on(torch.device("meta"), layers)
+        self._layers = with_tensors_on(torch.device("meta"), layers)
         self._autocast = autocast
         self._boundaries: dict[Any, list[Tensors]] = {}
 
@@ -93,7 +93,7 @@ class LayerShapes:
         flops = []
         # Tensors that are made in inference mode could never require gradients.
         with torch.inference_mode(False), torch.set_grad_enabled(training), fake:
-            layers = _with_tensors_on(device, self._layers)
+            layers = with_tensors_on(device, self._layers)
             current = tuple(
                 torch.empty(value.shape, dtype=value.dtype, device=value.device) for value in inputs
             )
@@ -122,7 +122,7 @@ def _call(name: str, layer: nn.Module, inputs: Tensors) -> Tensors:
     return tensors
 
 
-def _with_tensors_on(device: torch.device, layers: dict[str, nn.Module]) -> dict[str, nn.Module]:
+def with_tensors_on(device: torch.device, layers: dict[str, nn.Module]) -> dict[str, nn.Module]:
     """A copy of the layers with new, unset parameters and buffers, shared where they were."""
     copies: dict[int, Any] = {}
     for layer in layers.values():
@@ -151,9 +151,8 @@ def _meta(values: Tensors) -> Tensors:
 
 
 def _cannot_measure(name: str, error: Exception) -> UserError:
-    reason = " ".join(str(error).split())[:200]
     return UserError(
         f"strategy=pipeline: layer {name} cannot be measured without data "
-        f"({type(error).__name__}: {reason}); change it so that no shape and no branch depends on "
-        "values, or use strategy=fsdp"
+        f"({type(error).__name__}: {in_short(error)}); change it so that no shape and no branch "
+        "depends on values, or use strategy=fsdp"
     )

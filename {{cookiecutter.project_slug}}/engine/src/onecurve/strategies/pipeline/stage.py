@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -25,15 +26,21 @@ class Stage(PipelineStage):
 
     Attributes:
         splits_backward: Whether its schedule does so.
-        wrong: Parameters whose gradients a split backward pass gets wrong, as where a path to them
-            comes from the output, but not from the input.
     """
 
     splits_backward: bool = False
-    wrong: Sequence[Tensor] = ()
+    _wrong: Sequence[int] = ()
     _groups: Any = None
     """What the backward pass of the first input has left for that of the weights."""
     _expected: dict[Tensor, Tensor | None]
+
+    def wrong(self) -> list[Tensor]:
+        """Parameters whose gradients a split backward pass gets wrong.
+
+        As where a path to them comes from the output, but not from the input.
+        """
+        parameters = list(self.submod.parameters())
+        return [parameters[i] for i in self._wrong]
 
     def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
         """Pass a micro-batch through the layers."""
@@ -50,6 +57,10 @@ class Stage(PipelineStage):
 
     def _backward(self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool) -> Any:
         if backward_type == "input" and self._groups is None:
+            if isinstance(self.submod, FSDPModule):
+                # As PyTorch does before each backward pass but the last.
+                self.submod.set_reshard_after_backward(False)
+                self.submod.set_requires_gradient_sync(False)
             self._expected = self._whole(**bwd_kwargs)
             result = super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
             self._groups = result[1]
@@ -66,7 +77,8 @@ class Stage(PipelineStage):
         new = [parameter for parameter, gradient in before.items() if gradient is None]
         keep_apart(new, [gradient for gradient in saved if gradient is not None])
         if groups is self._groups:
-            self.wrong = list(_different(self._expected))
+            different = set(_different(self._expected))
+            self._wrong = [i for i, parameter in enumerate(before) if parameter in different]
             self._groups, self._expected = (), {}
             for parameter, gradient in before.items():
                 if gradient is not None:

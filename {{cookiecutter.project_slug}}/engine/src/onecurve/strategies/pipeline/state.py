@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map_only
 
 from ...errors import UserError
+from ..fsdp.state import gather
 from .placement import Placement
 
 
@@ -18,11 +18,11 @@ def model_part(module: nn.Module, placement: Placement) -> dict[str, Any]:
 
 
 def whole_model_state(
-    module: nn.Module, placement: Placement, group: dist.ProcessGroup
+    module: nn.Module, placement: Placement, group: dist.ProcessGroup, keep: bool
 ) -> dict[str, Any]:
     """On rank 0 all parameters and buffers under their usual names; elsewhere nothing."""
     state = module.state_dict()
-    return collect(state, {name: placement.owner(name) for name in state}, group)
+    return collect(state, {name: placement.owner(name) for name in state}, group, keep)
 
 
 def load_model_part(
@@ -45,12 +45,16 @@ def load_model_part(
 
 
 def whole_optimizer_state(
-    module: nn.Module, optimizer: Optimizer, placement: Placement, group: dist.ProcessGroup
+    module: nn.Module,
+    optimizer: Optimizer,
+    placement: Placement,
+    group: dist.ProcessGroup,
+    keep: bool,
 ) -> dict[str, Any]:
     """On rank 0 the state of all parameters under their usual ids; elsewhere no state."""
     mine = optimizer.state_dict()
     owners = _owners(module, optimizer, placement)
-    return {**mine, "state": collect(mine["state"], owners, group)}
+    return {**mine, "state": collect(mine["state"], owners, group, keep)}
 
 
 def optimizer_part(
@@ -63,14 +67,19 @@ def optimizer_part(
 
 
 def collect(
-    items: Mapping[Any, Any], owners: Mapping[Any, int], group: dist.ProcessGroup
+    items: Mapping[Any, Any],
+    owners: Mapping[Any, int],
+    group: dist.ProcessGroup,
+    keep: bool = True,
 ) -> dict[Any, Any]:
     """Bring items to rank 0 of a group, one by one: nothing but the result is ever held whole.
 
     Args:
-        items: What this rank has, with tensors on any device.
+        items: What this rank has, with tensors on any device; shards are put together first, for
+            which the ranks that have the others call this as well.
         owners: For every key, in the same order on all ranks, the rank that has it.
         group: Ranks with a backend for the CPU, such as gloo.
+        keep: Whether this rank's group is the one to bring them together.
 
     Returns:
         On rank 0 all items that their owners have, tensors on the CPU; elsewhere nothing.
@@ -80,7 +89,9 @@ def collect(
     for key, owner in owners.items():
         item = None
         if rank == owner:
-            item = tree_map_only(Tensor, lambda value: value.detach().cpu(), items.get(key))
+            item = gather(items.get(key), keep)
+        if not keep:
+            continue
         if owner != 0 and rank == owner:
             dist.send_object_list([item], group=group, group_dst=0)
         elif owner != 0 and rank == 0:

@@ -3,16 +3,31 @@
 from collections.abc import Iterator
 
 from ...plan import Plan
+from .. import process_group_refusals
 from ..shares import uneven_replicas, unshared_batch
 from .limits import SCHEDULES, nearest, takes
 
 
 def refusals(plan: Plan, key: str) -> Iterator[str]:
-    """Why a schedule cannot run as asked."""
+    """Why the ranks cannot share layers and samples."""
+    yield from process_group_refusals.refusals(plan, key)
+    replicas = plan.config.strategy.replicas
+    yield from uneven_replicas(plan, key)
+    yield from unshared_batch(plan, replicas)
+    yield from refusals_of_schedule(plan, key, plan.world_size // replicas, replicas)
+
+
+def refusals_of_schedule(plan: Plan, key: str, ranks: int, shares: int) -> Iterator[str]:
+    """Why a schedule cannot run as asked.
+
+    Args:
+        plan: The facts of the run.
+        key: Where the configuration has the strategy.
+        ranks: Of one pipeline.
+        shares: Pipelines that share a batch.
+    """
     strategy = plan.config.strategy
     schedule, microbatches = strategy.schedule, strategy.microbatches
-    yield from uneven_replicas(plan, key)
-    yield from unshared_batch(plan, strategy.replicas)
     if plan.get("trainer.sync_batchnorm"):
         yield (
             "trainer.sync_batchnorm=true: a pipeline takes BatchNorm's statistics over each "
@@ -25,8 +40,20 @@ def refusals(plan: Plan, key: str) -> Iterator[str]:
             f"{limits.stages_per_rank}; use {key}.stages_per_rank=auto, or "
             f"{key}.schedule=interleaved_1f1b"
         )
-    ranks = plan.world_size // strategy.replicas
-    share = (plan.batch_size or microbatches * strategy.replicas) // strategy.replicas
+    if limits.splits_backward:
+        instead = f"{key}.schedule=interleaved_1f1b"
+        if strategy.activation_checkpointing == "selective":
+            yield (
+                f"{key}.activation_checkpointing=selective: {key}.schedule={schedule} splits the "
+                "backward pass, and would ask twice for what was kept; use "
+                f"{key}.activation_checkpointing=full, or {instead}"
+            )
+        if plan.get("compile", "none") != "none":
+            yield (
+                f"compile={plan.get('compile')}: {key}.schedule={schedule} splits the backward "
+                f"pass, which compiled layers cannot; use compile=none, or {instead}"
+            )
+    share = (plan.batch_size or microbatches * shares) // shares
     wanted = nearest(schedule, min(microbatches, share), ranks, share)
     if microbatches > share:
         yield (

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from math import sqrt
 from typing import Annotated
 
+from onecurve import positions
 from onecurve.limits import Number
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -28,8 +29,20 @@ class Embedding(nn.Module):
 
     def forward(self, text: Tensor) -> Tensor:
         """Bytes (N, T), T at most the context, to vectors (N, T, width)."""
-        vectors: Tensor = self.bytes(text) + self.positions.weight[: text.shape[1]]
+        vectors: Tensor = self.bytes(text) + self.positions(positions(text))
         return vectors
+
+    def tensor_plan(self) -> dict[str, str]:
+        """How ranks share it where layers are cut within: by bytes."""
+        return {"bytes": "vocab"}
+
+
+class Head(nn.Linear):
+    """Vectors to logits."""
+
+    def tensor_plan(self) -> dict[str, str]:
+        """How ranks share it: by bytes, whose logits stay apart until the loss."""
+        return {"": "vocab"}
 
 
 class Attention(nn.Module):
@@ -91,7 +104,7 @@ def gpt(context: Count, width: Count, depth: Count, heads: Count) -> nn.Sequenti
     for number in range(1, depth + 1):
         layers[f"block{number}"] = Block(width, heads)
     layers["norm"] = nn.LayerNorm(width)
-    layers["head"] = nn.Linear(width, BYTES, bias=False)
+    layers["head"] = Head(width, BYTES, bias=False)
     net = nn.Sequential(layers)
     for name, parameter in net.named_parameters():
         if name.endswith(".bias"):

@@ -1,0 +1,204 @@
+"""Twenty edits that users make over months, in a project of any commit."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+ADDED = {
+    "src/my_project/models/wide.py": '''"""One wide layer."""
+
+from torch import nn
+
+
+def wide(inputs: int, width: int, outputs: int) -> nn.Module:
+    """Two linear layers."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, outputs)
+    )
+''',
+    "configs/model/wide.yaml": """# One wide layer.
+_target_: my_project.models.wide.wide
+inputs: 64
+width: 32
+outputs: 3
+""",
+    "src/my_project/data/noise.py": '''"""Noise in three classes."""
+
+import torch
+from lightning import LightningDataModule
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Noise(LightningDataModule):
+    """A few samples of each part."""
+
+    def __init__(self, batch_size: int = 8) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+
+    def loader(self) -> DataLoader:
+        """The same for each part."""
+        samples = torch.randn(40, 64), torch.arange(40) % 3
+        return DataLoader(TensorDataset(*samples), batch_size=self.batch_size)
+
+    train_dataloader = val_dataloader = test_dataloader = loader
+''',
+    "configs/data/noise.yaml": """# Noise in three classes.
+_target_: my_project.data.noise.Noise
+batch_size: 8
+""",
+    "src/my_project/callbacks/counter.py": '''"""Counts batches."""
+
+from lightning.pytorch import Callback
+
+
+class Counter(Callback):
+    """So many batches were trained on."""
+
+    batches = 0
+
+    def on_train_batch_end(self, *arguments: object) -> None:
+        """One more."""
+        self.batches += 1
+''',
+    "configs/callbacks/counter.yaml": """# Counts batches.
+counter:
+  _target_: my_project.callbacks.counter.Counter
+""",
+    "src/my_project/tasks/plain.py": '''"""A task of one's own."""
+
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from torch import nn
+
+
+class Plain(LightningModule):
+    """Cross-entropy, and nothing else."""
+
+    def __init__(self, network: nn.Module, optimizer: Any, scheduler: Any = None) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        return self.network(inputs)
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The mean over the batch."""
+        return nn.functional.cross_entropy(outputs, targets)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        """One batch."""
+        loss = self.loss(self(batch[0]), batch[1])
+        self.log("train/loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        """Always the same."""
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+''',
+    "configs/task/plain.yaml": """# A task of one's own.
+_target_: my_project.tasks.plain.Plain
+""",
+    "configs/experiment/mine.yaml": """# @package _global_
+# All of these together.
+defaults:
+  - override /task: plain
+  - override /data: noise
+  - override /model: wide
+  - override /scheduler: none
+  - override /callbacks: [counter]
+monitor: null
+test: false
+trainer:
+  limit_val_batches: 0
+  max_epochs: 1
+""",
+    "tests/test_mine.py": '''"""Of my own."""
+
+from my_project.models.wide import wide
+
+
+def test_wide() -> None:
+    assert len(wide(4, 3, 2)) == 4
+''',
+}
+README = "# Mine\n\nNothing of what stood here.\n"
+DELETED = ["configs/data/cifar10.yaml", "configs/experiment/resnet_cifar10.yaml"]
+# What is looked for, and what is written instead; each is there before and after.
+CHANGED = {
+    "configs/train.yaml": [
+        ("seed: 0", "seed: 7"),
+        ("progress, model_summary]", "progress, model_summary, early_stopping]"),
+    ],
+    "configs/trainer/default.yaml": [("max_epochs: 20", "max_epochs: 33")],
+    "configs/optimizer/adamw.yaml": [("lr: 1e-3", "lr: 3e-4"), ("decay: 0.01", "decay: 0.05")],
+    "configs/optimizer/sgd.yaml": [("momentum: 0.9", "momentum: 0.8")],
+    "configs/callbacks/checkpoint.yaml": [("save_top_k: 1", "save_top_k: 2")],
+    "configs/callbacks/early_stopping.yaml": [("patience: 5", "patience: 9")],
+    "configs/model/lenet.yaml": [("# LeNet-5", "# Our LeNet-5")],
+    "pyproject.toml": [
+        ('  "numpy>=2.0",', '  "einops>=0.8",\n  "numpy>=2.0",'),
+        ('version = "0.1.0"', 'version = "0.4.0"'),
+    ],
+    "constraints.txt": [
+        (r"\nnumpy==[^\n;]*", "\nnumpy==2.4.9"),
+        (r"\nhydra", "\neinops==0.8.1\nhydra"),
+    ],
+    "src/my_project/tasks/classification.py": [
+        ("class Classification", 'NOTE = "mine"\n\n\nclass Classification')
+    ],
+    ".github/workflows/test.yml": [("timeout-minutes: \\d+", "timeout-minutes: 99")],
+    ".gitignore": [("/runs/\n", "/runs/\n/papers/\n")],
+    "LICENSE": [("Your Name", "Ada Lovelace")],
+    "Makefile": [(r"\nlint:", "\nmine: ## my own command\n\t@echo mine\n\nlint:")],
+    "train.py": [('^"""', '"""Ours: ')],
+}  # fmt: skip
+
+
+def edit(project: Path) -> None:
+    """Make them all; a file that a commit does not have yet, or has no longer, is left out."""
+    for name, text in ADDED.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    for name in DELETED:
+        (project / name).unlink()
+    (project / "README.md").write_text(README)
+    shutil.move(project / "configs/data/mnist.yaml", project / "configs/data/mnist_of_1998.yaml")
+    library = project / "engine/src/onecurve/configs/trainer/default.yaml"
+    if library.exists():  # as the README tells those who want to change it
+        (project / "configs/trainer").mkdir(exist_ok=True)
+        shutil.copy(library, project / "configs/trainer")
+    each(project, lambda text, old, new: re.sub(old, new, text, count=1, flags=re.MULTILINE))
+    for name in ("tests/test_configs.py", "tests/test_strategies.py"):
+        if (project / name).exists():
+            with (project / name).open("a") as file:
+                file.write("\n\ndef test_of_mine() -> None:\n    assert True\n")
+            text = (project / name).read_text()
+            (project / name).write_text(text.replace('"""', '"""Ours, too: ', 1))
+
+
+def each(project: Path, changed: Callable[[str, str, str], str]) -> None:
+    """Change what is in `CHANGED`."""
+    for name, changes in CHANGED.items():
+        text = (project / name).read_text()
+        for old, new in changes:
+            before, text = text, changed(text, old, new)
+            assert text != before, (name, old)
+        (project / name).write_text(text)
+
+
+def lost(project: Path) -> list[str]:
+    """The edits that are not there any more."""
+    texts = {**ADDED, "README.md": README}
+    gone = [name for name, text in texts.items() if (project / name).read_text() != text]
+    gone += [name for name in [*DELETED, "configs/data/mnist.yaml"] if (project / name).exists()]
+    for name, changes in CHANGED.items():
+        text = (project / name).read_text()
+        gone += [
+            f"{name}: {new}" for _, new in changes if new.strip("\n").split("\n")[0] not in text
+        ]
+    return gone

@@ -1,0 +1,183 @@
+"""What a choice of `cluster` lays down: manifests that a cluster takes, an image, a script."""
+
+import fnmatch
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from baking import TEMPLATE, bake, environment_of, files_of
+from manifests import mistakes
+
+STARTERS = json.loads((TEMPLATE / "cookiecutter.json").read_text(encoding="utf-8"))["starter"]
+MANIFESTS = ("katib", "pytorchjob", "trainjob", "volume")
+# Each a slip of a finger in a manifest as it is laid down.
+BROKEN = [
+    ("pytorchjob", 'nprocPerNode: "1"', "nprocPerNode: 1"),
+    ("pytorchjob", "restartPolicy", "restartpolicy"),
+    ("pytorchjob", "restartPolicy: ExitCode", "restartPolicy: OnExit"),
+    ("pytorchjob", "    Master:", "    master:"),
+    ("pytorchjob", "volumeMounts", "volumeMount"),
+    ("pytorchjob", "cleanPodPolicy", "cleanPodsPolicy"),
+    ("trainjob", "numNodes: 2", "numNodes: two"),
+    ("trainjob", "numProcPerNode", "nprocPerNode"),
+    ("trainjob", "replicatedJobs", "replicatedJob"),
+    ("trainjob", "backoffLimit: 3", "backoffLimit: three"),
+    ("trainjob", "claimName", "claim"),
+    ("katib", "objectiveMetricName", "objectiveMetric"),
+    ("katib", 'min: "0.0001"', "min: 0.0001"),
+    ("katib", "primaryContainerName", "primaryContainer"),
+    ("katib", "format: JSON}", "format: JSON}\n      filter: {metricsFormat: [x]}"),
+    ("katib", "restartPolicy: Never", "restartPolicy: 1"),
+    ("volume", "accessModes: [ReadWriteMany]", "accessModes: ReadWriteMany"),
+    ("volume", "mountPath", "mountpath"),
+]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    answers = {"cluster": "kubernetes", "project_slug": "my_project"}
+    return bake(tmp_path_factory.mktemp("kubernetes"), **answers)
+
+
+def documents(project: Path, name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((project / f"deploy/{name}.yaml").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_manifest_is_as_its_operator_wants_it(project: Path, name: str) -> None:
+    assert mistakes((project / f"deploy/{name}.yaml").read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(("name", "right", "wrong"), BROKEN)
+def test_a_broken_manifest_is_rejected(project: Path, name: str, right: str, wrong: str) -> None:
+    text = (project / f"deploy/{name}.yaml").read_text(encoding="utf-8")
+    assert right in text
+    assert mistakes(text.replace(right, wrong, 1))
+
+
+def test_manifests_agree_on_names(project: Path) -> None:
+    """Of a project whose name no cluster would take, for its underscore."""
+    text = "".join((project / f"deploy/{name}.yaml").read_text() for name in MANIFESTS)
+    assert set(re.findall(r"claimName: ([\w-]+)", text)) == {"my-project"}
+    assert set(re.findall(r"image: (\S+)", text)) == {"registry.example.com/my-project:1"}
+    found = [each["metadata"]["name"] for name in MANIFESTS for each in documents(project, name)]
+    assert set(found) == {"my-project", "my-project-results", "my-project-1"}
+    claim, _ = documents(project, "volume")
+    assert claim["metadata"]["name"] == "my-project"
+
+
+def test_operators_find_the_containers_that_they_look_for(project: Path) -> None:
+    (job,) = documents(project, "pytorchjob")
+    for replicas in job["spec"]["pytorchReplicaSpecs"].values():
+        (container,) = replicas["template"]["spec"]["containers"]
+        assert container["name"] == "pytorch"
+    runtime, train_job = documents(project, "trainjob")
+    assert train_job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
+    (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    (container,) = node["template"]["spec"]["template"]["spec"]["containers"]
+    assert node["name"] == container["name"] == "node"
+
+
+def commands(project: Path) -> dict[str, list[str]]:
+    """What the pods of each manifest type."""
+    (job,) = documents(project, "pytorchjob")
+    (container,) = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"]
+    trainer = documents(project, "trainjob")[1]["spec"]["trainer"]
+    (experiment,) = documents(project, "katib")
+    template = experiment["spec"]["trialTemplate"]
+    (trial,) = template["trialSpec"]["spec"]["template"]["spec"]["containers"]
+    # As Katib's webhook makes of it: joined by blanks, for a shell.
+    line = " ".join(trial["command"])
+    for name, value in {"lr": "0.001", "model": "mlp", "trial": "my-project-x1"}.items():
+        line = line.replace("${trialParameters." + name + "}", value)
+    assert not set(line) & set("\"'`$()[]{}*?;&|<>")
+    return {
+        "pytorchjob": container["command"] + container["args"],
+        "trainjob": trainer["command"] + trainer["args"],
+        "katib": line.split(),
+    }
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob", "katib"])
+def test_a_pod_types_what_the_project_knows(project: Path, name: str) -> None:
+    python, *words = commands(project)[name]
+    assert python == "python"
+    shown = subprocess.run(
+        [sys.executable, *words, "--cfg", "job"],
+        cwd=project, env=environment_of(project), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert shown.returncode == 0, shown.stderr
+    config = yaml.safe_load(shown.stdout)
+    if name == "katib":
+        (experiment,) = documents(project, name)
+        collector = experiment["spec"]["metricsCollectorSpec"]["source"]["fileSystemPath"]
+        assert config["callbacks"]["katib"]["file"] == collector["path"]
+        assert config["optimizer"]["lr"] == 0.001
+    else:
+        assert config["launch"]["max_restarts"] == 3
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+def test_each_starter_has_its_image_and_its_search(tmp_path: Path, starter: str) -> None:
+    project = bake(tmp_path / "out", cluster="kubernetes", starter=starter, python="3.14")
+    assert "/python:3.14-slim\n" in (project / "Dockerfile").read_text()
+    spec = documents(project, "katib")[0]["spec"]
+    models = spec["parameters"][1]["feasibleSpace"]["list"]
+    assert models
+    assert all((project / f"configs/model/{model}.yaml").is_file() for model in models)
+    train = yaml.safe_load((project / "configs/train.yaml").read_text())
+    assert spec["objective"]["objectiveMetricName"] == train["monitor"]
+    assert spec["objective"]["type"] == {"max": "maximize", "min": "minimize"}[train["mode"]]
+    assert mistakes((project / "deploy/katib.yaml").read_text()) == []
+
+
+def test_the_image_does_not_carry_data_runs_and_secrets(project: Path) -> None:
+    lines = (project / ".dockerignore").read_text().splitlines()
+    patterns = [line for line in lines if line and not line.startswith("#")]
+
+    def is_carried(name: str) -> bool:
+        parts = name.split("/")
+        starts = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        anywhere = [p.removeprefix("**/") for p in patterns if p.startswith("**/")]
+        return not any(fnmatch.fnmatchcase(s, p) for s in starts for p in patterns) and not any(
+            fnmatch.fnmatchcase(part, pattern) for part in parts for pattern in anywhere
+        )
+
+    left_out = [
+        *("runs/a/metrics.csv", "data/digits.npz", ".venv/bin/python", ".git/HEAD", ".env"),
+        *("outputs/a", "multirun/b", "wandb/c", "best.ckpt", "src/my_project/__pycache__/a.pyc"),
+        *(".ruff_cache/d", "engine/.mypy_cache/e", "engine/.env", "configs/local/default.yaml"),
+        *("engine/src/onecurve.egg-info/PKG-INFO", ".schemas/train.json", ".DS_Store"),
+    ]
+    assert [name for name in left_out if is_carried(name)] == []
+    # What git ignores is not carried either.
+    ignored = (project / ".gitignore").read_text().splitlines()
+    named = [line.strip("/").replace("*", "x") for line in ignored if line and line[0] != "#"]
+    assert [name for name in named if is_carried(name)] == []
+    runs = re.compile(r"(src|configs|engine/src)/|\w+\.py$|pyproject|README|LICENSE|constraints")
+    assert [name for name in files_of(project) if runs.match(name) and not is_carried(name)] == []
+
+
+def test_hadolint_has_nothing_to_say(project: Path, tmp_path: Path) -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    bad = tmp_path / "Dockerfile"
+    bad.write_text((project / "Dockerfile").read_text().replace("uv==0.13.9", "uv"))
+    for file, status in ((project / "Dockerfile", 0), (bad, 1)):
+        done = subprocess.run([hadolint, file], capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stdout + done.stderr
+
+
+def test_the_batch_script_is_one(tmp_path: Path) -> None:
+    script = bake(tmp_path / "out", cluster="slurm") / "deploy/train.sbatch"
+    text = script.read_text()
+    assert text.startswith("#!/bin/bash\n")
+    # Slurm reads its lines up to the first command.
+    head, _, body = text.partition('\nrun="')
+    assert "#SBATCH --signal=USR2@120" in head
+    assert "#SBATCH" not in body
+    subprocess.run(["bash", "-n", script], check=True)

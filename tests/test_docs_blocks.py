@@ -1,0 +1,194 @@
+"""Every command and every piece of Python in the pages is run by a test, or named here."""
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from baking import PROJECT, TEMPLATE, bake, environment_of
+
+# What the first word or words of a command stand for, and why it does not run where tests do.
+NOT_HERE = {
+    "kubectl": "there is no cluster; manifests are held against schemas: tests/test_cluster.py",
+    "docker": "wants a daemon and the network; benchmarks/image.py builds and runs the image",
+    "srun": "wants a Slurm; engine/tests/slurm/test_slurm.py has one",
+    "python train.py checkpoint.mirror_to=s3://": (
+        "wants a bucket; engine/tests/test_mirror_s3.py has one of moto's server"
+    ),
+    "python train.py resume=s3://": "likewise",
+    "python evaluate.py checkpoint=s3://": "likewise",
+    "python train.py init=s3://": "likewise",
+    "python train.py strategy=ddp trainer.num_nodes=2 launch.rendezvous=HOST:PORT": (
+        "two nodes; engine/tests/test_nodes.py runs it with two commands on this one"
+    ),
+    "torchrun --nnodes 2": "two nodes; likewise",
+    "tensorboard": "a server that stays; tests/browser looks at its pages",
+}
+# Commands that other tests run.
+ELSEWHERE = {
+    "make setup": "tests/test_readme.py",
+    "source .venv/bin/activate": "tests/test_readme.py",
+    "make demo": "tests/test_readme.py",
+    "uvx cookiecutter gh:org/cookiecutter-lightning": "tests/test_readme.py",
+    "cd my-project": "tests/test_readme.py",
+    "make docs": "tests/test_docs_site.py",
+    "make update": "tests/test_update.py",
+    "pip install": "tests/test_readme.py: test_wheels",
+    "torchrun --nproc-per-node 2": "engine/tests/test_launchers.py",
+    "python train.py -m 'seed=range(4)' sweep/launcher=joblib": "engine/tests/test_sweeps.py",
+    "python train.py -m 'seed=range(16)' sweep/launcher=slurm": "engine/tests/slurm/test_slurm.py",
+    "python script.py": "engine/tests/test_library.py",
+    "python -m torch.distributed.run": "engine/tests/test_library.py",
+    "python -m onecurve.checkpoint.sharded.to_file": "engine/tests/test_sharded_checkpoints.py",
+}
+# Files that a page tells to write, by the test that writes and runs them.
+WRITTEN = {
+    "gradient_noise": "tests/test_own_limits.py",
+    "script.py": "engine/tests/test_library.py",
+    "move.py": "engine/tests/test_library.py",
+}
+BLOCK = re.compile(r"([^\n]*(?:\n[^\n]+)*)\n\n?```(\w+)\n(.*?)```", re.DOTALL)
+STARTS = re.compile(r"^    ((?:python|make|uv|pip|kubectl|docker|srun|torchrun) .*)", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bake(tmp_path_factory.mktemp("blocks") / "out", cluster="kubernetes")
+
+
+def pages(project: Path) -> list[Path]:
+    """With what docs/library.md takes in."""
+    ours = [*(project / "docs").glob("*.md"), *(TEMPLATE / "docs").glob("*.md")]
+    return [*ours, project / "engine/README.md"]
+
+
+def commands(text: str) -> list[str]:
+    """The lines that one would type: of blocks, and those that stand by themselves."""
+    shell = [block for _, language, block in BLOCK.findall(text) if language in {"bash", "sh"}]
+    # A script is a file that a test runs as it stands: engine/tests/slurm/test_slurm.py.
+    typed = [block for block in shell if not block.startswith("#!")]
+    lines = [line for block in typed for line in block.splitlines()] + STARTS.findall(text)
+    return [line for line in (re.split(r"  +#", line)[0].strip() for line in lines) if line]
+
+
+def run_by_the_project(project: Path) -> list[str]:
+    """What tests/test_docs.py of a project leaves out is what has one of these words in it."""
+    tree = ast.parse((project / "tests/test_docs.py").read_text())
+    (words,) = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ELSEWHERE"
+    ]
+    return [
+        line
+        for page in (project / "docs").glob("*.md")
+        for line in commands(page.read_text())
+        if line.startswith("python ") and not any(word in line for word in words)
+    ]
+
+
+def test_every_command_is_run_or_named(project: Path) -> None:
+    known = [*NOT_HERE, *ELSEWHERE]
+    run = set(run_by_the_project(project))
+    run |= set(commands((TEMPLATE / "README.md").read_text()))
+    found = [line for page in pages(project) for line in commands(page.read_text())]
+    assert len(found) > 90
+    assert [line for line in found if line not in run and not line.startswith(tuple(known))] == []
+    unused = [name for name in known if not any(line.startswith(name) for line in found)]
+    assert unused == []
+
+
+def test_the_tests_that_are_named_are_there() -> None:
+    for said in {*ELSEWHERE.values(), *WRITTEN.values(), *NOT_HERE.values()}:
+        for name in re.findall(r"[\w/]+\.py|tests/browser", said):
+            inside = TEMPLATE / PROJECT / name
+            assert (inside if name.startswith("engine") else TEMPLATE / name).exists(), name
+
+
+def test_every_piece_of_python_is_run(project: Path) -> None:
+    """As a file that a test writes, or by the tests below."""
+    for page in pages(project):
+        for before, language, block in BLOCK.findall(page.read_text()):
+            if language in {"python", "py", "yaml"}:
+                ast.parse(block) if language != "yaml" else None
+                file = re.search(r"In\s`(tasks|loggers|configs)/\S+`", before)
+                named = any(name in before for name in WRITTEN)
+                assert file or named or (page.stem, language) in SHOWN, f"{page.name}: {block}"
+
+
+# Neither a file nor a command: pieces that a page shows.
+SHOWN = {
+    ("using", "python"): "tests/test_docs.py of the project",
+    ("using", "py"): "test_an_exported_network_is_read_as_the_page_says",
+    ("README", "py"): "test_the_librarys_train_py_trains",
+    ("tasks", "py"): "test_the_head_in_pieces_has_the_loss_of_the_whole",
+}
+
+
+def pieces(page: Path) -> list[str]:
+    return re.findall(r"```py\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def python(code: str, project: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=project,
+        env=environment_of(project),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def script(project: Path, line: str) -> None:
+    done = subprocess.run(
+        [sys.executable, *shlex.split(line)],
+        cwd=project,
+        env=environment_of(project),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+TRAIN = "debug=limit model=mlp trainer.max_epochs=1 test=false"
+
+
+@pytest.mark.slow
+def test_an_exported_network_is_read_as_the_page_says(project: Path) -> None:
+    script(project, f"train.py {TRAIN} hydra.run.dir=runs/first")
+    last = "runs/first/checkpoints/last.ckpt"
+    of_torch, of_onnx = pieces(project / "docs/using.md")
+    script(project, f"export.py checkpoint={last} output=model.pt2")
+    check = "print(tuple(outputs.shape))"
+    assert python(f"import json, torch\n{of_torch}\n{check}", project) == "(5, 10)\n"
+    script(project, f"export.py checkpoint={last} format=onnx output=model.onnx")
+    check = 'print(about["inputs"][0]["shape"][1:])'
+    assert python(f"import json, onnxruntime\n{of_onnx}\n{check}", project) == "[1, 32, 32]\n"
+
+
+@pytest.mark.slow
+def test_the_librarys_train_py_trains(project: Path) -> None:
+    (piece,) = pieces(project / "engine/README.md")
+    (project / "shown.py").write_text(piece)
+    script(project, f"shown.py {TRAIN} hydra.run.dir=runs/second")
+    assert (project / "runs/second/metrics.json").exists()
+
+
+def test_the_head_in_pieces_has_the_loss_of_the_whole(project: Path) -> None:
+    (piece,) = pieces(project / "docs/tasks.md")
+    check = """
+torch.manual_seed(0)
+head, hidden, targets = Head(4, 3), torch.randn(5, 6, 4), torch.randint(3, (5, 6))
+whole = nn.functional.cross_entropy(head(hidden).flatten(0, 1), targets.flatten())
+print(torch.allclose(head((hidden, targets)).mean(), whole))
+"""
+    imports = (
+        "import torch, onecurve\nfrom torch import nn\nfrom lightning import LightningModule\n"
+    )
+    assert python(imports + piece + check, project) == "True\n"

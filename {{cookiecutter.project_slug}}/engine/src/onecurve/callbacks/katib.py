@@ -1,0 +1,78 @@
+"""Metrics as Katib's file collector reads them: one JSON object a line."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from torch import Tensor
+
+from ..errors import say
+
+
+class KatibMetrics(Checkpoint):
+    """Appends what was logged of each epoch, validation and test, under the names it was logged by.
+
+    For a Katib experiment whose metrics collector is of the kind ``File``, in the format ``JSON``.
+    The collector ends at a line that is no JSON object, and passes over values that are no strings.
+    So values are strings, and a line is written as a whole or not at all.
+
+    Lightning calls a callback of this base class after the task's own end of the epoch.
+
+    Args:
+        file: Where, with folders that are made. Lines that are there stay: a container that was
+            started again goes on with the file of the one before.
+    """
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+        self._waiting = b""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Make the file, for which the collector waits, and drop half a line at its end."""
+        if trainer.is_global_zero:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with self.file.open("a+b") as file:
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._append(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._append(trainer)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._append(trainer)
+
+    def _append(self, trainer: Trainer) -> None:
+        # Of the loop that ends alone: `callback_metrics` has those of the last validation, too.
+        results = trainer._results
+        if results is None or trainer.sanity_checking:
+            return
+        # Every rank asks, for some may average only now.
+        metrics = results.metrics(on_step=False)["callback"]
+        if metrics and trainer.is_global_zero:
+            self._waiting += line(metrics)
+            self._write()
+
+    def _write(self) -> None:
+        """On a full disk the lines wait."""
+        try:
+            with self.file.open("ab", buffering=0) as file:
+                size = file.tell()
+                if file.write(self._waiting) < len(self._waiting):
+                    file.truncate(size)
+                    raise OSError(0, "No space left on device")
+            self._waiting = b""
+        except OSError as error:
+            say(f"katib: {self.file} could not be written: {error.strerror}; its lines wait")
+
+
+def line(metrics: Mapping[str, Tensor | float]) -> bytes:
+    """A line of the file: the values as strings, and the time as RFC 3339 has it."""
+    values = {name: repr(float(value)) for name, value in metrics.items()}
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return json.dumps({**values, "timestamp": now}).encode() + b"\n"

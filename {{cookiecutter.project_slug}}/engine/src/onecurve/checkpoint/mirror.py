@@ -1,0 +1,216 @@
+"""`checkpoint.mirror_to=ADDRESS`: each whole checkpoint is also put where the machine is not.
+
+One thread sends them, while training goes on. A failure there never ends a run.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import threading
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..errors import in_short, say
+from .address import HERE, Listing, listed, name_of, opened, replace_list
+from .file import INDEX
+
+WAITS = (1.0, 4.0, 15.0)
+"""Seconds before each further attempt."""
+PIECE = 8 * 2**20
+# A folder that is sent: the name of a checkpoint, and one that no other folder has.
+SENT = re.compile(r".+\.ckpt\.[0-9a-f]{8}")
+
+
+class Mirror:
+    """Keeps an address as the folder of checkpoints is, some time later.
+
+    A checkpoint that is waiting is held by hard links, so that it may be replaced meanwhile; then
+    only the newer one of that name is sent.
+
+    Args:
+        address: Where to, such as ``s3://bucket/path``, which is the run's: `address.claim`.
+        run_dir: The directory of the run.
+    """
+
+    def __init__(self, address: str, run_dir: Path) -> None:
+        self.address = address.rstrip("/")
+        self.run_dir = run_dir
+        self._waiting: dict[str, Path | None] = {}
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._is_busy = False
+        self._there: Listing | None = None
+        self._failed: dict[str, str] = {}
+
+    def put(self, path: Path) -> None:
+        """Send a checkpoint that is whole: a file, or the folder of a sharded one."""
+        try:
+            if self._thread is None:
+                _remove_staged(self.run_dir / HERE)  # of a process that was killed
+            self._ask(path.name, _staged(path, self.run_dir / HERE))
+        except OSError as error:
+            self._failed[path.name] = in_short(error)
+
+    def remove(self, path: Path) -> None:
+        """Remove it there, too, unless what replaces it could not be sent."""
+        self._ask(path.name, None)
+
+    def finish(self) -> None:
+        """Wait for all, and say what is there and what is not."""
+        if self._thread is None and not self._failed:
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting and not self._is_busy)
+        there = sorted(self._there.checkpoints) if self._there else []
+        line = f"mirror: {self.address} has {', '.join(there) or 'nothing of this process'}"
+        for name, reason in self._failed.items():
+            line += f"; the newest {name} is not there: {reason}"
+        say(line)
+
+    def _ask(self, name: str, staged: Path | None) -> None:
+        with self._changed:
+            earlier = self._waiting.pop(name, None)
+            self._waiting[name] = staged
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+        if earlier:
+            shutil.rmtree(earlier, ignore_errors=True)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._is_busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._waiting)
+                name = next(iter(self._waiting))
+                staged = self._waiting.pop(name)
+                self._is_busy = True
+            if staged:
+                self._try(name, partial(self._send, name, staged))
+                shutil.rmtree(staged, ignore_errors=True)
+            elif not self._failed:
+                self._try(name, partial(self._take_away, name))
+
+    def _try(self, name: str, work: Callable[[], None]) -> None:
+        for wait in (*WAITS, None):
+            try:
+                work()
+                self._failed.pop(name, None)
+                return
+            # Each kind of storage has errors of its own, and none is worth a run.
+            except Exception as error:
+                reason = in_short(error) or type(error).__name__
+            if wait is not None:
+                threading.Event().wait(wait)
+        self._failed[name] = reason
+        say(f"mirror: {name} could not be sent to {self.address}: {reason}; training goes on")
+
+    def _send(self, name: str, staged: Path) -> None:
+        files, path = opened(self.address)
+        there = self._list(files, path)
+        # Never one that is there: a killed run leaves the old one whole.
+        folder = f"{name}.{uuid.uuid4().hex[:8]}"
+        try:
+            sent = {}
+            for file in _index_last(staged):
+                relative = file.relative_to(staged).as_posix()
+                sent[relative] = _sent(files, file, f"{path}/{folder}/{relative}")
+            number = 1 + max((each["number"] for each in there.checkpoints.values()), default=0)
+            entry = {"folder": folder, "number": number, "files": sent}
+            self._replace(files, path, {**there.checkpoints, name: entry})
+        except BaseException:
+            # Unless the new list came there all the same, and only the answer was lost.
+            with suppress(Exception):
+                if folder not in _named(self._list(files, path)):
+                    _removed(files, f"{path}/{folder}")
+            raise
+        self._clear(files, path)
+
+    def _take_away(self, name: str) -> None:
+        files, path = opened(self.address)
+        there = dict(self._list(files, path).checkpoints)
+        if there.pop(name, None):
+            self._replace(files, path, there)
+            self._clear(files, path)
+
+    def _list(self, files: Any, path: str) -> Listing:
+        mine = name_of(self.run_dir)
+        there = listed(files, path) or Listing(mine, {})
+        if there.run != mine:
+            raise OSError("another run has taken the address")
+        self._there = there
+        return there
+
+    def _replace(self, files: Any, path: str, checkpoints: dict[str, Any]) -> None:
+        listing = Listing(name_of(self.run_dir), checkpoints)
+        replace_list(files, path, listing)
+        self._there = listing
+
+    def _clear(self, files: Any, path: str) -> None:
+        """Remove what the list does not name: replaced, or half sent when a run was killed."""
+        with suppress(Exception):
+            for each in files.ls(path, detail=False):
+                folder = each.rstrip("/").rpartition("/")[2]
+                if SENT.fullmatch(folder) and self._there and folder not in _named(self._there):
+                    _removed(files, f"{path}/{folder}")
+
+
+def _named(listing: Listing) -> set[str]:
+    return {entry["folder"] for entry in listing.checkpoints.values()}
+
+
+def _removed(files: Any, folder: str) -> None:
+    # The list does not name it: it only takes room.
+    with suppress(Exception):
+        files.rm(folder, recursive=True)
+
+
+def _index_last(staged: Path) -> list[Path]:
+    """The files of a checkpoint; what makes a folder a sharded one comes after all the others."""
+    files = [each for each in staged.rglob("*") if each.is_file()]
+    return sorted(files, key=lambda file: (file.name == INDEX, file))
+
+
+def _staged(path: Path, root: Path) -> Path:
+    """A folder with what is to be sent, below its name."""
+    staged = root / uuid.uuid4().hex[:8]
+    staged.mkdir(parents=True)
+    if path.is_dir():
+        shutil.copytree(path, staged / path.name, copy_function=_link)
+    else:
+        _link(path, staged / path.name)
+    return staged
+
+
+def _remove_staged(root: Path) -> None:
+    for folder in root.glob("*/"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # not every disk has them
+        shutil.copyfile(source, target)
+
+
+def _sent(files: Any, source: Path, target: str) -> dict[str, Any]:
+    """Send one file; its size and checksum are those of what was sent."""
+    digest, size = hashlib.sha256(), 0
+    if "file" in files.protocol:
+        files.makedirs(target.rpartition("/")[0], exist_ok=True)
+    with source.open("rb") as reader, files.open(target, "wb") as writer:
+        while piece := reader.read(PIECE):
+            writer.write(piece)
+            digest.update(piece)
+            size += len(piece)
+    if (arrived := files.size(target)) != size:
+        raise OSError(f"{arrived} of {size} bytes arrived")
+    return {"size": size, "sha256": digest.hexdigest()}

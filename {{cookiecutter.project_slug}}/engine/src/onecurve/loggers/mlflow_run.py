@@ -1,0 +1,105 @@
+"""MLflow, where a run that goes on in its directory is the same run there."""
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from lightning.fabric.loggers.logger import rank_zero_experiment
+from lightning.fabric.utilities.logger import _flatten_dict
+from lightning.pytorch.loggers import MLFlowLogger
+from lightning.pytorch.utilities import rank_zero_only
+
+from ..limits import Number
+
+RUN_ID = "mlflow_run_id"
+MOST_AT_ONCE = 1000
+"""Values that MLflow takes in one call."""
+
+
+class SameRunMLFlowLogger(MLFlowLogger):
+    """Lightning's MLFlowLogger, which keeps its run's id in the run directory.
+
+    Values are kept and written every `seconds_between_writes`, and at the end: a database takes
+    longer than the step of a small network. Steps that were logged after the checkpoint that a run
+    goes on from are logged again.
+
+    Args:
+        save_dir: The run directory.
+        tracking_uri: Where MLflow keeps runs: a database such as ``sqlite:///runs/mlflow.db``, or
+            the address of a server.
+        seconds_between_writes: How long values are kept.
+        run_id: Of the run; None goes on with the one in `save_dir`, or makes a new one.
+        options: The others of MLFlowLogger.
+    """
+
+    def __init__(
+        self,
+        save_dir: str,
+        tracking_uri: str,
+        seconds_between_writes: Annotated[float, Number(least=0)] = 10.0,
+        run_id: str | None = None,
+        **options: Any,
+    ) -> None:
+        # Before it is imported: else it tells its makers of every run, and each of their tables.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        logging.getLogger("mlflow").setLevel(logging.WARNING)
+        self._id_file = Path(save_dir, RUN_ID)
+        if run_id is None and self._id_file.exists():
+            run_id = self._id_file.read_text().strip()
+        self._seconds_between_writes = seconds_between_writes
+        self._last_write = time.monotonic()
+        self._waiting: list[Any] = []
+        super().__init__(run_id=run_id, tracking_uri=tracking_uri, **options)
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """MLflow's client, once there is a run."""
+        is_new = not self._initialized
+        client = super().experiment
+        if is_new:
+            self._id_file.write_text(f"{self._run_id}\n")
+            client.update_run(self._run_id, status="RUNNING")
+        return client
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any]) -> None:  # type: ignore[override]
+        """What a run that goes on has changed becomes a tag: MLflow's parameters never change."""
+        known = self.experiment.get_run(self.run_id).data.params
+        flat = {name: str(value) for name, value in _flatten_dict(params).items()}
+        for name in known.keys() & flat.keys():
+            if known[name] != flat[name]:
+                self.experiment.set_tag(self.run_id, f"changed/{name}", flat[name])
+        super().log_hyperparams({name: flat[name] for name in flat.keys() - known.keys()})
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Keep each value with its step and the time of day."""
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        self._waiting += [
+            Metric(f"{self._prefix}{name}", float(value), now, step or 0)
+            for name, value in metrics.items()
+        ]
+
+    @rank_zero_only
+    def save(self) -> None:
+        if time.monotonic() - self._last_write >= self._seconds_between_writes:
+            self._write()
+
+    @rank_zero_only
+    def finalize(self, status: str = "success") -> None:
+        """Write what is left, and tell MLflow how the run ended."""
+        self._write()
+        super().finalize(status)
+
+    def _write(self) -> None:
+        self._last_write = time.monotonic()
+        for first in range(0, len(self._waiting), MOST_AT_ONCE):
+            part = self._waiting[first : first + MOST_AT_ONCE]
+            self.experiment.log_batch(self.run_id, metrics=part)
+        self._waiting.clear()

@@ -1,0 +1,1 @@
+"""Which mesh to take: what each would hold, send and need, found without running any."""

@@ -1,0 +1,108 @@
+"""What processors can do: numbers that others measured or state, none of them fitted to a check.
+
+Peak FLOP/s (bf16, dense; float32), memory, its bandwidth, NVLink in one direction: NVIDIA's data
+sheets. The network is one 400 Gb/s adapter a GPU (200 Gb/s for the A100), as in DGX and most
+clouds' nodes. `h100-500w` is the H100 that torchtitan's published figures are from (its
+docs/performance.md): 96 GB of HBM2e at 2.4 TB/s, held to 500 W.
+
+What of it is reached:
+
+- matrix products: the largest rate that S. Bekman measured ("Machine Learning Engineering", table
+  of Maximum Achievable Matmul FLOPS): A100 0.859, H100 and H200 0.803, B200 0.776.
+- attention: FlashAttention-2, which PyTorch has, reaches 0.35 of an H100 (J. Shah et al.,
+  "FlashAttention-3", 2024), and about 0.65 of an A100 (T. Dao, "FlashAttention-2", 2023: 0.5 to
+  0.73).
+- memory: copies reach 0.9 of the bandwidth.
+- links: 0.8, as ring collectives of large messages in nccl-tests (360 of 450 GB/s on eight H100).
+- power: where a limit is below the processor's own, products and attention slow down. Dynamic power
+  goes about with the cube of the clock, whose voltage follows it: (500 / 700) ** (1 / 3).
+"""
+
+from typing import NamedTuple
+
+from ..machine import count_cores
+
+ATTENTION_ON_HOPPER = 0.35
+LINKS = 0.8
+MEMORY = 0.9
+
+
+class Hardware(NamedTuple):
+    """A kind of processor, and how those of a node and of several nodes are connected."""
+
+    flops: float
+    """Peak per second, in bf16, without sparsity."""
+    memory: float
+    """Bytes."""
+    bandwidth: float
+    """Bytes per second of its memory, at most."""
+    inside: float
+    """Bytes per second that it sends to others of its node, at most."""
+    between: float
+    """Bytes per second that it sends to other nodes, at most."""
+    matmul: float
+    """The share of `flops` that matrix products reach in bf16."""
+    attention: float
+    """The share that fused attention reaches."""
+    in_float32: float
+    """What of its rate it has in float32, without TF32, which PyTorch does not use by default."""
+    per_node: int = 8
+    launch: float = 4e-6
+    """Seconds that an operation takes at least."""
+    latency: float = 10e-6
+    """Seconds that a collective takes at least, and again for each node that it passes."""
+    links: float = LINKS
+    reduce_scatter: float = 1.0
+    """How many times as long a reduce-scatter takes as a gather of the same bytes."""
+    at_once: int = 0
+    """How many of its ranks compute at the same time; 0 for all, each beside its collectives."""
+
+
+def _at_power(watts: float, of: float) -> float:
+    return float((watts / of) ** (1 / 3))
+
+
+HARDWARE = {
+    "a100": Hardware(312e12, 80e9, 2.04e12, 300e9, 25e9, 0.859, 0.65, 0.0625),
+    "h100": Hardware(989.4e12, 80e9, 3.35e12, 450e9, 50e9, 0.803, ATTENTION_ON_HOPPER, 0.068),
+    "h100-500w": Hardware(
+        *(989.4e12, 96e9, 2.4e12, 450e9, 50e9),
+        matmul=0.803 * _at_power(500, 700),
+        attention=ATTENTION_ON_HOPPER * _at_power(500, 700),
+        in_float32=0.068,
+    ),
+    "h200": Hardware(989.4e12, 141e9, 4.8e12, 450e9, 50e9, 0.803, ATTENTION_ON_HOPPER, 0.068),
+    "b200": Hardware(2250e12, 180e9, 8e12, 900e9, 50e9, 0.776, ATTENTION_ON_HOPPER, 0.036),
+}
+
+
+def cpu() -> Hardware:
+    """This machine, whose ranks are processes that share its cores and talk over gloo.
+
+    The orders of magnitude of one core with AVX2; ``plan.measure=true`` takes times of layers and
+    of collectives from the machine itself.
+    """
+    return Hardware(
+        *(6e10, _memory_here(), 1e10, 1e9, 1e8),
+        matmul=0.7,
+        attention=0.3,
+        in_float32=1.0,
+        per_node=10**6,
+        launch=8e-6,
+        latency=2e-4,
+        links=1.0,
+        at_once=count_cores(),
+    )
+
+
+def named(gpu: str) -> Hardware:
+    """The entry of a table; of all devices of this machine, if it is the CPU."""
+    return cpu() if gpu == "cpu" else HARDWARE[gpu]
+
+
+def _memory_here() -> float:
+    try:
+        with open("/proc/meminfo") as file:
+            return float(file.readline().split()[1]) * 1024
+    except OSError:
+        return 16e9

@@ -1,0 +1,173 @@
+"""Bytes of each rank by kind: what it keeps from step to step, and what a step needs."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..strategies.mesh.sizes import Sizes
+from .layer_passes import Conditions, Passes
+from .network import Held
+from .request import Choice, Request
+from .stages import Stages
+
+
+class Bytes(NamedTuple):
+    """What a rank holds at the fullest moment of a step."""
+
+    parameters: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    activations: float = 0.0
+    """What waits for backward passes."""
+    buffers: float = 0.0
+    """Of the network, such as statistics."""
+    working: float = 0.0
+    """What is gathered, received, or made and used at once."""
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return sum(self)
+
+
+def is_sharded(sizes: Sizes) -> bool:
+    """Whether FSDP2 holds the parameters: wherever anything but layers and copies is cut."""
+    return sizes.shard > 1 or sizes.context > 1 or sizes.tensor > 1
+
+
+def conditions(request: Request, sizes: Sizes, checkpointing: str) -> Conditions:
+    """Under what the layers of a mesh run."""
+    precision = request.network.precision
+    dtype = precision.low if is_sharded(sizes) and precision.low else None
+    if precision.low is None and precision.stored.itemsize != 4:
+        dtype = precision.stored
+    return Conditions(sizes.tensor, sizes.context, dtype, checkpointing)
+
+
+def bytes_of_ranks(request: Request, sizes: Sizes, choice: Choice, stages: Stages) -> list[Bytes]:
+    """What each rank of a pipeline holds; without one, the only entry is that of every rank."""
+    network = request.network
+    under = conditions(request, sizes, choice.checkpointing)
+    chain = network.chain(under)
+    samples = stages.samples
+    found = []
+    for rank in range(sizes.pipeline):
+        own = stages.of_rank(rank)
+        ranges = [stages.ranges[stage] for stage in own]
+        waits = {}
+        for stage, layers in zip(own, ranges, strict=True):
+            key = (under, layers)
+            if key not in network.waits:
+                network.waits[key] = _waits(chain, layers, stages.num_layers)
+            by_sample, fixed = network.waits[key]
+            waits[stage] = by_sample * samples + fixed
+        activations = max(
+            sum(count * waits[stage] for stage, count in moment.items())
+            for moment in stages.moments(rank)
+        )
+        if 0 in own:
+            # Micro-batches of what enters the network are views of the whole batch.
+            activations += stages.microbatches * samples * _batch_waits(chain, stages)
+        held = network.of_layers(ranges, sizes.tensor, sizes.shard * sizes.context)
+        found.append(
+            _kept(request, held)._replace(
+                activations=activations,
+                working=_working(request, sizes, chain, held, ranges, stages),
+            )
+        )
+    return found
+
+
+def kept_at_least(request: Request, sizes: Sizes) -> float:
+    """What a rank keeps on average, whatever else it needs: the fullest has at least that."""
+    network = request.network
+    shards = sizes.shard * sizes.context
+    held = network.of_layers([range(len(network.layers))], sizes.tensor, shards)
+    return _kept(request, held).total / sizes.pipeline
+
+
+def _kept(request: Request, held: Held) -> Bytes:
+    size = request.network.precision.stored.itemsize
+    trained = held.trained * size
+    return Bytes(
+        parameters=held.parameters * size,
+        gradients=trained,
+        optimizer=trained * request.state.copies + held.tensors * request.state.bytes,
+        buffers=held.buffers,
+    )
+
+
+def _waits(chain: Sequence[Passes], stage: range, num_layers: int) -> tuple[float, float]:
+    """What one micro-batch leaves at a stage until its backward pass: for each sample, and once."""
+    layers = list(stage)
+    if stage.stop == num_layers and len(chain) > num_layers:
+        layers.append(num_layers)
+    total = once = 0.0
+    made_waits = counted = False
+    of_batch = layers[0] == 0
+    for layer in layers:
+        each = chain[layer]
+        by_sample, fixed = each.held
+        enters_waits = made_waits or each.holds_input
+        if enters_waits and not counted and not of_batch:
+            total += each.input_bytes
+        total += by_sample
+        once += fixed
+        counted = each.passes_on and (counted or enters_waits)
+        of_batch = of_batch and each.passes_on
+        made_waits = each.holds_output
+    return total + (chain[layers[-1]].output_bytes if made_waits else 0.0), once
+
+
+def _batch_waits(chain: Sequence[Passes], stages: Stages) -> float:
+    """Bytes of a sample that wait as what enters the network, in whatever shape."""
+    for layer in stages.ranges[0]:
+        each = chain[layer]
+        if each.holds_input:
+            return each.input_bytes
+        if not each.passes_on:
+            break
+    return 0.0
+
+
+def _working(
+    request: Request,
+    sizes: Sizes,
+    chain: Sequence[Passes],
+    held: Held,
+    ranges: Sequence[range],
+    stages: Stages,
+) -> float:
+    """What is there for a moment: an estimate, from above where several moments are not told apart.
+
+    FSDP2 has two units at a time, one of which is used while the next is gathered, and a unit's
+    whole gradients; within a pipeline all units of a rank are gathered for the whole step.
+    """
+    network = request.network
+    precision = network.precision
+    low = (precision.low or precision.stored).itemsize
+    stored = precision.stored.itemsize
+    shards = sizes.shard * sizes.context
+    samples = stages.samples
+    kinds = {id(chain[i]): i for layers in ranges for i in layers}.values()
+    passing = max(chain[i].most - chain[i].held[0] + chain[i].output_bytes for i in kinds)
+    total = max(0.0, passing) * samples
+    if shards > 1 and is_sharded(sizes):
+        if sizes.pipeline > 1 or not request.reshard:
+            total += held.gathered * (low + stored)
+        else:
+            units = sorted(
+                (network.held(kind, sizes.tensor, shards).gathered for kind in network.kinds),
+                reverse=True,
+            )
+            total += sum(units[:2]) * low + units[0] * stored
+    elif sizes.replicate > 1 and sizes.pipeline == 1:
+        # The buckets of DistributedDataParallel.
+        total += held.trained * stored
+    if sizes.pipeline > 1:
+        # Received by each micro-batch; and the whole batch's outputs, which every rank is given.
+        last = ranges[-1][-1]
+        entering = chain[ranges[0][0]].input_bytes + chain[last].output_bytes
+        whole = chain[stages.num_layers - 1].output_bytes
+        is_last = last == stages.num_layers - 1
+        total += (entering + whole * (2 if is_last else 1)) * samples * stages.microbatches
+    return total

@@ -1,0 +1,182 @@
+"""All meshes of a number of ranks: an estimate of each that fits, and why the others do not."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..errors import UserError
+from ..strategies.mesh.sizes import Sizes
+from ..strategies.pipeline.limits import SCHEDULES, takes
+from .estimate import Estimate, estimate
+from .memory import bytes_of_ranks, is_sharded, kept_at_least
+from .request import Choice, Request
+from .stages import Stages, stages_of
+
+MORE_MICROBATCHES = (1, 2, 4, 8)
+"""How many times the ranks of a pipeline there are micro-batches of, where that is free."""
+
+
+class Meshes(NamedTuple):
+    """What is known of all meshes."""
+
+    fitting: list[Estimate]
+    """The fastest first."""
+    others: dict[Sizes, str]
+    """Why each of the others does not fit, in some words."""
+
+
+def all_meshes(request: Request, exact: int = 24) -> Meshes:
+    """Estimate every mesh whose axes' product is the number of ranks.
+
+    Args:
+        request: What is planned.
+        exact: Of how many of the fastest the schedule is simulated.
+    """
+    fitting = []
+    others: dict[Sizes, str] = {}
+    for sizes in products(request.ranks):
+        found = why_not(request, sizes) or best(request, sizes)
+        if isinstance(found, str):
+            others[sizes] = found
+        else:
+            fitting.append(found)
+    fitting.sort(key=lambda each: each.seconds)
+    first = [_exactly(request, each) for each in fitting[:exact]]
+    return Meshes(sorted(first, key=lambda each: each.seconds) + fitting[exact:], others)
+
+
+def _exactly(request: Request, found: Estimate) -> Estimate:
+    """With the timeline of its schedule simulated."""
+    if found.sizes.pipeline == 1:
+        return found
+    sizes, choice = found.sizes, found.choice
+    share = request.batch // sizes.data_parallel
+    stages = stages_of(
+        request.network.costs(share),
+        sizes.pipeline,
+        choice.schedule,
+        choice.microbatches,
+        share / choice.microbatches,
+    )
+    return estimate(request, sizes, choice, stages)
+
+
+def products(ranks: int) -> Iterator[Sizes]:
+    """All ways to write a number of ranks as a product of five sizes."""
+    divisors = [number for number in range(1, ranks + 1) if ranks % number == 0]
+
+    def split(rest: int, axes: int) -> Iterator[tuple[int, ...]]:
+        if axes == 1:
+            yield (rest,)
+            return
+        for first in divisors:
+            if rest % first == 0:
+                for others in split(rest // first, axes - 1):
+                    yield (first, *others)
+
+    for each in split(ranks, len(Sizes._fields)):
+        yield Sizes(*each)
+
+
+def why_not(request: Request, sizes: Sizes) -> str:
+    """What forbids a mesh, whatever it holds; empty if nothing does."""
+    network = request.network
+    if sizes.data_parallel > request.batch:
+        return f"a batch of {request.batch} has not a sample for each data parallel rank"
+    if sizes.pipeline > len(network.layers):
+        return f"more pipeline stages than its {len(network.layers)} layers"
+    if sizes.tensor > 1:
+        if not network.cut_in_tensors:
+            return "tensor: the network has no tensor_plan, so nothing is cut within layers"
+        if sizes.tensor > request.per_node:
+            return f"tensor groups over more than one node of {request.per_node}"
+        if size := network.undivided(sizes.tensor):
+            return f"tensor: {size}"
+    if sizes.context > 1:
+        if network.length is None or not network.attends:
+            return "context: the network has no attention over one sequence of positions"
+        if network.length % sizes.context:
+            return f"context: sequences of {network.length} cannot be cut so often"
+        if sizes.context > MOST_CONTEXT:
+            return f"context groups of more than {MOST_CONTEXT} ranks"
+    return ""
+
+
+MOST_CONTEXT = 16
+"""Every rank of a context group has all keys and values: more of them are no gain."""
+
+
+def best(request: Request, sizes: Sizes) -> Estimate | str:
+    """The fastest way to run a mesh, or why there is none that fits."""
+    found: Estimate | None = None
+    reason = ""
+    if (least := kept_at_least(request, sizes)) > request.room:
+        return f"memory: needs {in_words(least)} of {in_words(request.room)}"
+    for schedule, microbatches in _ways(request, sizes):
+        share = -(-request.batch // sizes.data_parallel)
+        samples = share / microbatches
+        try:
+            stages = stages_of(
+                request.network.costs(share), sizes.pipeline, schedule, microbatches, samples
+            )
+        except UserError:
+            reason = reason or "fewer layers than stages"
+            continue
+        choice, lacking = _that_fits(request, sizes, schedule, stages)
+        if choice is None:
+            reason = f"memory: needs {in_words(lacking)} of {in_words(request.room)}"
+            continue
+        made = estimate(request, sizes, choice, stages, exact=False)
+        if found is None or made.seconds < found.seconds:
+            found = made
+    return found or reason or "no schedule takes a share of the batch"
+
+
+def _that_fits(
+    request: Request, sizes: Sizes, schedule: str, stages: Stages
+) -> tuple[Choice | None, float]:
+    """How much is computed again: the least that fits; else None, and the bytes that it needs."""
+    least = float("inf")
+    for checkpointing in request.checkpointing:
+        choice = Choice(schedule, stages.microbatches, checkpointing)
+        needed = max(each.total for each in bytes_of_ranks(request, sizes, choice, stages))
+        if needed <= request.room:
+            return choice, needed
+        least = min(least, needed)
+    return None, least
+
+
+def _ways(request: Request, sizes: Sizes) -> Iterator[tuple[str, int]]:
+    """Schedules with numbers of micro-batches."""
+    if sizes.pipeline == 1:
+        yield "", 1
+        return
+    # Every rank's share has as many samples, or it would be cut otherwise than the others'.
+    share = request.batch // sizes.data_parallel
+    for schedule in request.schedules:
+        if SCHEDULES[schedule].splits_backward and is_sharded(sizes):
+            continue
+        # To ask the others for their order takes the longer the more there is, and gains less.
+        most = None if schedule == "1f1b" or len(request.schedules) == 1 else MOST_PASSES
+        numbers = {request.microbatches} if request.microbatches else _numbers(share, sizes)
+        for number in sorted(filter(None, numbers)):
+            within = number <= share and (most is None or number * sizes.pipeline <= most)
+            if within and share % number == 0 and takes(schedule, number, sizes.pipeline):
+                yield schedule, number
+
+
+MOST_PASSES = 512
+"""Micro-batches times ranks up to which other schedules than 1f1b are tried."""
+
+
+def _numbers(share: int, sizes: Sizes) -> set[int]:
+    divisors = [number for number in range(1, share + 1) if share % number == 0]
+    wanted = [times * sizes.pipeline for times in MORE_MICROBATCHES]
+    return {min(divisors, key=lambda each: abs(each - number)) for number in wanted}
+
+
+def in_words(size: float) -> str:
+    """Bytes as a person says them."""
+    for unit, power in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= power:
+            return f"{size / power:.3g} {unit}"
+    return f"{size:.0f} B"

@@ -1,0 +1,185 @@
+"""Which operations a layer's passes are made of, without data: FLOPs, bytes moved, bytes kept."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+Numbers = NDArray[np.float64]
+
+ATTENTION = "scaled_dot_product"
+
+
+def owner_of(storage: torch.UntypedStorage) -> StorageWeakRef:
+    """Tells whether a storage still has an owner, without being one."""
+    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+
+
+def is_gone(storage: StorageWeakRef) -> bool:
+    """Whether it has none."""
+    return bool(storage.expired())  # type: ignore[no-untyped-call]
+
+
+class Operation(NamedTuple):
+    """One operation: what it computes, reads and writes."""
+
+    name: str
+    flops: float
+    causal: bool
+    reads: dict[int, float]
+    """Bytes by the number of a storage."""
+    writes: dict[int, float]
+
+
+class Work(NamedTuple):
+    """Operations of a pass as columns of numbers; those that only move memory may be fused."""
+
+    flops: Numbers
+    """For each sample, as they are counted for MFU: a causal mask changes nothing."""
+    skipped: Numbers
+    """What of `flops` a causal mask saves."""
+    is_attention: Numbers
+    bytes: Numbers
+    """Moved for each sample."""
+    fixed: Numbers
+    """Bytes moved for any number of samples, such as weights."""
+    low: Numbers
+    """Whether it computes in 16 bits."""
+
+
+class Recorder(TorchDispatchMode):
+    """Records the operations that run within, and which memory they make.
+
+    Attributes:
+        operations: In order.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations: list[Operation] = []
+        self.low: list[bool] = []
+        self._known: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._made: dict[int, tuple[StorageWeakRef, float]] = {}
+        self._numbers = 0
+
+    def number(self, tensor: Tensor) -> int:
+        """The number of a tensor's storage; its address may be that of another later."""
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        known = self._known.get(address)
+        if known is None or is_gone(known[0]):
+            self._numbers += 1
+            known = self._known[address] = (owner_of(storage), self._numbers)
+        return known[1]
+
+    def held(self) -> dict[int, float]:
+        """Bytes of what was made within and still has an owner, by the number of its storage."""
+        return {
+            number: size for number, (storage, size) in self._made.items() if not is_gone(storage)
+        }
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func.namespace == "prim":
+            return result
+        given = _tensors((args, kwargs))
+        reads = {self.number(tensor): _size(tensor) for tensor in given}
+        outputs = _tensors(result)
+        writes = {self.number(tensor): _size(tensor) for tensor in outputs}
+        is_view = not func._schema.is_mutable and all(number in reads for number in writes)
+        if not func._schema.is_mutable:
+            for tensor in outputs:
+                if (number := self.number(tensor)) not in reads:
+                    storage = tensor.untyped_storage()
+                    self._made[number] = (owner_of(storage), float(storage.nbytes()))
+        if is_view or func._overloadpacket in NO_WORK:
+            return result
+        count = flop_registry.get(func._overloadpacket)
+        flops = float(count(*args, **kwargs, out_val=result)) if count else 0.0
+        causal = ATTENTION in str(func) and _is_causal(func, args, kwargs)
+        self.operations.append(Operation(str(func), flops, causal, reads, writes))
+        self.low.append(any(tensor.dtype in LOW for tensor in given))
+        return result
+
+
+LOW = (torch.bfloat16, torch.float16)
+aten = torch.ops.aten
+NO_WORK = {aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.detach}
+
+
+def grows_with(size: float, batch: int) -> bool:
+    """Whether so many bytes are those of a tensor with a row for each of `batch` samples."""
+    return size % batch == 0
+
+
+def work(
+    operations: list[Operation], low: list[bool], kept: set[int], fused: bool, batch: int
+) -> Work:
+    """The columns of some operations.
+
+    Args:
+        operations: In order, of a forward or a backward pass.
+        low: For each, whether it computes in 16 bits.
+        kept: Numbers of storages that are read after them.
+        fused: Whether runs of operations that are no products are one pass over memory: each reads
+            what was made before it, and writes what is read after it.
+        batch: Samples that were given, a prime.
+    """
+    moved = _fused(operations, kept) if fused else list(map(_all_of, operations))
+    grows = [sum(size for size in each if grows_with(size, batch)) for each in moved]
+    fixed = [sum(each) - part for each, part in zip(moved, grows, strict=True)]
+    flops = [each.flops / batch for each in operations]
+    skipped = [each.flops / batch / 2 if each.causal else 0.0 for each in operations]
+    attention = [float(ATTENTION in each.name) for each in operations]
+    by_sample = [part / batch for part in grows]
+    columns = [flops, skipped, attention, by_sample, fixed, [float(each) for each in low]]
+    return Work(*(np.array(column, dtype=np.float64) for column in columns))
+
+
+def _all_of(operation: Operation) -> list[float]:
+    return [*operation.reads.values(), *operation.writes.values()]
+
+
+def _fused(operations: list[Operation], kept: set[int]) -> list[list[float]]:
+    last_read: dict[int, int] = {}
+    for index, operation in enumerate(operations):
+        last_read |= dict.fromkeys(operation.reads, index)
+    moved: list[list[float]] = [[] for _ in operations]
+    start = 0
+    while start < len(operations):
+        stop = start + 1
+        if not operations[start].flops:
+            while stop < len(operations) and not operations[stop].flops:
+                stop += 1
+        made: dict[int, float] = {}
+        reads: dict[int, float] = {}
+        for operation in operations[start:stop]:
+            reads |= {n: size for n, size in operation.reads.items() if n not in made}
+            made |= operation.writes
+        needed = [size for n, size in made.items() if n in kept or last_read.get(n, 0) >= stop]
+        moved[start] = [*reads.values(), *needed]
+        start = stop
+    return moved
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _size(tensor: Tensor) -> float:
+    """Bytes that are read or written: those of an expanded tensor once."""
+    return float(min(tensor.nbytes, tensor.untyped_storage().nbytes()))
+
+
+def _is_causal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    names = [argument.name for argument in func._schema.arguments]
+    return bool((dict(zip(names, args, strict=False)) | kwargs).get("is_causal", False))

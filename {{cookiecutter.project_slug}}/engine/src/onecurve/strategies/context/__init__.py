@@ -1,0 +1,1 @@
+"""Long sequences: their positions cut between ranks, and attention over all of them."""

@@ -1,0 +1,101 @@
+"""The ranks that hold the pieces of a sequence, and whether the network works on one just now."""
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Axis(Protocol):
+    """Ranks in the order of their pieces, which are of one length."""
+
+    @property
+    def rank(self) -> int:
+        """Which piece is here."""
+
+    @property
+    def size(self) -> int:
+        """How many pieces there are."""
+
+    def gather(self, tensor: Tensor, dim: int) -> Tensor:
+        """The pieces of all ranks, one after the other along a dimension.
+
+        Their gradients are summed over the ranks. All ranks call this, in the same order.
+        """
+
+
+class GroupAxis:
+    """The ranks of a process group."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+
+    def gather(self, tensor: Tensor, dim: int) -> Tensor:
+        """See `Axis`."""
+        gathered: Tensor = _Gather.apply(tensor.movedim(dim, 0), self.group)
+        return gathered.movedim(0, dim)
+
+
+class _Gather(torch.autograd.Function):
+    """Along dimension 0, the one that collectives know."""
+
+    @staticmethod
+    def forward(ctx: Any, piece: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        whole = piece.new_empty(len(piece) * dist.get_world_size(group), *piece.shape[1:])
+        dist.all_gather_into_tensor(whole, piece.contiguous(), group=group)
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor, None]:
+        return _Scatter.apply(incoming[0], ctx.group), None
+
+
+class _Scatter(torch.autograd.Function):
+    """The sum over the ranks, of which each keeps its piece: what a gathering is differentiated to.
+
+    A function of its own, so that gradients of gradients are right, too.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        piece = whole.new_empty(len(whole) // dist.get_world_size(group), *whole.shape[1:])
+        dist.reduce_scatter_tensor(piece, whole.contiguous(), group=group)
+        return piece
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor, None]:
+        return _Gather.apply(incoming[0], ctx.group), None
+
+
+class Piece(NamedTuple):
+    """What a rank has of each sequence.
+
+    What is of another length is none: an input that is not cut, or what a network learns.
+    """
+
+    axis: Axis
+    length: int
+
+    def start(self, length: int) -> int:
+        """The position in the sequence at which so many positions start."""
+        return self.axis.rank * length if length == self.length else 0
+
+
+# Of the process and not of a thread: on GPUs a backward pass has threads of its own.
+_current: Piece | None = None
+
+
+def current() -> Piece | None:
+    """The piece that the network is given just now; None where it is given all."""
+    return _current
+
+
+def set_current(piece: Piece | None) -> None:
+    """Let the network be given a piece, or all, from now on."""
+    global _current
+    _current = piece

@@ -1,0 +1,156 @@
+"""A network on a piece of each sequence: what enters it is cut, what leaves it is put together.
+
+The sequence is dimension 1. All else of a task (its loss, metrics, logs) is given whole sequences,
+the same on every rank of the axis.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils._pytree import tree_map
+
+from ...errors import UserError
+from ..sequences import WholeSequences
+from .attention import attention_over, attention_within, until_backward_ends
+from .axis import Axis, GroupAxis, Piece
+
+Tensors = tuple[Tensor, ...]
+
+
+def on_pieces(forward: Callable[..., Any], inputs: Tensors, group: dist.ProcessGroup) -> Any:
+    """What a network returns for whole sequences, of which each rank computes a piece."""
+    pieces, length = cut(inputs, group), inputs[0].shape[1]
+    with attention_over(group, length):
+        outputs = forward(*pieces)
+    return whole(outputs, group, length)
+
+
+class Pieces(WholeSequences):
+    """The same in parts, for a pipeline."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+
+    def cut(self, inputs: Tensors) -> Tensors:
+        return cut(inputs, self.group)
+
+    def working(self, inputs: Tensors) -> AbstractContextManager[None]:
+        return attention_over(self.group, inputs[0].shape[1])
+
+    def outside(self) -> AbstractContextManager[None]:
+        return attention_within()
+
+    def whole(self, outputs: Any, inputs: Tensors) -> Any:
+        return whole(outputs, self.group, inputs[0].shape[1])
+
+
+def cut(inputs: Tensors, group: dist.ProcessGroup) -> Tensors:
+    """This rank's piece of each sequence, whose positions follow each other.
+
+    Args:
+        inputs: What enters the network. The first, (N, T, ...), says how long a sequence is; others
+            with T in dimension 1 are cut as well, and the rest is given whole.
+        group: The ranks in the order of their pieces.
+
+    Raises:
+        UserError: If there is no sequence, or the ranks do not divide its length.
+    """
+    return cut_along(inputs, GroupAxis(group))
+
+
+def cut_along(inputs: Tensors, axis: Axis) -> Tensors:
+    """As `cut`."""
+    asked = f"strategy.context={axis.size}"
+    if inputs[0].ndim < 2:
+        raise UserError(
+            f"{asked}: what enters the network has the shape {tuple(inputs[0].shape)}, and no "
+            "dimension 1, that of the sequence, to cut; use strategy.context=1"
+        )
+    length = inputs[0].shape[1]
+    if length % axis.size:
+        fits = max(size for size in range(1, axis.size) if length % size == 0)
+        longer = length + axis.size - length % axis.size
+        raise UserError(
+            f"{asked}: does not divide the sequence of {length}; use strategy.context={fits}, or "
+            f"sequences of {longer}"
+        )
+    pieces = []
+    for value in inputs:
+        is_sequence = value.ndim > 2 or (value.ndim == 2 and not value.is_floating_point())
+        if is_sequence and value.shape[1] == length // axis.size:
+            raise UserError(
+                f"{asked}: one input has sequences of {length}, cut into pieces of "
+                f"{value.shape[1]}, and another has whole sequences of that length; use another "
+                "length, or strategy.context=1"
+            )
+        is_cut = value.ndim > 1 and value.shape[1] == length
+        pieces.append(_Cut.apply(value, axis) if is_cut else value)
+    return tuple(pieces)
+
+
+def whole(outputs: Any, group: dist.ProcessGroup, length: int) -> Any:
+    """What all ranks return, put together along dimension 1.
+
+    Differentiable: a rank is handed the gradient of its own piece, times the number of ranks,
+    because gradients of parameters are then averaged over the axis and want to be summed.
+
+    Args:
+        outputs: A tensor (N, T / ranks, ...) or a tree of them.
+        group: The ranks in the order of their pieces.
+        length: T.
+
+    Raises:
+        UserError: If dimension 1 of an output is not the piece.
+    """
+    return whole_along(outputs, GroupAxis(group), length)
+
+
+def whole_along(outputs: Any, axis: Axis, length: int) -> Any:
+    """As `whole`."""
+
+    def put_together(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if value.ndim < 2 or value.shape[1] * axis.size != length:
+            raise UserError(
+                f"strategy.context={axis.size}: the network returns the shape "
+                f"{tuple(value.shape)} for {length // axis.size} of {length} positions, so it "
+                "brings positions together (a mean, a last one); return the outputs of all, "
+                "(N, T, ...), and do that in the task's loss, or use strategy.context=1"
+            )
+        return _Whole.apply(value, axis)
+
+    return tree_map(put_together, outputs)
+
+
+class _Cut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, axis: Axis) -> Tensor:
+        ctx.axis = axis
+        return value.chunk(axis.size, 1)[axis.rank].clone(memory_format=torch.contiguous_format)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor, None]:
+        # Each has its own piece's, times their number: see `whole`.
+        return ctx.axis.gather(incoming[0], 1) / ctx.axis.size, None
+
+
+class _Whole(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, piece: Tensor, axis: Axis) -> Tensor:
+        ctx.piece = Piece(axis, piece.shape[1])
+        # Never a view, as it would be of a single sample: FSDP2 warns of one.
+        return axis.gather(piece, 1).clone(memory_format=torch.contiguous_format)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor, None]:
+        until_backward_ends(ctx.piece)
+        axis = ctx.piece.axis
+        return incoming[0].chunk(axis.size, 1)[axis.rank] * axis.size, None

@@ -1,0 +1,1 @@
+"""Ranks on a mesh of five axes: which rank differs from which in what."""

@@ -1,0 +1,101 @@
+"""`strategy=mesh`: up to four axes of parallelism at once, and samples shared out on top.
+
+The other strategies whose ranks hold parts are points of it: `fsdp` has the axes replicate and
+shard, `pipeline` replicate and pipeline. It trains with their code: layers are shared out first
+(pipeline), then cut within (tensor), then their parameters are sharded by FSDP2 (shard).
+
+Exact: the loss curve of `single`, to float tolerance, on every mesh, as the strategies alone.
+Memory per rank: parameters, gradients and optimizer state divided by pipeline x shard x context x
+tensor, but for what no style cuts; activations by pipeline, context and tensor.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from ...limits import Number
+from ..fsdp.sharding import Sharding
+from ..layers_made import Recomputed
+from ..pipeline.limits import Schedule
+from ..process_group import Backend, Seconds
+from .sharded import Sharded
+
+Size = Annotated[int, Number(least=1)]
+
+
+def mesh(
+    replicate: Size = 1,
+    pipeline: Size = 1,
+    shard: Size | Literal["auto"] = "auto",
+    context: Size = 1,
+    tensor: Size = 1,
+    plan: Mapping[str, str] | str = "auto",
+    sequence: bool = False,
+    wrap: str | Sequence[str] = "layer",
+    min_params: Annotated[int, Number(least=1)] = 1_000_000,
+    reshard_after_forward: Literal["auto"] | bool = "auto",
+    cpu_offload: bool = False,
+    activation_checkpointing: Recomputed = "none",
+    schedule: Schedule = "1f1b",
+    microbatches: Annotated[int, Number(least=1)] = 4,
+    stages_per_rank: Annotated[int, Number(least=1)] | Literal["auto"] = "auto",
+    balance: Sequence[int] | str = "auto",
+    check_loss: bool = True,
+    timeout_seconds: Seconds = 1800,
+    backend: Backend = "auto",
+) -> Sharded:
+    """A strategy for ranks on a mesh; the product of the axes is the number of ranks.
+
+    Args:
+        replicate: Copies of the network, with samples of their own.
+        pipeline: Parts of the sequence of layers.
+        shard: Parts of every parameter, with samples of their own; "auto" for the ranks that the
+            other axes leave.
+        context: Parts of every sequence of positions.
+        tensor: Parts of each layer.
+        plan: See `Tensor`, as for the next one. Used where tensor is more than 1.
+        sequence: See there.
+        wrap: See `FSDP`, as for the next three.
+        min_params: See there.
+        reshard_after_forward: See there; "auto" frees nothing between the micro-batches of a
+            pipeline, for each of which it would have to be gathered again.
+        cpu_offload: See there.
+        activation_checkpointing: What a backward pass computes again: see `layers_made`.
+        schedule: See `Pipeline`, as for the next three. Used where pipeline is more than 1.
+        microbatches: See there.
+        stages_per_rank: See there.
+        balance: See there.
+        check_loss: Say so, if the first loss is no mean over samples: see `mean_loss`.
+        timeout_seconds: How long a rank waits for the others in a collective before it fails.
+        backend: What carries what they send: see `RankPerDevice`.
+    """
+    sharding = Sharding(wrap, min_params, reshard_after_forward, cpu_offload)
+    sizes: dict[str, Any] = {
+        "replicate": replicate,
+        "pipeline": pipeline,
+        "shard": shard,
+        "context": context,
+        "tensor": tensor,
+    }
+    made: Sharded
+    if pipeline > 1:
+        if reshard_after_forward == "auto":
+            sharding = sharding._replace(reshard_after_forward=False)
+        from ..pipeline.pipelined import Pipelined
+
+        made = Pipelined(
+            "mesh",
+            sizes,
+            sharding,
+            timeout_seconds,
+            schedule=schedule,
+            microbatches=microbatches,
+            stages_per_rank=stages_per_rank,
+            balance=balance,
+        )
+    else:
+        made = Sharded("mesh", sizes, sharding, timeout_seconds)
+    made.plan, made.sequence = plan, sequence
+    made.check_loss = check_loss
+    made.backend = backend
+    made.activation_checkpointing = activation_checkpointing
+    return made

@@ -1,0 +1,1 @@
+"""Tensor parallelism: layers cut within, by a plan of names and styles."""

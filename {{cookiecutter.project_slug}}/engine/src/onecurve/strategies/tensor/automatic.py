@@ -1,0 +1,156 @@
+"""The plan of a network that has none: what can be cut for certain, and nothing else."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from lightning.pytorch import LightningModule
+from torch import nn
+
+from ..layers import find_layers
+from .parts import find_summing, head_counts, is_within, linears
+
+ELEMENTWISE = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
+    *(nn.Tanh, nn.Sigmoid, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softplus, nn.Softsign),
+    *(nn.LogSigmoid, nn.Tanhshrink, nn.Softshrink, nn.Hardshrink, nn.Threshold),
+    *(nn.Identity, nn.Dropout),
+)
+PER_POSITION = (nn.LayerNorm, nn.RMSNorm)
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.TransformerEncoder)
+
+
+class Automatic:
+    """The plan that is found by looking at modules.
+
+    Cut are: pairs of Linear layers with nothing but elementwise layers between them, in one
+    nn.Sequential or in the sequence of the network's layers, and one that is left there over;
+    nn.MultiheadAttention, and what PyTorch's transformer layers hold beside it; modules of one's
+    own that have been shown to fall into parts (`parts.py`). Blocks around an attention that hold
+    norms besides work on pieces of a sequence, and so do norms behind them in an nn.Sequential.
+
+    Args:
+        module: The task.
+        layers: Those that are looked at, by name.
+        said: Names of modules that say themselves how they are cut.
+        size: How many ranks share layers.
+    """
+
+    def __init__(
+        self,
+        module: LightningModule,
+        layers: Mapping[str, nn.Module],
+        said: Sequence[str],
+        size: int | None,
+    ) -> None:
+        self.said = said
+        self.size = size
+        self.plan: dict[str, str] = {}
+        uses = Counter(id(weight) for _, weight in module.named_parameters(remove_duplicate=False))
+        # What is used in two places cannot be cut for one of them.
+        self.tied = {weight for weight, number in uses.items() if number > 1}
+        self.tried: dict[object, str | None] = {}
+        chain = find_layers(module) or {}
+        again = Counter(id(layer) for layer in chain.values())
+        for name, layer in layers.items():
+            self._look(name, layer)
+        if layers.keys() <= chain.keys():
+            self._pair((name, layer) for name, layer in layers.items() if again[id(layer)] == 1)
+        for name, layer in layers.items():
+            self._blocks(name, layer)
+        self._norms_behind(dict(module.named_modules()))
+
+    def _can(self, name: str, layer: nn.Module) -> bool:
+        said = any(is_within(name, outer) for outer in self.said)
+        return not said and not any(id(weight) in self.tied for weight in layer.parameters())
+
+    def _look(self, name: str, layer: nn.Module) -> None:
+        if name in self.plan or any(is_within(name, outer) for outer in self.said):
+            return
+        if isinstance(layer, nn.MultiheadAttention):
+            if self._can(name, layer) and is_plain(layer):
+                self.plan[name] = "heads"
+            return
+        if isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+            if self._can(name, layer):
+                self.plan |= {_in(name, "linear1"): "colwise", _in(name, "linear2"): "rowwise"}
+        elif type(layer) is nn.Sequential or isinstance(layer, nn.Sequential):
+            if type(layer).forward is nn.Sequential.forward:
+                self._pair((_in(name, child), part) for child, part in layer.named_children())
+        elif len(linears(layer)) > 1 and self._can(name, layer):
+            self._try(name, layer)
+        for child, part in layer.named_children():
+            self._look(_in(name, child), part)
+
+    def _try(self, name: str, layer: nn.Module) -> None:
+        sizes = tuple(weight.shape for weight in layer.parameters())
+        numbers = tuple((key, value) for key, value in vars(layer).items() if type(value) is int)
+        key = (type(layer), sizes, numbers)
+        if key not in self.tried:
+            self.tried[key] = find_summing(layer)
+        summing = self.tried[key]
+        if summing is None:
+            return
+        attends = bool(head_counts(layer)) or hasattr(layer, "head_dim")
+        if attends or len(linears(layer)) > 2:
+            self.plan[name] = "heads" if attends else "colwise"
+        for child in linears(layer):
+            self.plan[_in(name, child)] = "rowwise" if child == summing else "colwise"
+
+    def _pair(self, ordered: Iterable[tuple[str, nn.Module]]) -> None:
+        waiting: tuple[str, nn.Linear] | None = None
+        for name, layer in ordered:
+            if type(layer) is nn.Linear and self._can(name, layer):
+                if waiting is None:
+                    waiting = name, layer
+                else:
+                    self.plan |= {waiting[0]: "colwise", name: "rowwise"}
+                    waiting = None
+            elif not isinstance(layer, ELEMENTWISE):
+                self._left_over(waiting)
+                waiting = None
+        self._left_over(waiting)
+
+    def _left_over(self, waiting: tuple[str, nn.Linear] | None) -> None:
+        # Outputs of any number, such as classes: they need not be cut.
+        if waiting and waiting[1].out_features % (self.size or 1) == 0:
+            self.plan[waiting[0]] = "colwise_gather"
+
+    def _blocks(self, name: str, layer: nn.Module) -> bool:
+        """Find the innermost blocks within; whether there are any."""
+        found = [self._blocks(_in(name, child), part) for child, part in layer.named_children()]
+        if any(found):
+            return True
+        within = {_in(name, path): part for path, part in layer.named_modules() if path}
+        attends = any(self.plan.get(path) == "heads" for path in within)
+        norms = any(isinstance(part, PER_POSITION) for part in within.values())
+        if not attends or not norms or isinstance(layer, CONTAINERS):
+            return False
+        for path, part in within.items():
+            is_cut = any(is_within(path, cut) for cut in self.plan)
+            held = [*part.parameters(recurse=False)]
+            if held and not is_cut and not isinstance(part, PER_POSITION):
+                return False
+        if any(weight.ndim > 1 for weight in layer.parameters(recurse=False)):
+            return False
+        self.plan[name] = "sequence"
+        return True
+
+    def _norms_behind(self, parts: Mapping[str, nn.Module]) -> None:
+        blocks = {name for name, style in self.plan.items() if style == "sequence"}
+        for holder in {name.rpartition(".")[0] for name in blocks}:
+            before = ""
+            for child, part in parts[holder].named_children():
+                name = _in(holder, child)
+                follows = isinstance(parts[holder], nn.Sequential) and before in self.plan
+                if follows and self.plan[before] == "sequence" and isinstance(part, PER_POSITION):
+                    self.plan[name] = "sequence"
+                before = name
+
+
+def is_plain(layer: nn.MultiheadAttention) -> bool:
+    """Whether queries, keys and values come from inputs of one width, and from nowhere else."""
+    return layer._qkv_same_embed_dim and layer.bias_k is None and not layer.add_zero_attn
+
+
+def _in(holder: str, child: str) -> str:
+    return f"{holder}.{child}" if holder else child

@@ -1,0 +1,83 @@
+"""What is said about a plan before training starts: what is cut, and how much that is."""
+
+import re
+from collections.abc import Mapping
+
+from lightning.pytorch import LightningModule
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from .checks import has_dropout
+from .share import local_numel
+
+
+def report_plan(
+    module: LightningModule, plan: Mapping[str, str], size: int, sequence: bool
+) -> None:
+    """Print the plan of a module that is not cut yet."""
+    console = Console()
+    whole, held, cut = shares(module, plan, size)
+    console.print(plan_table(module, plan, size, sequence))
+    console.print(
+        f"{cut / whole:.1%} of {whole:,} parameters are cut between {size} ranks; "
+        f"each holds {held:,}",
+        highlight=False,
+    )
+    if has_dropout(module, plan):
+        console.print(
+            "dropout between cut layers draws the same masks for different features on each rank: "
+            "the loss is near that of one process, and not equal",
+            highlight=False,
+        )
+
+
+def shares(module: nn.Module, plan: Mapping[str, str], size: int) -> tuple[int, int, int]:
+    """Parameters of the module, those that one rank holds, and those that are cut."""
+    whole = held = cut = 0
+    for name, parameter in module.named_parameters():
+        numbers = parameter.numel()
+        own = min(
+            local_numel(plan.get(holder, "whole"), rest, parameter.shape, size)
+            for holder, rest in _holders(name)
+        )
+        whole, held, cut = whole + numbers, held + own, cut + (numbers if own < numbers else 0)
+    return whole, held, cut
+
+
+def plan_table(module: nn.Module, plan: Mapping[str, str], size: int, sequence: bool) -> Table:
+    """One row for each style of modules whose names differ by numbers only.
+
+    Args:
+        module: The task.
+        plan: Styles by name.
+        size: How many ranks share layers.
+        sequence: Whether `sequence` counts.
+    """
+    table = Table(title=f"Tensor parallelism, {size} ranks", title_justify="left")
+    table.add_column("modules")
+    table.add_column("style")
+    table.add_column("parameters", justify="right")
+    table.add_column("on each rank", justify="right")
+    rows: dict[tuple[str, str], list[int]] = {}
+    for name, style in plan.items():
+        if style == "sequence" and not sequence:
+            continue
+        part = module.get_submodule(name)
+        row = rows.setdefault((re.sub(r"\d+", "*", name), style), [0, 0, 0])
+        row[0] += 1
+        if isinstance(part, nn.Linear | nn.Embedding | nn.MultiheadAttention):
+            for path, parameter in part.named_parameters():
+                row[1] += parameter.numel()
+                row[2] += local_numel(style, path, parameter.shape, size)
+    for (name, style), (number, numbers, held) in rows.items():
+        times = f"{name} ({number})" if number > 1 else name
+        table.add_row(times, style, *((f"{numbers:,}", f"{held:,}") if numbers else ("", "")))
+    return table
+
+
+def _holders(name: str) -> list[tuple[str, str]]:
+    """The module that holds a parameter, and the one that holds that, each with the rest."""
+    words = name.split(".")
+    cuts = range(max(len(words) - 2, 0), len(words))
+    return [(".".join(words[:number]), ".".join(words[number:])) for number in cuts]

@@ -1,0 +1,57 @@
+"""`strategy=tensor`: every rank does its part of each layer, for all samples.
+
+Layers are cut as a plan says (`plan.py`), by column and by row, so that a pair of them needs one
+sum over the ranks. FSDP2 lies on top, for a group of one, so that all parameters are of one kind.
+
+Exact: the loss curve of `single`, to float tolerance, with accumulation, clipping, frozen layers
+and an uneven last batch. Not exact: dropout within cut layers (the ranks draw the same masks for
+other features), which is announced.
+Refuses: what does not divide, and a plan by which the network computes something else.
+Memory per rank: of what is cut parameters, gradients and optimizer state divided by the ranks, and
+activations of cut layers; with ``sequence`` also those between them.
+Source: M. Shoeybi et al., "Megatron-LM", 2019; V. Korthikanti et al., "Reducing Activation
+Recomputation in Large Transformer Models", 2022 (sequence).
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from ...limits import Number
+from ..fsdp.sharding import Sharding
+from ..layers_made import Recomputed
+from ..mesh.sharded import Sharded
+from ..process_group import Backend, Seconds
+
+
+class Tensor(Sharded):
+    """Tensor parallelism for an ordinary LightningModule.
+
+    Args:
+        plan: Globs of module names and their styles, or "auto": what `tensor_plan()` of the network
+            or of its modules says, else what is found.
+        sequence: Cut what lies between cut layers along the sequence, dimension 1.
+        replicas: Groups of ranks that hold all layers each; the batch is shared by them.
+        activation_checkpointing: What a backward pass computes again: see `layers_made`.
+        check_loss: Say so, if the first loss is no mean over samples: see `mean_loss`.
+        timeout_seconds: How long a rank waits for the others in a collective before it fails.
+        backend: What carries what they send: see `RankPerDevice`.
+    """
+
+    def __init__(
+        self,
+        plan: Mapping[str, str] | str = "auto",
+        sequence: bool = False,
+        replicas: Annotated[int, Number(least=1)] = 1,
+        activation_checkpointing: Recomputed = "none",
+        check_loss: bool = True,
+        timeout_seconds: Seconds = 1800,
+        backend: Backend = "auto",
+    ) -> None:
+        sizes: dict[str, int | Literal["auto"]] = {"replicate": replicas, "tensor": "auto"}
+        # A single shard is whole: there is nothing to free.
+        sharding = Sharding(reshard_after_forward=False)
+        super().__init__("tensor", sizes, sharding, timeout_seconds)
+        self.plan, self.sequence = plan, sequence
+        self.check_loss = check_loss
+        self.backend = backend
+        self.activation_checkpointing = activation_checkpointing

@@ -1,0 +1,190 @@
+"""Networks for tests of tensor parallelism: what is cut between ranks, and what cannot be."""
+
+from collections import OrderedDict
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+ENTRIES, WIDTH, LENGTH = 24, 16, 7
+
+
+class Task(LightningModule):
+    """What every task has: a network, and a mean."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network.double()
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.network(inputs)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Of logits (N, T, C), or (N, C)."""
+        if outputs.ndim == 2:
+            return F.cross_entropy(outputs, targets)
+        return F.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+
+
+class Embedding(nn.Module):
+    """Tokens (N, T) to vectors; its positions are not looked up, and stay whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(ENTRIES, WIDTH)
+        self.positions = nn.Embedding(LENGTH + 1, WIDTH)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        vectors: Tensor = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        return vectors
+
+    def tensor_plan(self) -> dict[str, str]:
+        return {"tokens": "vocab"}
+
+
+class Head(nn.Linear):
+    """Vectors to logits, which stay cut."""
+
+    def tensor_plan(self) -> dict[str, str]:
+        return {"": "vocab"}
+
+
+class Fused(nn.Module):
+    """Rows of `qkv` are those of the first head, then those of the second."""
+
+    stacked = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head_dim = 4
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.output = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        samples, length, _ = inputs.shape
+        shape, order = (-1, 3, self.head_dim), (3, 0, 2, 1, 4)
+        if self.stacked:
+            shape, order = (3, -1, self.head_dim), (2, 0, 3, 1, 4)
+        qkv = self.qkv(inputs).view(samples, length, *shape)
+        seen = F.scaled_dot_product_attention(*qkv.permute(order), is_causal=True)
+        outputs: Tensor = self.output(seen.transpose(1, 2).flatten(2))
+        return outputs
+
+
+class Stacked(Fused):
+    """Rows of `qkv` are all queries, all keys, all values: halves of them are no heads."""
+
+    stacked = True
+
+
+class Grouped(nn.Module):
+    """Two queries for each key and value; the numbers of heads are attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = 4, 2
+        self.query = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.key = nn.Linear(WIDTH, WIDTH // 2, bias=False)
+        self.value = nn.Linear(WIDTH, WIDTH // 2, bias=False)
+        self.output = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        samples, length, _ = inputs.shape
+        q = self.query(inputs).view(samples, length, self.heads, 4).transpose(1, 2)
+        k, v = (
+            layer(inputs).view(samples, length, self.kv_heads, 4).transpose(1, 2)
+            for layer in (self.key, self.value)
+        )
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        outputs: Tensor = self.output(seen.transpose(1, 2).flatten(2))
+        return outputs
+
+
+class Gated(nn.Module):
+    """The layer that sums up is not the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(WIDTH, 3 * WIDTH)
+        self.down = nn.Linear(3 * WIDTH, WIDTH)
+        self.up = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.down(F.silu(self.gate(inputs)) * self.up(inputs))
+        return outputs
+
+
+def pair(dropout: float = 0.0) -> nn.Sequential:
+    layers = nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Dropout(dropout)
+    return nn.Sequential(*layers, nn.Linear(2 * WIDTH, WIDTH))
+
+
+class Block(nn.Module):
+    """As in GPT-2, with a factor of its own for what it adds."""
+
+    def __init__(self, attention: nn.Module, mlp: nn.Module) -> None:
+        super().__init__()
+        self.attention_norm, self.attention = nn.LayerNorm(WIDTH), attention
+        self.mlp_norm, self.mlp = nn.RMSNorm(WIDTH), mlp
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inputs = inputs + self.attention(self.attention_norm(inputs))
+        outputs: Tensor = inputs + self.scale * self.mlp(self.mlp_norm(inputs))
+        return outputs
+
+
+def gpt(attention: type[nn.Module] = Fused, tied: bool = False) -> nn.Sequential:
+    """Tokens (N, T) to logits (N, T, ENTRIES), all styles but one."""
+    head = Head(WIDTH, ENTRIES, bias=not tied)
+    embedding = Embedding()
+    if tied:
+        head.weight = embedding.tokens.weight
+    return nn.Sequential(
+        OrderedDict(
+            embedding=embedding,
+            block1=Block(attention(), pair()),
+            block2=Block(Grouped(), Gated()),
+            norm=nn.LayerNorm(WIDTH),
+            head=head,
+        )
+    )
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 10)
+    )
+
+
+def vit(dropout: float = 0.0) -> nn.Module:
+    """torchvision's, unchanged; 17 positions, which two ranks share unevenly."""
+    from torchvision.models import VisionTransformer
+
+    options: Any = {"num_classes": 10, "attention_dropout": dropout}
+    return VisionTransformer(16, 4, 2, 4, 32, 64, **options)
+
+
+def encoder() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(WIDTH, 4, 32, 0.0, batch_first=True, norm_first=True)
+    stack = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return nn.Sequential(stack, nn.Linear(WIDTH, 10))
+
+
+NETWORKS = {"gpt": gpt, "mlp": mlp, "vit": vit, "encoder": encoder}
+
+
+def made(name: str, **options: Any) -> tuple[Task, Tensor, Tensor]:
+    """A task, inputs of 8 samples, and targets: the same each time."""
+    torch.manual_seed(1)
+    task = Task(NETWORKS[name](**options))
+    inputs: Tensor = {
+        "gpt": lambda: torch.randint(ENTRIES, (8, LENGTH)),
+        "mlp": lambda: torch.randn(8, 8).double(),
+        "vit": lambda: torch.randn(8, 3, 16, 16).double(),
+        "encoder": lambda: torch.randn(8, LENGTH, WIDTH).double(),
+    }[name]()
+    shape = (8, LENGTH) if name in ("gpt", "encoder") else (8,)
+    return task, inputs, torch.randint(10, shape)

@@ -1,0 +1,147 @@
+"""Llama 3, to plan with: its shapes and its operations, as a sequence of layers.
+
+Source: A. Grattafiori et al., "The Llama 3 Herd of Models", 2024: grouped queries, rotary
+positions, SwiGLU, RMSNorm. A network on the meta device is enough for a plan.
+"""
+
+from collections import OrderedDict
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from onecurve.planner.network import Network
+from onecurve.planner.precision import Precision
+
+
+class Shape(NamedTuple):
+    width: int
+    depth: int
+    heads: int
+    groups: int
+    hidden: int
+    vocabulary: int = 128256
+
+
+SHAPES = {
+    "1B": Shape(2048, 16, 32, 8, 8192),
+    "8B": Shape(4096, 32, 32, 8, 14336),
+    "70B": Shape(8192, 80, 64, 8, 28672),
+}
+
+
+class Attention(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.head_dim = shape.width // shape.heads
+        self.repeat = shape.heads // shape.groups
+        self.query = nn.Linear(shape.width, shape.width, bias=False)
+        self.key = nn.Linear(shape.width, shape.groups * self.head_dim, bias=False)
+        self.value = nn.Linear(shape.width, shape.groups * self.head_dim, bias=False)
+        self.output = nn.Linear(shape.width, shape.width, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        query, key, value = (
+            part(inputs).unflatten(-1, (-1, self.head_dim))
+            for part in (self.query, self.key, self.value)
+        )
+        query, key = self.turned(query), self.turned(key)
+        key, value = (part.repeat_interleave(self.repeat, dim=2) for part in (key, value))
+        seen = F.scaled_dot_product_attention(
+            *(part.transpose(1, 2) for part in (query, key, value)), is_causal=True
+        )
+        outputs: Tensor = self.output(seen.transpose(1, 2).flatten(2))
+        return outputs
+
+    def turned(self, heads: Tensor) -> Tensor:
+        """Rotary positions, in float32 as Llama's own code turns them."""
+        first, second = heads.float().unflatten(-1, (-1, 2)).unbind(-1)
+        positions = torch.arange(heads.shape[1], device=heads.device, dtype=torch.float32)
+        rates = 500000.0 ** -(
+            torch.arange(0, self.head_dim, 2, device=heads.device) / self.head_dim
+        )
+        angles = (positions[:, None] * rates)[:, None, :]
+        cos, sin = angles.cos(), angles.sin()
+        turned = torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1)
+        return turned.flatten(-2).to(heads.dtype)
+
+
+class FeedForward(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.gate = nn.Linear(shape.width, shape.hidden, bias=False)
+        self.up = nn.Linear(shape.width, shape.hidden, bias=False)
+        self.down = nn.Linear(shape.hidden, shape.width, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.down(F.silu(self.gate(inputs)) * self.up(inputs))
+        return outputs
+
+
+class Block(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(shape.width, eps=1e-5)
+        self.attention = Attention(shape)
+        self.mlp_norm = nn.RMSNorm(shape.width, eps=1e-5)
+        self.mlp = FeedForward(shape)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inputs = inputs + self.attention(self.attention_norm(inputs))
+        outputs: Tensor = inputs + self.mlp(self.mlp_norm(inputs))
+        return outputs
+
+
+class Llama(nn.Sequential):
+    """Tokens (N, T) to logits (N, T, vocabulary)."""
+
+    def __init__(self, shape: Shape) -> None:
+        layers: OrderedDict[str, nn.Module] = OrderedDict(
+            embedding=nn.Embedding(shape.vocabulary, shape.width)
+        )
+        for number in range(shape.depth):
+            layers[f"block{number}"] = Block(shape)
+        layers["norm"] = nn.RMSNorm(shape.width, eps=1e-5)
+        layers["head"] = nn.Linear(shape.width, shape.vocabulary, bias=False)
+        super().__init__(layers)
+
+    def tensor_plan(self) -> dict[str, str]:
+        return {
+            "embedding": "vocab",
+            "block*.attention.query": "colwise",
+            "block*.attention.key": "colwise",
+            "block*.attention.value": "colwise",
+            "block*.attention.output": "rowwise",
+            "block*.mlp.gate": "colwise",
+            "block*.mlp.up": "colwise",
+            "block*.mlp.down": "rowwise",
+            "head": "vocab",
+        }
+
+
+def llama(size: str) -> Llama:
+    with torch.device("meta"):
+        return Llama(SHAPES[size])
+
+
+def planned(size: str, *, fused: bool = False, length: int = 8192) -> Network:
+    """What a plan is made of: bf16-mixed, the mean cross entropy of the next token."""
+    net = llama(size)
+    tokens = torch.empty(1, length, dtype=torch.long, device="meta")
+    plan = {
+        name: style
+        for name, _ in net.named_modules()
+        for glob, style in net.tensor_plan().items()
+        if fnmatchcase(name, glob)
+    }
+    return Network(
+        dict(net.named_children()),
+        (tokens,),
+        loss=lambda outputs, targets: F.cross_entropy(outputs.flatten(0, 1), targets.flatten()),
+        targets=tokens,
+        plan=plan,
+        precision=Precision.named("bf16-mixed"),
+        fused=fused,
+    )

@@ -1,0 +1,195 @@
+"""A real Slurm: srun, sbatch, requeued and cancelled jobs, sweeps. `make test-slurm` runs these."""
+
+import json
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cluster import CannotRun, Cluster, install, running
+from conftest import FLOAT64, ROOT, ROUNDING, TINY, Cli, column, largest_difference
+from conftest import run_directories as runs_in
+from test_resume import dying
+
+SHORT = ("trainer.limit_train_batches=6",)
+# Long enough to be found at work.
+LONG = ("trainer.limit_train_batches=6", "trainer.max_epochs=40", "test=false")
+# Those of a machine without GPUs, on which a job may have 16 cores.
+SMALL = ("hydra.launcher.partition=long", "hydra.launcher.gpus_per_node=null")
+SIGUSR2 = 12
+PAGE = ROOT.parents[2] / "docs/slurm.md"
+
+Submit = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    try:
+        install()
+    except CannotRun as reason:
+        # Not skipped: nothing was proven.
+        pytest.exit(f"the tests with Slurm cannot run here: {reason}", returncode=3)
+    with running() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project as a user has it, where `python` is that of these tests."""
+    project = tmp_path / "project"
+    shutil.copytree(ROOT, project)
+    commands = f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin"
+    monkeypatch.setenv("PATH", commands)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return project
+
+
+@pytest.fixture
+def submit(cluster: Cluster, folder: Path) -> Submit:
+    """Queue the script of docs/slurm.md, as it stands; the number of the job."""
+    (script,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", PAGE.read_text(), re.DOTALL)
+    (folder / "train.sbatch").write_text(script)
+
+    def run(*arguments: str) -> str:
+        said = cluster.run("sbatch", "train.sbatch", *arguments, folder=folder)
+        return said.split()[-1]
+
+    return run
+
+
+def has_the_curve_of_one_process(run: Path, single: Path) -> bool:
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert metrics["status"] == "finished"
+    differences = {
+        name: largest_difference(column(single, name), column(run, name))
+        for name in ("train/loss", "val/loss")
+    }
+    print(f"{run.name}: {metrics['world_size']} ranks, {differences}")
+    return max(differences.values()) <= ROUNDING
+
+
+def wait_until_it_saves(cluster: Cluster, number: str, run: Path) -> None:
+    cluster.wait(number, "RUNNING")
+    deadline = time.monotonic() + 120
+    while not (run / "checkpoints/last.ckpt").exists():
+        assert time.monotonic() < deadline, cluster.logs()
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "tasks"), [("ddp", 1), ("fsdp", 1), ("fsdp", 2), ("pipeline", 1)]
+)
+def test_srun_over_two_nodes(
+    cluster: Cluster, folder: Path, trained: Cli, strategy: str, tasks: int
+) -> None:
+    command = ("python", "train.py", *TINY, FLOAT64, *SHORT, f"strategy={strategy}")
+    step = ("srun", "--label", "--nodes=2", f"--ntasks-per-node={tasks}")
+    said = cluster.run(*step, *command, folder=folder)
+    (run,) = runs_in(folder)
+    assert json.loads((run / "metrics.json").read_text())["world_size"] == 2 * tasks
+    assert has_the_curve_of_one_process(run, trained(FLOAT64, *SHORT, "strategy=single").run)
+    # The first task shows the run.
+    assert {line.partition(":")[0] for line in said.splitlines() if "Training fin" in line} == {"0"}
+
+
+def test_rank_0_is_on_the_first_node(cluster: Cluster, folder: Path) -> None:
+    show = 'echo "$SLURM_NODEID $(hostname)"; '
+    python = f"exec python train.py {' '.join((*TINY, *SHORT))} strategy=ddp test=false"
+    said = cluster.run("srun", "--label", "-N2", "bash", "-c", show + python, folder=folder)
+    assert {"0: 0 node0", "1: 1 node1"} <= set(said.splitlines())
+    (run,) = runs_in(folder)
+    assert (run / ".lock").read_text().endswith(" on node0\n")
+
+
+def test_a_shell_within_srun(cluster: Cluster, folder: Path, trained: Cli) -> None:
+    """No terminal: `bash -c` is the task's program, and nobody types in it."""
+    python = f"python train.py {' '.join((*TINY, FLOAT64, *SHORT))} strategy=ddp"
+    cluster.run("srun", "--nodes=2", "bash", "-c", python, folder=folder)
+    (run,) = runs_in(folder)
+    assert json.loads((run / "metrics.json").read_text())["world_size"] == 2
+    assert has_the_curve_of_one_process(run, trained(FLOAT64, *SHORT, "strategy=single").run)
+
+
+def test_a_job_that_is_requeued_goes_on(
+    cluster: Cluster, folder: Path, trained: Cli, submit: Submit
+) -> None:
+    """As Slurm ends a job before its time is up, or to make room."""
+    number = submit(*TINY, FLOAT64, *LONG, "strategy=ddp")
+    run = folder / f"runs/slurm-{number}"
+    wait_until_it_saves(cluster, number, run)
+    cluster.run("scancel", "--signal=USR2", number, folder=folder)
+    cluster.wait(number, "PENDING", "COMPLETING", "REQUEUED")
+    print(cluster.run("squeue", "--long", folder=folder))
+    cluster.wait(number, "PENDING", "RUNNING", "COMPLETED")
+    record = cluster.wait(number, "COMPLETED", "FAILED", "CANCELLED")
+    print(cluster.run("scontrol", "show", "job", number, folder=folder))
+    said = (folder / f"slurm-{number}.out").read_text()
+    print(said)
+    assert (record["JobState"], record["Restarts"], record["NumNodes"]) == ("COMPLETED", "1", "2")
+    assert "stopped by SIGUSR2 after step " in said
+    assert f"resume: going on with {run} from last.ckpt" in said
+    assert runs_in(folder) == [run]
+    assert has_the_curve_of_one_process(run, trained(FLOAT64, *LONG, "strategy=single").run)
+
+
+def test_a_cancelled_job_saves(cluster: Cluster, folder: Path, submit: Submit) -> None:
+    number = submit(*TINY, *LONG, "strategy=fsdp", "trainer.max_epochs=100000")
+    run = folder / f"runs/slurm-{number}"
+    wait_until_it_saves(cluster, number, run)
+    cluster.run("scancel", number, folder=folder)
+    record = cluster.wait(number, "CANCELLED")
+    deadline = time.monotonic() + 60
+    while json.loads((run / "metrics.json").read_text())["status"] == "running":
+        assert time.monotonic() < deadline, cluster.logs()
+        time.sleep(0.2)
+    said = (folder / f"slurm-{number}.out").read_text()
+    print(cluster.run("scontrol", "show", "job", number, folder=folder), said)
+    assert record["Restarts"] == "0"
+    assert json.loads((run / "metrics.json").read_text()) == {"status": "interrupted"}
+    assert "stopped by SIGTERM after step " in said
+    assert "Traceback" not in said
+    assert "TCPStore" not in said
+    assert not cluster.run("squeue", "--noheader", "--states=RUNNING", folder=folder)
+
+
+def sweep(cluster: Cluster, folder: Path, *typed: str) -> tuple[str, list[Path]]:
+    """What the command of a sweep prints, and the directories of its jobs."""
+    words = ("-m", *TINY, FLOAT64, *SHORT, "sweep/launcher=slurm", *SMALL, *typed)
+    said = cluster.run("python", "train.py", *words, folder=folder)
+    return said, runs_in(folder)
+
+
+def test_jobs_of_a_sweep_one_of_which_is_requeued(
+    cluster: Cluster, folder: Path, trained: Cli
+) -> None:
+    """The one that has a rank 1 ends itself in its tenth step, as Slurm would for its time."""
+    die = (*dying(10, rank=1), f"+callbacks.die.sent={SIGUSR2}")
+    _, runs = sweep(cluster, folder, "strategy=single,ddp", *die, "sweep.parallel=3")
+    single = trained(FLOAT64, *SHORT, "strategy=single").run
+    assert len(runs) == 2
+    assert all(has_the_curve_of_one_process(run, single) for run in runs)
+    (script,) = runs[0].parent.rglob("*submission.sh")
+    options = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", script.read_text(), re.MULTILINE))
+    expected = {"array": "0-1%2", "partition": "long", "time": "60", "cpus-per-task": "4"}
+    expected |= {"mem": "16GB", "nodes": "1", "ntasks-per-node": "1"}
+    assert {name: options[name] for name in expected} == expected
+    assert "gpus-per-node" not in options
+    shown = cluster.run("scontrol", "--oneliner", "show", "job", folder=folder)
+    print("\n".join(line for line in shown.splitlines() if "Restarts=1" in line))
+    assert any("Restarts=1" in line and "ArrayTaskId=1" in line for line in shown.splitlines())
+
+
+def test_jobs_of_a_sweep_over_two_nodes(cluster: Cluster, folder: Path, trained: Cli) -> None:
+    """A task of Slurm for each rank; one job is stopped, requeued by its first rank and goes on."""
+    nodes = ("trainer.num_nodes=2", "trainer.devices=1", "hydra.launcher.cpus_per_task=2")
+    die = (*dying(10, rank=1), f"+callbacks.die.sent={SIGUSR2}")
+    said, runs = sweep(cluster, folder, "strategy=ddp,fsdp", *nodes, *die)
+    print(said)
+    single = trained(FLOAT64, *SHORT, "strategy=single").run
+    assert len(runs) == 2
+    for run in runs:
+        assert json.loads((run / "metrics.json").read_text())["world_size"] == 2
+        assert has_the_curve_of_one_process(run, single)

@@ -1,0 +1,88 @@
+"""What nodes tell each other of one that is killed and comes back; the ranks are left out."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from torch.distributed import PrefixStore, TCPStore
+from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousParameters
+
+from onecurve.errors import UserError
+from onecurve.launch import attempts, rendezvous
+from onecurve.launch.listening import listening_store
+from onecurve.launch.nodes.agents import Agents
+from onecurve.launch.nodes.attempts import BACKEND, SeveralNodes
+from onecurve.launch.nodes.beats import SECONDS_TO_BE_GONE
+from onecurve.launch.nodes.come_back import take_place
+from onecurve.launch.store import Member, Messages
+from onecurve.run.outcome import RankFailed
+
+TAKEN = UserError("launch.rendezvous=here:1: 2 nodes already meet there")
+SHORT = timedelta(seconds=30)
+
+
+def node(number: int, pid: int, run_dir: Path) -> Member:
+    return Member("localhost", pid, str(run_dir), [], number, number == 0)
+
+
+def handler(agents: Agents, folder: Path, monkeypatch: pytest.MonkeyPatch) -> SeveralNodes:
+    monkeypatch.setattr(rendezvous, "current", agents)
+    folder.mkdir()
+    options: dict[str, Any] = {"folder": folder, "run_dir": Path(agents.members[0].run_dir)}
+    options["timeout_seconds"] = 60
+    return SeveralNodes(RendezvousParameters(BACKEND, "", "run", 2, 2, None, **options))
+
+
+@pytest.mark.slow
+def test_a_node_that_comes_back_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server = listening_store("localhost", timeout=SHORT)
+
+    def connected() -> Messages:
+        store = TCPStore("localhost", server.port, is_master=False, timeout=SHORT)
+        return Messages(PrefixStore("meeting", store))
+
+    run_dir = tmp_path / "run"
+    members = [node(number, number + 1, run_dir) for number in (0, 1)]
+    agents = [Agents(connected(), list(members), index, "here:1", index == 0) for index in (0, 1)]
+    with ThreadPoolExecutor(4) as threads:
+        first, second = (
+            handler(agents[index], tmp_path / str(index), monkeypatch) for index in (0, 1)
+        )
+        begun = list(threads.map(SeveralNodes.next_rendezvous, (first, second)))
+        assert [each.rank for each in begun] == [0, 1]
+        assert attempts.told(tmp_path / "1").number == 0
+
+        # A third is not let in while both are heard of.
+        stranger = node(1, 9, tmp_path / "other")
+        with pytest.raises(UserError, match="already meet there"):
+            take_place(connected(), stranger, 2, True, monotonic() + 60, TAKEN)
+
+        agents[1].beats.end()  # killed
+        waits = threads.submit(first.next_rendezvous)
+        new = connected()
+        found, index = take_place(new, stranger, 2, True, monotonic() + 60, TAKEN)
+        assert index == 1
+        assert found == [members[0], stranger._replace(run_dir=str(run_dir))]
+        assert not waits.done()
+        back = Agents(new, found, index, "here:1", hosts=False)
+        again = handler(back, tmp_path / "2", monkeypatch)
+        assert first.num_nodes_waiting() == 0
+        infos: list[RendezvousInfo] = [again.next_rendezvous(), waits.result(60)]
+        assert [info.rank for info in infos] == [1, 0]
+        ports = {info.bootstrap_store_info.master_port for info in infos}
+        assert len(ports) == 1
+        assert [attempts.told(tmp_path / name).number for name in "02"] == [1, 1]
+        assert "node 2 of 2 (localhost) is gone; waiting 60 s" in capfd.readouterr().err
+
+        # It dies again, and nobody comes: the one that is left says which it is.
+        back.beats.end()
+        sleep(SECONDS_TO_BE_GONE)
+        lost = RankFailed("rank 0 failed\ngloo: connection closed", lost_contact=True)
+        said = str(agents[0].agree_on(lost))
+        assert said.startswith("node 2 of 2 (localhost) is gone: nothing is heard of it any more")
+    agents[0].beats.end()

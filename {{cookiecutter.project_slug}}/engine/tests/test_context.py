@@ -1,0 +1,43 @@
+"""Sequences cut between ranks: outputs and gradients are those of whole ones."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+import warm_ranks
+from conftest import ROUNDING
+from cut_sequences import CASES
+
+
+@cache
+def on_ranks(work: str, processes: int, *arguments: Any) -> dict[str, Any]:
+    result: dict[str, Any] = warm_ranks.start_ranks(
+        work, arguments, processes=processes, max_restarts=0, logs=None
+    )
+    return result
+
+
+SLOW = ("compiled",)
+QUICK = tuple(name for name in CASES if name not in SLOW)
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+)
+def test_pieces_are_as_the_whole(name: str) -> None:
+    together = SLOW if name in SLOW else QUICK
+    found = on_ranks("cut_sequences.differences", 2, together)[name]
+    assert {"training", "evaluation"} < set(found)
+    assert max(found.values()) <= ROUNDING, found
+
+
+def test_what_a_network_returns_is_no_view() -> None:
+    # FSDP2 hangs its hooks on it, and warns.
+    assert not on_ranks("cut_sequences.is_view_of_one_sample", 2)
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("axes", ["shard x context", "context x tensor", "pipeline x context"])
+def test_pieces_beside_another_axis(axes: str) -> None:
+    assert on_ranks("cut_axes.differences", 4)[axes] <= ROUNDING

@@ -1,0 +1,74 @@
+"""`breakpoint()` under ranks: one of them has the terminal, and the run goes on after it."""
+
+import os
+import pty
+import select
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TINY, Cli
+from lightning.pytorch import Callback, LightningModule, Trainer
+from processes import Command
+
+STOPS = ("callbacks=[]", "+callbacks.stops._target_=test_debugging.Stops")
+
+
+class Stops(Callback):
+    def on_train_batch_start(
+        self, trainer: Trainer, module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step == 2:
+            mine = f"in {trainer.global_rank} of {trainer.world_size}"
+            breakpoint()
+            print(mine)
+
+
+@pytest.fixture(autouse=True)
+def _classes_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.mark.slow
+def test_the_chosen_rank_has_the_terminal(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    typed = [*TINY, *STOPS, "strategy=ddp", "launch.debug_rank=1", "trainer.max_epochs=1"]
+    process = Command(tmp_path, "train.py", *typed, terminal=os.ttyname(theirs))
+    shown = b""
+    prompt = b"(Pdb, rank 1) "
+    answers = [b"p mine.upper()\n", b"c\n"]
+    deadline = time.monotonic() + 120
+    try:
+        while process.poll() is None or select.select([ours], [], [], 0)[0]:
+            assert time.monotonic() < deadline, shown.decode()
+            if select.select([ours], [], [], 0.1)[0]:
+                shown += os.read(ours, 65536)
+            if answers and shown.count(prompt) == 3 - len(answers):
+                os.write(ours, answers.pop(0))
+    finally:
+        process.kill()
+        os.close(theirs)
+    assert process.returncode == 0, shown.decode()
+    assert "'IN 1 OF 2'" in shown.decode()
+    passed = "rank 0 passes over breakpoint(), where rank 1 stops; launch.debug_rank=0 stops this"
+    assert shown.decode().count(passed) == 1
+    assert "Training finished" in shown.decode()
+
+
+@pytest.mark.slow
+def test_without_a_terminal_it_says_so_and_goes_on(tmp_path: Path) -> None:
+    typed = [*TINY, *STOPS, "strategy=ddp", "trainer.max_epochs=1"]
+    process = Command(tmp_path, "train.py", *typed)
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    assert err.count("rank 0 passes over breakpoint(): there is no terminal here") == 1
+
+
+def test_a_rank_that_is_not_there(cli: Cli) -> None:
+    refused = cli("train.py", *TINY, "strategy=ddp", "launch.debug_rank=2")
+    assert refused.status == 2
+    assert refused.err == (
+        "error: launch.debug_rank=2: this run has the ranks 0 to 1; use one of them, such as "
+        "launch.debug_rank=0\n"
+    )

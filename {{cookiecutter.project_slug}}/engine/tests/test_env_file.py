@@ -1,0 +1,76 @@
+"""`.env` in the project: read before Hydra composes, weaker than the shell, never shown."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from onecurve.command.env_file import read
+from onecurve.errors import UserError
+
+APPLICATION = """
+from pathlib import Path
+import hydra
+from onecurve.command.entry import command
+
+@hydra.main(config_path="configs", config_name="train", version_base="1.3")
+def main(config):
+    print(config.key)
+
+if __name__ == "__main__":
+    command(main, Path(__file__).parent / "configs", "train")
+"""
+
+
+def test_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = {
+        "A_1=plain": ("A_1", "plain"),
+        "export A_2 = 'with # and \"' # why": ("A_2", 'with # and "'),
+        'A_3="it\'s"': ("A_3", "it's"),
+        "A_4=two words # and why": ("A_4", "two words"),
+        "A_5=": ("A_5", ""),
+        'A_6=a=b$A_1#c"d': ("A_6", 'a=b$A_1#c"d'),
+        "  # A_7=no": ("A_7", None),
+    }
+    monkeypatch.setattr(os, "environ", {"A_1": "of the shell"})
+    (tmp_path / ".env").write_text("\ufeff" + "\r\n".join(lines) + "\n\n", encoding="utf-8")
+    read(tmp_path)
+    expected = {name: value for name, value in lines.values() if value is not None}
+    assert os.environ == expected | {"A_1": "of the shell"}
+
+
+@pytest.mark.parametrize("line", ["sk-secret", "2X=secret", "X='secret", "X='a' secret"])
+def test_a_line_that_is_none(tmp_path: Path, line: str) -> None:
+    (tmp_path / ".env").write_text(f"A=1\n{line}\n")
+    with pytest.raises(UserError, match=r"\.env, line 2: must be NAME=VALUE") as refused:
+        read(tmp_path)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_command_has_them_wherever_one_stands(tmp_path: Path) -> None:
+    (tmp_path / "project/configs").mkdir(parents=True)
+    (tmp_path / "project/app.py").write_text(APPLICATION)
+    (tmp_path / "project/configs/train.yaml").write_text("key: ${oc.env:SOME_KEY}\n")
+    (tmp_path / "project/.env").write_text("SOME_KEY=from_file\n")
+
+    def run(**variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(tmp_path / "project/app.py"), "hydra.run.dir=out"],
+            cwd=tmp_path,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert run().stdout.splitlines()[-1] == "from_file"
+    assert run(SOME_KEY="of_shell").stdout.splitlines()[-1] == "of_shell"
+    (tmp_path / "project/.env").write_text("no secret\n")
+    refused = run()
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("error: ")
+    assert "line 1: must be NAME=VALUE" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert "secret" not in refused.stderr

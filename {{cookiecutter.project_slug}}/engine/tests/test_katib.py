@@ -1,0 +1,111 @@
+"""What Katib reads of a run, by the rules of its file collector (katib 0.19, format JSON)."""
+
+import json
+import math
+import re
+import resource
+import signal
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from conftest import TINY, Cli, column
+from processes import Command
+
+from onecurve.callbacks.katib import KatibMetrics, line
+
+KATIB = "callbacks=[checkpoint,katib]"
+
+
+def no_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def collected(text: str, *names: str) -> list[tuple[str, float]]:
+    """What the collector reports. Each line but empty ones has to be an object, or it ends."""
+    found = []
+    for row in text.split("\n"):
+        if not row:
+            continue
+        values: dict[str, Any] = json.loads(row, parse_constant=no_json)
+        assert datetime.fromisoformat(values["timestamp"]).tzinfo is not None
+        # It passes over what is no string.
+        found += [(name, float(values[name])) for name in names if type(values.get(name)) is str]
+    return found
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp", "pipeline"])
+def test_each_value_is_reported_once(trained: Cli, strategy: str) -> None:
+    run = trained(f"strategy={strategy}", KATIB).run
+    text = (run / "katib.json").read_text()
+    assert text.endswith("\n")
+    for name in ("val/acc", "val/loss", "test/acc"):
+        reported = [value for _, value in collected(text, name)]
+        assert reported == column(run, name), name
+        assert len(reported) == (1 if name == "test/acc" else 2)
+
+
+def test_a_number_that_is_none_is_a_string_that_go_reads() -> None:
+    values = {"val/loss": torch.tensor(math.nan), "val/acc": -math.inf, "timestamp": 3.0}
+    row = json.loads(line(values), parse_constant=no_json)
+    assert (row["val/loss"], row["val/acc"]) == ("nan", "-inf")
+    datetime.fromisoformat(row["timestamp"])
+
+
+def test_half_a_line_of_a_container_that_was_killed_is_dropped(train: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "new" / "metrics.json"
+    file.parent.mkdir()
+    earlier = line({"val/acc": 0.125})
+    file.write_bytes(earlier + line({"val/acc": 0.25})[:15])
+    train(KATIB, f"callbacks.katib.file={file}", "trainer.max_epochs=1")
+    reported = collected(file.read_text(), "val/acc")
+    assert reported[0] == ("val/acc", 0.125)
+    assert len(reported) == 2
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    callback = KatibMetrics(str(tmp_path / "katib.json"))
+    rows = [line({"val/acc": value}) for value in (0.1, 0.2, 0.3)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    sizes = []
+    for row, room in zip(rows, (soft, len(rows[0]) + 9, soft), strict=True):
+        callback._waiting += row
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+        try:
+            callback._write()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sizes.append(callback.file.stat().st_size)
+    assert sizes[:2] == [len(rows[0])] * 2
+    assert callback.file.read_bytes() == b"".join(rows)
+    assert capsys.readouterr().err.count("its lines wait") == 1
+
+
+def test_a_file_that_cannot_be_written_is_refused(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    outcome = cli("train.py", *TINY, KATIB, "callbacks.katib.file=taken/katib.json")
+    assert outcome.status == 2
+    assert outcome.err == (
+        "error: callbacks.katib.file=taken/katib.json: no file can be written there "
+        f"({tmp_path}/taken is in the way); give one that can, such as "
+        "callbacks.katib.file=katib.json\n"
+    )
+    assert not outcome.runs
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp"])
+def test_early_stopping_leaves_whole_lines_and_a_checkpoint(tmp_path: Path, strategy: str) -> None:
+    """Katib sends SIGTERM to the command, and waits a minute."""
+    slow = ("callbacks=[checkpoint,progress,katib]", "trainer.max_epochs=100000")
+    command = Command(tmp_path, "train.py", *TINY, *slow, f"strategy={strategy}")
+    command.wait_for_line("epoch 2/")
+    command.send_signal(signal.SIGTERM)
+    _, err = command.communicate(timeout=60)
+    assert command.returncode == 128 + signal.SIGTERM, err
+    (run,) = tmp_path.glob("runs/*/*")
+    assert len(collected((run / "katib.json").read_text(), "val/acc")) >= 2
+    step = int(re.findall(r"stopped by SIGTERM after step (\d+)", err)[-1])
+    saved = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+    assert saved["global_step"] == step

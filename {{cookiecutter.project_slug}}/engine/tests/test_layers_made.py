@@ -1,0 +1,185 @@
+"""Layers that compute again in the backward pass, or are compiled: the same numbers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import FLOAT64, ROUNDING, STRATEGIES, TINY, Cli, column, largest_difference
+from lightning.pytorch import LightningModule
+from sequences import transformer
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
+from torch.utils.flop_counter import FlopCounterMode
+
+from onecurve.configs.limits import has_compiler
+from onecurve.strategies.layers_made import make_layers
+
+# 97 samples: three batches of 32, and one of a single sample.
+SEQUENCES = (
+    FLOAT64, "model._target_=sequences.transformer", "+model.depth=2", "scheduler=none",
+    "data._target_=sequences.Sequences", "data.samples=97", "data.batch_size=32", "test=false",
+)  # fmt: skip
+
+
+def curves(run: Any) -> list[list[float]]:
+    return [column(run.run, name) for name in ("train/loss", "val/loss")]
+
+
+def assert_same(one: Any, other: Any) -> None:
+    for a, b in zip(curves(one), curves(other), strict=True):
+        assert largest_difference(a, b) <= ROUNDING
+    names = [
+        list(torch.load(run.run / "checkpoints/last.ckpt", weights_only=True)["state_dict"])
+        for run in (one, other)
+    ]
+    assert names[0] == names[1]
+
+
+WAYS = {
+    **STRATEGIES,
+    "fsdp, units within layers": ("strategy=fsdp", "strategy.wrap=[Linear]"),
+    "interleaved": ("strategy=pipeline", "strategy.schedule=interleaved_1f1b"),
+}
+CASES = [(way, kept) for way in WAYS for kept in ("selective", "full")] + [("zbv", "full")]
+WAYS["zbv"] = ("strategy=pipeline", "strategy.schedule=zbv")
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize(("strategy", "kept"), CASES)
+def test_computing_again_changes_no_number(
+    train: Cli, trained: Cli, strategy: str, kept: str
+) -> None:
+    again = f"strategy.activation_checkpointing={kept}"
+    assert_same(trained(*SEQUENCES), train(*SEQUENCES, *WAYS[strategy], again))
+
+
+class Task(LightningModule):
+    """A transformer with dropout."""
+
+    def __init__(self, dropout: float = 0.1) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.network = transformer(width=32)
+        for part in self.network.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = dropout
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.network(tokens)
+        return logits
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, targets)
+
+
+def step(task: Task) -> tuple[list[Any], int, int]:
+    """Gradients of a step, its operations, and the bytes kept for its backward pass."""
+    torch.manual_seed(1)
+    tokens = torch.randint(32, (8, 12))
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with FlopCounterMode(display=False) as counter:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = task.loss(task(tokens), tokens[:, 0] % 4)
+        # Outside: what is computed again is not kept.
+        loss.backward()
+    own = {parameter.untyped_storage().data_ptr() for parameter in task.parameters()}
+    size = sum(size for place, size in kept.items() if place not in own)
+    return [parameter.grad for parameter in task.parameters()], counter.get_total_flops(), size
+
+
+@pytest.mark.filterwarnings("ignore:A saved_tensors_hooks context:FutureWarning")
+def test_what_is_computed_again_and_dropout_draws_the_same_masks() -> None:
+    expected, flops, everything = step(Task())
+    for kept in ("selective", "full"):
+        task = Task()
+        make_layers(task, kept)  # type: ignore[arg-type]
+        found, also, size = step(task)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        if kept == "selective":
+            assert also == flops
+        else:
+            assert also > 1.2 * flops
+            assert size < everything / 4
+
+
+def test_what_was_true_is_full_now(train: Cli) -> None:
+    train("strategy=fsdp", "strategy.activation_checkpointing=true", "trainer.max_steps=1")
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("strategy=ddp strategy.activation_checkpointing=some", "activation_checkpointing=some: "),
+        (
+            "strategy=pipeline strategy.schedule=zbv strategy.activation_checkpointing=selective",
+            "use strategy.activation_checkpointing=full, or strategy.schedule=interleaved_1f1b",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(cli: Cli, typed: str, answer: str) -> None:
+    refused = cli("train.py", *TINY, *typed.split())
+    assert (refused.status, len(refused.err.splitlines())) == (2, 1)
+    assert answer in refused.err
+
+
+COMPILED = [(way, "layer") for way in STRATEGIES] + [
+    (way, "whole") for way in STRATEGIES if way != "pipeline"
+]
+
+
+@pytest.mark.compares
+@pytest.mark.slow
+@pytest.mark.parametrize(("strategy", "what"), COMPILED)
+def test_compiling_changes_no_number(train: Cli, trained: Cli, strategy: str, what: str) -> None:
+    """What is traced runs as it is here: to make code of it takes a compiler its time."""
+    made = (f"compile={what}", "compile_backend=eager")
+    assert_same(trained(*SEQUENCES), train(*SEQUENCES, *STRATEGIES[strategy], *made))
+
+
+def test_blocks_that_are_alike_share_code_whatever_the_batch() -> None:
+    counter, task = CompileCounter(), Task()
+    make_layers(task, "none", "layer", backend=counter)
+    seen = []
+    for size in (8, 7, 5, 8, 3):
+        tokens = torch.zeros(size, 12, dtype=torch.long)
+        task.loss(task(tokens), tokens[:, 0])
+        seen.append(counter.frame_count)
+    # Embedding, block, head and loss; and once more for any size (the embedding's is unlike).
+    assert seen[0] == 4
+    assert seen[1:] == [seen[1]] * 4
+    assert seen[1] <= 8
+    assert list(task.state_dict()) == list(Task().state_dict())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_compiler(), reason="torch.compile needs a C++ compiler: install g++")
+def test_code_gives_the_gradients_of_eager_ones() -> None:
+    """With dropout, whose masks are the same, where most is computed again."""
+    gradients = []
+    for compiled in ("none", "layer"):
+        task = Task().double()
+        make_layers(task, "selective", compiled, layers=task.network[1:2])  # type: ignore[arg-type]
+        torch.manual_seed(1)
+        tokens = torch.randint(32, (8, 12))
+        task.loss(task(tokens), tokens[:, 0] % 4).backward()
+        gradients.append(torch.cat([each.grad.flatten() for each in task.parameters()]))
+    assert torch._dynamo.utils.counters["frames"]["ok"] > 0
+    assert float((gradients[0] - gradients[1]).norm() / gradients[0].norm()) <= ROUNDING
+
+
+def test_a_compiler_is_asked_for_before_torch_is(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    refused = cli("train.py", *TINY, "compile=layer")
+    assert (refused.status, len(refused.err.splitlines())) == (2, 1)
+    assert "compile=layer: needs a C++ compiler" in refused.err
+    refused = cli("train.py", *TINY, "compile=whole", "compile_backend=eager", "strategy=pipeline")
+    assert "compile=whole: a pipeline has some layers a rank; use compile=layer" in refused.err

@@ -1,0 +1,46 @@
+"""Meshes that cannot be are refused in one line, before torch is imported."""
+
+import pytest
+from conftest import Cli
+
+# What is typed after strategy=mesh: what the line must say.
+MISTAKES = {
+    "strategy.pipeline=3": [
+        "strategy.pipeline=3: a multiple of 3 ranks are needed, and there are 2",
+        "use strategy.pipeline=2, or trainer.devices=3",
+    ],
+    "strategy.pipeline=2 strategy.shard=2": [
+        "strategy.pipeline=2 strategy.shard=2: 4 ranks are needed, and there are 2",
+        "use strategy.shard=1, or trainer.devices=4",
+    ],
+    "strategy.shard=1 strategy.replicate=2 trainer.devices=4": [
+        "strategy.replicate=2: 2 ranks are needed, and there are 4",
+        "use strategy.shard=auto",
+    ],
+    "strategy.tensor=0": ["strategy.tensor=0", "a whole number from 1"],
+    "strategy.shard=2 data.batch_size=1": ["data.batch_size=1", "2 ranks"],
+    "strategy.pipeline=2 strategy.microbatches=99": ["strategy.microbatches=99", "32 samples"],
+    "strategy.pipeline=2 trainer.devices=4 strategy.schedule=zbv "
+    "strategy.reshard_after_forward=true": [
+        "strategy.reshard_after_forward=true",
+        "use strategy.reshard_after_forward=false, or strategy.schedule=1f1b",
+    ],
+}
+
+
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_a_mesh_that_cannot_be_gets_one_line(cli: Cli, typed: str) -> None:
+    outcome = cli("train.py", "strategy=mesh", *typed.split())
+    assert outcome.status == 2
+    (line,) = outcome.err.strip().splitlines()
+    for words in MISTAKES[typed]:
+        assert words in line
+    assert not outcome.runs
+
+
+@pytest.mark.parametrize(
+    "typed", ["strategy.pipeline=2", "strategy.replicate=2", "strategy.shard=auto"]
+)
+def test_an_axis_that_takes_all_ranks_is_taken(cli: Cli, typed: str) -> None:
+    outcome = cli("train.py", "strategy=mesh", typed, "--cfg", "job")
+    assert outcome.status == 0

@@ -1,0 +1,148 @@
+"""What a plan says: of published runs, of every mesh, and in one line where it can say nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import llama
+import pytest
+import torch
+from conftest import Cli
+from PIL import Image
+from small.task import Classification
+from torch import nn
+
+import onecurve.configs.plan.limits as limits
+from onecurve.planner.estimate import estimate
+from onecurve.planner.hardware import HARDWARE, cpu
+from onecurve.planner.links import gather, group_of, reduce
+from onecurve.planner.measure_links import with_measured_links
+from onecurve.planner.meshes import all_meshes, products
+from onecurve.planner.network import Network
+from onecurve.planner.precision import Precision
+from onecurve.planner.request import Choice, Request
+from onecurve.planner.schedules import duration, in_short, waiting
+from onecurve.planner.stages import stages_of
+from onecurve.strategies.mesh.sizes import Sizes
+from onecurve.strategies.pipeline.limits import SCHEDULES
+from onecurve.strategies.pipeline.shapes import LayerShapes
+
+
+class NoSequence(Classification):
+    """Two networks, of which nothing says which comes first."""
+
+    def __init__(self, network: nn.Module, **parts: Any) -> None:
+        super().__init__(network, **parts)
+        self.other = nn.Linear(2, 2)
+
+
+SMALL = ("model=mlp", "data.image_size=8", "plan.gpu=cpu", "data.batch_size=64")
+
+
+def test_the_command_takes_the_hardware_that_there_is() -> None:
+    known = limits.Limits.__annotations__["gpu"].__args__
+    assert set(known) == {*HARDWARE, "cpu"}
+
+
+def test_llama_on_eight_gpus_is_as_fast_as_torchtitan_says() -> None:
+    """Its docs/performance.md: 5,762 tokens a second and GPU, FSDP, two sequences each."""
+    network = llama.planned("8B")
+    request = Request(network, HARDWARE["h100-500w"], 8, 8, 16)
+    sizes, choice = Sizes(shard=8), Choice("", 1, "every second")
+    stages = stages_of(network.costs(2), 1, "", 1, 2)
+    found = estimate(request, sizes, choice, stages)
+    tokens = 16 * 8192 / 8 / found.seconds
+    assert tokens == pytest.approx(5762, rel=0.25)
+    # 82.4 GiB, with the allocator's gaps.
+    assert found.fullest.total / 2**30 == pytest.approx(82.4, rel=0.25)
+
+
+def test_every_product_is_a_mesh_that_fits_or_has_a_reason() -> None:
+    network = llama.planned("1B", length=1024)
+    request = Request(network, HARDWARE["h100"], 16, 8, 64, checkpointing=("none",))
+    meshes = all_meshes(request)
+    assert len(meshes.fitting) + len(meshes.others) == len(list(products(16))) == 70
+    seconds = [each.seconds for each in meshes.fitting]
+    assert seconds == sorted(seconds)
+    assert all(each.fullest.total <= request.room for each in meshes.fitting)
+    assert "tensor groups over more than one node" in meshes.others[Sizes(tensor=16)]
+
+
+def test_layers_are_cut_as_training_cuts_them() -> None:
+    layers = {"a": nn.Linear(8, 64), "b": nn.Tanh(), "c": nn.Linear(64, 5), "d": nn.Linear(5, 5)}
+    inputs = (torch.randn(6, 8),)
+    network = Network(layers, inputs, precision=Precision.named("32-true"))
+    expected = LayerShapes(layers, network.precision.context).costs(inputs)
+    assert network.costs(6) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_closed_form_is_the_timeline(schedule: str) -> None:
+    costs = (1.0,) * 4 * SCHEDULES[schedule].stages_per_rank
+    assert in_short(schedule, 4, 8, costs) == pytest.approx(duration(schedule, 4, 8, costs))
+
+
+def test_what_waits_is_what_the_papers_say() -> None:
+    assert waiting("gpipe", 4, 8) == [[{rank: 8}] for rank in range(4)]
+    assert waiting("1f1b", 4, 8) == [[{rank: 4 - rank}] for rank in range(4)]
+
+
+def test_what_is_sent_is_what_a_ring_sends() -> None:
+    hardware = HARDWARE["h100"]
+    sizes = Sizes(replicate=2, shard=8)
+    inside, over = (group_of(sizes, axis, 8) for axis in ("shard", "replicate"))
+    assert (inside.nodes, over.nodes, over.on_a_node) == (1, 2, 1)
+    assert gather(8e9, inside, hardware)[:2] == (7e9, 0)
+    assert reduce(8e9, over, hardware)[:2] == (0, 8e9)
+    assert group_of(Sizes(shard=16), "shard", 8).nodes == 2
+
+
+def test_a_plan(cli: Cli) -> None:
+    outcome = cli("plan.py", *SMALL, "trainer.devices=4", "plan.measure=true")
+    assert outcome.status == 0, outcome.err
+    assert "4 ranks (4 on each of 1 nodes), batches of 64, cpu, 32-true" in outcome.out
+    assert "do not fit" in outcome.out
+    assert "To train so: python train.py model=mlp data.image_size=8 data.batch_size=64" in (
+        outcome.out
+    )
+    with Image.open(outcome.run / "meshes.png") as image:
+        assert image.size[0] > 300
+    assert outcome.metrics["status"] == "finished"
+
+
+def test_devices_of_all_nodes(cli: Cli) -> None:
+    typed = ("model=mlp", "data.image_size=8", "data.batch_size=64", "plan.picture=null")
+    outcome = cli("plan.py", *typed, "trainer.devices=64", "trainer.num_nodes=8", "plan.top=1")
+    assert outcome.status == 0, outcome.err
+    assert "64 ranks (8 on each of 8 nodes)" in outcome.out
+    assert "trainer.devices=8 trainer.num_nodes=8" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("plan.gpu=h1000", "plan.gpu=h1000: must be one of a100, h100"),
+        ("plan.gup=h100", "plan.gup: there is no such key; did you mean plan.gpu"),
+        ("plan.top=0", "plan.top=0: must be a whole number from 1"),
+        ("trainer.devices=0", "trainer.devices=0: must be a number from 1"),
+        ("trainer.devices=12 trainer.num_nodes=5", "trainer.devices=12: 5 nodes of h100 have"),
+        ("task._target_=test_planner.NoSequence", "NoSequence has no sequence of layers"),
+        ("strategy=ddp", "strategy: is no group of plan.py; leave it out"),
+    ],
+)
+def test_what_cannot_be_planned_gets_one_line(
+    cli: Cli, tmp_path: Path, typed: str, words: str
+) -> None:
+    outcome = cli("plan.py", "model=mlp", "data.image_size=8", *typed.split())
+    assert outcome.status in (1, 2)
+    assert words in outcome.err
+    assert len(outcome.err.splitlines()) == 1, outcome.err
+    assert outcome.runs == []
+
+
+def test_what_a_cpu_needs_to_tell_others_is_measured() -> None:
+    guessed = cpu()
+    measured = with_measured_links(guessed, 2)
+    assert measured.reduce_scatter >= 1
+    assert 0 < measured.latency < 1 < measured.inside < 1e12
+    assert {measured.latency, measured.inside}.isdisjoint({guessed.latency, guessed.inside})
+    assert measured.flops == guessed.flops

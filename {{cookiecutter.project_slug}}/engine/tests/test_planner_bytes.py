@@ -1,0 +1,134 @@
+"""What a plan says that ranks hold is what ranks hold."""
+
+import json
+from typing import Any
+
+import pytest
+from conftest import Cli
+from omegaconf import OmegaConf
+
+from onecurve.planner.memory import bytes_of_ranks
+from onecurve.planner.request import Choice, Request
+from onecurve.planner.stages import stages_of
+from onecurve.planner.work import request_of
+from onecurve.strategies.mesh.sizes import Sizes
+from onecurve.strategies.pipeline.limits import SCHEDULES
+
+KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
+FEW = (
+    "trainer.max_epochs=1",
+    "trainer.limit_train_batches=2",
+    "trainer.limit_val_batches=0",
+    "test=false",
+    "+callbacks.count._target_=held.Count",
+    "monitor=train/loss",
+    "mode=min",
+)
+TRANSFORMER = (
+    "model._target_=sequences.transformer",
+    "+model.width=32",
+    "data._target_=sequences.Sequences",
+)
+
+
+def planned(
+    run: Any, sizes: Sizes, schedule: str, microbatches: int, checkpointing: str
+) -> list[Any]:
+    """What the plan of a run's own configuration says of each rank of a pipeline."""
+    config = OmegaConf.create(json.loads(json.dumps(OmegaConf.to_container(config_of(run)))))
+    config.plan = OmegaConf.create(
+        {
+            "gpu": "cpu",
+            "schedule": "auto",
+            "microbatches": "auto",
+            "activation_checkpointing": "none",
+            "compile": "none",
+            "free": 0.0,
+            "measure": False,
+        }
+    )
+    request: Request = request_of(config)
+    share = request.batch // sizes.data_parallel
+    stages = stages_of(
+        request.network.costs(share), sizes.pipeline, schedule, microbatches, share / microbatches
+    )
+    return bytes_of_ranks(request, sizes, Choice(schedule, microbatches, checkpointing), stages)
+
+
+def config_of(run: Any) -> Any:
+    return OmegaConf.load(run / "config.yaml")
+
+
+PIPELINE = ("strategy=pipeline", "trainer.devices=2")
+MESHES: dict[str, tuple[tuple[str, ...], Sizes, str, int]] = {
+    "single": (("strategy=single",), Sizes(), "", 1),
+    "ddp": (("strategy=ddp", "trainer.devices=2"), Sizes(replicate=2), "", 1),
+    "fsdp": (("strategy=fsdp", "trainer.devices=2"), Sizes(shard=2), "", 1),
+    "replicas of shards": (
+        ("strategy=fsdp", "strategy.replicas=2", "trainer.devices=4"),
+        Sizes(replicate=2, shard=2),
+        "",
+        1,
+    ),
+    "pipeline of shards": (
+        ("strategy=mesh", "strategy.pipeline=2", "trainer.devices=4"),
+        Sizes(pipeline=2, shard=2),
+        "1f1b",
+        4,
+    ),
+} | {
+    schedule: ((*PIPELINE, f"strategy.schedule={schedule}"), Sizes(pipeline=2), schedule, 4)
+    for schedule in SCHEDULES
+}
+
+
+SPLIT = {schedule for schedule, limits in SCHEDULES.items() if limits.splits_backward}
+
+
+def compare(run: Any, mesh: str, checkpointing: str = "none") -> None:
+    """Every kind on every rank, to 5 %."""
+    _, sizes, schedule, microbatches = MESHES[mesh]
+    expected = planned(run, sizes, schedule, microbatches, checkpointing)
+    ranks = [json.loads(path.read_text()) for path in sorted(run.glob("held_*.json"))]
+    assert len(ranks) == sizes.ranks
+    for rank, held in enumerate(ranks):
+        one = expected[sizes.coordinates(rank).pipeline]
+        for kind in KINDS:
+            if kind == "activations" and schedule in SPLIT:
+                # PyTorch's split backward pass lets go of a micro-batch later than its order says.
+                assert one.activations <= 1.05 * held[kind] <= 1.6 * one.activations
+                continue
+            assert getattr(one, kind) == pytest.approx(held[kind], rel=0.05, abs=64), (kind, rank)
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_plan_says_what_each_rank_holds(train: Cli, mesh: str) -> None:
+    compare(train(*FEW, *TRANSFORMER, *MESHES[mesh][0]).run, mesh)
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("mesh", ["single", "1f1b"])
+@pytest.mark.parametrize("network", [("model=mlp",), ("model=lenet", "data.image_size=32")])
+def test_of_images(train: Cli, network: tuple[str, ...], mesh: str) -> None:
+    """Where layers only look at their input in another shape, and a batch is cut into views."""
+    compare(train(*FEW, *network, *MESHES[mesh][0]).run, mesh)
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("mesh", ["single", "fsdp", "1f1b"])
+def test_in_16_bits(train: Cli, mesh: str) -> None:
+    typed = ("trainer.precision=bf16-mixed", *TRANSFORMER, *MESHES[mesh][0])
+    compare(train(*FEW, *typed).run, mesh)
+
+
+@pytest.mark.compares
+def test_cut_within_layers(train: Cli) -> None:
+    MESHES["tensor"] = (("strategy=tensor", "trainer.devices=2"), Sizes(tensor=2), "", 1)
+    compare(train(*FEW, "model=mlp", *MESHES["tensor"][0]).run, "tensor")
+
+
+@pytest.mark.compares
+def test_computed_again(train: Cli) -> None:
+    typed = ("strategy.activation_checkpointing=true", *TRANSFORMER, *MESHES["fsdp"][0])
+    compare(train(*FEW, *typed).run, "fsdp", "full")

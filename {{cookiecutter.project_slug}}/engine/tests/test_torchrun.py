@@ -1,0 +1,168 @@
+"""Ranks that torchrun or srun started are one run, too; what contradicts them is refused."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import (
+    ROOT,
+    ROUNDING,
+    TINY,
+    Cli,
+    column,
+    largest_difference,
+    run_directories,
+)
+from lightning.pytorch import Callback, Trainer
+from nodes import (
+    TRAIN,
+    Start,
+    StartBy,
+    finish,
+    free_port,
+    has_the_curve_of_one_node,
+    one_run,
+    wait_until,
+)
+from processes import listens
+
+
+@pytest.mark.compares
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_torchrun(start_by: StartBy, trained: Cli, tmp_path: Path, nodes: int) -> None:
+    torchrun = (sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}")
+    torchrun += (f"--nproc-per-node={2 // nodes}", "--rdzv-backend=c10d", "--rdzv-id=test")
+    torchrun += (f"--rdzv-endpoint=localhost:{free_port()}", "--local-addr=localhost")
+    command = (*torchrun, str(ROOT / "train.py"), *TRAIN)
+    agents = [start_by(*command) for _ in range(nodes)]
+    said = finish(*agents)
+    assert sum(out.count("Training finished") for out, _ in said) == 1
+    assert has_the_curve_of_one_node(one_run(tmp_path), trained)
+
+
+class Slow(Callback):
+    """Leaves time for nodes to go and come; makes a file for each step, with its ranks' number."""
+
+    def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
+        if trainer.is_global_zero:
+            Path(f"step-{trainer.global_step}-of-{trainer.world_size}").touch()
+        time.sleep(0.2)
+
+
+@pytest.mark.compares
+@pytest.mark.slow
+def test_torchrun_goes_on_with_fewer_nodes_and_with_more(
+    start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The global batch and its samples stay; so does the run, though ranks are new commands."""
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    epochs = "trainer.max_epochs=20"
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--max-restarts=3")
+    torchrun += ("--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=test")
+    torchrun += (f"--rdzv-endpoint=localhost:{free_port()}", "--local-addr=localhost")
+    command = (
+        str(ROOT / "train.py"),
+        *TRAIN,
+        epochs,
+        "+callbacks.slow._target_=test_torchrun.Slow",
+    )
+
+    def node(hosts: bool) -> subprocess.Popen[str]:
+        conf = f"--rdzv-conf=is_host={hosts},last_call_timeout=4"
+        return start_by(*torchrun, conf, *command)
+
+    def steps(ranks: int) -> list[Path]:
+        return list(tmp_path.glob(f"step-*-of-{ranks}"))
+
+    first = node(True)
+    wait_until(lambda: listens(first.pid))
+    second = node(False)
+    wait_until(lambda: len(steps(2)) > 8)
+    ranks = subprocess.run(
+        ["ps", "--ppid", str(second.pid), "-o", "pid="], capture_output=True, text=True
+    ).stdout.split()
+    for pid in [*map(int, ranks), second.pid]:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: len(steps(1)) > 3)
+    before = len(steps(2))
+    third = node(False)
+    wait_until(lambda: len(steps(2)) > before + 3)
+    finish(first, third)
+    (run,) = run_directories(tmp_path)
+    single = trained(*TRAIN[len(TINY) :], epochs, "trainer.devices=2").run
+    for name in ("train/loss", "val/loss", "test/acc"):
+        assert largest_difference(column(single, name), column(run, name)) <= ROUNDING
+
+
+@pytest.mark.compares
+@pytest.mark.slow
+def test_srun(start: Start, trained: Cli, tmp_path: Path) -> None:
+    """What `srun bash -c ...` tells its tasks, of which there are two on one node."""
+    task = {"SLURM_NTASKS": "2", "SLURM_NNODES": "1", "SLURM_STEP_ID": "0"}
+    task |= {"SLURM_JOB_ID": "1", "SLURM_NODEID": "0", "SLURM_NODELIST": "localhost"}
+    task |= {"SLURM_JOB_NAME": "bash", "MASTER_PORT": str(free_port())}
+    ranks = [start(*TRAIN, SLURM_PROCID=rank, SLURM_LOCALID=rank, **task) for rank in ("0", "1")]
+    said = finish(*ranks)
+    assert said[1] == ("", "")
+    assert has_the_curve_of_one_node(one_run(tmp_path), trained)
+
+
+# What torchrun or srun tells a process, what is typed, and what the line must say.
+REFUSED = {
+    "single": ("torchrun", "strategy=single", ["strategy=single", "strategy=ddp"]),
+    "devices": ("torchrun", "strategy=ddp trainer.devices=3", ["trainer.devices=3", "auto"]),
+    "nodes": (
+        "torchrun",
+        "strategy=ddp trainer.num_nodes=2",
+        ["trainer.num_nodes=2", "use trainer.num_nodes=auto"],
+    ),
+    "place": ("torchrun", "strategy=ddp launch.rendezvous=a:1", ["launch.rendezvous=null"]),
+    "sweep": ("torchrun", "-m strategy=ddp seed=1,2", ["-m:", "without torchrun"]),
+    "srun": ("srun", "strategy=single", ["srun has started 2"]),
+    "uneven": ("uneven", "strategy=ddp", ["3 ranks, 2 of them here", "--ntasks-per-node"]),
+    "pods": ("pod", "strategy=ddp trainer.num_nodes=1", ["PET_NNODES=2", "trainer.num_nodes=auto"]),
+    "one process": ("pod", "strategy=single", ["PET_NNODES=2", "strategy=ddp", "PET_NNODES=1"]),
+    "more devices": ("pod", "strategy=ddp trainer.devices=2", ["PET_NPROC_PER_NODE=1", "auto"]),
+    "sweep of pods": ("pod", "-m strategy=ddp seed=1,2", ["-m: PET_NNODES=2"]),
+}
+TOLD = {
+    "torchrun": {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
+    "srun": {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"},
+    "uneven": {
+        "SLURM_PROCID": "0",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": "3",
+        "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "2,1",
+    },
+    "pod": {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_RDZV_ENDPOINT": "here:1"},
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_ranks_that_contradict_the_configuration_are_refused(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    starter, typed, words = REFUSED[case]
+    for name, value in TOLD[starter].items():
+        monkeypatch.setenv(name, value)
+    outcome = cli("train.py", *typed.split())
+    assert outcome.status == 2
+    assert len(outcome.err.splitlines()) == 1, outcome.err
+    for word in words:
+        assert word in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pod_of_kubeflow_is_a_node(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has RANK and WORLD_SIZE, of pods, and starts its ranks by itself."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "PET_RDZV_ENDPOINT": "nowhere"}.items():
+        monkeypatch.setenv(name, value)
+    outcome = cli("train.py", "strategy=ddp", "trainer.num_nodes=2")
+    assert outcome.status == 2
+    assert "launch.rendezvous=nowhere: must be HOST:PORT" in outcome.err
