@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -108,7 +109,13 @@ def session(leader: int) -> list[str]:
 def listens(leader: int) -> set[str]:
     """The addresses on which processes of a session listen; those of IPv6 as the kernel has it."""
     pids = [row.split()[0] for row in session(leader)]
-    files = [os.readlink(file) for pid in pids for file in Path(f"/proc/{pid}/fd").iterdir()]
+    files = []
+    for pid in pids:
+        # Either may end meanwhile: the process, or what it has open.
+        with suppress(FileNotFoundError):
+            for file in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(FileNotFoundError):
+                    files.append(os.readlink(file))
     found = set()
     for table in ("tcp", "tcp6"):
         for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:

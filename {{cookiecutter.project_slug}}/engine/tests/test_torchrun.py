@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,12 @@ from nodes import (
     wait_until,
 )
 from processes import listens
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from onecurve.launch.listening import HOST, listening_store
+from onecurve.launch.store import Messages
+from onecurve.launch.torchrun_store import name_of_attempt
+from onecurve.surroundings import Ranks
 
 
 @pytest.mark.compares
@@ -60,6 +67,7 @@ def test_torchrun_goes_on_with_fewer_nodes_and_with_more(
     start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The global batch and its samples stay; so does the run, though ranks are new commands."""
+    # Without, torchrun's agents wait for each other for ever once the third comes (torch 2.15).
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     epochs = "trainer.max_epochs=20"
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--max-restarts=3")
@@ -110,6 +118,29 @@ def test_srun(start: Start, trained: Cli, tmp_path: Path) -> None:
     said = finish(*ranks)
     assert said[1] == ("", "")
     assert has_the_curve_of_one_node(one_run(tmp_path), trained)
+
+
+def test_ranks_meet_the_living_alone() -> None:
+    """What the dead have said is still in the store of torchrun's agents."""
+    store = listening_store(HOST)
+
+    def name_for(rank: int) -> str:
+        client = TCPStore(HOST, store.port, is_master=False)
+        ranks = Ranks(rank, rank, world_size=3, on_this_node=3, starter="torchrun")
+        deadline = time.monotonic() + 60
+        return name_of_attempt(Messages(client), ranks, deadline, "missing", "here")
+
+    Messages(store).say("came/1", "one that died before it was answered")
+    with ThreadPoolExecutor(3) as threads:
+        names = []
+        for _ in range(3):
+            # Rank 0 sees only the dead at first.
+            asked = [threads.submit(name_for, 0)]
+            time.sleep(0.3)
+            asked += [threads.submit(name_for, rank) for rank in (1, 2)]
+            (name,) = {each.result() for each in asked}
+            names.append(name)
+    assert len(set(names)) == 3
 
 
 # What torchrun or srun tells a process, what is typed, and what the line must say.

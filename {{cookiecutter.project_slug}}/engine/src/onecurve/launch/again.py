@@ -14,6 +14,14 @@ goes_on = False
 """Whether this process goes on with a run that others began."""
 
 
+def number() -> int:
+    """How often the ranks of this run were started before, as far as this process is told.
+
+    Where a node has come or gone, torchrun counts no restart.
+    """
+    return max(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")), int(goes_on))
+
+
 def run_of_agent() -> str | None:
     """The run directory that ranks of this one's agent have had before; None for a new run."""
     note = _note()

@@ -1,6 +1,5 @@
 """One job from its composed configuration to its end: the record, and the ranks."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -53,9 +52,8 @@ def _hide_what_was_typed(run_dir: Path, secrets: set[str]) -> None:
 
 def _attempt(run_dir: Path) -> Attempt:
     """What ranks that torchrun started again go on from."""
-    # Where a node has come or gone, torchrun counts no restart.
-    number = max(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")), int(again.goes_on))
-    return Attempt(*rendezvous.first_says("attempt", lambda: attempts.decided(number, run_dir)))
+    found = rendezvous.first_says("attempt", lambda: attempts.decided(again.number(), run_dir))
+    return Attempt(*found)
 
 
 def was_stopped(error: BaseException) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import machine
 from ..errors import UserError
-from . import addresses, again
+from . import addresses, again, torchrun_store
 from .listening import listening_store, store_class
 from .store import SECONDS_TO_ANSWER, Member, Messages, gather, stay_until_read, wait
 
@@ -34,16 +34,24 @@ class Rendezvous:
         index: This process's place among them.
         endpoint: HOST:PORT of the store.
         hosts: Whether the store lives in this process.
+        store: That of the process group, where it has to be kept for as long as the run lasts.
     """
 
     def __init__(
-        self, messages: Messages, members: list[Member], index: int, endpoint: str, hosts: bool
+        self,
+        messages: Messages,
+        members: list[Member],
+        index: int,
+        endpoint: str,
+        hosts: bool,
+        store: Any = None,
     ) -> None:
         self.messages = messages
         self.members = members
         self.index = index
         self.endpoint = endpoint
         self.hosts = hosts
+        self.store = store
 
     @property
     def first(self) -> bool:
@@ -172,7 +180,8 @@ def _ranks_meet(ranks: machine.Ranks, config: "DictConfig", begun: str | None) -
     limit = float(config.launch.timeout_seconds) if "launch" in config else 600.0
     deadline = time.monotonic() + limit
     # torchrun has a server at this address already, otherwise the process group shares this one.
-    hosts = ranks.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    of_agents = torchrun_store.is_there()
+    hosts = ranks.rank == 0 and not of_agents
     missing = (
         f"trainer.num_nodes={ranks.nodes}: only @ of {ranks.world_size} ranks came "
         f"to {host}:{port} within {limit:g} s (launch.timeout_seconds); start all of them at the "
@@ -193,21 +202,22 @@ def _ranks_meet(ranks: machine.Ranks, config: "DictConfig", begun: str | None) -
             host, port, is_master=hosts, multi_tenant=True, wait_for_workers=False,
             timeout=limit_to_answer,
         )  # fmt: skip
-    # A store of the agents outlives an attempt. One of the ranks does not, and agents of several
-    # nodes count attempts each for itself.
-    of_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if of_agents else "0"
+    endpoint = f"{host}:{port}"
+    attempt = "0"
+    if of_agents:
+        arrivals = Messages(PrefixStore("arrivals", store))
+        attempt = torchrun_store.name_of_attempt(arrivals, ranks, deadline, missing, endpoint)
     shared = Messages(PrefixStore(f"meeting/{attempt}", store))
     me = Member.here(config, platform.node())
     if begun is not None:
         me = me._replace(run_dir=begun, begun=True)
-    endpoint = f"{host}:{port}"
     members = gather(shared, ranks.rank, me, ranks.world_size, deadline, missing, endpoint)
     if hosts:
         stay_until_read(shared, ranks.world_size)
+    meets_in = torchrun_store.take_another(shared, ranks, host) if of_agents else None
     # Of a node that has come since, the ranks know of no run.
     members[0] = next(
         (members[0]._replace(run_dir=each.run_dir, begun=True) for each in members if each.begun),
         members[0],
     )
-    return Rendezvous(shared, members, ranks.rank, endpoint, hosts)
+    return Rendezvous(shared, members, ranks.rank, endpoint, hosts, meets_in)

@@ -137,11 +137,16 @@ def gather(
         members = [Member(*messages.hear(key)) for key in keys]
         messages.count("read", 1)
     except RuntimeError:
-        raise UserError(
-            f"{endpoint}: the process that the others met at has ended; what it printed says why; "
-            "then start all of them again"
-        ) from None
+        raise gone(endpoint) from None
     return members
+
+
+def gone(endpoint: str) -> UserError:
+    """The refusal where the store at HOST:PORT answers no more."""
+    return UserError(
+        f"{endpoint}: the process that the others met at has ended; what it printed says why; "
+        "then start all of them again"
+    )
 
 
 def stay_until_read(messages: Messages, count: int, key: str = "read") -> None:

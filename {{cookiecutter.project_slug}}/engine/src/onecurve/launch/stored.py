@@ -4,7 +4,6 @@ The first process of a run asks what is there, and all take that: what is there 
 the last of them comes. Each machine has a copy of its own.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,7 @@ def with_copies(config: dict[str, Any], run_dir: Path) -> dict[str, Any]:
             config = {**config, first: {**group, last: copy} if isinstance(group, dict) else copy}
     settings = config.get("checkpoint")
     if isinstance(settings, dict) and (address := settings.get("mirror_to")):
-        restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-        goes_on = config.get("resume") is not None or restarted or again.goes_on
+        goes_on = config.get("resume") is not None or again.number() > 0
         rendezvous.first_says("mirror", lambda: claim(str(address), run_dir, goes_on))
     return config
 
