@@ -44,3 +44,39 @@ def test_ctrl_c_passes_over_it(seconds: float, tmp_path: Path) -> None:
         printed, said = command.communicate(timeout=60)
     assert (command.returncode, said) == (0, "")
     assert printed == "heard\na rank hears it\n"
+
+
+UNBORN = """
+import multiprocessing, os, sys
+from multiprocessing import synchronize
+from onecurve.launch.forkserver import warm_up
+
+class Absent:
+    def __reduce__(self):
+        return open, ("/not/there",)
+
+if __name__ == "__main__":
+    warm_up()
+    context = multiprocessing.get_context("forkserver")
+    given = Absent() if sys.argv[1] == "absent" else context.Lock()
+    if isinstance(given, synchronize.Lock):
+        synchronize.SemLock._cleanup(given._semlock.name)  # as where this command ends
+    rank = context.Process(target=print, args=(given,))
+    rank.start()
+    rank.join()
+    print(rank.exitcode != 0, flush=True)
+    sys.stderr.close()
+    os._exit(0)  # there is no lock to clean up any more
+"""
+
+
+@pytest.mark.parametrize(("given", "says"), [("lock", ""), ("absent", "/not/there")])
+def test_a_rank_of_a_command_that_ended_says_nothing(given: str, says: str, tmp_path: Path) -> None:
+    """Any other reason why it cannot begin is said."""
+    script = tmp_path / "parent.py"
+    script.write_text(UNBORN)
+    done = subprocess.run(
+        [sys.executable, str(script), given], text=True, capture_output=True, timeout=60
+    )
+    assert done.stdout == "True\n", done.stderr
+    assert (says in done.stderr) if says else not done.stderr
