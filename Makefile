@@ -71,7 +71,7 @@ test-starters: .venv/installed ## run all tests of a project of each other start
 	done; $(MAKE) bake
 
 test-engine: .venv/installed ## run the engine's tests, where it lies; make test-engine ARGS=tests/test_fsdp.py
-	$(IN_ENGINE) pytest --numprocesses 2 --dist worksteal $(ARGS)
+	$(IN_ENGINE) pytest --numprocesses 3 --dist worksteal $(ARGS)
 
 # Root, apt and network namespaces: where one is missing it says so and fails.
 test-slurm: .venv/installed ## run the tests that need a real Slurm, which is installed, started here, and stopped again

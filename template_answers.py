@@ -34,7 +34,7 @@ xdrlib
 """
 # What the dependencies are imported as, where that is not the name they are installed by.
 IMPORT_NAMES = """
-absl antlr4 attr cfnlint coreweave_evaluations cuda cv2 databricks dateutil dotenv functorch git
+absl antlr4 attr box cfnlint coreweave_evaluations cuda cv2 databricks dateutil dotenv functorch git
 google graphql griffe grpc hydra hydra_plugins importlinter isympy jsonpatch_cli lightning_fabric
 markdown_it material materialx mkdocstrings_handlers mlflow mpl_toolkits mypyc nvidia onecurve
 opentelemetry pil pkg_resources py pydevd_plugins pylab pymdownx rpds sklearn torchaudio torchgen

@@ -73,7 +73,7 @@ def has_the_curve_of_one_node(run: Path, trained: Cli) -> bool:
 
 def training_rank(nodes: list[Command], folder: Path, rank: int) -> int:
     """PID of a rank, once it trains: the process that has the rank's log open."""
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         assert [node.poll() for node in nodes] == [None, None]
         time.sleep(0.2)
@@ -88,7 +88,7 @@ def training_rank(nodes: list[Command], folder: Path, rank: int) -> int:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -1,8 +1,10 @@
 """Where metrics go besides metrics.csv."""
 
 import csv
+import json
 import socket
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -121,3 +123,44 @@ def test_mlflow_without_its_package_is_refused(cli: Cli, monkeypatch: pytest.Mon
     outcome = cli("train.py", "logger=mlflow")
     assert outcome.status == 2
     assert "logger=mlflow: needs mlflow; type `uv pip install -e '.[mlflow]'`" in outcome.err
+
+
+def test_comet_has_one_experiment_in_its_archives(train: Cli, cli: Cli) -> None:
+    run = train("logger=[csv,comet]", "test=false", "trainer.max_epochs=1").run
+    assert cli("train.py", "resume=last", "trainer.max_epochs=2").status == 0
+    archives = sorted((run / "comet").glob("*/*.zip"))
+    messages, keys = [], []
+    for archive in archives:
+        with zipfile.ZipFile(archive) as opened:
+            keys.append(json.loads(opened.read("experiment.json"))["offline_id"])
+            messages += map(json.loads, opened.read("messages.json").splitlines())
+    assert keys == [(run / "comet_key").read_text().strip()] * 2
+    logged = [each["payload"]["metric"] for each in messages if each["type"] == "metric_msg"]
+    for name in ("train/loss", "val/acc"):
+        assert [each["metricValue"] for each in logged if each["metricName"] == name] == (
+            column(run, name)
+        )
+    told = [each["payload"].get("param", {}) for each in messages]
+    name = "trainer|max_epochs"
+    epochs = [each["paramValue"] for each in told if each.get("paramName") == name]
+    assert list(map(int, epochs)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("logger=comet logger.comet.online=true", "run `comet login` or set COMET_API_KEY"),
+        ("logger=comet", "logger=comet: needs comet_ml; type `uv pip install -e '.[comet]'`"),
+    ],
+)
+def test_comet_that_cannot_be_is_refused(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, says: str
+) -> None:
+    if "online" in typed:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv("COMET_API_KEY", raising=False)
+    else:
+        monkeypatch.setitem(sys.modules, "comet_ml", None)
+    outcome = cli("train.py", *typed.split())
+    assert outcome.status == 2
+    assert says in outcome.err

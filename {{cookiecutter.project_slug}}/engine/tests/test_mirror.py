@@ -155,8 +155,8 @@ def test_ranks_that_are_started_again_keep_their_address(tmp_path: Path, trained
     """By torchrun, whose ranks are commands of their own: each would ask, and be refused."""
     whole = trained("strategy=ddp", *SHORT)
     bucket = tmp_path / "bucket"
-    torchrun = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--max-restarts=2")
-    die = ("+callbacks.die._target_=test_resume.Die", "+callbacks.die.at=[3,6]")
+    torchrun = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--max-restarts=1")
+    die = ("+callbacks.die._target_=test_resume.Die", "+callbacks.die.at=[6]")
     to = (f"checkpoint.mirror_to=file://{bucket}", "hydra.run.dir=run")
     script = str(Path(__file__).parent / "project/train.py")
     arguments = (*torchrun, script, *TINY, *SHORT, "strategy=ddp", *to, *die)

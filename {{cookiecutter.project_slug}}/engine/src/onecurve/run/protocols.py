@@ -20,6 +20,14 @@ class HasFinalFacts(Protocol):
 
 
 @runtime_checkable
+class HasEnd(Protocol):
+    """A logger that keeps something open until the run has ended, its final test included."""
+
+    def end(self) -> None:
+        """Called once, on every rank."""
+
+
+@runtime_checkable
 class HasFinalWeights(Protocol):
     """A callback that makes the weights to keep, as stochastic weight averaging does.
 

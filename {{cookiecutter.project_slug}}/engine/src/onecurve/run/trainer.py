@@ -25,7 +25,7 @@ from ..errors import UserError
 from ..loggers.buffered import BufferedCSVLogger
 from .building import building
 from .logged_in_place import log_in_place
-from .protocols import HasFinalFacts, HasFinalWeights
+from .protocols import HasEnd, HasFinalFacts, HasFinalWeights
 from .step_hooks import pass_over_empty
 
 
@@ -138,6 +138,9 @@ def final_facts(trainer: Trainer) -> dict[str, float]:
 def close_loggers(trainer: Trainer) -> None:
     """End what a logger keeps open: Weights & Biases has one run a process until it is finished."""
     for logger in trainer.loggers:
+        if isinstance(logger, HasEnd):
+            logger.end()
+            continue
         finish = getattr(getattr(logger, "experiment", None), "finish", None)
         if callable(finish):
             finish()
