@@ -1,5 +1,6 @@
 """`breakpoint()` under ranks: one of them has the terminal, and the run goes on after it."""
 
+import logging
 import os
 import pty
 import select
@@ -72,3 +73,33 @@ def test_a_rank_that_is_not_there(cli: Cli) -> None:
         "error: launch.debug_rank=2: this run has the ranks 0 to 1; use one of them, such as "
         "launch.debug_rank=0\n"
     )
+
+
+class Told(Callback):
+    """Logs something that only `hydra.verbose` shows."""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for name in ("mine", "another"):
+            logging.getLogger(name).debug("a detail of %s", name)
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp"])
+@pytest.mark.parametrize(
+    ("verbose", "seen"), [("true", 2), ("[mine]", 1), ("mine", 1), ("false", 0)]
+)
+def test_the_log_of_every_rank_is_as_verbose_as_hydra(
+    train: Cli, strategy: str, verbose: str, seen: int
+) -> None:
+    # Hydra leaves it as the test before wanted it.
+    logging.getLogger("mine").setLevel(logging.NOTSET)
+    told = "+callbacks.told._target_=test_debugging.Told"
+    typed = (f"hydra.verbose={verbose}", f"strategy={strategy}", told)
+    outcome = train(*typed, "trainer.fast_dev_run=true")
+    logs = sorted((outcome.run / "logs").iterdir())
+    assert len(logs) == {"single": 1, "ddp": 2}[strategy]
+    for log in logs:
+        text = log.read_text()
+        assert [f"DEBUG {name}: a detail of {name}" in text for name in ("mine", "another")] == (
+            [seen > 0, seen > 1]
+        )
+    assert "a detail" not in outcome.out + outcome.err

@@ -83,7 +83,8 @@ def start_ranks(work: Any, arguments: tuple[Any, ...], **options: Any) -> Any:
         RANKS.pop(processes).end()
     if processes not in RANKS:
         RANKS[processes] = Ranks(processes)
-    result = RANKS[processes].do(work, arguments, options["logs"])
+    verbose = options.get("verbose", False)
+    result = RANKS[processes].do(work, arguments, options["logs"], None, 0, verbose)
     if result is None:
         RANKS.pop(processes).end()
         warnings.warn(f"a run failed in ranks that were warm: {options['logs']}", stacklevel=2)

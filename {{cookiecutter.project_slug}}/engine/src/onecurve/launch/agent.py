@@ -24,6 +24,7 @@ from . import one_node, rendezvous, signals, worker
 from .environment import unchanged_environment
 from .failure import failure_of
 from .listening import HOST
+from .logs import Verbose
 
 SECONDS_TO_SHUT_DOWN = 5
 # What is set in this process's environment while torchelastic runs.
@@ -39,6 +40,7 @@ def start_ranks(
     max_restarts: int = 0,
     timeout_seconds: float = 600,
     debug_rank: int = 0,
+    verbose: Verbose = False,
 ) -> Any:
     """Start the ranks of this node and wait for their end.
 
@@ -51,6 +53,7 @@ def start_ranks(
         max_restarts: How often all ranks are started again after one of them failed.
         timeout_seconds: How long the agents of several nodes wait for each other.
         debug_rank: The rank that `breakpoint()` stops.
+        verbose: Who logs in detail, see `logs.Verbose`.
 
     Returns:
         What `work` returned on rank 0; None where that is on another node.
@@ -93,7 +96,7 @@ def start_ranks(
                 signals.passing_on(shared / "listening", processes, stop_at_once) as received,
             ):
                 results = elastic_launch(agent, worker.main)(
-                    work, arguments, logs, shared, debug_rank
+                    work, arguments, logs, shared, debug_rank, verbose
                 )
         except (ChildFailedError, SignalException, RendezvousError) as error:
             failure = failure_of(error, logs)

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from .. import machine
@@ -14,6 +15,7 @@ from ..run.restart import Attempt
 from . import again, attempts, rendezvous, stored
 from .forkserver import warm_up
 from .launch import launch
+from .logs import Verbose
 
 
 def start(work: str, config: DictConfig, run_dir: Path) -> Metrics:
@@ -39,7 +41,7 @@ def start(work: str, config: DictConfig, run_dir: Path) -> Metrics:
     plain = stored.with_copies(plain, run_dir)
     if machine.ranks_around():
         restart.current = _attempt(run_dir)
-    return launch(work, plain, run_dir, processes)
+    return launch(work, plain, run_dir, processes, _verbose())
 
 
 def _hide_what_was_typed(run_dir: Path, secrets: set[str]) -> None:
@@ -54,6 +56,11 @@ def _attempt(run_dir: Path) -> Attempt:
     """What ranks that torchrun started again go on from."""
     found = rendezvous.first_says("attempt", lambda: attempts.decided(again.number(), run_dir))
     return Attempt(*found)
+
+
+def _verbose() -> Verbose:
+    said = HydraConfig.get().verbose if HydraConfig.initialized() else False
+    return said if isinstance(said, bool | str) else list(said)
 
 
 def was_stopped(error: BaseException) -> bool:

@@ -4,9 +4,12 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+Verbose = bool | str | Sequence[str]
+"""``hydra.verbose``: whether all loggers tell the details, or the names of those that do."""
 
 # What libraries warn of although it is meant so here.
 EXPECTED_WARNINGS = (
@@ -27,7 +30,7 @@ def log_file(run_dir: Path, rank: int) -> Path:
 
 
 @contextmanager
-def log_to_file(run_dir: Path, rank: int) -> Iterator[None]:
+def log_to_file(run_dir: Path, rank: int, verbose: Verbose = False) -> Iterator[None]:
     """Send what this process logs to its file, and keep hints off the console."""
     path = log_file(run_dir, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +40,12 @@ def log_to_file(run_dir: Path, rank: int) -> Iterator[None]:
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    root.setLevel(logging.DEBUG if verbose is True else logging.INFO)
+    named = () if isinstance(verbose, bool) else verbose
+    detailed = [logging.getLogger(name) for name in ([named] if isinstance(named, str) else named)]
+    before = [logger.level for logger in detailed]
+    for logger in detailed:
+        logger.setLevel(logging.DEBUG)
     for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
         # Lightning prints by itself where it was imported before logging was set up.
         logging.getLogger(name).handlers.clear()
@@ -52,6 +60,9 @@ def log_to_file(run_dir: Path, rank: int) -> Iterator[None]:
         handler.handle(details)
         raise
     finally:
+        # The next job of a sweep may have others.
+        for logger, level in zip(detailed, before, strict=True):
+            logger.setLevel(level)
         root.removeHandler(handler)
         handler.close()
 

@@ -25,7 +25,7 @@ from . import addresses, attempts, debugging
 from .environment import unchanged_environment
 from .failure import lost_contact
 from .listening import HOST, listening_store
-from .logs import log_file, log_to_file, redirect_output
+from .logs import Verbose, log_file, log_to_file, redirect_output
 
 SECONDS_TO_BLAME_ANOTHER = 2
 # How torch and gloo are told where the store of one rank alone is.
@@ -55,6 +55,7 @@ def main(
     logs: Path | None,
     shared: Path | None = None,
     debug_rank: int = 0,
+    verbose: Verbose = False,
 ) -> Any:
     """Entry point of a worker process that torchelastic started.
 
@@ -64,6 +65,7 @@ def main(
         logs: The folder for logs, as for `agent.start_ranks`.
         shared: The folder that the agent shares with its ranks, see `attempts`.
         debug_rank: The rank that `breakpoint()` stops.
+        verbose: Who logs in detail, see `logs.Verbose`.
 
     Returns:
         What `work` returned, on the first rank.
@@ -89,7 +91,7 @@ def main(
         redirect_output(log_file(logs, rank))
     # Imported before logging is set up: Lightning adds handlers of its own.
     do = resolved(work)
-    with log_to_file(logs, rank) if logs else nullcontext():
+    with log_to_file(logs, rank, verbose) if logs else nullcontext():
         try:
             result = do(*arguments)
         except Exception as error:
@@ -104,7 +106,9 @@ def main(
     return result if rank == 0 or is_stopped(result) else None
 
 
-def started_elsewhere(work: str, config: dict[str, Any], run_dir: Path) -> Metrics:
+def started_elsewhere(
+    work: str, config: dict[str, Any], run_dir: Path, verbose: Verbose = False
+) -> Metrics:
     """The part of a rank that torchrun or srun started: as `main`, but it tells its own failure.
 
     Raises:
@@ -121,7 +125,7 @@ def started_elsewhere(work: str, config: dict[str, Any], run_dir: Path) -> Metri
     console = os.dup(2)
     try:
         debug_rank = config["launch"].get("debug_rank", 0)
-        done = main(work, (config, run_dir), run_dir, debug_rank=debug_rank)
+        done = main(work, (config, run_dir), run_dir, debug_rank=debug_rank, verbose=verbose)
         metrics: Metrics | None = unless_stopped(done)
         return metrics or {}
     except (UserError, RankFailed):
