@@ -38,7 +38,7 @@ absl antlr4 attr box cfnlint coreweave_evaluations cuda cv2 databricks dateutil 
 google graphql griffe grpc hydra hydra_plugins importlinter isympy jsonpatch_cli lightning_fabric
 markdown_it material materialx mkdocstrings_handlers mlflow mpl_toolkits mypyc nvidia onecurve
 opentelemetry pil pkg_resources py pydevd_plugins pylab pymdownx rpds sklearn torchaudio torchgen
-xdist yaml yaml_env_tag
+validate xdist yaml yaml_env_tag
 """
 # Of devices: no folder on Windows can be called so, with or without an ending.
 WINDOWS_NAMES = {

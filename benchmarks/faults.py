@@ -297,9 +297,11 @@ def injure(strategy: str, injections: int, seed: int, root: Path) -> list[tuple[
     seconds_a_step = (events[1] - events[0]) / STEPS
 
     kinds = [kind for kind in KINDS if not (kind == NOT_SINGLE and strategy == "single")]
+    # So that a few for each strategy are all kinds in all.
+    first = 2 * list(RANKS).index(strategy)
     results: list[tuple[str, Result]] = []
     for number in range(injections):
-        kind = kinds[number % len(kinds)]
+        kind = kinds[(first + number) % len(kinds)]
         folder = root / f"{strategy}-{number}"
         draw = random.Random(f"{seed} {strategy} {number}")
         with disk(folder, small=kind == "full disk"):

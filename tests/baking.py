@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from cookiecutter.main import cookiecutter
@@ -38,6 +39,20 @@ def environment_of(project: Path) -> dict[str, str]:
     """For commands of a bake: with its own package and engine, whatever is installed."""
     paths = os.pathsep.join(str(project / folder) for folder in ("engine/src", "src"))
     return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+
+
+def python_in(project: Path, *arguments: str) -> str:
+    """What Python prints in a bake, with its own package and engine; it must succeed."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=project,
+        env=environment_of(project),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def files_of(project: Path) -> set[str]:

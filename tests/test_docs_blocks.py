@@ -3,12 +3,10 @@
 import ast
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from baking import PROJECT, TEMPLATE, bake, environment_of
+from baking import PROJECT, TEMPLATE, bake, python_in
 
 # What the first word or words of a command stand for, and why it does not run where tests do.
 NOT_HERE = {
@@ -132,28 +130,8 @@ def pieces(page: Path) -> list[str]:
     return re.findall(r"```py\n(.*?)```", page.read_text(), re.DOTALL)
 
 
-def python(code: str, project: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=project,
-        env=environment_of(project),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def script(project: Path, line: str) -> None:
-    done = subprocess.run(
-        [sys.executable, *shlex.split(line)],
-        cwd=project,
-        env=environment_of(project),
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
+    python_in(project, *shlex.split(line))
 
 
 TRAIN = "debug=limit model=mlp trainer.max_epochs=1 test=false"
@@ -166,10 +144,11 @@ def test_an_exported_network_is_read_as_the_page_says(project: Path) -> None:
     of_torch, of_onnx = pieces(project / "docs/using.md")
     script(project, f"export.py checkpoint={last} output=model.pt2")
     check = "print(tuple(outputs.shape))"
-    assert python(f"import json, torch\n{of_torch}\n{check}", project) == "(5, 10)\n"
+    assert python_in(project, "-c", f"import json, torch\n{of_torch}\n{check}") == "(5, 10)\n"
     script(project, f"export.py checkpoint={last} format=onnx output=model.onnx")
     check = 'print(about["inputs"][0]["shape"][1:])'
-    assert python(f"import json, onnxruntime\n{of_onnx}\n{check}", project) == "[1, 32, 32]\n"
+    code = f"import json, onnxruntime\n{of_onnx}\n{check}"
+    assert python_in(project, "-c", code) == "[1, 32, 32]\n"
 
 
 @pytest.mark.slow
@@ -191,4 +170,4 @@ print(torch.allclose(head((hidden, targets)).mean(), whole))
     imports = (
         "import torch, onecurve\nfrom torch import nn\nfrom lightning import LightningModule\n"
     )
-    assert python(imports + piece + check, project) == "True\n"
+    assert python_in(project, "-c", imports + piece + check) == "True\n"

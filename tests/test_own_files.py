@@ -2,12 +2,10 @@
 
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from baking import bake, environment_of
+from baking import bake, python_in
 
 ADDED = {
     "configs/callbacks/lines.yaml": """
@@ -70,16 +68,7 @@ NEW = ("lines", "linear", "noise", "mine", "moving_average", "digits_of_1998")
 
 
 def pytest_in(project: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-ra", *arguments],
-        cwd=project,
-        env=environment_of(project),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return python_in(project, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-ra", *arguments)
 
 
 def test_what_is_called_shipped_is_there(tmp_path: Path) -> None:
