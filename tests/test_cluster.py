@@ -175,9 +175,12 @@ def test_hadolint_has_nothing_to_say(project: Path, tmp_path: Path) -> None:
 def test_the_batch_script_is_one(tmp_path: Path) -> None:
     script = bake(tmp_path / "out", cluster="slurm") / "deploy/train.sbatch"
     text = script.read_text()
-    assert text.startswith("#!/bin/bash\n")
     # Slurm reads its lines up to the first command.
-    head, _, body = text.partition('\nrun="')
+    head, _, body = text.partition("\nrun=")
     assert "#SBATCH --signal=USR2@120" in head
     assert "#SBATCH" not in body
+    # That of the page is what `make test-slurm` queues.
+    page = (script.parents[1] / "docs/slurm.md").read_text()
+    (shown,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", page, re.DOTALL)
+    assert text.replace("--job-name=my-project", "--job-name=train") == shown
     subprocess.run(["bash", "-n", script], check=True)
