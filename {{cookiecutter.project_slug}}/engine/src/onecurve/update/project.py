@@ -79,8 +79,7 @@ class Project:
         """
         about = _toml(self.folder / "pyproject.toml").get("project", {})
         people = about.get("authors", [{}])[0]
-        readme = (self.read("README.md") or b"").decode(errors="replace")
-        title = re.search(r"^# (.+)$", readme, re.MULTILINE)
+        title = re.search(r"^# (.+)$", self._first_readme(), re.MULTILINE)
         train = (self.read("configs/train.yaml") or b"").decode(errors="replace")
         loggers = re.search(r"- (?:override )?/?logger: *(.*)", train)
         chosen = re.findall("tensorboard|wandb", loggers[1]) if loggers else []
@@ -99,6 +98,13 @@ class Project:
             "ci": "github" if (self.folder / ".github").exists()
             else "gitlab" if (self.folder / ".gitlab-ci.yml").exists() else "none",
         }  # fmt: skip
+
+    def _first_readme(self) -> str:
+        """The template's, which had the project's name; the user's of now may have another."""
+        added = git(self.folder, "log", "--diff-filter=A", "--format=%H", "--", "README.md")
+        if not added:
+            return ""
+        return git(self.folder, "show", f"{added.split()[-1]}:./README.md")
 
 
 def _json(path: Path) -> dict[str, Any]:
