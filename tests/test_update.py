@@ -97,6 +97,8 @@ def test_edits_of_months_meet_no_conflict(tmp_path: Path, newest: Path, name: st
     git(project, "commit", "--quiet", "--message", "months")
     done = run_update(project, "--template", str(newest))
     assert done.returncode == 0, done.stderr
+    changed = git(project, "status", "--porcelain", "--untracked-files=all", "--no-renames")
+    assert f"\n{len(changed.splitlines())} files changed" in done.stdout
     assert lost(project) == []
     files = files_of(project)
     assert [name for name in files if name.endswith((".rej", ".orig"))] == []

@@ -68,9 +68,11 @@ def bring(folder: Path, address: str, checkout: str, within: Path) -> None:
     done = update(base, yours, theirs, project.skip)
     if engine_is_untouched(project) and not any("engine".startswith(s) for s in project.skip):
         replace_engine(done, project, theirs)
-    write(project, {**done.write, **with_skips(records, project)})
+    wanted = {**done.write, **with_skips(records, project)}
+    changed = {path: text for path, text in wanted.items() if project.read(path) != text}
+    write(project, changed)
     changelogs = [template.read(commit, "CHANGELOG.md") for commit in (before, after)]
-    tell(done, notes(*changelogs))
+    tell(done, len(changed), notes(*changelogs))
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -119,7 +121,7 @@ def write(project: Project, files: dict[str, bytes | None]) -> None:
         raise UserError(f"{error}; nothing was changed") from None
 
 
-def tell(done: Update, to_do: list[str]) -> None:
+def tell(done: Update, changed: int, to_do: list[str]) -> None:
     """Say what is left for the person at the keyboard."""
     said = {
         "yours stayed; the template has changed the same lines": done.settled,
@@ -133,7 +135,7 @@ def tell(done: Update, to_do: list[str]) -> None:
     if to_do:
         print("\nTo update your own files:\n")
         print("\n".join(to_do))
-    print(f"\n{len(done.write)} files changed, nothing committed. Look at them (git diff), then:\n")
+    print(f"\n{changed} files changed, nothing committed. Look at them (git diff), then:\n")
     print("  make setup\n  make test", flush=True)
 
 
