@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 from conftest import (
     ROOT,
+    ROUNDING,
+    TINY,
     Cli,
+    column,
+    largest_difference,
     run_directories,
 )
 from nodes import (
@@ -128,20 +132,21 @@ def test_the_node_that_is_left_says_which_is_gone(start: Start, tmp_path: Path) 
     assert "node 2 of 2 (localhost) is gone" in metrics["error"]
 
 
-@pytest.mark.compares
-@pytest.mark.slow
-@pytest.mark.skipif(not CAN_MOUNT, reason="a disk for each node alone needs root")
-def test_nodes_need_no_disk_that_they_share(
-    start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rank 0 writes; a restart and the test of the best weights reach the others all the same."""
-    disks = [tmp_path / name for name in ("disk", "disk1", "disk2")]
+OWN_DISKS = pytest.mark.skipif(not CAN_MOUNT, reason="a disk for each node alone needs root")
+
+
+def on_disks_of_their_own(
+    start_by: StartBy, monkeypatch: pytest.MonkeyPatch, folder: Path, *typed: str
+) -> tuple[str, list[Path]]:
+    """Two nodes in folders that only one of them sees: what they print, and the two, first's first.
+
+    Both are called alike by their nodes, as disks of machines are.
+    """
+    disks = [folder / name for name in ("disk", "disk1", "disk2")]
     for disk in disks:
-        disk.mkdir()
-    die = ("+callbacks.die._target_=test_resume.Die", "+callbacks.die.at=[8]")
+        disk.mkdir(parents=True)
     place = f"launch.rendezvous=localhost:{free_port()}"
-    typed = (*TRAIN, *NODE, place, *die, "launch.max_restarts=1")
-    command = (sys.executable, str(ROOT / "train.py"), *typed)
+    command = (sys.executable, str(ROOT / "train.py"), *TRAIN, *NODE, place, *typed)
     mounted = f'mount --bind "$0" {disks[0]} && exec "$@"'
     with monkeypatch.context() as patch:
         patch.setenv("PROJECT_ROOT", str(disks[0]))
@@ -150,11 +155,47 @@ def test_nodes_need_no_disk_that_they_share(
             for disk in disks[1:]
         ]
     said = "".join(out for out, _ in finish(*nodes))
+    return said, sorted(disks[1:], key=lambda disk: -len(list(disk.rglob("config.yaml"))))
+
+
+@pytest.mark.compares
+@pytest.mark.slow
+@OWN_DISKS
+def test_nodes_need_no_disk_that_they_share(
+    start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 writes; a restart and the test of the best weights reach the others all the same."""
+    die = ("+callbacks.die._target_=test_resume.Die", "+callbacks.die.at=[8]")
+    typed = (*die, "launch.max_restarts=1")
+    said, (first, other) = on_disks_of_their_own(start_by, monkeypatch, tmp_path, *typed)
     assert "restart 1 of 1: the ranks go on from last.ckpt" in said
-    first, other = sorted(disks[1:], key=lambda disk: -len(list(disk.rglob("config.yaml"))))
     (run,) = run_directories(first)
     assert has_the_curve_of_one_node(run, trained)
     assert {path.name for path in other.rglob("*") if path.is_file()} == {
         "rank_1.log",
         "last.ckpt",
     }
+
+
+@pytest.mark.compares
+@pytest.mark.slow
+@OWN_DISKS
+def test_other_nodes_go_on_from_an_address(
+    start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing but the object store is left of the nodes before."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    bucket = f"file://{tmp_path}/bucket"
+    # Of one that knows how long training lasts, half is not a half.
+    same = "scheduler=none"
+    typed = (same, "trainer.max_epochs=1", "test=false", f"checkpoint.mirror_to={bucket}")
+    on_disks_of_their_own(start_by, monkeypatch, tmp_path / "before", *typed)
+    typed = (same, f"resume={bucket}")
+    _, (first, _) = on_disks_of_their_own(start_by, monkeypatch, tmp_path / "after", *typed)
+    (run,) = run_directories(first)
+    whole = trained(*TRAIN[len(TINY) :], same, "trainer.devices=2").run
+    losses = column(run, "train/loss")
+    assert losses
+    assert largest_difference(column(whole, "train/loss")[-len(losses) :], losses) <= ROUNDING
+    accuracy = "test/acc"
+    assert largest_difference(column(whole, accuracy), column(run, accuracy)) <= ROUNDING
