@@ -18,7 +18,7 @@ SOURCE := {{cookiecutter.project_slug}}
 ENGINE := $(SOURCE)/engine
 # The library is edited, linted, typed and tested where it lies: no bake.
 IN_ENGINE := cd '$(ENGINE)' && PYTHONPATH='$(CURDIR)/$(ENGINE)/src' OMP_NUM_THREADS=1 '$(CURDIR)/$(BIN)/python' -m
-BENCHMARKS ?= startup epoch pipeline memory parity meshes mesh_sent mesh_memory planner tasks faults checkpoint callbacks swa sweep endurance \
+BENCHMARKS ?= startup epoch pipeline memory parity ways_in meshes mesh_sent mesh_memory planner tasks faults checkpoint callbacks swa sweep endurance \
   fuzz_commands fuzz_checkpoints
 # Compiled at once, so that the first start is as fast as the second.
 INSTALL := PATH="$$PATH:$(BIN)" uv pip install --quiet --compile-bytecode --python $(BIN)/python $(RESOLVE)

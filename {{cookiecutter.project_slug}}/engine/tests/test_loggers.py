@@ -4,6 +4,7 @@ import csv
 import json
 import socket
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -70,7 +71,12 @@ def test_wandb_works_without_an_account_or_a_network(
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     outcome = train("logger=[csv,wandb]")
     (offline,) = (outcome.run / "wandb").glob("offline-run-*/*.wandb")
-    assert b"check_val_every_n_epoch" in offline.read_bytes()  # a key of the configuration
+    key = b"check_val_every_n_epoch"  # of the configuration
+    # Its own process writes; offline, the end of a run does not wait for it.
+    deadline = time.monotonic() + 60
+    while key not in offline.read_bytes():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     assert not list(tmp_path.glob("wandb"))
 
 
