@@ -2,19 +2,17 @@
 
 import os
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
+from ..extras import missing
 from ..plan import Plan
 
 
 def refusals(plan: Plan, key: str) -> Iterator[str]:
     """Why it cannot be used, or reached."""
-    if find_spec("comet_ml") is None:
-        yield (
-            f"logger={key.partition('.')[2]}: needs comet_ml; type "
-            "`uv pip install -e '.[comet]'`, or use logger=tensorboard"
-        )
+    asked = f"logger={key.partition('.')[2]}"
+    if refusal := missing(asked, ("comet_ml",), "comet", "logger=tensorboard"):
+        yield refusal
     elif plan.get(f"{key}.online") and not _has_key():
         yield (
             f"{key}.online=true: there is no key for Comet; run `comet login` or set "

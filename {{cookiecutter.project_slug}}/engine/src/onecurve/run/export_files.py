@@ -1,7 +1,6 @@
 """The files of an exported network: how each kind is written, and run again."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from torch.export import Dim, ExportedProgram
 from torch.utils._pytree import tree_leaves
 
 from ..errors import UserError
+from ..extras import missing
 
 ONNX = ("onnx", "onnxscript", "onnxruntime")
 ABOUT = "onecurve.json"
@@ -33,12 +33,8 @@ def refuse_missing(kind: str) -> None:
     Raises:
         UserError: With what to type.
     """
-    missing = [name for name in ONNX if kind == "onnx" and find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f"format=onnx: needs {', '.join(missing)}; type `uv pip install -e '.[onnx]'`, or use "
-            "format=torch"
-        )
+    if kind == "onnx" and (refusal := missing("format=onnx", ONNX, "onnx", "format=torch")):
+        raise UserError(refusal)
 
 
 def _save_torch(program: ExportedProgram, path: Path, about: str) -> None:

@@ -136,7 +136,10 @@ def final_facts(trainer: Trainer) -> dict[str, float]:
 
 
 def close_loggers(trainer: Trainer) -> None:
-    """End what a logger keeps open: Weights & Biases has one run a process until it is finished."""
+    """End what a logger keeps open: by `end`, or by `finish` of what it logs to.
+
+    Weights & Biases has one run a process until that is finished.
+    """
     for logger in trainer.loggers:
         if isinstance(logger, HasEnd):
             logger.end()
