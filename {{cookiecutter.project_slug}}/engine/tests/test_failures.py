@@ -42,6 +42,16 @@ class FailOnRank(Callback):
             raise ArithmeticError(f"{self.when} failed")
 
 
+class CutOff(Callback):
+    """Ctrl-C where a library then fails at cleaning up."""
+
+    def __init__(self) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise AttributeError("'NoneType' object has no attribute 'clear'")
+
+
 def ranks() -> list[str]:
     """Rank processes that still live: children of the forkserver, but for those that are to."""
     warm = {str(process.pid) for each in RANKS.values() for process in each.processes}
@@ -151,3 +161,17 @@ def in_training(folder: Path, strategy: str) -> Command:
     process = Command(folder, "train.py", *TINY, *slow, f"strategy={strategy}")
     process.wait_for_line("epoch 1/")
     return process
+
+
+@pytest.mark.parametrize("sweep", [(), ("-m", "seed=1,2")], ids=["run", "sweep"])
+def test_what_fails_after_ctrl_c_is_no_failure(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, sweep: tuple[str, ...]
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    outcome = cli("train.py", *sweep, *TINY, "+callbacks.cut._target_=test_failures.CutOff")
+    assert outcome.status == 130
+    goes_on = "; the same command goes on with the sweep" if sweep else ""
+    assert outcome.err == f"stopped by Ctrl-C{goes_on}\n"
+    assert [json.loads((run / "metrics.json").read_text()) for run in outcome.runs] == [
+        {"status": "interrupted"}
+    ]

@@ -51,11 +51,24 @@ def in_short(error: BaseException, at_most: int = 200) -> str:
 def user_error_behind(error: BaseException | None) -> UserError | None:
     """The UserError that a library wrapped into an exception of its own, if there is one.
 
-    A full disk is one, too.
+    A full disk is one, too. What Ctrl-C has cut off is none, whatever it was taken for.
     """
+    if interrupted(error):
+        return None
     while error is not None and not isinstance(error, UserError):
         if isinstance(error, OSError) and error.errno in FULL_DISK:
             where = f"{error.filename}: " if error.filename else ""
             return UserError(f"{where}the disk is full; make room, then go on with resume=last")
         error = error.__cause__ or error.__context__
     return error
+
+
+def interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is what an error began with.
+
+    A library that it cuts off may fail at cleaning up: OmegaConf, halfway into a configuration,
+    with an AttributeError.
+    """
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
-from ..errors import REFUSED, UserError, say, stop, user_error_behind
+from ..errors import REFUSED, UserError, interrupted, say, stop, user_error_behind
 from ..launch import job, quick_exit, rendezvous
 from ..run import directory, hidden, record
 from ..run.outcome import RankFailed
@@ -100,16 +100,18 @@ def run(work: str, config: DictConfig) -> float | None:
 
 def _end(error: BaseException, speaks: bool) -> None:
     """End the command with the one thing to read; Hydra would put a line of its own before it."""
+    if isinstance(error, RankFailed):
+        if speaks:
+            say(str(error))
+        sys.exit(error.status)
+    if interrupted(error):
+        raise KeyboardInterrupt from error
     if isinstance(error, UserError):
         if speaks:
             if _shows_all and error.__cause__ is not None:
                 traceback.print_exception(error.__cause__)
             stop(error)
         sys.exit(REFUSED)
-    if isinstance(error, RankFailed):
-        if speaks:
-            say(str(error))
-        sys.exit(error.status)
 
 
 def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
@@ -129,10 +131,10 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
     except RankFailed as error:
         say(str(error))
         sys.exit(error.status)
-    except KeyboardInterrupt:
-        say("stopped by Ctrl-C")
-        sys.exit(130)
-    except Exception as error:
+    except (KeyboardInterrupt, Exception) as error:
+        if interrupted(error):
+            say("stopped by Ctrl-C")
+            sys.exit(130)
         if before == "1":
             raise
         if refusal := user_error_behind(error):

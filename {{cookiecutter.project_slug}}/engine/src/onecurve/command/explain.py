@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from .values import dotted
 
 
-def explain(error: Exception, config_dir: Path, config_name: str, typed: list[str]) -> str:
+def explain(error: BaseException, config_dir: Path, config_name: str, typed: list[str]) -> str:
     """One line for an error of Hydra's.
 
     Args:

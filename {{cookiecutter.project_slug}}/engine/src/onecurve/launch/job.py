@@ -8,7 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from .. import machine
-from ..errors import UserError
+from ..errors import UserError, interrupted
 from ..run import hidden, record, restart
 from ..run.outcome import Metrics, RankFailed
 from ..run.restart import Attempt
@@ -66,7 +66,7 @@ def _verbose() -> Verbose:
 def was_stopped(error: BaseException) -> bool:
     """Whether somebody ended the run: by a signal, or by Ctrl-C."""
     by_signal = isinstance(error, RankFailed) and error.status > 128
-    return by_signal or isinstance(error, KeyboardInterrupt)
+    return by_signal or interrupted(error)
 
 
 def in_a_line(error: BaseException) -> str:

@@ -169,9 +169,10 @@ def _once(work: str, config: DictConfig, run_dir: Path) -> Metrics:
         if speaks:
             record.unfinished(run_dir, stopped, line)
         if stopped:
-            how = str(error).partition(";")[0] or "stopped by Ctrl-C"
+            how, status = "stopped by Ctrl-C", 130
+            if isinstance(error, RankFailed) and error.status > 128:
+                how, status = str(error).partition(";")[0], error.status
             print(f"{how}; the same command goes on with the sweep", file=sys.stderr, flush=True)
-            status = error.status if isinstance(error, RankFailed) else 130
             _queue_again(status)
             sys.exit(status)
         if speaks:
