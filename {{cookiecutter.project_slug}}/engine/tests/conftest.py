@@ -7,12 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.hydra import Hydra
-from hydra.core.object_type import ObjectType
 
 ROOT = Path(__file__).parent / "project"
 # The engine, the project, the classes of tests: for this process and those that it starts.
@@ -91,27 +87,6 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Else a library counts, aloud, what is left of it in the end."""
     gc.unfreeze()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _composed_once() -> Iterator[None]:
-    """Hydra composes all twice, first to look for `hydra.mode`, which no test here sets.
-
-    For each group that --help lists, it copies all that it knows. Commands in processes of their
-    own are left as they are.
-    """
-
-    def listed(loader: ConfigLoaderImpl, group: str, kind: Any = ObjectType.CONFIG) -> list[str]:
-        return loader.repository.get_group_options(group, kind)
-
-    def groups(loader: ConfigLoaderImpl, group: str) -> list[str]:
-        return listed(loader, group, ObjectType.GROUP)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Hydra, "get_mode", lambda *_, **__: None)
-        patch.setattr(ConfigLoaderImpl, "get_group_options", listed)
-        patch.setattr(ConfigLoaderImpl, "list_groups", groups)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from . import composition
 from .runs import Cli, Outcome, run_directories, run_script
 
 
@@ -16,6 +17,13 @@ def _runs_lie_where_a_test_stands() -> Iterator[None]:
     """And not in the project's folder, which the tests of other people's machines share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROJECT_ROOT", ".")
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _composition_is_quick() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        composition.is_quick(patch)
         yield
 
 

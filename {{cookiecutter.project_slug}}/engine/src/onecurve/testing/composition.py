@@ -1,0 +1,71 @@
+"""Hydra's and OmegaConf's work in a process that composes hundreds of configurations.
+
+They read each file again, parse each interpolation again and copy what never changes, which is more
+than half of a short test. What comes out is the same. Commands in processes of their own are left
+as they are.
+"""
+
+import copy
+import io
+from collections import defaultdict
+from functools import cache
+from typing import Any
+
+import omegaconf._utils
+import omegaconf.base
+import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.hydra import Hydra
+from hydra.core.object_type import ObjectType
+from omegaconf import OmegaConf
+from omegaconf.base import Metadata
+from omegaconf.grammar_parser import parse
+
+
+def is_quick(patch: pytest.MonkeyPatch) -> None:
+    """Let it be so as long as the patch lasts."""
+    # All would be composed twice, first to look for `hydra.mode`, which no test sets.
+    patch.setattr(Hydra, "get_mode", lambda *_, **__: None)
+    # For each group that --help lists, all that is known would be copied.
+    patch.setattr(ConfigLoaderImpl, "get_group_options", _listed)
+    patch.setattr(ConfigLoaderImpl, "list_groups", _groups)
+    # Whoever reads a tree does not change it.
+    parsed_once = cache(parse)
+    patch.setattr(omegaconf.base, "parse", parsed_once)
+    patch.setattr(omegaconf._utils, "parse", parsed_once)
+    patch.setattr(OmegaConf, "load", _Loaded(OmegaConf.load))
+    patch.setattr(Metadata, "__deepcopy__", _copied, raising=False)
+
+
+def _listed(loader: ConfigLoaderImpl, group: str, kind: Any = ObjectType.CONFIG) -> list[str]:
+    return loader.repository.get_group_options(group, kind)
+
+
+def _groups(loader: ConfigLoaderImpl, group: str) -> list[str]:
+    return _listed(loader, group, ObjectType.GROUP)
+
+
+class _Loaded:
+    """``OmegaConf.load``, by the text of a file that is open."""
+
+    def __init__(self, load: Any) -> None:
+        self.load = load
+        self.known: dict[str, Any] = {}
+
+    def __call__(self, file: Any) -> Any:
+        if not hasattr(file, "read"):
+            return self.load(file)
+        text = file.read()
+        if text not in self.known:
+            self.known[text] = self.load(io.StringIO(text))
+        return copy.deepcopy(self.known[text])
+
+
+def _copied(metadata: Metadata, memo: dict[int, Any]) -> Metadata:
+    """Without a look at each field, of which two alone can change."""
+    new = object.__new__(type(metadata))
+    new.__dict__.update(metadata.__dict__)
+    new.flags = None if metadata.flags is None else dict(metadata.flags)
+    new.resolver_cache = defaultdict(dict)
+    new.resolver_cache.update(copy.deepcopy(dict(metadata.resolver_cache), memo))
+    return new
