@@ -14,6 +14,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from processes import Command, nothing_stays_of
 from warm_ranks import RANKS
 
+from onecurve.errors import chain, user_error_behind
+
 
 class FailOnRank(Callback):
     """Breaks one rank in its third training step, or in the second batch of validation."""
@@ -175,3 +177,10 @@ def test_what_fails_after_ctrl_c_is_no_failure(
     assert [json.loads((run / "metrics.json").read_text()) for run in outcome.runs] == [
         {"status": "interrupted"}
     ]
+
+
+def test_errors_that_name_each_other_are_gone_through_once() -> None:
+    first, second = ValueError(), OSError()
+    first.__cause__, second.__context__ = second, first
+    assert list(chain(first)) == [first, second]
+    assert user_error_behind(first) is None

@@ -2,7 +2,7 @@
 
 import errno
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
@@ -48,19 +48,13 @@ def in_short(error: BaseException, at_most: int = 200) -> str:
     return " ".join(str(error).split())[:at_most]
 
 
-def user_error_behind(error: BaseException | None) -> UserError | None:
-    """The UserError that a library wrapped into an exception of its own, if there is one.
-
-    A full disk is one, too. What Ctrl-C has cut off is none, whatever it was taken for.
-    """
-    if interrupted(error):
-        return None
-    while error is not None and not isinstance(error, UserError):
-        if isinstance(error, OSError) and error.errno in FULL_DISK:
-            where = f"{error.filename}: " if error.filename else ""
-            return UserError(f"{where}the disk is full; make room, then go on with resume=last")
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what it came from, each once: two may name each other."""
+    passed: set[int] = set()
+    while error is not None and id(error) not in passed:
+        passed.add(id(error))
+        yield error
         error = error.__cause__ or error.__context__
-    return error
 
 
 def interrupted(error: BaseException | None) -> bool:
@@ -69,6 +63,20 @@ def interrupted(error: BaseException | None) -> bool:
     A library that it cuts off may fail at cleaning up: OmegaConf, halfway into a configuration,
     with an AttributeError.
     """
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
+    return any(isinstance(each, KeyboardInterrupt) for each in chain(error))
+
+
+def user_error_behind(error: BaseException | None) -> UserError | None:
+    """The UserError that a library wrapped into an exception of its own, if there is one.
+
+    A full disk is one, too. What Ctrl-C has cut off is none, whatever it was taken for.
+    """
+    if interrupted(error):
+        return None
+    for each in chain(error):
+        if isinstance(each, UserError):
+            return each
+        if isinstance(each, OSError) and each.errno in FULL_DISK:
+            where = f"{each.filename}: " if each.filename else ""
+            return UserError(f"{where}the disk is full; make room, then go on with resume=last")
+    return None

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from ..errors import chain
+
 
 def sync_folder(path: Path) -> None:
     """Bring a folder's list of names to the disk, so that a rename in it lasts."""
@@ -22,6 +24,4 @@ def set_aside(path: Path) -> Path:
 
 def disk_error(error: BaseException | None) -> OSError | None:
     """The reason that torch hides behind an error of its own."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__cause__ or error.__context__
-    return error
+    return next((each for each in chain(error) if isinstance(each, OSError)), None)

@@ -37,12 +37,14 @@ def is_quick(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Metadata, "__deepcopy__", _copied, raising=False)
 
 
-def _listed(loader: ConfigLoaderImpl, group: str, kind: Any = ObjectType.CONFIG) -> list[str]:
-    return loader.repository.get_group_options(group, kind)
+def _listed(
+    loader: ConfigLoaderImpl, group_name: str, results_filter: Any = ObjectType.CONFIG
+) -> list[str]:
+    return loader.repository.get_group_options(group_name, results_filter)
 
 
-def _groups(loader: ConfigLoaderImpl, group: str) -> list[str]:
-    return _listed(loader, group, ObjectType.GROUP)
+def _groups(loader: ConfigLoaderImpl, parent_name: str) -> list[str]:
+    return _listed(loader, parent_name, ObjectType.GROUP)
 
 
 class _Loaded:
