@@ -16,6 +16,7 @@ BIN := .venv/bin
 PROJECT := build/my-project
 SOURCE := {{cookiecutter.project_slug}}
 ENGINE := $(SOURCE)/engine
+HERE := OMP_NUM_THREADS=1 $(BIN)/python -m
 # The library is edited, linted, typed and tested where it lies: no bake.
 IN_ENGINE := cd '$(ENGINE)' && PYTHONPATH='$(CURDIR)/$(ENGINE)/src' OMP_NUM_THREADS=1 '$(CURDIR)/$(BIN)/python' -m
 BENCHMARKS ?= startup epoch pipeline memory parity ways_in meshes mesh_sent mesh_memory planner tasks faults checkpoint callbacks swa sweep endurance \
@@ -46,7 +47,7 @@ test -x ".venv/bin/python" || "$(PYTHON)" -m venv ".venv" || { rm -rf ".venv"; e
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo update test test-starters test-engine test-slurm lint format bench browser docs face bake clean
+.PHONY: help demo update test test-long test-starters test-engine test-slurm lint format bench browser docs face bake clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -60,10 +61,15 @@ update: ## bring a project that was made before to this commit; make update FOLD
 	@PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH='$(ENGINE)/src' PYTHONDONTWRITEBYTECODE=1 "$(PYTHON)" \
 	  -m onecurve.update --project "$(FOLDER)" --template "$(CURDIR)" $(ARGS)
 
-test: bake ## run every test: the template's, the generated project's, the engine's
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
+test: bake ## run the tests: the template's, the generated project's, the engine's
+	$(HERE) pytest --numprocesses 3 --dist loadfile -m 'not long' $(ARGS)
 	$(MAKE) -C $(PROJECT) test VENV=../../.venv
 	$(MAKE) test-engine
+
+# On every push, too; only what somebody types and waits for leaves them out.
+test-long: bake ## run the long tests, which `make test` leaves out: nodes that wait, more of a kind
+	$(HERE) pytest --numprocesses 3 --dist loadfile -m long $(ARGS)
+	$(IN_ENGINE) pytest --numprocesses 3 --dist worksteal -m long $(ARGS)
 
 test-starters: .venv/installed ## run all tests of a project of each other starter
 	@for starter in $(filter-out images,$(STARTERS)); do \
@@ -71,7 +77,7 @@ test-starters: .venv/installed ## run all tests of a project of each other start
 	done; $(MAKE) bake
 
 test-engine: .venv/installed ## run the engine's tests, where it lies; make test-engine ARGS=tests/test_fsdp.py
-	$(IN_ENGINE) pytest --numprocesses 3 --dist worksteal $(ARGS)
+	$(IN_ENGINE) pytest --numprocesses 3 --dist worksteal -m 'not long' $(ARGS)
 
 # Root, apt and network namespaces: where one is missing it says so and fails.
 test-slurm: .venv/installed ## run the tests that need a real Slurm, which is installed, started here, and stopped again

@@ -251,7 +251,10 @@ def test_mypy_has_nothing_to_say(bakes: dict[Choice, Path]) -> None:
     [
         ["ruff", "check", "--no-cache", "."],
         ["ruff", "format", "--check", "--no-cache", "."],
-        ["mypy", "--cache-dir", str(TEMPLATE / ".mypy_cache" / "engine")],
+        pytest.param(
+            ["mypy", "--cache-dir", str(TEMPLATE / ".mypy_cache" / "engine")],
+            marks=pytest.mark.long,  # and of make lint
+        ),
         ["lint-imports", "--no-cache"],
     ],
     ids=lambda command: " ".join(command[:2]),

@@ -84,7 +84,14 @@ def start(name: str, newest: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["20 commits back", "before the engine moved", "the first"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "20 commits back",
+        "before the engine moved",
+        pytest.param("the first", marks=pytest.mark.long),
+    ],
+)
 def test_edits_of_months_meet_no_conflict(tmp_path: Path, newest: Path, name: str) -> None:
     if (
         not (commit := start(name, newest))

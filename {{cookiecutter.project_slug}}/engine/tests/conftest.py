@@ -4,9 +4,10 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,6 +77,16 @@ MESHES = {
 ALL = {**STRATEGIES, **MESHES}
 # Several stages a rank.
 INTERLEAVED = ("strategy=pipeline", "strategy.schedule=interleaved_1f1b")
+
+
+def one_of_a_kind(cases: Iterable[Any], kept: Container[Any]) -> list[Any]:
+    """The cases of a test, of which `make test` runs those that are kept; the others are long."""
+    return [
+        case
+        if case in kept
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.long)
+        for case in cases
+    ]
 
 
 def pytest_collection_finish() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ALL, FLOAT64, INTERLEAVED, ROUNDING, TINY, Cli, column
+from conftest import ALL, FLOAT64, INTERLEAVED, ROUNDING, TINY, Cli, column, one_of_a_kind
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
@@ -103,7 +103,7 @@ def is_close(a: Tensor, b: Tensor) -> bool:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", one_of_a_kind(WAYS, kept=["single", "fsdp"]))
 def test_the_average_is_that_of_the_epochs_ends(
     train: Cli, trained: Cli, cli: Cli, name: str
 ) -> None:
@@ -167,7 +167,10 @@ def test_the_exponential_average_is_that_of_the_steps(
 @pytest.mark.compares
 @pytest.mark.parametrize(
     ("name", "form"),
-    [("single", "file"), ("fsdp", "sharded"), ("pipeline", "file"), ("pipeline", "sharded")],
+    one_of_a_kind(
+        [("single", "file"), ("fsdp", "sharded"), ("pipeline", "file"), ("pipeline", "sharded")],
+        kept=[("single", "file"), ("fsdp", "sharded")],
+    ),
 )
 def test_a_run_that_was_interrupted_while_averaging(
     train: Cli, cli: Cli, warm: Cli, name: str, form: str

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import EPOCH, TINY, Cli, column
+from conftest import EPOCH, TINY, Cli, column, one_of_a_kind
 from lightning.pytorch import Callback
 from processes import Command
 from small.task import Classification
@@ -134,7 +134,9 @@ def test_the_first_validation_shows_it_where_the_source_does_not(
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", ["single", "ddp", "pipeline"])
+@pytest.mark.parametrize(
+    "strategy", one_of_a_kind(["single", "ddp", "pipeline"], kept=["single", "ddp"])
+)
 def test_a_timer_stops_with_a_checkpoint_to_go_on_from(
     train: Cli, cli: Cli, warm: Cli, strategy: str
 ) -> None:
@@ -175,7 +177,7 @@ class Slow(Callback):
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", ["single", "fsdp"])
+@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "fsdp"], kept=["single"]))
 def test_more_gradients_to_a_step_from_epoch_to_epoch(
     train: Cli, cli: Cli, warm: Cli, strategy: str
 ) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from conftest import one_of_a_kind
 from processes import ENGINE, Command
 
 
@@ -166,7 +167,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--assert=plain", "-k", "t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", one_of_a_kind(PARTS, kept=["sweep", "displays"]))
 def test_the_rest_runs_without_a_part(name: str, tmp_path: Path) -> None:
     copy = without(PARTS[name], tmp_path)
     (copy / "smoke.py").write_text(SMOKE)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ALL, EPOCH, FLOAT64, INTERLEAVED, STRATEGIES, TINY, Cli, column
+from conftest import ALL, EPOCH, FLOAT64, INTERLEAVED, STRATEGIES, TINY, Cli, column, one_of_a_kind
 from lightning.pytorch import LightningModule
 from matplotlib.figure import Figure
 from PIL import Image
@@ -100,7 +100,7 @@ def as_numbers(events: Events) -> dict[str, list[Any]]:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", one_of_a_kind(WAYS, kept=["single", "fsdp", "pipeline"]))
 def test_every_display_is_there_once(trained: Cli, name: str) -> None:
     outcome = trained(*WAYS[name], *SHOWN, FLOAT64)
     events = Events(outcome.run)
@@ -237,7 +237,7 @@ class ShowsNumbers(Classification):
 OWN = "task._target_=test_displays."
 
 
-@pytest.mark.parametrize("strategy", ["single", "ddp"])
+@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "ddp"], kept=["single"]))
 def test_a_task_shows_what_it_returns(
     trained: Cli, train: Cli, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
@@ -282,6 +282,7 @@ def test_a_display_without_its_logger_is_refused(cli: Cli) -> None:
     assert "add +logger=tensorboard" in outcome.err
 
 
+@pytest.mark.long
 def test_every_job_of_a_sweep_is_a_row_and_a_run_of_its_own(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

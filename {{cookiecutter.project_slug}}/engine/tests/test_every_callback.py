@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from conftest import ALL, ROOT, TINY, Cli, column, largest_difference
+from conftest import ALL, ROOT, STRATEGIES, TINY, Cli, column, largest_difference, one_of_a_kind
 
 CALLBACKS = sorted(path.stem for path in (ROOT / "configs/callbacks").glob("*.yaml"))
 SHORT = (
@@ -36,11 +36,16 @@ CELLS = [
         else [names[start::4] for start in range(4)]
     )
 ]
+SHORT_CELLS = [
+    (strategy, callbacks)
+    for strategy, callbacks in CELLS
+    if strategy in STRATEGIES and strategy != "dp"
+]
 
 
 @pytest.mark.compares
 @pytest.mark.slow
-@pytest.mark.parametrize(("strategy", "callbacks"), CELLS, ids=str)
+@pytest.mark.parametrize(("strategy", "callbacks"), one_of_a_kind(CELLS, kept=SHORT_CELLS), ids=str)
 def test_every_callback_under_every_strategy(
     train: Cli, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, strategy: str, callbacks: list[str]
 ) -> None:

@@ -1,7 +1,17 @@
 """The callbacks that look for a learning rate and a batch size before training."""
 
 import pytest
-from conftest import ALL, FLOAT64, MESHES, ROUNDING, TINY, Cli, column, largest_difference
+from conftest import (
+    ALL,
+    FLOAT64,
+    MESHES,
+    ROUNDING,
+    TINY,
+    Cli,
+    column,
+    largest_difference,
+    one_of_a_kind,
+)
 from PIL import Image
 
 from onecurve.callbacks.lr_finder import suggestion
@@ -11,7 +21,12 @@ FINDER = (*PLAIN, "callbacks=[lr_finder]", "callbacks.lr_finder.steps=40")
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("name", ["single", "ddp", "fsdp", "pipeline", *MESHES])
+@pytest.mark.parametrize(
+    "name",
+    one_of_a_kind(
+        ["single", "ddp", "fsdp", "pipeline", *MESHES], kept=["single", "ddp", "pipeline"]
+    ),
+)
 def test_a_learning_rate_is_suggested_and_applied(train: Cli, name: str) -> None:
     """Afterwards the run is the one with that learning rate, as if nothing had been tried."""
     outcome = train(*ALL[name], *FINDER, "callbacks.lr_finder.apply=true")
@@ -47,7 +62,7 @@ def test_where_the_loss_falls_fastest() -> None:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", ["single", "dp"])
+@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "dp"], kept=["single"]))
 def test_the_largest_batch_is_found(train: Cli, strategy: str) -> None:
     finder = ("callbacks=[batch_size_finder]", "callbacks.batch_size_finder.first=16")
     finder += ("callbacks.batch_size_finder.largest=128", f"strategy={strategy}", "test=false")

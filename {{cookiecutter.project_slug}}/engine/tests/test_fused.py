@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ALL, FLOAT64, ROUNDING, Cli, column, largest_difference
+from conftest import (
+    ALL,
+    FLOAT64,
+    ROUNDING,
+    STRATEGIES,
+    Cli,
+    column,
+    largest_difference,
+    one_of_a_kind,
+)
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
@@ -43,7 +52,7 @@ def groups(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", ALL)
+@pytest.mark.parametrize("strategy", one_of_a_kind(ALL, kept=[*STRATEGIES, "tensor"]))
 def test_the_curve_is_that_of_the_default_kernels(train: Cli, trained: Cli, strategy: str) -> None:
     plain = trained(*OURS, "+optimizer.fused=false").run
     fused = train(*OURS, "+optimizer.fused=auto", *ALL[strategy]).run

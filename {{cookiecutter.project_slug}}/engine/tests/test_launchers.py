@@ -31,7 +31,7 @@ def run_to_the_end(*arguments: str, folder: Path) -> subprocess.CompletedProcess
 
 
 @pytest.mark.compares
-@pytest.mark.slow
+@pytest.mark.long
 def test_side_by_side_is_as_one_after_the_other(cli: Cli, tmp_path: Path) -> None:
     sweep = ("strategy=single,ddp", *TINY, "trainer.limit_train_batches=5")
     torch.set_num_threads(1)
@@ -53,7 +53,7 @@ def test_side_by_side_is_as_one_after_the_other(cli: Cli, tmp_path: Path) -> Non
         assert all(torch.equal(first[key], second[key]) for key in first)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_search_side_by_side(tmp_path: Path) -> None:
     done = run_to_the_end(
         "sweep=optuna", "sweep/launcher=joblib", "sweep.trials=4", *TINY, "trainer.max_epochs=1",
@@ -65,7 +65,7 @@ def test_a_search_side_by_side(tmp_path: Path) -> None:
     assert set(statuses(sweep).values()) <= {"finished", "pruned"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_lets_all_jobs_save(tmp_path: Path) -> None:
     sweep = (*TINY, "seed=1,2,3", "strategy=single,ddp", "trainer.max_epochs=30", "test=false")
     sweep += ("sweep/launcher=joblib", "trainer.limit_train_batches=5")
@@ -106,7 +106,7 @@ def test_a_share_of_the_machine() -> None:
     assert [part(["7"], place, 3) for place in range(3)] == [["7"]] * 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_submitit_on_this_machine(tmp_path: Path) -> None:
     done = run_to_the_end(LEARNING_RATES, *TINY, "sweep/launcher=local", folder=tmp_path)
     assert done.returncode == 0, done.stderr

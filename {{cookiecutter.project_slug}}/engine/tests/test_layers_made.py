@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import FLOAT64, ROUNDING, STRATEGIES, TINY, Cli, column, largest_difference
+from conftest import (
+    FLOAT64,
+    ROUNDING,
+    STRATEGIES,
+    TINY,
+    Cli,
+    column,
+    largest_difference,
+    one_of_a_kind,
+)
 from lightning.pytorch import LightningModule
 from sequences import transformer
 from torch import Tensor, nn
@@ -135,7 +144,10 @@ COMPILED = [(way, "layer") for way in STRATEGIES] + [
 
 @pytest.mark.compares
 @pytest.mark.slow
-@pytest.mark.parametrize(("strategy", "what"), COMPILED)
+@pytest.mark.parametrize(
+    ("strategy", "what"),
+    one_of_a_kind(COMPILED, kept=[("ddp", "layer"), ("fsdp", "layer"), ("single", "whole")]),
+)
 def test_compiling_changes_no_number(train: Cli, trained: Cli, strategy: str, what: str) -> None:
     """What is traced runs as it is here: to make code of it takes a compiler its time."""
     made = (f"compile={what}", "compile_backend=eager")

@@ -96,10 +96,20 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
 @pytest.mark.parametrize(
     ("command", "changes"),
     [
-        pytest.param(PYTHON, {}, id="pipeline"),
+        pytest.param(PYTHON, {}, id="pipeline", marks=pytest.mark.long),
         pytest.param(TORCHRUN, {}, id="pipeline-torchrun"),
-        pytest.param(TORCHRUN, {"strategy": "onecurve.FSDP()", "log": AVERAGE}, id="fsdp-torchrun"),
-        pytest.param("", {"strategy": "onecurve.DDP()", "start": "main()"}, id="ddp-lightning"),
+        pytest.param(
+            TORCHRUN,
+            {"strategy": "onecurve.FSDP()", "log": AVERAGE},
+            id="fsdp-torchrun",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "",
+            {"strategy": "onecurve.DDP()", "start": "main()"},
+            id="ddp-lightning",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_the_readme_script_has_the_losses_of_a_plain_trainer(

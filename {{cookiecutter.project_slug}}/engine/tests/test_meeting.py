@@ -31,7 +31,7 @@ print(_store_at("job-node-0-0.job", int(sys.argv[1]), time.monotonic() + 60, 60)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not CAN_MOUNT, reason="a file of hosts of a node's own needs root")
 def test_a_name_that_leads_nowhere_yet_is_waited_for(start_by: StartBy, tmp_path: Path) -> None:
     """Also by the node that it names, which then has the store."""
@@ -114,7 +114,7 @@ def test_a_stranger_without_the_secret_is_refused(start: Start, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nodes_whose_store_ends_say_so(start: Start, start_by: StartBy) -> None:
     place = f"launch.rendezvous=localhost:{free_port()}"
     typed = (*TRAIN, "trainer.num_nodes=3", place)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import FLOAT64, ROUNDING, STRATEGIES, TINY, Cli
+from conftest import FLOAT64, ROUNDING, STRATEGIES, TINY, Cli, one_of_a_kind
 from lightning.pytorch import Callback
 
 from onecurve.checkpoint import mirror
@@ -45,7 +45,9 @@ def listed(folder: Path) -> dict[str, dict[str, object]]:
     return found["checkpoints"]
 
 
-@pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp", "sharded"])
+@pytest.mark.parametrize(
+    "strategy", one_of_a_kind(["single", "ddp", "fsdp", "sharded"], kept=["ddp", "sharded"])
+)
 def test_a_mirror_holds_what_the_run_holds(train: Cli, tmp_path: Path, strategy: str) -> None:
     bucket = tmp_path / "bucket/run"
     there = f"file://{bucket}"
@@ -151,6 +153,7 @@ def test_jobs_of_a_sweep_have_folders_of_their_own(train: Cli, cli: Cli, tmp_pat
     assert "going on from last.ckpt" in again.out
 
 
+@pytest.mark.long
 def test_ranks_that_are_started_again_keep_their_address(tmp_path: Path, trained: Cli) -> None:
     """By torchrun, whose ranks are commands of their own: each would ask, and be refused."""
     whole = trained("strategy=ddp", *SHORT)

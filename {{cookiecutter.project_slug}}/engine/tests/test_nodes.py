@@ -65,7 +65,7 @@ def test_two_nodes_are_one_run(start: Start, trained: Cli, tmp_path: Path, strat
 
 
 @pytest.mark.compares
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(
     os.geteuid() != 0
     or shutil.which("ip") is None

@@ -100,7 +100,7 @@ DIES += ("+callbacks.die.rank=1", "+callbacks.die.at=[8]")
 
 
 @pytest.mark.compares
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_node_that_was_killed_takes_its_place_again(
     start: Start, trained: Cli, tmp_path: Path
 ) -> None:
@@ -119,7 +119,7 @@ def test_a_node_that_was_killed_takes_its_place_again(
     assert "node 2 of 2 (localhost) is gone; waiting 600 s" in nodes[0].stderr.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_node_that_is_left_says_which_is_gone(start: Start, tmp_path: Path) -> None:
     nodes = two_nodes(start, *DIES)
     wait_until(lambda: any(node.poll() is not None for node in nodes))
@@ -159,7 +159,7 @@ def on_disks_of_their_own(
 
 
 @pytest.mark.compares
-@pytest.mark.slow
+@pytest.mark.long
 @OWN_DISKS
 def test_nodes_need_no_disk_that_they_share(
     start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -178,7 +178,7 @@ def test_nodes_need_no_disk_that_they_share(
 
 
 @pytest.mark.compares
-@pytest.mark.slow
+@pytest.mark.long
 @OWN_DISKS
 def test_other_nodes_go_on_from_an_address(
     start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

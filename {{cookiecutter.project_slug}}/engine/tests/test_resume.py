@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import EPOCH, TINY, Cli, Outcome, column
+from conftest import EPOCH, TINY, Cli, Outcome, column, one_of_a_kind
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from processes import Command
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -89,7 +89,7 @@ def is_whole(run: Path, whole: Path) -> bool:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "pipeline"])
+@pytest.mark.parametrize("strategy", one_of_a_kind(["ddp", "fsdp", "pipeline"], kept=["pipeline"]))
 def test_a_run_that_was_killed_three_times_is_one_run(train: Cli, cli: Cli, strategy: str) -> None:
     """In the middle of an epoch, just after its end, and in the last epoch."""
     options = (*RANDOM, f"strategy={strategy}")
@@ -272,7 +272,7 @@ def pid_of_rank(folder: Path, rank: int) -> int:
         ("ddp", signal.SIGUSR1, None),
         ("ddp", signal.SIGTERM, 1),
         ("pipeline", signal.SIGUSR1, 0),
-        ("fsdp", signal.SIGTERM, 1),
+        pytest.param("fsdp", signal.SIGTERM, 1, marks=pytest.mark.long),
     ],
 )
 def test_a_signal_to_any_rank_ends_in_one_checkpoint(

@@ -7,7 +7,7 @@ continued curve is that of a run that was never interrupted.
 from itertools import pairwise
 
 import pytest
-from conftest import ALL, FLOAT64, MESHES, ROUNDING, Cli, column, largest_difference
+from conftest import ALL, FLOAT64, MESHES, ROUNDING, Cli, column, largest_difference, one_of_a_kind
 
 RUNS = {
     f"{strategy}({size})": (f"strategy={strategy}", f"trainer.devices={size}")
@@ -103,7 +103,7 @@ def goes(train: Cli, trained: Cli, runs: list[tuple[str, tuple[str, ...]]]) -> N
 
 @pytest.mark.compares
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("mesh", one_of_a_kind(MESHES, kept=["tensor"]))
 def test_a_mesh_goes_on_with_every_strategy_and_they_with_it(
     train: Cli, trained: Cli, mesh: str
 ) -> None:
@@ -111,7 +111,7 @@ def test_a_mesh_goes_on_with_every_strategy_and_they_with_it(
 
 
 @pytest.mark.compares
-@pytest.mark.slow
+@pytest.mark.long
 def test_three_axes_of_eight_ranks_go_on_and_are_gone_on_with(train: Cli, trained: Cli) -> None:
     goes(train, trained, [("fsdp", ALL["fsdp"]), ("eight", EIGHT), ("pipeline", ALL["pipeline"])])
 

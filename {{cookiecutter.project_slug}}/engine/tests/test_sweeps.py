@@ -67,7 +67,7 @@ def statuses(sweep: Path) -> dict[int, str]:
 
 
 @pytest.mark.compares
-@pytest.mark.slow
+@pytest.mark.long
 def test_strategies_by_learning_rates(cli: Cli, tmp_path: Path) -> None:
     before = dict(os.environ)
     strategies = [*STRATEGIES, "tensor"]
@@ -154,7 +154,7 @@ def wait_for_file(sweep: Command, folder: Path, file: str) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_sweep_goes_on(cli: Cli, tmp_path: Path) -> None:
     arguments = ("seed=range(3)", "strategy=ddp", *TINY, "trainer.max_epochs=4", *COUNTED)
     arguments += ("trainer.limit_train_batches=10", "test=false")

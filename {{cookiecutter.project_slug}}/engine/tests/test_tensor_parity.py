@@ -115,7 +115,7 @@ def all_cases(shard: int) -> list[Result]:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("shard", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shard", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_cut_layers_train_as_whole_ones(shard: int, tmp_path: Path) -> None:
     """Under AdamW, fused and foreach in turn, between 2 ranks, or between 2 of 4 that share."""
     results = on_ranks(2 * shard, tmp_path, all_cases, shard)

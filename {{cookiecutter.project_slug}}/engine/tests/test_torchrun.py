@@ -16,6 +16,7 @@ from conftest import (
     Cli,
     column,
     largest_difference,
+    one_of_a_kind,
     run_directories,
 )
 from lightning.pytorch import Callback, Trainer
@@ -40,7 +41,7 @@ from onecurve.surroundings import Ranks
 
 @pytest.mark.compares
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("nodes", one_of_a_kind([1, 2], kept=[2]))
 def test_torchrun(start_by: StartBy, trained: Cli, tmp_path: Path, nodes: int) -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}")
     torchrun += (f"--nproc-per-node={2 // nodes}", "--rdzv-backend=c10d", "--rdzv-id=test")
@@ -62,7 +63,7 @@ class Slow(Callback):
 
 
 @pytest.mark.compares
-@pytest.mark.slow
+@pytest.mark.long
 def test_torchrun_goes_on_with_fewer_nodes_and_with_more(
     start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
