@@ -17,6 +17,12 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from torch import distributed
+from torch.distributed import distributed_c10d
+from torch.distributed.tensor._redistribute import (
+    _gen_transform_infos,
+    clear_redistribute_planner_cache,
+)
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from onecurve.launch import agent, rendezvous, worker
 from onecurve.launch.forkserver import warm_up
@@ -105,5 +111,15 @@ def _serve(rank: int, number: int, parent: Connection) -> None:
         parent.send(worker.main(*job))
         parent.recv()
         if distributed.is_initialized():
-            distributed.destroy_process_group()
+            _end_groups()
         gc.collect()
+
+
+def _end_groups() -> None:
+    """DTensor keeps groups by their names, which are numbers: no group gets one of before."""
+    made = distributed_c10d._world.group_count
+    distributed.destroy_process_group()
+    distributed_c10d._world.group_count = made
+    _clear_sharding_prop_cache()
+    _gen_transform_infos.cache_clear()
+    clear_redistribute_planner_cache()

@@ -11,6 +11,7 @@ from collections import defaultdict
 from functools import cache
 from typing import Any
 
+import hydra._internal.defaults_list as defaults_lists
 import omegaconf._utils
 import omegaconf.base
 import pytest
@@ -29,6 +30,8 @@ def is_quick(patch: pytest.MonkeyPatch) -> None:
     # For each group that --help lists, all that is known would be copied.
     patch.setattr(ConfigLoaderImpl, "get_group_options", _listed)
     patch.setattr(ConfigLoaderImpl, "list_groups", _groups)
+    # For each file, what the interpolations of its defaults could mean, of which few have one.
+    patch.setattr(defaults_lists, "_create_interpolation_map", _map_if_needed)
     # Whoever reads a tree does not change it.
     parsed_once = cache(parse)
     patch.setattr(omegaconf.base, "parse", parsed_once)
@@ -45,6 +48,15 @@ def _listed(
 
 def _groups(loader: ConfigLoaderImpl, parent_name: str) -> list[str]:
     return _listed(loader, parent_name, ObjectType.GROUP)
+
+
+_create_interpolation_map = defaults_lists._create_interpolation_map
+
+
+def _map_if_needed(overrides: Any, defaults: Any, self_added: bool) -> Any:
+    if any(default.is_interpolation() for default in defaults):
+        return _create_interpolation_map(overrides, defaults, self_added)
+    return None
 
 
 class _Loaded:
