@@ -14,6 +14,7 @@ from onecurve.errors import UserError
 from onecurve.launch import attempts, rendezvous
 from onecurve.launch.listening import listening_store
 from onecurve.launch.nodes.agents import Agents
+from onecurve.launch.nodes.arrivals import SECONDS_BETWEEN_LOOKS, gather_living
 from onecurve.launch.nodes.attempts import BACKEND, SeveralNodes
 from onecurve.launch.nodes.beats import SECONDS_TO_BE_GONE
 from onecurve.launch.nodes.come_back import take_place
@@ -86,3 +87,34 @@ def test_a_node_that_comes_back_takes_its_place(
         said = str(agents[0].agree_on(lost))
         assert said.startswith("node 2 of 2 (localhost) is gone: nothing is heard of it any more")
     agents[0].beats.end()
+
+
+def test_a_node_that_was_killed_while_it_waited_is_not_waited_for() -> None:
+    server = listening_store("localhost", timeout=SHORT)
+
+    def connected() -> Messages:
+        store = TCPStore("localhost", server.port, is_master=False, timeout=SHORT)
+        return Messages(PrefixStore("meeting", store))
+
+    def comes(number: int, pid: int) -> list[Member] | None:
+        me = node(number, pid, Path("run"))
+        return gather_living(connected(), me, 2, monotonic() + 60, "only @ came")
+
+    killed = connected()
+    assert killed.count("arrived", 1) == 1
+    killed.say("member/0", node(1, 7, Path("run")))
+    killed.count("waits/0", 1)
+    with ThreadPoolExecutor(3) as threads:
+        host = threads.submit(comes, 0, 8)
+        sleep(3 * SECONDS_BETWEEN_LOOKS)
+        assert not host.done()
+        again = threads.submit(comes, 1, 9)
+        expected = [node(0, 8, Path("run")), node(1, 9, Path("run"))]
+        assert host.result(60) == again.result(60) == expected
+        assert comes(1, 10) is None
+
+
+def test_too_few_nodes_are_counted_as_they_are() -> None:
+    server = Messages(PrefixStore("meeting", listening_store("localhost", timeout=SHORT)))
+    with pytest.raises(UserError, match="only 1 of 3"):
+        gather_living(server, node(0, 8, Path("run")), 3, monotonic() + 1, "only @ of 3")

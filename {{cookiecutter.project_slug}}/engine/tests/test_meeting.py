@@ -1,7 +1,11 @@
 """How nodes meet: what they wait for, whom they refuse, and what each must have read."""
 
+import json
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,7 @@ from nodes import (
     StartBy,
     finish,
     free_port,
+    one_run,
     wait_until,
 )
 from torch.distributed import PrefixStore, TCPStore
@@ -74,19 +79,35 @@ def test_different_commands_are_refused(start: Start, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def as_second_node(place: str, typed: list[str], secret: str = "") -> Messages:
-    """Arrive at a meeting in the place of a second node, and return its store."""
-    host, port = place.split(":")
-    wait_until(lambda: addresses.accepts_connections(host, int(port)))
-    store = PrefixStore("meeting", TCPStore(host, int(port), is_master=False))
-    messages = Messages(store, secret)
-    wait_until(lambda: messages.count("arrived") == 1)
-    messages.say("member/1", ["z", 1, "runs/other", typed])
-    return messages
+@pytest.fixture
+def as_second_node() -> Iterator[Callable[..., Messages]]:
+    """Arrive at a meeting as a second node that waits, and return its store."""
+    done = threading.Event()
+
+    def arrive(place: str, typed: list[str], secret: str = "") -> Messages:
+        host, port = place.split(":")
+        wait_until(lambda: addresses.accepts_connections(host, int(port)))
+        store = PrefixStore("meeting", TCPStore(host, int(port), is_master=False))
+        messages = Messages(store, secret)
+        wait_until(lambda: messages.count("arrived", 0) == 1)
+        messages.count("arrived", 1)
+        messages.say("member/1", ["z", 1, "runs/other", typed])
+        threading.Thread(target=wait_there, args=[Messages(store.clone())], daemon=True).start()
+        return messages
+
+    def wait_there(messages: Messages) -> None:
+        with suppress(RuntimeError):
+            while not done.wait(0.1):
+                messages.count("waits/1", 1)
+
+    yield arrive
+    done.set()
 
 
 @pytest.mark.slow
-def test_the_node_with_the_store_stays_until_all_have_read(start: Start) -> None:
+def test_the_node_with_the_store_stays_until_all_have_read(
+    start: Start, as_second_node: Callable[..., Messages]
+) -> None:
     """Else the slower of two refused nodes has nothing to read, and ends with a traceback."""
     place = f"localhost:{free_port()}"
     node = start(*TRAIN, *NODE, f"launch.rendezvous={place}", "optimizer.lr=0.01")
@@ -100,7 +121,9 @@ def test_the_node_with_the_store_stays_until_all_have_read(start: Start) -> None
 
 
 @pytest.mark.slow
-def test_a_stranger_without_the_secret_is_refused(start: Start, tmp_path: Path) -> None:
+def test_a_stranger_without_the_secret_is_refused(
+    start: Start, as_second_node: Callable[..., Messages], tmp_path: Path
+) -> None:
     place = f"localhost:{free_port()}"
     secret = tmp_path.with_suffix(".secret")
     secret.write_text("known to the nodes alone\n")
@@ -115,15 +138,25 @@ def test_a_stranger_without_the_secret_is_refused(start: Start, tmp_path: Path) 
 
 
 @pytest.mark.long
-def test_nodes_whose_store_ends_say_so(start: Start, start_by: StartBy) -> None:
-    place = f"launch.rendezvous=localhost:{free_port()}"
-    typed = (*TRAIN, "trainer.num_nodes=3", place)
-    first = start(*typed)
-    store = as_second_node(place.partition("=")[2], [])
+def test_a_node_that_is_killed_before_all_are_there_may_come_again(
+    start: Start, start_by: StartBy, tmp_path: Path
+) -> None:
+    """Also the one with the store, after which those that wait look for it again."""
+    port = free_port()
+    typed = ("trainer.num_nodes=3", "trainer.devices=1", f"launch.rendezvous=localhost:{port}")
+    command = (sys.executable, str(ROOT / "train.py"), *TRAIN, *typed)
+    host = start(*TRAIN, *typed)
+    wait_until(lambda: addresses.accepts_connections("localhost", port))
+    killed = start(*TRAIN, *typed)
+    store = TCPStore("localhost", port, is_master=False)
+    wait_until(lambda: store.add("meeting/arrived", 0) == 2)
+    killed.kill()
     # Started afresh, as torch is told when it is imported to keep its stack traces to itself.
-    second = start_by(sys.executable, str(ROOT / "train.py"), *typed)
-    wait_until(lambda: store.count("arrived") == 2)
-    first.kill()
-    ((_, err),) = finish(second, status=2)
-    assert len(err.splitlines()) == 1, err
-    assert "the process that the others met at has ended" in err
+    left = start_by(*command)
+    wait_until(lambda: store.add("meeting/arrived", 0) == 3)
+    for node in (host, killed):
+        node.kill()
+    said = finish(left, start(*TRAIN, *typed), start(*TRAIN, *typed))
+    assert json.loads((one_run(tmp_path) / "metrics.json").read_text())["world_size"] == 3
+    (line,) = said[0][1].splitlines()
+    assert f"the node that the others meet at, localhost:{port}, is gone; waiting 600 s" in line

@@ -4,7 +4,9 @@ import base64
 import json
 import os
 import pickle
+import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -117,6 +119,35 @@ def test_a_node_that_was_killed_takes_its_place_again(
     said = nodes[0].stdout.read_text()
     assert "restart 1 of 1: the ranks go on from last.ckpt" in said
     assert "node 2 of 2 (localhost) is gone; waiting 600 s" in nodes[0].stderr.read_text()
+
+
+@pytest.mark.compares
+@pytest.mark.long
+@pytest.mark.parametrize("is_numbered", [True, False])
+def test_the_node_that_all_meet_at_may_come_back(
+    start_by: StartBy, trained: Cli, tmp_path: Path, is_numbered: bool
+) -> None:
+    """As the first of them again, or, where nothing numbers them, behind the one that stayed."""
+    typed = (*TRAIN, *NODE, f"launch.rendezvous=localhost:{free_port()}", "launch.max_restarts=1")
+    command = (*typed, "+callbacks.die._target_=test_resume.Die", "+callbacks.die.node=true")
+    command += ("+callbacks.die.at=[8]",)
+
+    def node(number: int) -> subprocess.Popen[str]:
+        # Started afresh, as torch is told when it is imported to keep its stack traces to itself.
+        told = (f"PET_NODE_RANK={number}",) if is_numbered else ()
+        return start_by("env", *told, sys.executable, str(ROOT / "train.py"), *command)
+
+    killed = node(0)
+    wait_until(lambda: bool(listens(killed.pid)))
+    left = node(1)
+    wait_until(lambda: killed.poll() is not None)
+    assert killed.returncode == -signal.SIGKILL
+    (out, err), (other, _) = finish(left, node(0))
+    assert re.fullmatch(r"the node at \S+ is gone, .*; waiting 600 s for it to come back\n", err), (
+        err
+    )
+    assert has_the_curve_of_one_node(one_run(tmp_path), trained)
+    assert (out + other).count("restart 1 of 1: the ranks go on from last.ckpt") == 1
 
 
 @pytest.mark.long

@@ -8,8 +8,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from .. import machine
-from ..errors import UserError, interrupted
-from ..run import hidden, record, restart
+from ..errors import UserError, interrupted, say
+from ..run import directory, hidden, record, restart
 from ..run.outcome import Metrics, RankFailed
 from ..run.restart import Attempt
 from . import again, attempts, rendezvous, stored
@@ -29,6 +29,30 @@ def start(work: str, config: DictConfig, run_dir: Path) -> Metrics:
     Raises:
         RankFailed, UserError: As `launch`.
     """
+    left = int(OmegaConf.select(config, "launch.max_restarts") or 0)
+    while True:
+        try:
+            return _start(work, config, run_dir)
+        except rendezvous.HostGone as gone:
+            if left == 0:
+                raise
+            left -= 1
+            where, _, _ = str(gone).partition(";")
+        say(f"{where}; waiting {config.launch.timeout_seconds:g} s for it to come back")
+        _meet_again(run_dir)
+
+
+def _meet_again(run_dir: Path) -> None:
+    try:
+        rendezvous.meet_again()
+        # The first of them may be another now.
+        rendezvous.first_says("directory", lambda: directory.hold(run_dir, f"resume={run_dir}"))
+    except UserError as error:
+        # Not as a refusal, which would take a run for one that has not begun.
+        raise RankFailed(str(error)) from None
+
+
+def _start(work: str, config: DictConfig, run_dir: Path) -> Metrics:
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     if instead := hidden.stored_as(config):
         plain[hidden.STORED_AS] = instead

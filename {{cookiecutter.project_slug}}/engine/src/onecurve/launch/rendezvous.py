@@ -17,9 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 from .. import machine
 from ..errors import UserError
+from ..run.outcome import RankFailed
 from . import addresses, again, torchrun_store
 from .listening import listening_store, store_class
-from .store import SECONDS_TO_ANSWER, Member, Messages, gather, stay_until_read, wait
+from .store import (
+    SECONDS_TO_ANSWER,
+    Member,
+    Messages,
+    gather,
+    stay_until_read,
+    wait,
+    with_the_run_that_goes_on,
+)
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -97,23 +106,42 @@ class Rendezvous:
         """Wait until the others need this process no more."""
 
 
+class HostGone(RankFailed):
+    """The node is gone in which the store of a run's nodes lived."""
+
+
 current: Rendezvous | None = None
 """That of the run that this process takes part in; None for a run of its own."""
 
+_met_for: "DictConfig | None" = None
 
-def meet(config: "DictConfig") -> None:
+
+def meet_again() -> None:
+    """After `HostGone`: the nodes that are left wait at the same place for the one that is gone.
+
+    Raises:
+        UserError: If it does not come.
+    """
+    assert current is not None
+    assert _met_for is not None
+    meet(_met_for, begun=current.members[0].run_dir)
+
+
+def meet(config: "DictConfig", begun: str | None = None) -> None:
     """Meet the other processes of this run, if there are any, and take their run directory.
 
     Args:
         config: What Hydra composed; ``hydra.run.dir`` in it is set to what was agreed on.
+        begun: The run directory of a run that goes on; where torchrun started this process again,
+            that is found out.
 
     Raises:
         UserError: If the others do not come, or typed something else.
     """
-    global current
-    current = None
+    global current, _met_for
+    current, _met_for = None, config
     ranks = machine.ranks_around()
-    begun = again.run_of_agent()
+    begun = begun or again.run_of_agent()
     again.goes_on = begun is not None
     if ranks is not None:
         if ranks.world_size > 1:
@@ -131,7 +159,8 @@ def meet(config: "DictConfig") -> None:
                 f"meet, {error.name}, was taken away; start the ranks with torchrun or srun, or "
                 "use trainer.num_nodes=1"
             ) from None
-        current = nodes_meet(config)
+        current = nodes_meet(config, begun)
+        again.goes_on = current.members[0].begun
     run_dir = current.members[0].run_dir if current else begun
     if ranks is not None and ranks.local_rank == 0:
         again.remember(run_dir or os.path.abspath(str(config.hydra.run.dir)))
@@ -215,9 +244,5 @@ def _ranks_meet(ranks: machine.Ranks, config: "DictConfig", begun: str | None) -
     if hosts:
         stay_until_read(shared, ranks.world_size)
     meets_in = torchrun_store.take_another(shared, ranks, host) if of_agents else None
-    # Of a node that has come since, the ranks know of no run.
-    members[0] = next(
-        (members[0]._replace(run_dir=each.run_dir, begun=True) for each in members if each.begun),
-        members[0],
-    )
+    members = with_the_run_that_goes_on(members)
     return Rendezvous(shared, members, ranks.rank, endpoint, hosts, meets_in)

@@ -141,6 +141,15 @@ def gather(
     return members
 
 
+def with_the_run_that_goes_on(members: list[Member]) -> list[Member]:
+    """The first one with the run directory that others began in; it may have come since."""
+    first = next(
+        (members[0]._replace(run_dir=each.run_dir, begun=True) for each in members if each.begun),
+        members[0],
+    )
+    return [first, *members[1:]]
+
+
 def gone(endpoint: str) -> UserError:
     """The refusal where the store at HOST:PORT answers no more."""
     return UserError(

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 from ...errors import UserError
 from ...run.outcome import RankFailed
-from ..rendezvous import Rendezvous
+from ..rendezvous import HostGone, Rendezvous
 from ..store import Member, Messages
 from .beats import SECONDS_TO_BE_GONE, SECONDS_TO_BE_LOST, Beats
 
@@ -22,6 +22,9 @@ SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_TO_END_ALONE = 4
 SECONDS_TO_HEAR_THE_CAUSE = 10
 SECONDS_TO_LEAVE = 15
+AND_NOW = (
+    "; resume=last goes on with the run, and launch.max_restarts=1 waits for the node to come back"
+)
 
 
 class Agents(Rendezvous):
@@ -105,10 +108,7 @@ class Agents(Rendezvous):
         """That a node was not heard of for so long; None while all are."""
         for index in self.beats.silent(seconds):
             node = f"node {index + 1} of {len(self.members)} ({self.members[index].address})"
-            return RankFailed(
-                f"{node} is gone: nothing is heard of it any more; resume=last goes on with the "
-                "run, and launch.max_restarts=1 waits for the node to come back"
-            )
+            return RankFailed(f"{node} is gone: nothing is heard of it any more{AND_NOW}")
         return None
 
     def leave(self) -> None:
@@ -131,8 +131,8 @@ class Agents(Rendezvous):
                 return None
             told = self.messages.hear("failure")
         except RuntimeError:
-            gone = f"the node at {self.endpoint} is gone, or cannot be reached any more"
-            return RankFailed(gone)
+            where = f"the node at {self.endpoint} is gone, or cannot be reached any more"
+            return HostGone(f"{where}{AND_NOW}")
         if told["refusal"]:
             return UserError(told["text"])
         return RankFailed(f"node {told['node']} ended: {told['text']}", told["status"])

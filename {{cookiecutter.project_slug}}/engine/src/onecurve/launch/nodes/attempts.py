@@ -25,7 +25,7 @@ from torch.distributed.elastic.rendezvous import (
 
 from ...errors import say
 from ...run.restart import Attempt
-from .. import attempts, rendezvous
+from .. import again, attempts, rendezvous
 from ..listening import listening_store
 from ..one_node import OneNode
 from ..store import SECONDS_BETWEEN_LOOKS, SECONDS_TO_ANSWER
@@ -64,7 +64,7 @@ class SeveralNodes(OneNode):
             if self.others.first:
                 address = self.others.members[0].address
                 self.store = listening_store(address)
-                decided = attempts.decided(number, self.run_dir)
+                decided = attempts.decided(max(number, again.number()), self.run_dir)
                 messages.say(_attempt(number), [address, self.store.port, decided])
             address, port, told = messages.hear(_attempt(number))
             attempt = Attempt(*told)

@@ -9,33 +9,54 @@ from typing import Any
 from omegaconf import DictConfig
 
 from ... import machine
-from ...errors import UserError
+from ...errors import UserError, say
 from .. import addresses
 from ..listening import listening_store, store_class
 from ..secret import secret_of
-from ..store import SECONDS_TO_ANSWER, Member, Messages, gather, stay_until_read, wait
+from ..store import (
+    SECONDS_BETWEEN_LOOKS,
+    SECONDS_TO_ANSWER,
+    Member,
+    Messages,
+    stay_until_read,
+    wait,
+    with_the_run_that_goes_on,
+)
 from .agents import Agents
+from .arrivals import gather_living
 from .come_back import take_place
 
 # What may differ from node to node in the command.
 LOCAL_KEYS = ("data.root=", "paths.", "hydra.", "launch.secret")
 
 
-def nodes_meet(config: DictConfig) -> Agents:
+def nodes_meet(config: DictConfig, begun: str | None = None) -> Agents:
     """The agents of several nodes meet at `launch.rendezvous`, or where Kubeflow says.
+
+    Args:
+        config: What Hydra composed.
+        begun: The run directory of a run that goes on, where this node was one of it before.
 
     Raises:
         UserError: If the others do not come, or typed something else.
     """
     limit = float(config.launch.timeout_seconds)
     deadline = time.monotonic() + limit
+    has_said = False
     while True:
-        # None where a run ended there, of which this node had been one.
-        if (agents := _meet(config, deadline, limit)) is not None:
-            return agents
+        try:
+            return _meet(config, deadline, limit, begun)
+        except RuntimeError:
+            # The store has ended: with a run that this node had been one of, or with a node that
+            # waited here, too, and may come back.
+            if not has_said:
+                at = addresses.rendezvous(config)
+                say(f"the node that the others meet at, {at}, is gone; waiting {limit:g} s for it")
+                has_said = True
+        time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
-def _meet(config: DictConfig, deadline: float, limit: float) -> Agents | None:
+def _meet(config: DictConfig, deadline: float, limit: float, begun: str | None) -> Agents:
     endpoint = str(addresses.rendezvous(config))
     host, port = addresses.host_and_port(endpoint)
     nodes = machine.num_nodes(config.trainer)
@@ -43,39 +64,32 @@ def _meet(config: DictConfig, deadline: float, limit: float) -> Agents | None:
 
     here = addresses.is_here(host)
     me = Member.here(config, host if here else addresses.address_towards(host), hosts)
+    if begun is not None:
+        me = me._replace(run_dir=begun, begun=True)
     shared = Messages(_under("meeting", store), secret_of(config) or "")
-    place = shared.count("arrived", 1) - 1
-    if place >= nodes:
+    missing = (
+        f"launch.rendezvous={endpoint}: only @ of {nodes} nodes (trainer.num_nodes) came within "
+        f"{limit:g} s (launch.timeout_seconds); type the same command on every node"
+    )
+    members = gather_living(shared, me, nodes, deadline, missing)
+    if members is None:
         taken = UserError(
             f"launch.rendezvous={endpoint}: {nodes} nodes (trainer.num_nodes) already meet there; "
             f"give this run a place of its own, such as launch.rendezvous={host}:{port + 1}"
         )
         again = int(config.launch.max_restarts) > 0
-        try:
-            found = take_place(shared, me, nodes, again, deadline, taken)
-        except RuntimeError:
-            return None
-        members, index = found
+        members, index = take_place(shared, me, nodes, again, deadline, taken)
         _refuse_other_commands([members[index - 1], members[index]])
         addresses.name_interface(me.address)
         return Agents(shared, members, index, endpoint, hosts)
-    members = gather(
-        shared,
-        place,
-        me,
-        nodes,
-        deadline,
-        f"launch.rendezvous={endpoint}: only @ of {nodes} nodes (trainer.num_nodes) came within "
-        f"{limit:g} s (launch.timeout_seconds); type the same command on every node",
-        endpoint,
-    )
     if hosts:
         stay_until_read(shared, nodes)
     members.sort(key=Member.order)
     _refuse_same_numbers(members)
     _refuse_other_commands(members)
     addresses.name_interface(me.address)
-    return Agents(shared, members, members.index(me), endpoint, hosts)
+    index = members.index(me)
+    return Agents(shared, with_the_run_that_goes_on(members), index, endpoint, hosts)
 
 
 def _store_at(host: str, port: int, deadline: float, limit: float) -> tuple[Any, bool]:
