@@ -46,6 +46,16 @@ fi; \
 test -x ".venv/bin/python" || "$(PYTHON)" -m venv ".venv" || { rm -rf ".venv"; exit 2; }
 endef
 
+# PyTorch's own index has wheels without CUDA's gigabytes for a machine without a GPU; uv looks what there is.
+# Where a network lets nobody there, the ordinary wheels do.
+define FIND_WHEELS
+test -n "$$UV_TORCH_BACKEND" || { \
+  printf 'torch\ntorchvision\n' | UV_HTTP_RETRIES=0 UV_HTTP_TIMEOUT=10 uv pip compile --quiet --no-deps \
+    --python ".venv/bin/python" --constraint '$(SOURCE)/constraints.txt' --torch-backend auto - >/dev/null 2>&1 \
+  && export UV_TORCH_BACKEND=auto \
+  || echo "PyTorch's own index is not reached: its ordinary wheels are taken, with CUDA in them."; }
+endef
+
 .DEFAULT_GOAL := help
 .PHONY: help demo update test test-long test-starters test-engine test-slurm lint format bench browser docs face bake clean
 
@@ -145,7 +155,8 @@ endif
 	@echo 'Installing into .venv ...'
 	@$(INSTALL) --group dev
 	@$(BAKE)
-	@$(INSTALL) --editable '$(PROJECT)/engine[dev]' --editable '$(PROJECT)[dev]'
+	@PATH="$$PATH:$(BIN)"; export PATH; $(FIND_WHEELS); \
+	$(INSTALL) --editable '$(PROJECT)/engine[dev]' --editable '$(PROJECT)[dev]'
 	@touch $@
 
 clean: ## remove build/, .venv and what tools leave behind

@@ -217,3 +217,30 @@ def test_setup_makes_again_what_another_python_left(with_makefile: tuple[Path, s
         assert f"Making .venv again, for {sys.executable}" in done.stdout, done.stderr
         assert not kept.exists()
         assert (folder / ".venv/bin/python").resolve() == Path(sys.executable).resolve()
+
+
+@pytest.mark.parametrize(
+    ("is_reached", "asked", "taken"),
+    [(True, "", "auto"), (False, "", "the ordinary ones"), (False, "cu130", "cu130")],
+)
+def test_cuda_comes_only_where_a_gpu_is_as_far_as_the_network_lets_it(
+    with_makefile: tuple[Path, str], is_reached: bool, asked: str, taken: str
+) -> None:
+    folder, target = with_makefile
+    programs = folder / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "python").symlink_to(sys.executable)
+    (folder / ".venv" / "pyvenv.cfg").touch()
+    reached = 'grep -q "^torch$" && test "$UV_HTTP_RETRIES" = 0'
+    compiled = f"*'pip compile'*'--torch-backend auto'*) {reached if is_reached else 'false'} ;;"
+    installed = '*torch*|*editable*) echo "wheels: ${UV_TORCH_BACKEND:-the ordinary ones}" ;;'
+    for name, does in {
+        "uv": f'case "$*" in {compiled} {installed} esac',
+        "cookiecutter": "mkdir -p build/my-project",
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
+        (programs / name).chmod(0o755)
+    path = os.pathsep.join([str(programs), os.environ["PATH"]])
+    done = make(folder, target, PATH=path, UV_TORCH_BACKEND=asked)
+    assert f"wheels: {taken}\n" in done.stdout, done.stdout + done.stderr
+    assert ("is not reached" in done.stdout) == (not is_reached and not asked)
