@@ -21,6 +21,7 @@ from typing import Any
 from small_transformer import trained
 
 import onecurve
+from onecurve.testing.runs import largest_difference
 
 AXES = ("replicate", "pipeline", "shard", "context", "tensor")
 PRESETS = ("ddp", "fsdp", "pipeline", "tensor")
@@ -81,8 +82,7 @@ def parity(*words: str) -> bool:
             print(f"failed: {error}", flush=True)
             continue
         for column in columns:
-            pairs = zip(found[column], single[column], strict=True)
-            worst = max(abs(a - b) / abs(b) for a, b in pairs)
+            worst = largest_difference(single[column], found[column])
             held &= worst <= LIMITS[column]
             print(f"{worst:11.1e}{' ' if worst <= LIMITS[column] else '!'}", end="", flush=True)
         print(flush=True)

@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 from baked import PROJECT, column, folder_for_runs, train
 
+from onecurve.testing.runs import largest_difference
+
 LIMIT = 1e-11
 SECONDS_AT_MOST = 300
 STRATEGIES = ("ddp", "fsdp", "pipeline")
@@ -148,13 +150,6 @@ def run_on_two_nodes(way: WayIn, strategy: str, folder: Path) -> Path:
     return runs[0]
 
 
-def largest_difference(ours: list[float], theirs: list[float]) -> float:
-    """Relative; infinite where one is longer."""
-    if len(ours) != len(theirs):
-        return float("inf")
-    return max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
-
-
 def main(*strategies: str) -> int:
     """Print the table, and return the exit status."""
     chosen = strategies or STRATEGIES
@@ -166,7 +161,7 @@ def main(*strategies: str) -> int:
             cells = []
             for strategy in chosen:
                 run = run_on_two_nodes(way, strategy, folder / f"{name} {strategy}")
-                cells.append(largest_difference(column(run, "train/loss"), single))
+                cells.append(largest_difference(single, column(run, "train/loss")))
             print("".join([f"{name:30}", *(f"{cell:12.1e}" for cell in cells)]), flush=True)
             worst = max(worst, *cells)
     print(f"\nthe worst: {worst:.1e}, limit {LIMIT:.0e}")
