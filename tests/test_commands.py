@@ -25,11 +25,10 @@ def read_yaml(path: Path) -> Any:
 
 
 def make(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {k: v for k, v in os.environ.items() if k not in {"MAKEFLAGS", "MAKELEVEL"}}
     return subprocess.run(
         ["make", "--no-print-directory", *arguments],
         cwd=project,
-        env=inherited | environment,
+        env=os.environ | environment,
         capture_output=True,
         text=True,
         check=False,

@@ -1,12 +1,10 @@
-"""The README's commands: those of a fresh clone, and a first hour with a project."""
+"""The README's commands: a first hour with a project."""
 
 import email
 import email.utils
-import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,43 +12,12 @@ from zipfile import ZipFile
 
 import pytest
 from baking import TEMPLATE
+from readme import BAKE, USE, bash
 
-README = (TEMPLATE / "README.md").read_text(encoding="utf-8")
-TRY, TRY_MORE, BAKE, USE = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
-ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in {"MAKEFLAGS", "MAKELEVEL"}}
 # A machine where nothing can be downloaded.
 OFFLINE = {"UV_OFFLINE": "1", "PIP_NO_INDEX": "1", "https_proxy": "http://127.0.0.1:9"}
 AUTHOR = 'Zoë "Z" O\'Neil \\ 👩‍🔬'
 DESCRIPTION = 'It\'s "100 %" of ${this} \\n 🔥: yes'
-
-
-def bash(script: str, cwd: Path, **more: str) -> str:
-    done = subprocess.run(
-        ["bash", "-euc", script],
-        cwd=cwd,
-        env=ENVIRONMENT | more,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def test_the_two_commands() -> None:
-    """`make test` is how this test was started; `make demo` is run below."""
-    assert re.findall(r"^make \w+", TRY, re.MULTILINE) == ["make demo", "make test"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("line", "least"), [("make demo", 0.97), (TRY_MORE.strip(), 0.8)])
-def test_demo(line: str, least: float) -> None:
-    """In the project that `make test` has just baked, and which other tests use: -o bake."""
-    short = line.replace('ARGS="', 'ARGS="trainer.max_epochs=3 ')
-    shown = bash(f"{short} -o bake", TEMPLATE)
-    assert "Training finished" in shown
-    assert float(re.search(r"test/acc\W+([\d.]+)", shown)[1]) > least  # type: ignore[index]
-    assert "is in build/my-project" in shown
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,13 @@ from baking import PROJECT, TEMPLATE, bake, python_in
 QUESTIONS = json.loads((TEMPLATE / "cookiecutter.json").read_text(encoding="utf-8"))
 ALL_STRATEGIES = "tests/test_strategies.py::test_every_loss_is_that_of_single"
 
-SHORT = ("tabular", "bare")
-
 
 # The default is what `make test` bakes, and tests whole.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "starter",
     [
-        starter if starter in SHORT else pytest.param(starter, marks=pytest.mark.long)
+        starter if starter == "bare" else pytest.param(starter, marks=pytest.mark.long)
         for starter in QUESTIONS["starter"][1:]
     ],
 )
