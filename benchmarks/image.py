@@ -123,7 +123,9 @@ def main() -> None:
         carried = [name for name in LEFT_OUT if f"/app/{name}" in names]
         print(f"files in /app: {len(names)}; carried by mistake: {carried or 'none'}", flush=True)
         for user in ("1000", "4711"):
-            shown = said(*inside, "--user", user, container, *RUN)
+            # A pod of its own: what the first one has made is not the second's.
+            pod = said(*buildah, "from", "localhost/image")
+            shown = said(*inside, "--user", user, pod, *RUN)
             print(f"as user {user}:", *shown.splitlines()[-12:], sep="\n  ", flush=True)
         if carried:
             sys.exit(1)

@@ -16,6 +16,7 @@ import warnings
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import torch
 from torch import distributed
 from torch.distributed import distributed_c10d
 from torch.distributed.tensor._redistribute import (
@@ -110,6 +111,8 @@ def _serve(rank: int, number: int, parent: Connection) -> None:
         os.environ["MASTER_PORT"] = str(port)
         parent.send(worker.main(*job))
         parent.recv()
+        # Weights would be drawn in that of the run before.
+        torch.set_default_dtype(torch.float32)
         if distributed.is_initialized():
             _end_groups()
         gc.collect()
