@@ -88,7 +88,7 @@ def start(name: str, newest: Path) -> str:
     "name",
     [
         "20 commits back",
-        "before the engine moved",
+        pytest.param("before the engine moved", marks=pytest.mark.long),
         pytest.param("the first", marks=pytest.mark.long),
     ],
 )

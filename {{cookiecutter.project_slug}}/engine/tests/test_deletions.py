@@ -167,7 +167,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--assert=plain", "-k", "t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", one_of_a_kind(PARTS, kept=["sweep", "displays"]))
+@pytest.mark.parametrize("name", one_of_a_kind(PARTS, kept=["sweep"]))
 def test_the_rest_runs_without_a_part(name: str, tmp_path: Path) -> None:
     copy = without(PARTS[name], tmp_path)
     (copy / "smoke.py").write_text(SMOKE)

@@ -61,7 +61,7 @@ def test_the_best_is_found_again_by_the_command_that_is_printed(cli: Cli) -> Non
     assert again.metrics["val/acc"] == best.value
 
 
-@pytest.mark.parametrize("strategy", one_of_a_kind(STRATEGIES, kept=["ddp", "pipeline"]))
+@pytest.mark.parametrize("strategy", one_of_a_kind(STRATEGIES, kept=["pipeline"]))
 def test_a_bad_trial_is_ended_under_every_strategy(cli: Cli, strategy: str) -> None:
     done = cli(
         "train.py", "-m", "sweep=optuna", *SHORT, *STRATEGIES[strategy],
@@ -80,9 +80,7 @@ def test_a_bad_trial_is_ended_under_every_strategy(cli: Cli, strategy: str) -> N
     assert "test/acc" not in metrics
 
 
-@pytest.mark.parametrize(
-    "sampler", one_of_a_kind(["tpe", "random", "grid", "cmaes"], kept=["tpe", "grid"])
-)
+@pytest.mark.parametrize("sampler", one_of_a_kind(["tpe", "random", "grid", "cmaes"], kept=["tpe"]))
 def test_samplers(cli: Cli, sampler: str) -> None:
     space = "optimizer.lr=0.01,0.02" if sampler == "grid" else SPACE[0]
     done = cli(

@@ -104,8 +104,8 @@ def goes(train: Cli, trained: Cli, runs: list[tuple[str, tuple[str, ...]]]) -> N
 
 
 @pytest.mark.compares
-@pytest.mark.slow
-@pytest.mark.parametrize("mesh", one_of_a_kind(MESHES, kept=["tensor"]))
+@pytest.mark.long
+@pytest.mark.parametrize("mesh", MESHES)
 def test_a_mesh_goes_on_with_every_strategy_and_they_with_it(
     train: Cli, trained: Cli, mesh: str
 ) -> None:

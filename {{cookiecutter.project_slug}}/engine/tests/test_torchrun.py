@@ -41,7 +41,7 @@ from onecurve.surroundings import Ranks
 
 @pytest.mark.compares
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes", one_of_a_kind([1, 2], kept=[2]))
+@pytest.mark.parametrize("nodes", one_of_a_kind([1, 2], kept=[1]))
 def test_torchrun(start_by: StartBy, trained: Cli, tmp_path: Path, nodes: int) -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}")
     torchrun += (f"--nproc-per-node={2 // nodes}", "--rdzv-backend=c10d", "--rdzv-id=test")

@@ -1,7 +1,7 @@
 """How PyTorch's FSDP2 is put on a network: what is gathered together, and when it is freed."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from lightning.pytorch.plugins.precision import Precision
@@ -100,6 +100,12 @@ def reshard(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.reshard()
+
+
+def freed_after_inference(module: nn.Module, *_: Any) -> None:
+    """As `reshard`, as a hook of `forward`: where no backward pass frees what was gathered."""
+    if not torch.is_grad_enabled():
+        reshard(module)
 
 
 def is_sharded(module: nn.Module) -> bool:

@@ -20,10 +20,10 @@ from torch.optim import Optimizer
 
 from ...checkpoint.stored import model_state_here, optimizer_states_here
 from ...errors import UserError
-from ..fsdp.sharding import Sharding, is_sharded, reshard
+from ..fsdp.sharding import Sharding, freed_after_inference, is_sharded, reshard
 from ..fsdp.state import cut_like, cut_optimizer_state, gather
 from ..fsdp.units import check_wrap
-from ..fsdp.whole import refuse_of_shards, refuse_sparse, refuse_whole
+from ..fsdp.whole import refuse_of_shards, refuse_scalars, refuse_sparse, refuse_whole
 from ..layers import find_layers
 from ..process_group import Seconds
 from ..redirect import forward_replaced
@@ -87,7 +87,7 @@ class Sharded(OnMesh):
             self.make_layers()
             self._shard(module)
             # Also where a callback calls it.
-            module.register_forward_hook(_freed)
+            module.register_forward_hook(freed_after_inference)
         self._move(module, self.root_device)
         self._work_on_pieces()
 
@@ -157,12 +157,7 @@ class Sharded(OnMesh):
     def _shard(self, part: nn.Module) -> None:
         """Cut the parameters of the network, or of a stage of it."""
         refuse_sparse(part, self.name)
-        for name, parameter in part.named_parameters():
-            if parameter.ndim == 0:
-                raise UserError(
-                    f"strategy={self.name}: parameter {name} has no dimension to cut; give it one, "
-                    "such as torch.ones(1), or use strategy=ddp"
-                )
+        refuse_scalars(part, self.name)
         both = self.sizes.replicate > 1
         mesh = self.mesh["replicate", "shard"] if both else self.mesh["shard"]
         self.sharding.apply(part, mesh, self.precision_plugin)
@@ -253,9 +248,3 @@ class Sharded(OnMesh):
         states = optimizer_states_here(checkpoint["optimizer_states"], self.optimizers)
         for optimizer, state in zip(self.optimizers, states, strict=True):
             optimizer.load_state_dict(cut_optimizer_state(state, optimizer))
-
-
-def _freed(module: nn.Module, *_: Any) -> None:
-    """Free what was gathered, if no backward pass will."""
-    if not torch.is_grad_enabled():
-        reshard(module)
