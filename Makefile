@@ -57,7 +57,7 @@ test -n "$$UV_TORCH_BACKEND" || { \
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo update test test-long test-starters test-engine test-slurm lint format bench browser docs face bake clean
+.PHONY: help demo update test test-long test-starters test-engine test-storage test-slurm lint format bench browser docs face bake clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -88,6 +88,10 @@ test-starters: .venv/installed ## run all tests of a project of each other start
 
 test-engine: .venv/installed ## run the engine's tests, where it lies; make test-engine ARGS=tests/test_fsdp.py
 	$(IN_ENGINE) pytest --numprocesses 3 --dist worksteal -m 'not long' $(ARGS)
+
+test-storage: bake ## run the tests of checkpoints in object storage, with a server that is installed for them
+	@$(INSTALL) --editable '$(PROJECT)/engine[s3-test]'
+	$(IN_ENGINE) pytest tests/storage $(ARGS)
 
 # Root, apt and network namespaces: where one is missing it says so and fails.
 test-slurm: .venv/installed ## run the tests that need a real Slurm, which is installed, started here, and stopped again

@@ -152,6 +152,21 @@ def test_the_constraints_fit_the_floors(tmp_path: Path, python: str) -> None:
     assert {"lightning", "torch", "optuna", "hydra-core", "pytest"} <= checked
 
 
+def test_the_librarys_readme_names_its_floors_and_extras() -> None:
+    engine = TEMPLATE / PROJECT / "engine"
+    metadata = tomllib.loads((engine / "pyproject.toml").read_text())["project"]
+    floors = {
+        floor.name: next(part.version for part in floor.specifier if part.operator == ">=")
+        for floor in map(Requirement, metadata["dependencies"])
+    }
+    install = (engine / "README.md").read_text().partition("## Install")[2].partition("\n## ")[0]
+    python = metadata["requires-python"].removeprefix(">=")
+    versions = f"Python {python}, PyTorch {floors['torch']} and Lightning {floors['lightning']}"
+    assert f"{versions} or later" in install
+    extras = set(metadata["optional-dependencies"]) - {"dev", "s3-test"}
+    assert extras == {name for name in extras if f"`{name}`" in install}
+
+
 def test_malicious_releases_are_left_out(tmp_path: Path) -> None:
     project = bake(tmp_path / "out")
     for folder in (project, project / "engine"):

@@ -14,7 +14,7 @@ NOT_HERE = {
     "docker": "wants a daemon and the network; benchmarks/image.py builds and runs the image",
     "srun": "wants a Slurm; engine/tests/slurm/test_slurm.py has one",
     "python train.py checkpoint.mirror_to=s3://": (
-        "wants a bucket; engine/tests/test_mirror_s3.py has one of moto's server"
+        "wants a bucket; engine/tests/storage/test_s3.py has one of moto's server"
     ),
     "python train.py resume=s3://": "likewise",
     "python evaluate.py checkpoint=s3://": "likewise",

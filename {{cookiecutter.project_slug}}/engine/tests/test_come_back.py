@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -29,6 +30,11 @@ def node(number: int, pid: int, run_dir: Path) -> Member:
     return Member("localhost", pid, str(run_dir), [], number, number == 0)
 
 
+def connected_to(port: int) -> Messages:
+    store = TCPStore("localhost", port, is_master=False, timeout=SHORT)
+    return Messages(PrefixStore("meeting", store))
+
+
 def handler(agents: Agents, folder: Path, monkeypatch: pytest.MonkeyPatch) -> SeveralNodes:
     monkeypatch.setattr(rendezvous, "current", agents)
     folder.mkdir()
@@ -42,10 +48,7 @@ def test_a_node_that_comes_back_takes_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     server = listening_store("localhost", timeout=SHORT)
-
-    def connected() -> Messages:
-        store = TCPStore("localhost", server.port, is_master=False, timeout=SHORT)
-        return Messages(PrefixStore("meeting", store))
+    connected = partial(connected_to, server.port)
 
     run_dir = tmp_path / "run"
     members = [node(number, number + 1, run_dir) for number in (0, 1)]
@@ -91,10 +94,7 @@ def test_a_node_that_comes_back_takes_its_place(
 
 def test_a_node_that_was_killed_while_it_waited_is_not_waited_for() -> None:
     server = listening_store("localhost", timeout=SHORT)
-
-    def connected() -> Messages:
-        store = TCPStore("localhost", server.port, is_master=False, timeout=SHORT)
-        return Messages(PrefixStore("meeting", store))
+    connected = partial(connected_to, server.port)
 
     def comes(number: int, pid: int) -> list[Member] | None:
         me = node(number, pid, Path("run"))

@@ -89,7 +89,7 @@ def as_second_node() -> Iterator[Callable[..., Messages]]:
         wait_until(lambda: addresses.accepts_connections(host, int(port)))
         store = PrefixStore("meeting", TCPStore(host, int(port), is_master=False))
         messages = Messages(store, secret)
-        wait_until(lambda: messages.count("arrived", 0) == 1)
+        wait_until(lambda: messages.count("arrived") == 1)
         messages.count("arrived", 1)
         messages.say("member/1", ["z", 1, "runs/other", typed])
         threading.Thread(target=wait_there, args=[Messages(store.clone())], daemon=True).start()
