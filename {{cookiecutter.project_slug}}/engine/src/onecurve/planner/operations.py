@@ -14,6 +14,14 @@ from torch.utils.flop_counter import flop_registry
 Numbers = NDArray[np.float64]
 
 ATTENTION = "scaled_dot_product"
+aten = torch.ops.aten
+# What is traced on a CPU is counted as on a GPU; PyTorch does so itself from 2.15 on.
+FLOPS_AS = {
+    aten._scaled_dot_product_flash_attention_for_cpu: aten._scaled_dot_product_flash_attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        aten._scaled_dot_product_flash_attention_backward
+    ),
+}
 
 
 def owner_of(storage: torch.UntypedStorage) -> StorageWeakRef:
@@ -103,7 +111,7 @@ class Recorder(TorchDispatchMode):
                     self._made[number] = (owner_of(storage), float(storage.nbytes()))
         if is_view or func._overloadpacket in NO_WORK:
             return result
-        count = flop_registry.get(func._overloadpacket)
+        count = flop_registry.get(FLOPS_AS.get(func._overloadpacket, func._overloadpacket))
         flops = float(count(*args, **kwargs, out_val=result)) if count else 0.0
         causal = ATTENTION in str(func) and _is_causal(func, args, kwargs)
         self.operations.append(Operation(str(func), flops, causal, reads, writes))
