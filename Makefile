@@ -72,13 +72,13 @@ update: ## bring a project that was made before to this commit; make update FOLD
 	  -m onecurve.update --project "$(FOLDER)" --template "$(CURDIR)" $(ARGS)
 
 test: bake ## run the tests: the template's, the generated project's, the engine's
-	$(HERE) pytest --numprocesses 3 --dist loadfile -m 'not long' $(ARGS)
+	$(HERE) pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m 'not long' $(ARGS)
 	$(MAKE) -C $(PROJECT) test VENV=../../.venv
 	$(MAKE) test-engine
 
 # On every push, too; only what somebody types and waits for leaves them out.
 test-long: bake ## run the long tests, which `make test` leaves out: nodes that wait, more of a kind
-	$(HERE) pytest --numprocesses 3 --dist loadfile -m long $(ARGS)
+	$(HERE) pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m long $(ARGS)
 	$(IN_ENGINE) pytest --numprocesses 3 --dist worksteal -m long $(ARGS)
 
 test-starters: .venv/installed ## run all tests of a project of each other starter

@@ -23,6 +23,7 @@ NET = (
     f"trainer.max_epochs={EPOCHS}",
     FLOAT64,
 )
+FOUR = ("single", "ddp", "fsdp", "pipeline")
 SWA = ("callbacks=[checkpoint,swa]", "callbacks.swa.start=0.5")
 EVERY_EPOCH = ("callbacks.checkpoint.save_top_k=-1", "callbacks.checkpoint.filename='{epoch}'")
 
@@ -136,7 +137,7 @@ def test_the_average_is_that_of_the_epochs_ends(
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("name", ["single", "ddp", "fsdp", "pipeline"])
+@pytest.mark.parametrize("name", one_of_a_kind(FOUR, kept=["single", "fsdp"]))
 def test_the_exponential_average_is_that_of_the_steps(
     train: Cli, trained: Cli, cli: Cli, tmp_path: Path, name: str
 ) -> None:
@@ -223,7 +224,7 @@ def test_a_run_that_ends_before_says_so(train: Cli) -> None:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("name", ["single", "ddp", "fsdp", "pipeline"])
+@pytest.mark.parametrize("name", one_of_a_kind(FOUR, kept=["single", "pipeline"]))
 def test_the_average_can_be_validated(train: Cli, trained: Cli, cli: Cli, name: str) -> None:
     live = trained(*NET, *WAYS[name], "test=false").run
     options = (*NET, *WAYS[name], *SWA, "test=false")

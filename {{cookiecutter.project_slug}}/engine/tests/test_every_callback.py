@@ -18,34 +18,30 @@ SET = {
     "device_stats": ("callbacks.device_stats.every_n_steps=2",),
     "lr_finder": ("callbacks.lr_finder.steps=20",),
     "swa": ("callbacks.swa.start=0.5",),
+    # A figure costs more than the run.
+    "tensorboard": ("callbacks.tensorboard.images=4", "callbacks.tensorboard.predictions=4"),
     "throughput": ("callbacks.throughput.every_n_steps=2",),
+    "wandb": ("callbacks.wandb.images=4", "callbacks.wandb.predictions=4"),
 }
 ALONE = "a rank that runs out of memory leaves the others waiting"
 REFUSED = {("batch_size_finder", name): ALONE for name in ALL if name not in ("single", "dp")}
 WITHOUT: dict[str, list[float]] = {}
 
 
-CELLS = [
-    # Each alone where a run costs little; elsewhere every fourth is in the same run.
-    (strategy, callbacks)
+# Every fourth is in the same run.
+TOGETHER = [
+    (strategy, names[start::4])
     for strategy in ALL
     for names in [[name for name in CALLBACKS if (name, strategy) not in REFUSED]]
-    for callbacks in (
-        [[name] for name in names]
-        if strategy == "single"
-        else [names[start::4] for start in range(4)]
-    )
+    for start in range(4)
 ]
-SHORT_CELLS = [
-    (strategy, callbacks)
-    for strategy, callbacks in CELLS
-    if strategy in STRATEGIES and strategy != "dp"
-]
+CELLS = [*TOGETHER, *(("single", [name]) for name in CALLBACKS)]
+KEPT = [cell for cell in TOGETHER if cell[0] in STRATEGIES and cell[0] != "dp"]
 
 
 @pytest.mark.compares
 @pytest.mark.slow
-@pytest.mark.parametrize(("strategy", "callbacks"), one_of_a_kind(CELLS, kept=SHORT_CELLS), ids=str)
+@pytest.mark.parametrize(("strategy", "callbacks"), one_of_a_kind(CELLS, kept=KEPT), ids=str)
 def test_every_callback_under_every_strategy(
     train: Cli, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, strategy: str, callbacks: list[str]
 ) -> None:

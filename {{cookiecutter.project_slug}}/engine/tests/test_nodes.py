@@ -15,6 +15,7 @@ import pytest
 from conftest import (
     ROOT,
     Cli,
+    one_of_a_kind,
 )
 from nodes import (
     NODE,
@@ -36,7 +37,9 @@ from onecurve.launch import addresses
 
 @pytest.mark.compares
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "pipeline"])
+@pytest.mark.parametrize(
+    "strategy", one_of_a_kind(["ddp", "fsdp", "pipeline"], kept=["ddp", "pipeline"])
+)
 def test_two_nodes_are_one_run(start: Start, trained: Cli, tmp_path: Path, strategy: str) -> None:
     """Each strategy in other surroundings: typed, a TrainJob's, an elastic PyTorchJob's."""
     port = free_port()

@@ -16,6 +16,8 @@ MISTAKES = {
     "trainer.max_epoch=1": (1, ["trainer.max_epoch", "did you mean trainer.max_epochs"]),
     "optimizer.lr=1e-3,1e-2": (1, ["optimizer.lr=1e-3,1e-2", "add -m"]),
     "seed=range(3)": (1, ["seed=range(3)", "add -m"]),
+    "optimizer.learning_rate=1": (1, ["optimizer.learning_rate", "did you mean optimizer.lr?"]),
+    "optimizer.wd=1": (1, ["optimizer.wd", "did you mean optimizer.weight_decay?"]),
     "~callbacks.checkpiont": (1, ["callbacks.checkpiont", "did you mean callbacks.checkpoint"]),
     "optimizer.lr=fast": (2, ["optimizer.lr=fast", "a number above 0", "optimizer.lr=0.0"]),
     "optimizer.lr=-1": (2, ["optimizer.lr=-1", "a number above 0"]),

@@ -269,7 +269,7 @@ def pid_of_rank(folder: Path, rank: int) -> int:
     ("strategy", "sent", "rank"),
     [
         ("single", signal.SIGTERM, None),
-        ("ddp", signal.SIGUSR1, None),
+        pytest.param("ddp", signal.SIGUSR1, None, marks=pytest.mark.long),
         ("ddp", signal.SIGTERM, 1),
         ("pipeline", signal.SIGUSR1, 0),
         pytest.param("fsdp", signal.SIGTERM, 1, marks=pytest.mark.long),

@@ -53,7 +53,7 @@ def explain(error: BaseException, config_dir: Path, config_name: str, typed: lis
                 return f"{key}: there is such a key only with {' or '.join(having)}; add {example}"
             if key in known:
                 return f"{key}: is no group of {config_name}.py; leave it out"
-            close = difflib.get_close_matches(key, known, 3)
+            close = _abbreviating(key, known) or difflib.get_close_matches(key, known, 3)
             hint = f"did you mean {' or '.join(close)}?" if close else "see `--cfg job` for all"
             return f"{key}: there is no such key; {hint}"
     if several := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
@@ -140,6 +140,22 @@ def _choices_with(key: str, known: list[str]) -> list[str]:
         if loaded is not None and name in loaded.config:
             found[choice] = len(list(loaded.config))
     return sorted(found, key=lambda choice: found[choice])
+
+
+def _abbreviating(key: str, known: list[str]) -> list[str]:
+    """Keys of its group that are its initials, or have it as theirs: `lr` and `learning_rate`."""
+    group, _, name = key.rpartition(".")
+    found = []
+    for each in known:
+        its_group, _, its_name = each.rpartition(".")
+        is_meant = its_name == _initials(name) or _initials(its_name) == name
+        if its_group == group and is_meant:
+            found.append(each)
+    return found
+
+
+def _initials(name: str) -> str:
+    return "".join(word[0] for word in name.split("_") if word)
 
 
 def known_keys(config_name: str, typed: list[str]) -> list[str]:
