@@ -21,6 +21,8 @@ HERE := OMP_NUM_THREADS=1 $(BIN)/python -m
 IN_ENGINE := cd '$(ENGINE)' && PYTHONPATH='$(CURDIR)/$(ENGINE)/src' OMP_NUM_THREADS=1 '$(CURDIR)/$(BIN)/python' -m
 BENCHMARKS ?= startup epoch pipeline memory parity ways_in meshes mesh_sent mesh_memory planner tasks faults checkpoint callbacks swa sweep endurance \
   fuzz_commands fuzz_checkpoints
+# Tests meet what Python does by itself: it compiles what it imports, and keeps lines back that no terminal shows.
+unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 # Compiled at once, so that the first start is as fast as the second.
 INSTALL := PATH="$$PATH:$(BIN)" uv pip install --quiet --compile-bytecode --python $(BIN)/python $(RESOLVE)
 

@@ -18,6 +18,8 @@ sys.path[:] = [*IMPORTED, *(path for path in sys.path if path not in IMPORTED)]
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [*IMPORTED, *filter(None, [os.environ.get("PYTHONPATH")])]
 )
+# Else lines come out at once whoever prints them.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 import warm_ranks  # noqa: E402
 from processes import Command, end  # noqa: E402

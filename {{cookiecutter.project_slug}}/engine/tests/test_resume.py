@@ -47,6 +47,7 @@ class Die(Callback):
             trainer.strategy.barrier()
             if trainer.global_rank == self.rank:
                 marker.touch()
+                print(f"signal {self.sent} in step {trainer.global_step}")
                 agent = multiprocessing.parent_process()
                 assert agent is not None or not self.node
                 os.kill(agent.pid if agent and self.node else os.getpid(), self.sent)  # type: ignore[arg-type]
@@ -151,6 +152,11 @@ def test_ranks_that_died_are_started_again(train: Cli, strategy: str) -> None:
     restarted = train(*options, "launch.max_restarts=2", *dying(5, 17, rank=1))
     assert is_whole(restarted.run, whole)
     assert restarted.metrics["status"] == "finished"
+    # What ranks printed before they ended is there, although no rank came to its end.
+    printed = (restarted.run / "logs/rank_1.log").read_text()
+    for number, step in enumerate((5, 17), start=1):
+        assert f"signal 9 in step {step}\n" in printed
+        assert f"restart {number} of 2: the ranks go on from last.ckpt\n" in restarted.out
 
 
 def test_what_is_typed_comes_on_top_of_the_run_s_own(train: Cli, cli: Cli) -> None:

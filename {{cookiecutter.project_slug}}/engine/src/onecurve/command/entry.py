@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from .. import machine
 from ..errors import REFUSED, UserError, interrupted, say, stop, user_error_behind
 from ..launch import job, quick_exit, rendezvous
+from ..launch.logs import print_lines_at_once
 from ..run import directory, hidden, record
 from ..run.outcome import RankFailed
 from . import env_file, resume
@@ -45,6 +46,7 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
     """
     quick_exit.last_of_all()
     open_closed()
+    print_lines_at_once()
     os.environ[PROJECT] = str(config_dir.resolve().parent)
     try:
         _read_variables(config_dir.parent)

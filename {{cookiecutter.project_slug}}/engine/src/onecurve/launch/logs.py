@@ -1,5 +1,6 @@
 """Where a rank's log and output go: ``logs/rank_N.log`` in the run directory."""
 
+import io
 import logging
 import os
 import sys
@@ -65,6 +66,13 @@ def log_to_file(run_dir: Path, rank: int, verbose: Verbose = False) -> Iterator[
             logger.setLevel(level)
         root.removeHandler(handler)
         handler.close()
+
+
+def print_lines_at_once() -> None:
+    """As a terminal gets them: else a file gets them by the page, and none of a rank that dies."""
+    # A notebook has a stream of its own.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
 
 
 def redirect_output(path: Path) -> None:

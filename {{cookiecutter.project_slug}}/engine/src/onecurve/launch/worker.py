@@ -25,7 +25,7 @@ from . import addresses, attempts, debugging
 from .environment import unchanged_environment
 from .failure import lost_contact
 from .listening import HOST, listening_store
-from .logs import Verbose, log_file, log_to_file, redirect_output
+from .logs import Verbose, log_file, log_to_file, print_lines_at_once, redirect_output
 
 SECONDS_TO_BLAME_ANOTHER = 2
 # How torch and gloo are told where the store of one rank alone is.
@@ -84,6 +84,7 @@ def main(
     # Where somebody has set it, torch has read it.
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, machine.count_cores() // ranks.on_this_node))
+    print_lines_at_once()
     if logs and rank == 0:
         logging.basicConfig(format="%(message)s")
         logging.getLogger().handlers[0].setLevel(logging.WARNING)
