@@ -156,7 +156,7 @@ def test_ranks_that_died_are_started_again(train: Cli, strategy: str) -> None:
     printed = (restarted.run / "logs/rank_1.log").read_text()
     for number, step in enumerate((5, 17), start=1):
         assert f"signal 9 in step {step}\n" in printed
-        assert f"restart {number} of 2: the ranks go on from last.ckpt\n" in restarted.out
+        assert f"restart {number} of 2: the ranks go on from last.ckpt\n" in printed
 
 
 def test_what_is_typed_comes_on_top_of_the_run_s_own(train: Cli, cli: Cli) -> None:
