@@ -89,7 +89,7 @@ test-starters: .venv/installed ## run all tests of a project of each other start
 	done; $(MAKE) bake
 
 test-engine: .venv/installed ## run the engine's tests, where it lies; make test-engine ARGS=tests/test_fsdp.py
-	$(IN_ENGINE) pytest --numprocesses 3 --dist worksteal -m 'not long' $(ARGS)
+	$(IN_ENGINE) pytest --numprocesses 2 --dist worksteal -m 'not long' $(ARGS)
 
 test-storage: bake ## run the tests of checkpoints in object storage, with a server that is installed for them
 	@$(INSTALL) --editable '$(PROJECT)/engine[s3-test]'

@@ -39,8 +39,8 @@ def wrap(module, name, before=None, after=None):
             if after: mark(after)
     setattr(module, name, wrapped)
 
-from onecurve.launch import job, launch
-wrap(job, "launch", before="compose")
+from onecurve.launch import launch, one_run
+wrap(one_run, "launch", before="compose")
 inline = launch._inline
 def measured(work, config, run_dir):
     from onecurve.run import fit

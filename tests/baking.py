@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,23 @@ def python_in(project: Path, *arguments: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+ONE_AFTER_THE_OTHER = """
+import json, sys
+from pathlib import Path
+from onecurve.testing.runs import run_script
+
+for script, *arguments in json.loads(sys.argv[1]):
+    status = run_script(Path(script).resolve(), *arguments)
+    assert status == 0, (script, arguments, status)
+"""
+
+
+def scripts_in(project: Path, *lines: str) -> str:
+    """What scripts of a bake print that run in one process: torch is imported once."""
+    typed = json.dumps([shlex.split(line) for line in lines])
+    return python_in(project, "-c", ONE_AFTER_THE_OTHER, typed)
 
 
 def files_of(project: Path) -> set[str]:

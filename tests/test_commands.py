@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -212,6 +213,13 @@ def test_setup_makes_again_what_another_python_left(with_makefile: tuple[Path, s
     for name, does in {"uv": "exit 3", "other": "echo other; exit 0"}.items():
         (programs / name).write_text(f"#!/bin/sh\n{does}\n")
         (programs / name).chmod(0o755)
+    # This Python, but for pip, which takes seconds to be put into a .venv.
+    python = programs / "python-without-pip"
+    python.write_text(
+        '#!/bin/sh\ntest "$1 $2" = "-m venv" && set -- "$@" --without-pip\n'
+        f'exec {shlex.quote(sys.executable)} "$@"\n'
+    )
+    python.chmod(0o755)
     path = os.pathsep.join([str(programs), os.environ["PATH"]])
 
     def left_by(program: Path) -> Path:
@@ -227,8 +235,8 @@ def test_setup_makes_again_what_another_python_left(with_makefile: tuple[Path, s
     assert kept.exists()
     for left in (programs / "other", programs / "is gone"):
         kept = left_by(left)
-        done = make(folder, target, f"PYTHON={sys.executable}", PATH=path)
-        assert f"Making .venv again, for {sys.executable}" in done.stdout, done.stderr
+        done = make(folder, target, f"PYTHON={python}", PATH=path)
+        assert f"Making .venv again, for {python}" in done.stdout, done.stderr
         assert not kept.exists()
         assert (folder / ".venv/bin/python").resolve() == Path(sys.executable).resolve()
 

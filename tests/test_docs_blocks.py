@@ -2,11 +2,10 @@
 
 import ast
 import re
-import shlex
 from pathlib import Path
 
 import pytest
-from baking import PROJECT, TEMPLATE, bake, python_in
+from baking import PROJECT, TEMPLATE, bake, python_in, scripts_in
 
 # What the first word or words of a command stand for, and why it does not run where tests do.
 NOT_HERE = {
@@ -130,33 +129,38 @@ def pieces(page: Path) -> list[str]:
     return re.findall(r"```py\n(.*?)```", page.read_text(), re.DOTALL)
 
 
-def script(project: Path, line: str) -> None:
-    python_in(project, *shlex.split(line))
-
-
 TRAIN = "debug=limit model=mlp trainer.max_epochs=1 test=false"
 
 
-@pytest.mark.slow
-def test_an_exported_network_is_read_as_the_page_says(project: Path) -> None:
-    script(project, f"train.py {TRAIN} hydra.run.dir=runs/first")
-    last = "runs/first/checkpoints/last.ckpt"
-    of_torch, of_onnx = pieces(project / "docs/using.md")
-    script(project, f"export.py checkpoint={last} output=model.pt2")
-    check = "print(tuple(outputs.shape))"
-    assert python_in(project, "-c", f"import json, torch\n{of_torch}\n{check}") == "(5, 10)\n"
-    script(project, f"export.py checkpoint={last} format=onnx output=model.onnx")
-    check = 'print(about["inputs"][0]["shape"][1:])'
-    code = f"import json, onnxruntime\n{of_onnx}\n{check}"
-    assert python_in(project, "-c", code) == "[1, 32, 32]\n"
-
-
-@pytest.mark.slow
-def test_the_librarys_train_py_trains(project: Path) -> None:
+@pytest.fixture(scope="module")
+def ran(project: Path) -> Path:
+    """The project, and what its scripts and the piece of the library's page have made."""
     (piece,) = pieces(project / "engine/README.md")
     (project / "shown.py").write_text(piece)
-    script(project, f"shown.py {TRAIN} hydra.run.dir=runs/second")
-    assert (project / "runs/second/metrics.json").exists()
+    export = "export.py checkpoint=runs/first/checkpoints/last.ckpt"
+    scripts_in(
+        project,
+        f"train.py {TRAIN} hydra.run.dir=runs/first",
+        f"{export} output=model.pt2",
+        f"{export} format=onnx output=model.onnx",
+        f"shown.py {TRAIN} hydra.run.dir=runs/second",
+    )
+    return project
+
+
+@pytest.mark.slow
+def test_an_exported_network_is_read_as_the_page_says(ran: Path) -> None:
+    of_torch, of_onnx = pieces(ran / "docs/using.md")
+    check = "print(tuple(outputs.shape))"
+    assert python_in(ran, "-c", f"import json, torch\n{of_torch}\n{check}") == "(5, 10)\n"
+    check = 'print(about["inputs"][0]["shape"][1:])'
+    code = f"import json, onnxruntime\n{of_onnx}\n{check}"
+    assert python_in(ran, "-c", code) == "[1, 32, 32]\n"
+
+
+@pytest.mark.slow
+def test_the_librarys_train_py_trains(ran: Path) -> None:
+    assert (ran / "runs/second/metrics.json").exists()
 
 
 def test_the_head_in_pieces_has_the_loss_of_the_whole(project: Path) -> None:

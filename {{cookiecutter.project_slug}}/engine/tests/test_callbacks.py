@@ -105,9 +105,9 @@ def test_a_metric_that_nothing_logs_is_refused(
 @pytest.mark.parametrize(
     "options",
     [
-        ("callbacks=[checkpoint]",),
+        pytest.param(("callbacks=[checkpoint]",), marks=pytest.mark.long),
         ("callbacks=[early_stopping]", "strategy=ddp"),
-        ("callbacks=[]", "scheduler=plateau"),
+        pytest.param(("callbacks=[]", "scheduler=plateau"), marks=pytest.mark.long),
     ],
 )
 def test_the_first_validation_shows_it_where_the_source_does_not(
@@ -134,9 +134,7 @@ def test_the_first_validation_shows_it_where_the_source_does_not(
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize(
-    "strategy", one_of_a_kind(["single", "ddp", "pipeline"], kept=["single", "ddp"])
-)
+@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "ddp", "pipeline"], kept=["ddp"]))
 def test_a_timer_stops_with_a_checkpoint_to_go_on_from(
     train: Cli, cli: Cli, warm: Cli, strategy: str
 ) -> None:

@@ -128,7 +128,7 @@ PARTS = {
     ),
     "nodes": Part(
         (f"{LIBRARY}/launch/nodes",),
-        ("test_come_back.py", "test_meeting.py", "test_nodes.py", "test_nodes_lost.py"),
+        ("test_come_back.py", "test_joining.py", "test_nodes.py", "test_nodes_lost.py"),
         "strategy=ddp trainer.num_nodes=2 launch.rendezvous=localhost:29500",
         "trainer.num_nodes=2: the part that lets nodes meet, onecurve.launch.nodes, was taken away",
     ),

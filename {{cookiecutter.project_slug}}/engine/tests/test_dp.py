@@ -55,9 +55,9 @@ def _this_file_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "setting",
     [
-        "data.batch_size=50 trainer.max_epochs=2",
+        pytest.param("data.batch_size=50 trainer.max_epochs=2", marks=pytest.mark.long),
         "data.batch_size=50 trainer.accumulate_grad_batches=2 trainer.gradient_clip_val=0.3",
-        "data.batch_size=50 optimizer=sgd optimizer.lr=0.05",
+        pytest.param("data.batch_size=50 optimizer=sgd optimizer.lr=0.05", marks=pytest.mark.long),
     ],
 )
 def test_it_has_the_curve_of_single(train: Cli, setting: str) -> None:

@@ -36,7 +36,9 @@ TOGETHER = [
     for start in range(4)
 ]
 CELLS = [*TOGETHER, *(("single", [name]) for name in CALLBACKS)]
-KEPT = [cell for cell in TOGETHER if cell[0] in STRATEGIES and cell[0] != "dp"]
+# Half of a square: each callback under two strategies, each strategy with half of the callbacks.
+SQUARE = [cell for cell in TOGETHER if cell[0] in STRATEGIES and cell[0] != "dp"]
+KEPT = [cell for place, cell in enumerate(SQUARE) if (place + place // 4) % 2 == 0]
 
 
 @pytest.mark.compares

@@ -70,8 +70,11 @@ LENET = ("model=lenet", "data.image_size=32")
 @pytest.mark.parametrize("kind", ["torch", "onnx"])
 @pytest.mark.parametrize(
     ("task", "typed"),
-    [(Classification, ()), (Classification, LENET), (Pair, ())],
-    ids=["mlp", "lenet", "two inputs"],
+    [
+        pytest.param(Classification, (), id="mlp"),
+        pytest.param(Classification, LENET, id="lenet", marks=pytest.mark.long),
+        pytest.param(Pair, (), id="two inputs"),
+    ],
 )
 def test_what_is_exported_gives_what_the_task_gives(
     cli: Cli, checkpoint: Callable[..., Path], kind: str, task: type, typed: tuple[str, ...]

@@ -42,12 +42,12 @@ class GradientNoise(Base):
 REFUSALS = """
 from collections.abc import Iterator
 
-from onecurve.plan import Plan
+from onecurve.composed_run import ComposedRun
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
-    if not plan.one_process:
-        yield f"strategy={plan.strategy}: the copies drift apart; use strategy=single, or ~{key}"
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
+    if not run.one_process:
+        yield f"strategy={run.strategy}: the copies drift apart; use strategy=single, or ~{key}"
 """
 CONFIG = """
 noise:

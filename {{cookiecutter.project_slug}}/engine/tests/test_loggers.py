@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from test_checkpoint_files import files_of_at_most
 
 from onecurve.loggers.buffered import BufferedCSVLogger
+from onecurve.loggers.wandb_run import earlier_run
 
 
 @pytest.mark.parametrize("strategy", ["single", "ddp"])
@@ -88,9 +89,18 @@ def test_a_run_that_goes_on_is_the_same_run_for_wandb(
     assert cli("train.py", "resume=last", "trainer.max_epochs=2").status == 0
     another = train("logger=[csv,wandb]", "test=false", "trainer.max_epochs=1").run
     folders = [path.name for run in (first, another) for path in run.glob("wandb/offline-run-*")]
-    ids = [name.rsplit("-", 1)[1] for name in folders]
+    # Behind the id stands a number if two began in one second.
+    ids = [name.split("-")[3] for name in folders]
     assert len(ids) == 3
     assert ids[0] == ids[1] != ids[2]
+
+
+def test_the_id_of_a_wandb_run_is_not_the_number_of_its_folder(tmp_path: Path) -> None:
+    """As one has that goes on within the second in which it began."""
+    assert earlier_run(str(tmp_path)) is None
+    for name in ("offline-run-20261124_120000-hzqptivv", "offline-run-20261124_120000-hzqptivv-1"):
+        (tmp_path / "wandb" / name).mkdir(parents=True)
+        assert earlier_run(str(tmp_path)) == "hzqptivv"
 
 
 def test_nothing_of_wandb_appears_where_it_is_not_chosen(

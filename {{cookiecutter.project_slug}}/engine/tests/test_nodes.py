@@ -37,9 +37,7 @@ from onecurve.launch import addresses
 
 @pytest.mark.compares
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "strategy", one_of_a_kind(["ddp", "fsdp", "pipeline"], kept=["ddp", "pipeline"])
-)
+@pytest.mark.parametrize("strategy", one_of_a_kind(["ddp", "fsdp", "pipeline"], kept=["pipeline"]))
 def test_two_nodes_are_one_run(start: Start, trained: Cli, tmp_path: Path, strategy: str) -> None:
     """Each strategy in other surroundings: typed, a TrainJob's, an elastic PyTorchJob's."""
     port = free_port()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ALL, FLOAT64, ROUNDING, Cli
+from conftest import ALL, FLOAT64, ROUNDING, Cli, one_of_a_kind
 from lightning.pytorch import LightningDataModule, LightningModule
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -34,7 +34,7 @@ def digits(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("batch_size", [7, 64])
+@pytest.mark.parametrize("batch_size", one_of_a_kind([7, 64], kept=[7]))
 def test_a_folder_gets_a_row_an_image(
     trained: Cli, cli: Cli, digits: Path, tmp_path: Path, batch_size: int
 ) -> None:

@@ -32,7 +32,7 @@ def test_a_checkpoint_is_that_of_single(train: Cli, warm: Cli) -> None:
 @pytest.mark.compares
 @pytest.mark.parametrize(
     "optimizer",
-    ["optimizer=adamw", pytest.param("optimizer=sgd optimizer.momentum=0", marks=pytest.mark.slow)],
+    ["optimizer=adamw", pytest.param("optimizer=sgd optimizer.momentum=0", marks=pytest.mark.long)],
 )
 @pytest.mark.parametrize("order", [("fsdp", "single"), ("single", "fsdp")])
 def test_a_run_goes_on_under_another_strategy(

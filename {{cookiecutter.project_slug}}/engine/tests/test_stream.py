@@ -1,5 +1,7 @@
 """A stream is shared out by sample: each rank reads all of it and keeps its part of each batch."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,6 +83,20 @@ def test_ranks_together_see_what_one_sees(options: dict[str, Any]) -> None:
     before = torch.random.get_rng_state()
     epoch(whole)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_processes_that_read_end_with_their_loader() -> None:
+    """A collection of garbage would end their queues first, and then wait 5 s for each of them."""
+    loader = DataLoader(Noisy(), 5, num_workers=1, persistent_workers=True)
+    parts = shares(loader, 1)
+    assert len(epoch(parts)) == 5
+    last = weakref.ref(parts[0])
+    gc.disable()
+    try:
+        parts.clear()
+        assert last() is None
+    finally:
+        gc.enable()
 
 
 class Lazy(IterableDataset[Any]):

@@ -9,10 +9,10 @@ from cut_networks import Fused, Gated, Grouped, Stacked, Task, made
 from torch import nn
 
 from onecurve.errors import UserError
-from onecurve.strategies.tensor.parts import find_summing
+from onecurve.strategies.tensor.local_size import local_numel
 from onecurve.strategies.tensor.plan import check_plan, find_plan
 from onecurve.strategies.tensor.report import plan_table, shares
-from onecurve.strategies.tensor.share import local_numel
+from onecurve.strategies.tensor.summands import find_summing
 
 
 def plan_of(name: str, given: Any = None, **options: Any) -> tuple[Task, dict[str, str]]:

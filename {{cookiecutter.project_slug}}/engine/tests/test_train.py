@@ -20,6 +20,7 @@ RUN_FILES = {
 }
 
 
+@pytest.mark.long  # `make demo` is tried whole by the template
 def test_the_default_run_reads_handwritten_digits(cli: Cli) -> None:
     outcome = cli("train.py")
     assert outcome.status == 0, outcome.err

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from onecurve.plan import Plan
+from onecurve.composed_run import ComposedRun
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why weights that were learned would be lost."""
-    weights = plan.get("model.weights")
-    if weights is not None and plan.get(f"{key}.weight") is not None:
+    weights = run.get("model.weights")
+    if weights is not None and run.get(f"{key}.weight") is not None:
         yield (
             f"model.weights={weights}: init would overwrite pretrained weights; "
             "use init=default, or model.weights=null"

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 
-from ..plan import Plan
+from ..composed_run import ComposedRun
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why its average cannot be validated, or its start not be found."""
-    if plan.get(f"{key}.validate") is True and plan.has("ema"):
+    if run.get(f"{key}.validate") is True and run.has("ema"):
         yield (
             f"{key}.validate=true: callbacks=ema has its own average validated; use "
             f"{key}.validate=false, or ~callbacks.ema"
         )
-    start = plan.get(f"{key}.start", 0)
-    if plan.has("gradient_accumulation") and start >= 1:
+    start = run.get(f"{key}.start", 0)
+    if run.has("gradient_accumulation") and start >= 1:
         yield (
             f"{key}.start={start}: epochs have different numbers of steps with "
             "callbacks=gradient_accumulation; give a share of the run, such as "

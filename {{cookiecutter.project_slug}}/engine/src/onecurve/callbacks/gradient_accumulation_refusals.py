@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator
 
-from ..plan import Plan
+from ..composed_run import ComposedRun
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why the schedule is none, or what else sets the number of batches."""
-    epochs = list(plan.get(f"{key}.from_epochs", [0]))
-    batches = list(plan.get(f"{key}.batches", [1]))
+    epochs = list(run.get(f"{key}.from_epochs", [0]))
+    batches = list(run.get(f"{key}.batches", [1]))
     if not _is_schedule(epochs, batches):
         yield (
             f"{key}.from_epochs={epochs}: must be rising epochs from 0, with as many numbers from "
             f"1 in batches={batches}, such as from_epochs=[0,4] batches=[1,2]"
         )
-    number = plan.get("trainer.accumulate_grad_batches", 1)
+    number = run.get("trainer.accumulate_grad_batches", 1)
     if number > 1:
         yield (
             f"trainer.accumulate_grad_batches={number}: callbacks=gradient_accumulation sets it "

@@ -4,12 +4,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..plan import Plan
+from ..composed_run import ComposedRun
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why no file can be made there, on this node."""
-    file = Path(str(plan.get(f"{key}.file")))
+    file = Path(str(run.get(f"{key}.file")))
     there = next(place for place in (file, *file.absolute().parents) if place.exists())
     fits = there.is_file() if there == file else there.is_dir()
     if not fits or not os.access(there, os.W_OK):

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 
-from ..plan import Plan
+from ..composed_run import ComposedRun
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why these files cannot be written."""
-    name = str(plan.get(f"{key}.filename")).removesuffix(".ckpt")
-    if name == "last" and plan.get(f"{key}.save_last"):
+    name = str(run.get(f"{key}.filename")).removesuffix(".ckpt")
+    if name == "last" and run.get(f"{key}.save_last"):
         yield (
             f"{key}.filename=last: is the name of the newest state (save_last), which the best "
             f"weights would overwrite; use {key}.filename=best"
         )
-    folder = str(plan.get(f"{key}.dirpath"))
+    folder = str(run.get(f"{key}.dirpath"))
     if "://" in folder:
         yield (
             f"{key}.dirpath={folder}: checkpoints are written to a local disk, or to one that is "

@@ -14,8 +14,8 @@ from .. import machine
 from ..errors import UserError, user_error_behind
 from .allowed import text
 from .explain import added_to_a_list, choices
+from .known_keys import wrong_parts
 from .monitors import unlogged_monitor
-from .parts import wrong_parts
 from .refusals import refusals
 from .unused import leave_out, unused_groups
 from .values import check_values, dotted

@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
 from ..errors import REFUSED, UserError, interrupted, say, stop, user_error_behind
-from ..launch import job, quick_exit, rendezvous
+from ..launch import one_run, quick_exit, rendezvous
 from ..launch.logs import print_lines_at_once
 from ..run import directory, hidden, record
 from ..run.outcome import RankFailed
@@ -81,7 +81,7 @@ def run(work: str, config: DictConfig) -> float | None:
     run_dir = Path(hydra.runtime.output_dir)
     try:
         refuse_unchecked(run_dir)
-        metrics = job.start(work, config, run_dir)
+        metrics = one_run.start(work, config, run_dir)
     except BaseException as error:
         refusal = user_error_behind(error)
         if refusal is None and isinstance(error, OmegaConfBaseException):
@@ -92,7 +92,7 @@ def run(work: str, config: DictConfig) -> float | None:
             if refusal:
                 record.refused(run_dir, OmegaConf.select(config, "paths.runs"))
             else:
-                record.unfinished(run_dir, job.was_stopped(error), job.in_a_line(error))
+                record.unfinished(run_dir, one_run.was_stopped(error), one_run.in_a_line(error))
         _end(refusal or error, speaks)
         raise refusal or error from None
     finally:

@@ -12,30 +12,30 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from ..plan import Plan
+from ..composed_run import ComposedRun
 from .signatures import sources
 from .values import beside, dotted
 
-Refusals = Callable[[Plan, str], Iterator[str]]
+Refusals = Callable[[ComposedRun, str], Iterator[str]]
 
 
 def refusals(config: DictConfig) -> Iterator[str]:
     """Why a configuration cannot run, line by line; none if it can."""
-    plan = Plan(config)
+    run = ComposedRun(config)
     groups = [("", OmegaConf.to_container(config)), *dotted(OmegaConf.to_container(config))]
     nodes = {key: node for key, node in groups if isinstance(node, dict)}
     # Devices and ranks first: what is said of strategies takes them to be right.
     # Of devices that are only planned with, this machine says nothing.
-    for key, node in nodes.items() if plan.strategy else ():
+    for key, node in nodes.items() if run.strategy else ():
         if "_target_" not in node:
             for module in beside(key):
                 if refuse := getattr(module, "refusals", None):
-                    yield from refuse(plan, key)
+                    yield from refuse(run, key)
     for key, node in nodes.items():
         if isinstance(node.get("_target_"), str):
             for source in sources(node["_target_"]):
                 if refuse := _refusals_beside(source.name, source.file):
-                    yield from refuse(plan, key)
+                    yield from refuse(run, key)
 
 
 @cache

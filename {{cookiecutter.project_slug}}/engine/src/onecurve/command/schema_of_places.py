@@ -9,7 +9,7 @@ from .allowed import alternatives, is_limit, limits_on
 from .config_files import Place
 from .docstrings import described, summary
 from .json_types import REFERENCE, Schema, either, of_type, of_values
-from .parts import ABOUT
+from .known_keys import ABOUT
 from .signatures import arguments, keywords, named, required
 from .values import beside, types_beside
 

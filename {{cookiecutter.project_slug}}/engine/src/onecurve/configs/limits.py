@@ -8,9 +8,9 @@ from typing import Annotated, Literal, TypedDict
 
 from ..checkpoint.address import refusal
 from ..checkpoint.existing import ExistingCheckpoint
+from ..composed_run import ComposedRun
 from ..limits import Existing, Number
 from ..machine import count_cores
-from ..plan import Plan
 
 # More processes to a core only take turns, and a thousand take minutes to start.
 WORKERS_TO_A_CORE = 4
@@ -85,42 +85,42 @@ class Limits(TypedDict, total=False):
     output: str
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why the keys cannot go together."""
-    mode, monitor = plan.get("mode"), plan.get("monitor")
+    mode, monitor = run.get("mode"), run.get("monitor")
     better = _better(str(monitor).rpartition("/")[2])
     if better not in (None, mode):
         yield f"mode={mode}: monitor={monitor} is better the other way; use mode={better}"
-    workers, cores = plan.get("data.num_workers"), count_cores()
-    ranks = 1 if plan.one_process else max(1, plan.devices)
+    workers, cores = run.get("data.num_workers"), count_cores()
+    ranks = 1 if run.one_process else max(1, run.devices)
     most = max(WORKERS_ANYWHERE, WORKERS_TO_A_CORE * cores) // ranks
     if isinstance(workers, int) and workers > most:
         yield (
             f"data.num_workers={workers}: at most {most} for each of the ranks here ({ranks}), as "
             f"this machine has {cores} cores; use data.num_workers={min(most, cores)}"
         )
-    yield from _not_compiled(plan)
-    yield from _not_mirrored(plan)
+    yield from _not_compiled(run)
+    yield from _not_mirrored(run)
 
 
-def _not_compiled(plan: Plan) -> Iterator[str]:
+def _not_compiled(run: ComposedRun) -> Iterator[str]:
     """Why layers cannot be compiled."""
-    asked = plan.get("compile", "none")
+    asked = run.get("compile", "none")
     if asked == "none":
         return
-    if plan.get("compile_backend", "inductor") == "inductor" and not has_compiler():
+    if run.get("compile_backend", "inductor") == "inductor" and not has_compiler():
         yield (
             f"compile={asked}: needs a C++ compiler, and neither $CXX nor {USUAL} is there; "
             f"install one, such as {USUAL}, or use compile=none"
         )
-    stages = plan.strategy == "pipeline" or plan.get("strategy.pipeline", 1) > 1
+    stages = run.strategy == "pipeline" or run.get("strategy.pipeline", 1) > 1
     if asked == "whole" and stages:
         yield "compile=whole: a pipeline has some layers a rank; use compile=layer"
 
 
-def _not_mirrored(plan: Plan) -> Iterator[str]:
+def _not_mirrored(run: ComposedRun) -> Iterator[str]:
     """Why checkpoints cannot be put at an address."""
-    settings = plan.get("checkpoint")
+    settings = run.get("checkpoint")
     address = settings.get("mirror_to") if isinstance(settings, Mapping) else None
     if address is None:
         return

@@ -150,7 +150,7 @@ def meet(config: "DictConfig", begun: str | None = None) -> None:
     elif "launch" in config and machine.num_nodes(config.trainer) > 1:
         try:
             # Here, so that one node runs without the folder.
-            from .nodes.meeting import nodes_meet
+            from .nodes.joining import nodes_meet
         except ModuleNotFoundError as error:
             if not str(error.name).startswith(f"{__package__}.nodes"):
                 raise

@@ -4,16 +4,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..composed_run import ComposedRun
 from ..extras import missing
-from ..plan import Plan
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why it cannot be used, or reached."""
     asked = f"logger={key.partition('.')[2]}"
     if refusal := missing(asked, ("comet_ml",), "comet", "logger=tensorboard"):
         yield refusal
-    elif plan.get(f"{key}.online") and not _has_key():
+    elif run.get(f"{key}.online") and not _has_key():
         yield (
             f"{key}.online=true: there is no key for Comet; run `comet login` or set "
             f"COMET_API_KEY, or use {key}.online=false"

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
+from ..composed_run import ComposedRun
 from ..extras import missing
-from ..plan import Plan
 
 NEEDED = ("mlflow", "sqlalchemy", "alembic")
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why it cannot be used."""
     asked = f"logger={key.partition('.')[2]}"
     if refusal := missing(asked, NEEDED, "mlflow", "logger=tensorboard"):

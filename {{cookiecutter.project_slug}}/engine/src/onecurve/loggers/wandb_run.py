@@ -1,5 +1,6 @@
 """Weights & Biases, where a run that goes on in its directory is the same run there."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ class SameRunWandbLogger(WandbLogger):
 
 
 def earlier_run(save_dir: str) -> str | None:
-    """The id of the newest run in a directory; it stands at the end of its folder's name."""
-    folders = sorted(Path(save_dir, "wandb").glob("*run-*-*"))
-    return folders[-1].name.rsplit("-", 1)[1] if folders else None
+    """The id of the newest run in a directory: it stands behind the time in its folder's name.
+
+    Behind it stands a number if two folders were made in one second.
+    """
+    folders = sorted(path.name for path in Path(save_dir, "wandb").glob("*run-*-*"))
+    found = re.search(r"run-\d+_\d+-([^-]+)", folders[-1]) if folders else None
+    return found[1] if found else None

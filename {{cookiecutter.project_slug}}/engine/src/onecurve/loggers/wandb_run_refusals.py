@@ -4,12 +4,12 @@ import netrc
 import os
 from collections.abc import Iterator
 
-from ..plan import Plan
+from ..composed_run import ComposedRun
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why it cannot be reached."""
-    if plan.get(f"{key}.offline") is False and not _has_key():
+    if run.get(f"{key}.offline") is False and not _has_key():
         yield (
             f"{key}.offline=false: there is no key for Weights & Biases; run `wandb login` or "
             f"set WANDB_API_KEY, or use {key}.offline=true"

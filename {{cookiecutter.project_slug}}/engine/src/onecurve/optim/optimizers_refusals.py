@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from ..plan import Plan
+from ..composed_run import ComposedRun
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why it cannot be captured in a graph."""
-    if plan.get(f"{key}.capturable") is True and plan.accelerator != "cuda":
+    if run.get(f"{key}.capturable") is True and run.accelerator != "cuda":
         yield (
             f"{key}.capturable=true: is for graphs on a GPU, and this run is on "
-            f"{plan.accelerator}; use {key}.capturable=false"
+            f"{run.accelerator}; use {key}.capturable=false"
         )

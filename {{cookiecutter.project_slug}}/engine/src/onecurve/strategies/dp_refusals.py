@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 
-from ..plan import Plan
+from ..composed_run import ComposedRun
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """What is made of layers is not copied with them to other GPUs, in every step."""
-    if plan.accelerator == "cpu" or plan.devices < 2:
+    if run.accelerator == "cpu" or run.devices < 2:
         return
     asked = {
-        f"{key}.activation_checkpointing": plan.get(f"{key}.activation_checkpointing"),
-        "compile": plan.get("compile"),
+        f"{key}.activation_checkpointing": run.get(f"{key}.activation_checkpointing"),
+        "compile": run.get("compile"),
     }
     for name, value in asked.items():
         if value not in (None, "none", False):

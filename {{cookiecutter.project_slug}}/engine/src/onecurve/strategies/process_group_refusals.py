@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from ..plan import Plan
+from ..composed_run import ComposedRun
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Refuse NCCL without a GPU."""
-    if plan.get(f"{key}.backend") == "nccl" and plan.accelerator != "cuda":
+    if run.get(f"{key}.backend") == "nccl" and run.accelerator != "cuda":
         yield (
-            f"{key}.backend=nccl: NCCL connects GPUs, and this run is on {plan.accelerator}; use "
+            f"{key}.backend=nccl: NCCL connects GPUs, and this run is on {run.accelerator}; use "
             f"{key}.backend=auto"
         )

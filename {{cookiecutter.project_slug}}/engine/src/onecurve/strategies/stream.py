@@ -48,8 +48,6 @@ class StreamLoader(SharedLoader):
         self.rank = rank
         self.num_replicas = num_replicas
         self.seed = seed
-        # Lightning announces a new epoch to `loader.sampler`.
-        self.sampler = self
         kind = StatefulStream if _is_stateful(dataset) else DrawnStream
         self.stream = kind(dataset, seed, loader.persistent_workers)
         self.loader = copy(loader)
@@ -86,6 +84,15 @@ class StreamLoader(SharedLoader):
         if name == "loader":
             raise AttributeError(name)
         return getattr(self.loader, name)
+
+    @property
+    def sampler(self) -> "StreamLoader":
+        """Lightning announces a new epoch to it.
+
+        No attribute: who refers to itself waits for the garbage collector, which ends queues before
+        the worker processes that are told by them to stop, and then waits for each of these.
+        """
+        return self
 
     def __len__(self) -> int:
         """Global batches in an epoch, where the data set says how many samples it has."""

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from ..checkpoint.newest import newest_checkpoint
 from ..command.check import check
 from ..errors import user_error_behind
-from ..launch import job, rendezvous
+from ..launch import one_run, rendezvous
 from ..run import directory, hidden, record
 from ..run.outcome import Metrics, RankFailed
 from ..run.record import short_path
@@ -160,11 +160,11 @@ def _once(work: str, config: DictConfig, run_dir: Path) -> Metrics:
         if is_search(config):
             OmegaConf.update(config, "callbacks.pruning", PRUNING, force_add=True)
         with _command_of(hydra):
-            return job.start(work, config, run_dir)
+            return one_run.start(work, config, run_dir)
     except BaseException as error:
         refusal = user_error_behind(error)
-        stopped = refusal is None and job.was_stopped(error)
-        line = job.in_a_line(refusal or error)
+        stopped = refusal is None and one_run.was_stopped(error)
+        line = one_run.in_a_line(refusal or error)
         speaks = rendezvous.speaks()
         if speaks:
             record.unfinished(run_dir, stopped, line)

@@ -12,6 +12,15 @@ from . import composition
 from .runs import Cli, Outcome, run_directories, run_script
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of a file that read each other's runs stay with one worker: ``--dist loadgroup``."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            if "once" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(item.path.name))
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _runs_lie_where_a_test_stands() -> Iterator[None]:
     """And not in the project's folder, which the tests of other people's machines share."""

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Annotated, TypedDict
 
+from ...composed_run import ComposedRun
 from ...launch import forkserver
 from ...launch.addresses import is_host_and_port, rendezvous
 from ...launch.secret import SHORTEST, secret_of
 from ...limits import Existing, Number
-from ...plan import Plan
 
 COMPLETE = True
 """A key that is not among these is none."""
@@ -24,18 +24,18 @@ class Limits(TypedDict, total=False):
     timeout_seconds: Annotated[float, Number(above=0)]
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why the processes cannot be started, or the nodes cannot meet."""
-    several = not plan.one_process and plan.world_size > 1
-    if several and plan.ranks is None and not forkserver.is_here():
+    several = not run.one_process and run.world_size > 1
+    if several and run.ranks is None and not forkserver.is_here():
         yield (
-            f"strategy={plan.strategy}: starts its processes by {forkserver.MISSING}; "
+            f"strategy={run.strategy}: starts its processes by {forkserver.MISSING}; "
             f"use strategy=single or strategy=dp, or {forkserver.ELSEWHERE}"
         )
-    typed, nodes = plan.config.launch.rendezvous, plan.num_nodes
-    if plan.ranks is not None and typed is not None:
+    typed, nodes = run.config.launch.rendezvous, run.num_nodes
+    if run.ranks is not None and typed is not None:
         yield (
-            f"launch.rendezvous={typed}: {plan.ranks.starter} has started the ranks, "
+            f"launch.rendezvous={typed}: {run.ranks.starter} has started the ranks, "
             "which meet by themselves; use launch.rendezvous=null"
         )
     if nodes == 1 and typed is not None:
@@ -43,21 +43,21 @@ def refusals(plan: Plan, key: str) -> Iterator[str]:
             f"launch.rendezvous={typed}: one node has nobody to meet; add trainer.num_nodes=2, "
             "or use launch.rendezvous=null"
         )
-    if (rank := plan.get("launch.debug_rank", 0)) and rank >= max(1, plan.world_size):
+    if (rank := run.get("launch.debug_rank", 0)) and rank >= max(1, run.world_size):
         yield (
-            f"launch.debug_rank={rank}: this run has the ranks 0 to {plan.world_size - 1}; "
+            f"launch.debug_rank={rank}: this run has the ranks 0 to {run.world_size - 1}; "
             "use one of them, such as launch.debug_rank=0"
         )
-    if (given := secret_of(plan.config)) is not None and len(given) < SHORTEST:
+    if (given := secret_of(run.config)) is not None and len(given) < SHORTEST:
         # Not the value, which may be half of a good one.
         yield (
             f"launch.secret: must have at least {SHORTEST} characters, the same on every node; "
             "such as launch.secret_file=FILE with what `openssl rand -hex 32` prints"
         )
     # What one node ignores may be left over in its environment.
-    if nodes == 1 or plan.ranks is not None:
+    if nodes == 1 or run.ranks is not None:
         return
-    place = rendezvous(plan.config)
+    place = rendezvous(run.config)
     if place is None:
         yield (
             f"trainer.num_nodes={nodes}: the nodes need a place to meet; add "

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from omegaconf import OmegaConf
 
+from ...composed_run import ComposedRun
 from ...limits import Number, Pattern
-from ...plan import Plan
 
 COMPLETE = True
 """A key that is not among these is none."""
@@ -68,59 +68,59 @@ class Limits(TypedDict, total=False):
     profiler: Literal["simple", "advanced", "pytorch"] | None
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why the run cannot have these devices, nodes, numbers or batches."""
-    trainer, strategy = plan.config.trainer, plan.strategy
-    if plan.accelerator == "cuda" and plan.most_devices == 0:
+    trainer, strategy = run.config.trainer, run.strategy
+    if run.accelerator == "cuda" and run.most_devices == 0:
         yield (
             f"trainer.accelerator={trainer.accelerator}: no GPU is visible here; "
             "use trainer.accelerator=cpu"
         )
-    if plan.accelerator == "mps" and not (plan.one_device and plan.most_devices):
+    if run.accelerator == "mps" and not (run.one_device and run.most_devices):
         yield (
             f"trainer.accelerator={trainer.accelerator}: Apple's GPU is for strategy=single on a "
             "Mac; use trainer.accelerator=cpu"
         )
-    if plan.devices < 1:
+    if run.devices < 1:
         plain: Any = OmegaConf.to_container(trainer)
         typed = json.dumps(plain["devices"]).replace('"', "")
         yield (
             f"trainer.devices={typed}: must be auto, a number from 1, or a list of GPU "
             "numbers, such as trainer.devices=2"
         )
-    if plan.one_device and plan.devices > 1:
+    if run.one_device and run.devices > 1:
         yield (
             f"trainer.devices={trainer.devices}: strategy={strategy} uses one device; "
             "use trainer.devices=1, or strategy=ddp"
         )
-    yield from _against_ranks(plan)
-    yield from _against_node(plan)
-    if plan.one_process and plan.num_nodes > 1:
+    yield from _against_ranks(run)
+    yield from _against_node(run)
+    if run.one_process and run.num_nodes > 1:
         yield (
-            f"trainer.num_nodes={plan.num_nodes}: strategy={strategy} is one process on one node; "
+            f"trainer.num_nodes={run.num_nodes}: strategy={strategy} is one process on one node; "
             "use trainer.num_nodes=1, or strategy=ddp"
         )
-    if plan.devices > plan.most_devices:
+    if run.devices > run.most_devices:
         yield (
-            f"trainer.devices={trainer.devices}: at most {plan.most_devices} for "
-            f"trainer.accelerator={plan.accelerator} on this machine; "
-            f"use trainer.devices={plan.most_devices}"
+            f"trainer.devices={trainer.devices}: at most {run.most_devices} for "
+            f"trainer.accelerator={run.accelerator} on this machine; "
+            f"use trainer.devices={run.most_devices}"
         )
-    if plan.accelerator == "cpu" and str(plan.get("trainer.precision")).startswith("16-"):
+    if run.accelerator == "cpu" and str(run.get("trainer.precision")).startswith("16-"):
         yield (
             f"trainer.precision={trainer.precision}: float16 needs a GPU; "
             "use trainer.precision=bf16-mixed on a CPU"
         )
-    yield from _against_time(plan)
-    if plan.get("trainer.limit_val_batches") == 0 and _waits_for_validation(plan):
+    yield from _against_time(run)
+    if run.get("trainer.limit_val_batches") == 0 and _waits_for_validation(run):
         yield (
-            f"trainer.limit_val_batches=0: callbacks wait for monitor={plan.get('monitor')}, "
+            f"trainer.limit_val_batches=0: callbacks wait for monitor={run.get('monitor')}, "
             "which only validation logs; add monitor=train/loss mode=min"
         )
 
 
-def _against_time(plan: Plan) -> Iterator[str]:
-    time = plan.get("trainer.max_time")
+def _against_time(run: ComposedRun) -> Iterator[str]:
+    time = run.get("trainer.max_time")
     for name, number in time.items() if isinstance(time, Mapping) else ():
         if name not in TIMES or not isinstance(number, int | float) or not 0 <= number < inf:
             yield (
@@ -129,58 +129,58 @@ def _against_time(plan: Plan) -> Iterator[str]:
             )
 
 
-def _against_ranks(plan: Plan) -> Iterator[str]:
-    ranks = plan.ranks
+def _against_ranks(run: ComposedRun) -> Iterator[str]:
+    ranks = run.ranks
     if ranks is None:
         return
-    if plan.one_process and ranks.world_size > 1:
+    if run.one_process and ranks.world_size > 1:
         yield (
-            f"strategy={plan.strategy}: is one process, but {ranks.starter} has started "
+            f"strategy={run.strategy}: is one process, but {ranks.starter} has started "
             f"{ranks.world_size}; type the command once without it, or use strategy=ddp"
         )
-    if plan.num_nodes != ranks.nodes:
+    if run.num_nodes != ranks.nodes:
         yield (
-            f"trainer.num_nodes={plan.num_nodes}: {ranks.starter} has started {ranks.world_size} "
+            f"trainer.num_nodes={run.num_nodes}: {ranks.starter} has started {ranks.world_size} "
             f"ranks, {ranks.on_this_node} of them here; use trainer.num_nodes=auto"
         )
     if ranks.world_size % ranks.on_this_node:
         yield (
-            f"trainer.devices={plan.config.trainer.devices}: {ranks.starter} has started "
+            f"trainer.devices={run.config.trainer.devices}: {ranks.starter} has started "
             f"{ranks.world_size} ranks, {ranks.on_this_node} of them here; start as many on every "
             "node, such as with --ntasks-per-node"
         )
-    if plan.devices != ranks.on_this_node:
+    if run.devices != ranks.on_this_node:
         yield (
-            f"trainer.devices={plan.config.trainer.devices}: {ranks.starter} has started "
+            f"trainer.devices={run.config.trainer.devices}: {ranks.starter} has started "
             f"{ranks.on_this_node} ranks on this node; use trainer.devices=auto"
         )
 
 
-def _against_node(plan: Plan) -> Iterator[str]:
-    node = plan.node
-    if plan.ranks is not None:
+def _against_node(run: ComposedRun) -> Iterator[str]:
+    node = run.node
+    if run.ranks is not None:
         return
     alone = "PET_NNODES=1 before the command where this pod is to run it alone"
-    if node.nodes and node.nodes > 1 and plan.one_process:
+    if node.nodes and node.nodes > 1 and run.one_process:
         yield (
-            f"strategy={plan.strategy}: is one process, but PET_NNODES={node.nodes}: each of these "
+            f"strategy={run.strategy}: is one process, but PET_NNODES={node.nodes}: each of these "
             f"nodes would do the whole run; use strategy=ddp, or type {alone}"
         )
-    elif node.nodes and plan.num_nodes != node.nodes:
+    elif node.nodes and run.num_nodes != node.nodes:
         yield (
-            f"trainer.num_nodes={plan.num_nodes}: but PET_NNODES={node.nodes} says how "
+            f"trainer.num_nodes={run.num_nodes}: but PET_NNODES={node.nodes} says how "
             f"many there are; use trainer.num_nodes=auto, or type {alone}"
         )
-    if node.devices and plan.devices != node.devices and plan.devices:
+    if node.devices and run.devices != node.devices and run.devices:
         yield (
-            f"trainer.devices={plan.config.trainer.devices}: strategy={plan.strategy} takes "
-            f"{plan.devices}, but PET_NPROC_PER_NODE={node.devices}; use trainer.devices=auto with "
-            f"strategy=ddp, or PET_NPROC_PER_NODE={plan.devices}"
+            f"trainer.devices={run.config.trainer.devices}: strategy={run.strategy} takes "
+            f"{run.devices}, but PET_NPROC_PER_NODE={node.devices}; use trainer.devices=auto with "
+            f"strategy=ddp, or PET_NPROC_PER_NODE={run.devices}"
         )
 
 
-def _waits_for_validation(plan: Plan) -> bool:
+def _waits_for_validation(run: ComposedRun) -> bool:
     """Whether a callback waits for a metric that only validation logs."""
-    callbacks = plan.get("callbacks") or {}
+    callbacks = run.get("callbacks") or {}
     monitors = [str(entry.get("monitor")) for entry in callbacks.values() if entry]
     return any(monitor.startswith("val/") for monitor in monitors)

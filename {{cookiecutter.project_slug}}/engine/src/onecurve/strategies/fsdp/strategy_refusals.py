@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from ...plan import Plan
+from ...composed_run import ComposedRun
 from .. import process_group_refusals
-from ..shares import uneven_replicas, unshared_batch
+from ..replica_refusals import uneven_replicas, unshared_batch
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why its ranks cannot share parameters, or a batch."""
-    yield from process_group_refusals.refusals(plan, key)
-    yield from uneven_replicas(plan, key)
-    yield from unshared_batch(plan, plan.world_size)
+    yield from process_group_refusals.refusals(run, key)
+    yield from uneven_replicas(run, key)
+    yield from unshared_batch(run, run.world_size)

@@ -4,30 +4,30 @@ from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 
-from ...plan import Plan
+from ...composed_run import ComposedRun
 from .. import process_group_refusals
 from ..pipeline.limits import SCHEDULES
 from ..pipeline.strategy_refusals import refusals_of_schedule
-from ..shares import unshared_batch
+from ..replica_refusals import unshared_batch
 from .sizes import Sizes, filled
 
 STRATEGIES = Path(__file__).parent.parent
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why the axes do not make the ranks, or cannot share what there is."""
-    yield from process_group_refusals.refusals(plan, key)
-    asked = {axis: plan.get(f"{key}.{axis}", 1) for axis in Sizes._fields}
+    yield from process_group_refusals.refusals(run, key)
+    asked = {axis: run.get(f"{key}.{axis}", 1) for axis in Sizes._fields}
     try:
-        sizes = filled(plan.world_size, **asked)
+        sizes = filled(run.world_size, **asked)
     except ValueError:
         said = {axis: size for axis, size in asked.items() if size not in (1, "auto")}
         wanted = prod(map(int, said.values()))
-        more = f", or trainer.devices={wanted}" if plan.num_nodes == 1 else ""
+        more = f", or trainer.devices={wanted}" if run.num_nodes == 1 else ""
         yield (
             f"{' '.join(f'{key}.{axis}={size}' for axis, size in said.items()) or key}: "
             f"{'a multiple of ' if asked['shard'] == 'auto' else ''}{wanted} ranks are needed, and "
-            f"there are {plan.world_size}; use {_instead(asked, plan.world_size, key)}{more}"
+            f"there are {run.world_size}; use {_instead(asked, run.world_size, key)}{more}"
         )
         return
     for axis in ("context", "tensor"):
@@ -36,13 +36,13 @@ def refusals(plan: Plan, key: str) -> Iterator[str]:
                 f"{key}.{axis}={getattr(sizes, axis)}: the folder onecurve/strategies/{axis} is "
                 f"not there; use {key}.{axis}=1"
             )
-    yield from unshared_batch(plan, sizes.data_parallel)
+    yield from unshared_batch(run, sizes.data_parallel)
     if sizes.pipeline == 1:
         return
-    yield from refusals_of_schedule(plan, key, sizes.pipeline, sizes.data_parallel)
-    schedule = plan.get(f"{key}.schedule")
+    yield from refusals_of_schedule(run, key, sizes.pipeline, sizes.data_parallel)
+    schedule = run.get(f"{key}.schedule")
     cut = sizes.shard * sizes.context * sizes.tensor > 1
-    frees = plan.get(f"{key}.reshard_after_forward") is True
+    frees = run.get(f"{key}.reshard_after_forward") is True
     if cut and SCHEDULES[schedule].splits_backward and frees:
         yield (
             f"{key}.reshard_after_forward=true: {key}.schedule={schedule} computes gradients of "

@@ -2,33 +2,33 @@
 
 from collections.abc import Iterator
 
-from ...plan import Plan
+from ...composed_run import ComposedRun
 from .. import process_group_refusals
-from ..shares import uneven_replicas, unshared_batch
+from ..replica_refusals import uneven_replicas, unshared_batch
 from .limits import SCHEDULES, nearest, takes
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why the ranks cannot share layers and samples."""
-    yield from process_group_refusals.refusals(plan, key)
-    replicas = plan.config.strategy.replicas
-    yield from uneven_replicas(plan, key)
-    yield from unshared_batch(plan, replicas)
-    yield from refusals_of_schedule(plan, key, plan.world_size // replicas, replicas)
+    yield from process_group_refusals.refusals(run, key)
+    replicas = run.config.strategy.replicas
+    yield from uneven_replicas(run, key)
+    yield from unshared_batch(run, replicas)
+    yield from refusals_of_schedule(run, key, run.world_size // replicas, replicas)
 
 
-def refusals_of_schedule(plan: Plan, key: str, ranks: int, shares: int) -> Iterator[str]:
+def refusals_of_schedule(run: ComposedRun, key: str, ranks: int, shares: int) -> Iterator[str]:
     """Why a schedule cannot run as asked.
 
     Args:
-        plan: The facts of the run.
+        run: The facts of the run.
         key: Where the configuration has the strategy.
         ranks: Of one pipeline.
         shares: Pipelines that share a batch.
     """
-    strategy = plan.config.strategy
+    strategy = run.config.strategy
     schedule, microbatches = strategy.schedule, strategy.microbatches
-    if plan.get("trainer.sync_batchnorm"):
+    if run.get("trainer.sync_batchnorm"):
         yield (
             "trainer.sync_batchnorm=true: a pipeline takes BatchNorm's statistics over each "
             "micro-batch; use trainer.sync_batchnorm=false, or strategy=ddp"
@@ -48,12 +48,12 @@ def refusals_of_schedule(plan: Plan, key: str, ranks: int, shares: int) -> Itera
                 "backward pass, and would ask twice for what was kept; use "
                 f"{key}.activation_checkpointing=full, or {instead}"
             )
-        if plan.get("compile", "none") != "none":
+        if run.get("compile", "none") != "none":
             yield (
-                f"compile={plan.get('compile')}: {key}.schedule={schedule} splits the backward "
+                f"compile={run.get('compile')}: {key}.schedule={schedule} splits the backward "
                 f"pass, which compiled layers cannot; use compile=none, or {instead}"
             )
-    share = (plan.batch_size or microbatches * shares) // shares
+    share = (run.batch_size or microbatches * shares) // shares
     wanted = nearest(schedule, min(microbatches, share), ranks, share)
     if microbatches > share:
         yield (

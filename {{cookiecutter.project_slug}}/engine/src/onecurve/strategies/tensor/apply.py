@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from .attention import heads_forward, local
 from .collectives import Group, joined, share, sum_gradients
-from .parts import head_counts, is_within
 from .regions import Region, SequenceRegion
 from .runs import runs_of
+from .summands import head_counts, is_within
 from .vocabulary import cut_embedding, leave_logits
 
 

@@ -7,7 +7,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from ..layers import find_layers
-from .parts import find_summing, head_counts, is_within, linears
+from .summands import find_summing, head_counts, is_within, linears
 
 ELEMENTWISE = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),

@@ -7,7 +7,7 @@ from torch import nn
 
 from ...errors import UserError
 from .automatic import is_plain
-from .parts import heads_of, is_within, linears
+from .summands import heads_of, is_within, linears
 
 FITS = {
     "colwise": (nn.Linear,),

@@ -33,7 +33,7 @@ from torch import nn
 from ...errors import UserError
 from .automatic import Automatic
 from .checks import check_plan
-from .parts import find_summing, is_within, linears
+from .summands import find_summing, is_within, linears
 
 __all__ = ["STYLES", "check_plan", "find_plan"]
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from torch import nn
 
 from .checks import has_dropout
-from .share import local_numel
+from .local_size import local_numel
 
 
 def report_plan(

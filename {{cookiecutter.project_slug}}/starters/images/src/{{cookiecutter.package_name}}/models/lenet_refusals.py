@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from onecurve.plan import Plan
+from onecurve.composed_run import ComposedRun
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why it cannot read the images."""
-    size = plan.get("data.image_size")
+    size = run.get("data.image_size")
     if size != 32:
         yield (
             f"data.image_size={size}: model=lenet reads 32x32 images; "

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from onecurve.plan import Plan
+from onecurve.composed_run import ComposedRun
 
 # The data's `targets`, if they say so; whether the network answers for each pixel.
 WANTED = {
@@ -13,12 +13,12 @@ WANTED = {
 NETWORKS = {"unet": True, "lenet": False, "mlp": False, "torchvision_classifier": False}
 
 
-def refusals(plan: Plan, key: str) -> Iterator[str]:
+def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why these cannot be trained together. Data and networks of your own are left alone."""
-    task = str(plan.get("task._target_")).split(".")[-2]
+    task = str(run.get("task._target_")).split(".")[-2]
     targets, of_pixels, instead = WANTED[task]
-    network = str(plan.get("model._target_")).rpartition(".")[2]
-    if plan.get("data.targets") != targets:
+    network = str(run.get("model._target_")).rpartition(".")[2]
+    if run.get("data.targets") != targets:
         yield f"task={task}: these data have other targets; use {instead}"
     elif NETWORKS.get(network, of_pixels) != of_pixels:
         kind = "each pixel" if not of_pixels else "an image as a whole"

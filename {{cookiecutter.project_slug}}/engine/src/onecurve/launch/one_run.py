@@ -1,4 +1,4 @@
-"""One job from its composed configuration to its end: the record, and the ranks."""
+"""One run from its composed configuration to its end: the record, and the ranks."""
 
 import sys
 from pathlib import Path

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 
-from ..plan import Plan
+from ..composed_run import ComposedRun
 
 
-def unshared_batch(plan: Plan, shares: int) -> Iterator[str]:
+def unshared_batch(run: ComposedRun, shares: int) -> Iterator[str]:
     """Refuse a global batch with fewer samples than parts that it is cut into.
 
     Args:
-        plan: The facts of the run.
+        run: The facts of the run.
         shares: How many ranks, or groups of ranks, see samples of their own.
     """
-    size = plan.batch_size
+    size = run.batch_size
     if size is not None and size < shares:
         yield (
             f"data.batch_size={size}: is shared by {shares} ranks, so it must be at least that; "
@@ -20,11 +20,11 @@ def unshared_batch(plan: Plan, shares: int) -> Iterator[str]:
         )
 
 
-def uneven_replicas(plan: Plan, key: str) -> Iterator[str]:
+def uneven_replicas(run: ComposedRun, key: str) -> Iterator[str]:
     """Refuse a number of replicas that leaves ranks over."""
-    replicas = plan.get(f"{key}.replicas", 1)
-    if plan.world_size % replicas:
+    replicas = run.get(f"{key}.replicas", 1)
+    if run.world_size % replicas:
         yield (
-            f"{key}.replicas={replicas}: must divide the {plan.world_size} ranks, such as "
+            f"{key}.replicas={replicas}: must divide the {run.world_size} ranks, such as "
             f"{key}.replicas=1"
         )

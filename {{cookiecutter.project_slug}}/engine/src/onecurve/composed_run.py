@@ -1,7 +1,7 @@
 """What the refusals of combinations ask about a run, without importing torch.
 
 A module `name.py` that a configuration names in `_target_` may have a file `name_refusals.py`
-beside it, with a function ``refusals(plan, key)``. It yields one line for each combination of
+beside it, with a function ``refusals(run, key)``. It yields one line for each combination of
 choices that cannot work: it names the key, what is allowed and what to use instead. `key` is where
 the configuration has the object, such as "callbacks.swa".
 """
@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from . import machine, surroundings
 
 
-class Plan:
+class ComposedRun:
     """The facts of a run that was composed and not yet started.
 
     Attributes:

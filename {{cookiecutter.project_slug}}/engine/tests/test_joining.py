@@ -31,7 +31,7 @@ from onecurve.launch.store import Messages
 
 NAMED_LATE = """
 import sys, time
-from onecurve.launch.nodes.meeting import _store_at
+from onecurve.launch.nodes.joining import _store_at
 print(_store_at("job-node-0-0.job", int(sys.argv[1]), time.monotonic() + 60, 60)[1])
 """
 
