@@ -14,6 +14,7 @@ from ..errors import UserError
 PRELOADED = (
     "onecurve.launch.forkserver_start",
     "hydra",
+    "onecurve.torchmetrics_first",
     "lightning.pytorch",
     "torchvision",
     "torch.distributed.pipelining",

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..run.stop_on_signal import SIGNALS
+from ..run.stop_signals import SIGNALS
 
 Handler = Callable[[int, FrameType | None], Any]
 

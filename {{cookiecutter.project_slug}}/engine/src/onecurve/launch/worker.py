@@ -19,7 +19,7 @@ from torch import distributed
 
 from .. import machine
 from ..errors import UserError, user_error_behind
-from ..run import restart, stop_on_signal
+from ..run import restart, stop_signals
 from ..run.outcome import Metrics, RankFailed, is_stopped, unless_stopped
 from . import addresses, attempts, debugging
 from .environment import unchanged_environment
@@ -44,6 +44,9 @@ def resolved(work: Work | str) -> Work:
     """The function of a dotted name, such as "onecurve.run.fit.work"."""
     if not isinstance(work, str):
         return work
+    # Before the work imports Lightning.
+    from .. import torchmetrics_first  # noqa: F401
+
     module, _, name = work.rpartition(".")
     function: Work = getattr(import_module(module), name)
     return function
@@ -71,7 +74,7 @@ def main(
         What `work` returned, on the first rank.
     """
     if shared:
-        stop_on_signal.listening = shared / "listening"
+        stop_signals.listening = shared / "listening"
         restart.current = attempts.told(shared)
         # The agents of several nodes count each for itself.
         os.environ["TORCHELASTIC_RESTART_COUNT"] = str(restart.current.number)

@@ -17,17 +17,9 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from ..checkpoint.storage import LocalFiles
+from . import stop_signals
 from .outcome import Stopped
-
-# Where ranks were sent different ones, the later in this list is what stopped the run.
-SIGNALS = tuple(
-    getattr(signal, name)
-    for name in ("SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT")
-    if hasattr(signal, name)
-)
-
-# Where a rank that torchelastic started leaves its PID while a signal only sets its flag.
-listening: Path | None = None
+from .stop_signals import SIGNALS
 
 
 class StopOnSignal(Checkpoint):
@@ -53,8 +45,8 @@ class StopOnSignal(Checkpoint):
             self._group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
         for number in SIGNALS:
             self._before[number] = signal.signal(number, self._ask)
-        if listening is not None:
-            (listening / str(os.getpid())).touch()
+        if stop_signals.listening is not None:
+            (stop_signals.listening / str(os.getpid())).touch()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -125,8 +117,8 @@ class StopOnSignal(Checkpoint):
         raise Stopped(SIGNALS[agreed - 1], trainer.global_step)
 
     def _forget(self) -> None:
-        if listening is not None:
-            (listening / str(os.getpid())).unlink(missing_ok=True)
+        if stop_signals.listening is not None:
+            (stop_signals.listening / str(os.getpid())).unlink(missing_ok=True)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
