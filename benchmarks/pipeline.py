@@ -111,7 +111,7 @@ def bare_loop(strategy: Any, batch: Any, steps: int) -> list[float]:
     """Seconds of each step of the shortest correct loop over this rank's stage."""
     inputs, targets = batch
     count = strategy.microbatches
-    rank = strategy.pipeline_rank
+    rank = strategy.global_rank
     ((index, stage),) = strategy.passes.stages.items()
     microbatch = (inputs[: BATCH // count],)
     pipelined = PipelineStage(

@@ -42,7 +42,9 @@ def wrap(module, name, before=None, after=None):
 from onecurve.launch import launch, one_run
 wrap(one_run, "launch", before="compose")
 inline = launch._inline
-def measured(work, config, run_dir):
+def measured(work, *arguments):
+    from onecurve.launch.worker import resolved
+    resolved(work)
     from onecurve.run import fit
     from onecurve.data.images import ImageDataModule
     from lightning.pytorch.strategies import Strategy
@@ -57,7 +59,7 @@ def measured(work, config, run_dir):
         print("MARKS" + json.dumps(marks), flush=True)
         os._exit(0)
     Strategy.optimizer_step = first
-    return inline(work, config, run_dir)
+    return inline(work, *arguments)
 launch._inline = measured
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
