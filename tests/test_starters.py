@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from baking import PROJECT, TEMPLATE, bake, python_in
+from baking import PROJECT, TEMPLATE, bake, python_in, scripts_in
 
 QUESTIONS = json.loads((TEMPLATE / "cookiecutter.json").read_text(encoding="utf-8"))
 ALL_STRATEGIES = "tests/test_strategies.py::test_every_loss_is_that_of_single"
@@ -12,13 +12,14 @@ ALL_STRATEGIES = "tests/test_strategies.py::test_every_loss_is_that_of_single"
 
 # The default is what `make test` bakes, and tests whole.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "starter",
-    [
-        starter if starter == "bare" else pytest.param(starter, marks=pytest.mark.long)
-        for starter in QUESTIONS["starter"][1:]
-    ],
-)
+def test_the_bare_one_trains(tmp_path: Path) -> None:
+    project = bake(tmp_path / "out", starter="bare")
+    shown = scripts_in(project, "train.py trainer.max_epochs=1 strategy=pipeline")
+    assert shown.count("Training finished") == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("starter", QUESTIONS["starter"][1:])
 def test_a_starter_passes_its_tests(tmp_path: Path, starter: str) -> None:
     project = bake(tmp_path / "out", starter=starter)
     own = sorted((TEMPLATE / PROJECT / "starters" / starter / "tests").glob("test_*.py"))

@@ -19,7 +19,7 @@ SHORT = (
 pytestmark = [shipped("callbacks/weight_norm", "callbacks/checkpoint"), pytest.mark.compares]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "interleaved"])
 def test_norms_are_those_of_single_and_training_is_what_it_was(once: Any, strategy: str) -> None:
     measured = once(*SHORT, "callbacks=[checkpoint,weight_norm]", *STRATEGIES[strategy])
     without = once(*SHORT, "callbacks=[checkpoint]", *STRATEGIES[strategy])

@@ -141,6 +141,7 @@ def test_mlflow_without_its_package_is_refused(cli: Cli, monkeypatch: pytest.Mon
     assert "logger=mlflow: needs mlflow; type `uv pip install -e '.[mlflow]'`" in outcome.err
 
 
+@pytest.mark.long  # as W&B and MLflow
 def test_comet_has_one_experiment_in_its_archives(train: Cli, cli: Cli) -> None:
     run = train("logger=[csv,comet]", "test=false", "trainer.max_epochs=1").run
     assert cli("train.py", "resume=last", "trainer.max_epochs=2").status == 0

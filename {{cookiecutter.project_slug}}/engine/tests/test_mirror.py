@@ -128,6 +128,7 @@ def test_what_was_copied_there_by_hand_is_fetched_too(
         assert "there is no checkpoint" in half.err
 
 
+@pytest.mark.long
 def test_jobs_of_a_sweep_have_folders_of_their_own(train: Cli, cli: Cli, tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     sweep = (*TINY, *ONE, f"checkpoint.mirror_to=file://{bucket}", "hydra.sweep.dir=runs/sweep")

@@ -16,7 +16,6 @@ from conftest import (
     Cli,
     column,
     largest_difference,
-    one_of_a_kind,
     run_directories,
 )
 from lightning.pytorch import Callback, Trainer
@@ -41,7 +40,8 @@ from onecurve.surroundings import Ranks
 
 @pytest.mark.compares
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes", one_of_a_kind([1, 2], kept=[1]))
+@pytest.mark.long  # tests/test_library.py has torchrun's ranks, and test_srun a project's
+@pytest.mark.parametrize("nodes", [1, 2])
 def test_torchrun(start_by: StartBy, trained: Cli, tmp_path: Path, nodes: int) -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}")
     torchrun += (f"--nproc-per-node={2 // nodes}", "--rdzv-backend=c10d", "--rdzv-id=test")

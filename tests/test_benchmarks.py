@@ -1,0 +1,40 @@
+"""The programs under benchmarks/ still run: each as short as it can be, whatever it measures."""
+
+import subprocess
+import sys
+
+import pytest
+from baking import TEMPLATE
+
+# Those that take minutes at their shortest are parts of what other tests do.
+SHORTEST = {
+    "checkpoint": ["1"],
+    "fuzz_checkpoints": ["20", "1"],
+    "fuzz_commands": ["20", "1"],
+    "memory": [],
+    "mesh_memory": [],
+    "mesh_sent": [],
+    "pipeline": ["2"],
+    "planner": [],
+    "startup": ["1"],
+    "sweep": [],
+    "tasks": ["tabular"],
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SHORTEST)
+def test_a_benchmark_comes_to_its_end(name: str) -> None:
+    """In the project that `make bake` made. Status 1 says that a limit was missed, or an error."""
+    done = subprocess.run(
+        [sys.executable, f"benchmarks/{name}.py", *SHORTEST[name]],
+        cwd=TEMPLATE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode in (0, 1), said
+    assert "Traceback" not in said
+    assert "a run failed" not in said
+    assert len(done.stdout.splitlines()) > 1, said
