@@ -89,6 +89,18 @@ def scripts_in(project: Path, *lines: str) -> str:
     return python_in(project, "-c", ONE_AFTER_THE_OTHER, typed)
 
 
+def make(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command of a Makefile, with more variables in its environment."""
+    return subprocess.run(
+        ["make", "--no-print-directory", *arguments],
+        cwd=project,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def files_of(project: Path) -> set[str]:
     """Every file of a bake, relative to its folder, without git's own."""
     paths = (path.relative_to(project) for path in project.rglob("*") if not path.is_dir())

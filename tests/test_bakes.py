@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from baking import PROJECT, TEMPLATE, bake, bake_from, files_of, template_files
+from baking import PROJECT, TEMPLATE, bake, bake_from, files_of, make, template_files
 
 
 class Choice(NamedTuple):
@@ -244,14 +244,8 @@ def test_make_lint_has_nothing_to_say(bakes: dict[Choice, Path]) -> None:
             digest.update(name.encode() + (project / name).read_bytes())
         seen.add(digest.hexdigest())
     assert len(seen) == 1
-    result = subprocess.run(
-        ["make", "lint", f"VENV={Path(sys.executable).parents[1]}"],
-        cwd=bakes[DEFAULT],
-        env={**os.environ, "MYPY_CACHE_DIR": str(MYPY_CACHE)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    venv = f"VENV={Path(sys.executable).parents[1]}"
+    result = make(bakes[DEFAULT], "lint", venv, MYPY_CACHE_DIR=str(MYPY_CACHE))
     assert result.returncode == 0, result.stdout + result.stderr
     assert "no issues found" in result.stdout
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from baking import PROJECT, TEMPLATE, bake
+from baking import PROJECT, TEMPLATE, bake, make
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -23,17 +23,6 @@ PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 
 def read_yaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
-def make(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["make", "--no-print-directory", *arguments],
-        cwd=project,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize("python", PYTHONS)

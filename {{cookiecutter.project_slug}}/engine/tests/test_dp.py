@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import FLOAT64, ROUNDING, Cli, column, largest_difference
+from conftest import FLOAT64, ROUNDING, Cli, column, largest_difference, one_of_a_kind
 from small.task import Batch, Classification
 from torch import Tensor, nn
 
@@ -51,14 +51,20 @@ def _this_file_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
+CLIPPED = "data.batch_size=50 trainer.accumulate_grad_batches=2 trainer.gradient_clip_val=0.3"
+
+
 @pytest.mark.compares
 @pytest.mark.parametrize(
     "setting",
-    [
-        pytest.param("data.batch_size=50 trainer.max_epochs=2", marks=pytest.mark.long),
-        "data.batch_size=50 trainer.accumulate_grad_batches=2 trainer.gradient_clip_val=0.3",
-        pytest.param("data.batch_size=50 optimizer=sgd optimizer.lr=0.05", marks=pytest.mark.long),
-    ],
+    one_of_a_kind(
+        [
+            "data.batch_size=50 trainer.max_epochs=2",
+            CLIPPED,
+            "data.batch_size=50 optimizer=sgd optimizer.lr=0.05",
+        ],
+        kept=[CLIPPED],
+    ),
 )
 def test_it_has_the_curve_of_single(train: Cli, setting: str) -> None:
     single = train(FLOAT64, *setting.split())

@@ -68,7 +68,7 @@ CELLS = [
     for run in RUNS
     if "frozen" not in run or strategy in FROZEN
 ]
-# Each strategy once; others of two axes are in test_fsdp.py and test_zoo.py.
+# Each strategy once; the others are in test_dp.py, test_fsdp.py and test_zoo.py.
 ONCE = [
     *((strategy, "lenet") for strategy in ("dp of 3", "gpipe", "looped_bfs", "interleaved_1f1b")),
     *((strategy, "a frozen layer") for strategy in ("ddp", "interleaved_zero_bubble", "zbv")),

@@ -19,9 +19,7 @@ PRELOADED = (
     "torchvision",
     "torch.distributed.pipelining",
     "onecurve.run.fit",
-    # What a rank begins with.
-    "torch.distributed.elastic.multiprocessing",
-    "onecurve.launch.worker",
+    "onecurve.launch.worker",  # what a rank begins with
 )
 # A socket has a name of 107 bytes at most, to which multiprocessing adds two of its own.
 LONGEST_FOLDER = 60
