@@ -1,6 +1,7 @@
 """Fused optimizers under every strategy: other kernels, the same numbers."""
 
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import onecurve
+from onecurve.errors import UserError
 from onecurve.optim.fused import fuses, tidied
 from onecurve.optim.optimizers import build_optimizer
 
@@ -28,6 +30,9 @@ OURS = (
     FLOAT64, "optimizer._target_=test_fused.build", "+optimizer.algorithm=torch.optim.AdamW",
     "data.batch_size=200", "test=false", "scheduler=none",
 )  # fmt: skip
+
+# With what fits their arguments.
+NO_SHARDS = {"SGD": "optimizer=sgd", "Adagrad": "~optimizer.betas"}
 
 
 def build(parameters: Iterable[nn.Parameter], **options: Any) -> torch.optim.Optimizer:
@@ -58,6 +63,21 @@ def test_the_curve_is_that_of_the_default_kernels(train: Cli, trained: Cli, stra
     assert groups(fused)[0]["fused"] is True
     difference = largest_difference(column(plain, "train/loss"), column(fused, "train/loss"))
     assert difference <= ROUNDING
+
+
+@pytest.mark.compares
+@pytest.mark.long
+@pytest.mark.parametrize(("strategy", "algorithm"), product(["fsdp", "tensor"], NO_SHARDS))
+def test_without_a_kernel_for_shards_the_default_steps(
+    train: Cli, trained: Cli, strategy: str, algorithm: str
+) -> None:
+    ours = (*OURS, f"optimizer.algorithm=torch.optim.{algorithm}", NO_SHARDS[algorithm])
+    fused = trained(*ours, "+optimizer.fused=auto").run
+    assert groups(fused)[0]["fused"] is True
+    sharded = train(*ours, "+optimizer.fused=auto", *ALL[strategy]).run
+    assert groups(sharded)[0]["fused"] is None
+    losses = column(fused, "train/loss"), column(sharded, "train/loss")
+    assert largest_difference(*losses) <= ROUNDING
 
 
 @pytest.mark.compares
@@ -140,6 +160,14 @@ def test_what_the_kernel_cannot_take_is_left_to_the_default(
         [nn.Parameter(weight)], algorithm="torch.optim.AdamW", lr=0.1, fused="auto", **options
     )
     assert optimizer.param_groups[0]["fused"] is None
+
+
+def test_a_kernel_that_is_asked_for_and_is_none_is_refused() -> None:
+    weight = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    with pytest.raises(UserError, match=r"^optimizer\.fused=true: .*SGD has no .*fused=auto$"):
+        build([weight], algorithm="torch.optim.SGD", lr=0.1, fused=True)
+    kept = build([nn.Parameter(weight.real)], algorithm="torch.optim.SGD", lr=0.1, fused=True)
+    assert kept.param_groups[0]["fused"] is True
 
 
 def test_sparse_gradients_and_thawed_layers_go_on_with_the_default() -> None:

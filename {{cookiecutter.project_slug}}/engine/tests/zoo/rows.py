@@ -39,6 +39,10 @@ class Row:
 
 
 NO_MEAN = dict.fromkeys(("ddp", "fsdp"), r"\.loss is no mean over samples")
+# Of PyTorch's, those for any parameters; AdamW is that of all other rows.
+OPTIMIZERS = (
+    "Adadelta", "Adagrad", "Adam", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
+)  # fmt: skip
 # Two ranks cannot validate a batch of one sample, so it is joined to the one before.
 FULL_BATCHES = {"limit_val_batches": 2}
 ROWS = {
@@ -86,6 +90,10 @@ ROWS = {
     "noise in hooks": Row(tasks.NoiseInHooks),
     "thawed later": Row(tasks.Thawed),
     "frozen later": Row(tasks.FrozenLater),
+    **{name: Row(partial(tasks.Optimized, name)) for name in OPTIMIZERS},
+    "Adafactor": Row(
+        partial(tasks.Optimized, "Adafactor"), refused={"fsdp": "Adafactor cannot update shards"}
+    ),
     "LBFGS": Row(tasks.FlatLbfgs, refused=dict.fromkeys(("fsdp", "pipeline"), "LBFGS")),
     "LBFGS with a line search": Row(
         tasks.Lbfgs, refused=dict.fromkeys(("fsdp", "pipeline"), "LBFGS")

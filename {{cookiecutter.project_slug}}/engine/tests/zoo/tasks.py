@@ -1,11 +1,14 @@
 """Modules as people write them: `Plain` keeps the task contract, others do one thing more."""
 
+from inspect import signature
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, MeanSquaredError
+
+from onecurve.optim.optimizers import build_optimizer
 
 WIDTH = 6
 
@@ -90,6 +93,20 @@ class FrozenLater(Plain):
     def on_train_epoch_start(self) -> None:
         if self.current_epoch == 1:
             self.net[:2].requires_grad_(False)
+
+
+class Optimized(Plain):
+    """Another optimizer, with a fused kernel where there is one."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.optimizer = name
+
+    def configure_optimizers(self) -> Any:
+        takes = signature(getattr(torch.optim, self.optimizer)).parameters
+        options: Any = {"fused": "auto"} if "fused" in takes else {}
+        algorithm, named = f"torch.optim.{self.optimizer}", self.named_parameters()
+        return build_optimizer(named, algorithm=algorithm, lr=0.01, lr_scale={}, **options)
 
 
 class Lbfgs(Plain):

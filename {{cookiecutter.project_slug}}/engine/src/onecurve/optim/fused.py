@@ -21,7 +21,7 @@ REFUSALS = (NotImplementedError, RuntimeError, TypeError, ValueError)
 
 
 def fuses(kind: type[Optimizer], parameters: Iterable[Tensor], options: Mapping[str, Any]) -> bool:
-    """Whether an optimizer has a fused kernel for such parameters: it is tried on others alike.
+    """Whether to let an optimizer update such parameters by a fused kernel.
 
     Args:
         kind: Its class.
@@ -29,21 +29,50 @@ def fuses(kind: type[Optimizer], parameters: Iterable[Tensor], options: Mapping[
             are another rank's.
         options: Its other arguments.
     """
-    here = [parameter for parameter in parameters if not parameter.is_meta]
+    here = _here(parameters)
     sharded = {isinstance(each, DTensor) for each in here}
     if len(sharded) != 1 or options.get("foreach") or not all(_is_plain(each) for each in here):
         return False
+    return has_kernel(kind, here, options)
+
+
+def has_kernel(
+    kind: type[Optimizer], parameters: Iterable[Tensor], options: Mapping[str, Any]
+) -> bool:
+    """Whether an optimizer has a fused kernel for such parameters: it is tried on others alike.
+
+    PyTorch shards a step of Adam's kernel, but not one of SGD's or Adagrad's (2.15).
+    """
     if "fused" not in inspect.signature(kind).parameters:
         return False
-    kinds = {(each.dtype, each.device) for each in here}
-    twins = [nn.Parameter(torch.zeros(1, dtype=dtype, device=device)) for dtype, device in kinds]
-    for twin in twins:
-        twin.grad = torch.zeros_like(twin)
+    twins = list({_likeness(each): _twin(each) for each in _here(parameters)}.values())
+    if not twins:
+        return True
     try:
-        kind(twins, **options, fused=True).step()  # type: ignore[call-arg]
+        kind(twins, **{**options, "fused": True}).step()
     except REFUSALS:
         return False
     return True
+
+
+def _here(parameters: Iterable[Tensor]) -> list[Tensor]:
+    return [parameter for parameter in parameters if not parameter.is_meta]
+
+
+def _likeness(tensor: Tensor) -> tuple[Any, ...]:
+    """What a kernel may mind: two tensors of the same are taken, or refused, alike."""
+    spread = (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None
+    return (tensor.dtype, tensor.device, tensor.ndim, spread)
+
+
+def _twin(tensor: Tensor) -> nn.Parameter:
+    """A parameter of one number, with a gradient."""
+    small: Tensor = torch.zeros([1] * tensor.ndim, dtype=tensor.dtype, device=tensor.device)
+    if isinstance(tensor, DTensor):
+        small = DTensor.from_local(small, tensor.device_mesh, tensor.placements, run_check=False)
+    twin = nn.Parameter(small)
+    twin.grad = torch.zeros_like(twin)
+    return twin
 
 
 def unfuse(optimizer: Optimizer) -> None:

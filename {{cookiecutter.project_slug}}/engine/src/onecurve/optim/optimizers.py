@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from ..errors import UserError
 from ..limits import Callee, Number
-from .fused import fuses
+from .fused import fuses, has_kernel
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 
@@ -69,16 +69,22 @@ def build_optimizer(
         for key, value in options.items()
     }
     groups = parameter_groups(named_parameters, lr, lr_scale)
+    parameters = [parameter for group in groups for parameter in group["params"]]
     is_free = arguments.get("fused") == "auto"
     if is_free:
         del arguments["fused"]
-        parameters = [parameter for group in groups for parameter in group["params"]]
         if fuses(optimizer_class, parameters, {"lr": lr, **arguments}):
             arguments["fused"] = True
     try:
         optimizer: Optimizer = optimizer_class(groups, lr=lr, **arguments)
     except (TypeError, ValueError) as error:
         raise UserError(f"optimizer ({algorithm}): {error}") from error
+    is_asked = arguments.get("fused") and not is_free
+    if is_asked and not has_kernel(optimizer_class, parameters, {"lr": lr, **arguments}):
+        raise UserError(
+            f"optimizer.fused=true: {algorithm} has no fused kernel for parameters such as these; "
+            "use optimizer.fused=auto"
+        )
     optimizer.may_unfuse = is_free  # type: ignore[attr-defined]
     return optimizer
 

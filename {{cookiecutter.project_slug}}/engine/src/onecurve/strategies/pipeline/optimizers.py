@@ -1,4 +1,4 @@
-"""Whether an optimizer updates each weight by its own gradients alone: a rank has no others."""
+"""Optimizers of a rank: they know all parameters, and have gradients of their own layers alone."""
 
 from collections.abc import Iterable
 from inspect import Parameter, signature
@@ -30,6 +30,16 @@ def check_optimizers(optimizers: Iterable[Optimizer]) -> None:
                 "of others, of which a rank has only those of its layers; use another optimizer, "
                 "or strategy=ddp"
             )
+
+
+def forget_elsewhere(optimizers: Iterable[Optimizer]) -> None:
+    """Drop what some prepare before the first step, as Adagrad does, for other ranks' parameters.
+
+    These have no memory here, and so has that.
+    """
+    for optimizer in optimizers:
+        for parameter in [each for each in optimizer.state if each.is_meta]:
+            del optimizer.state[parameter]
 
 
 def _looks_at_others(optimizer: Optimizer) -> bool:

@@ -29,7 +29,7 @@ from ..redirect import forward_replaced
 from .elsewhere import watch_hooks
 from .gradients import agree_on_overflow, average
 from .loss_check import no_other_parameters
-from .optimizers import check_optimizers
+from .optimizers import check_optimizers, forget_elsewhere
 from .stages_per_rank import StagesPerRank
 
 
@@ -48,6 +48,7 @@ class Pipelined(StagesPerRank):
         super().setup_optimizers(trainer)
         if self.sizes.pipeline > 1:
             check_optimizers(self.optimizers)
+            forget_elsewhere(self.optimizers)
             watch_hooks(trainer)
 
     # Steps
