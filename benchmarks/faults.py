@@ -170,6 +170,7 @@ def _be_the_command(folder: Path, overrides: tuple[str, ...]) -> None:
         end_as(PROJECT / "train.py", overrides)
     except BaseException:
         traceback.print_exc()
+    finally:  # else this process would unmount its parent's disk, if that is full
         os._exit(1)
 
 

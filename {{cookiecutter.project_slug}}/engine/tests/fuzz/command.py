@@ -92,6 +92,7 @@ def _be_the_command(script: Path, arguments: list[str], folder: Path, outside: P
         end_as(script, arguments)
     except BaseException:
         traceback.print_exc()
+    finally:
         os._exit(1)
 
 
@@ -109,6 +110,9 @@ def end_as(script: Path, arguments: Sequence[str]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except OSError:  # the disk may be full
+            status = status or 120  # as Python's own
         os._exit(status)
