@@ -1,13 +1,19 @@
 """`callbacks=checkpoint`: Lightning's ModelCheckpoint, with a clock of its own for last.ckpt."""
 
 import time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict, Unpack
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
 from ..limits import Number
+
+
+class Options(TypedDict, total=False):
+    """Limits of arguments of ModelCheckpoint; the others are passed on as they are."""
+
+    filename: str | None
 
 
 class BestAndLast(ModelCheckpoint):
@@ -31,7 +37,7 @@ class BestAndLast(ModelCheckpoint):
         last_every_minutes: Annotated[float, Number(above=0)] | None = None,
         monitor: str | None = None,
         mode: Literal["min", "max"] = "min",
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(monitor=monitor, mode=mode, **options)
         self.last_every_n_steps = last_every_n_steps

@@ -126,14 +126,16 @@ def _refers(value: Any) -> bool:
 
 
 def _same_kind(value: Any, usual: Any) -> bool:
+    if isinstance(value, float) and isnan(value):
+        return False
     # A text or null by default says nothing about what else may stand there ("auto" or 2).
     if usual is None or isinstance(usual, str):
         return not (isinstance(usual, str) and isinstance(value, Mapping))
     if isinstance(usual, bool) or isinstance(value, bool):
         return isinstance(usual, bool) and isinstance(value, bool)
     if isinstance(usual, int | float):
-        # Where it is a whole number it may be one by chance, but for what is no number.
-        return isinstance(value, int | float) and not isnan(value)
+        # Where it is a whole number it may be one by chance.
+        return isinstance(value, int | float)
     return isinstance(value, type(usual))
 
 
@@ -142,4 +144,6 @@ def _kind(usual: Any) -> str:
         return "true or false"
     if isinstance(usual, int | float):
         return "a number"
+    if usual is None or isinstance(usual, str):
+        return "a value"
     return "a list" if isinstance(usual, list) else "a mapping"
