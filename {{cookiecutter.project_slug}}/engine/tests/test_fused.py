@@ -56,7 +56,7 @@ def groups(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", one_of_a_kind(ALL, kept=["single", "fsdp", "tensor"]))
+@pytest.mark.parametrize("strategy", one_of_a_kind(ALL, kept=["single", "tensor"]))
 def test_the_curve_is_that_of_the_default_kernels(train: Cli, trained: Cli, strategy: str) -> None:
     plain = trained(*OURS, "+optimizer.fused=false").run
     fused = train(*OURS, "+optimizer.fused=auto", *ALL[strategy]).run
