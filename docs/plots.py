@@ -62,10 +62,10 @@ def parity(axes: Axes, results: str) -> None:
     for kind, colour in zip(("AdamW", "SGD", "clip 0.3"), COLOURS, strict=True):
         values = [number(row[kind]) for row in rows]
         axes.plot(values, range(len(rows)), "o", color=colour, label=kind)
-    axes.axvline(1e-5, color=INK, linestyle=":")
-    axes.text(1e-5, -0.9, "allowed", ha="center")
+    axes.axvline(1e-11, color=INK, linestyle=":")
+    axes.text(1e-11, -0.9, "allowed", ha="center")
     axes.set_xscale("log")
-    axes.set_xlim(3e-8, 3e-5)
+    axes.set_xlim(3e-17, 1e-10)
     axes.set_yticks(range(len(rows)), [row[""] for row in rows])
     axes.invert_yaxis()
     axes.legend(loc="center", bbox_to_anchor=(0.62, 0.5))
