@@ -45,9 +45,10 @@ def has_kernel(
     """
     if "fused" not in inspect.signature(kind).parameters:
         return False
-    twins = list({_likeness(each): _twin(each) for each in _here(parameters)}.values())
-    if not twins:
+    kinds = {_likeness(each): each for each in _here(parameters)}
+    if not kinds:
         return True
+    twins = [_twin(each) for each in kinds.values()]
     try:
         kind(twins, **{**options, "fused": True}).step()
     except REFUSALS:
