@@ -9,16 +9,15 @@ ifeq ($(filter $(STARTER),$(STARTERS)),)
 $(error STARTER=$(STARTER): must be one of $(STARTERS), such as make demo STARTER=text)
 endif
 ARGS ?=
-FOLDER ?=
 # Which versions; another choice, such as "--resolution lowest-direct", is for a new .venv: make clean.
 RESOLVE ?= --constraint '$(SOURCE)/constraints.txt'
 BIN := .venv/bin
 PROJECT := build/my-project
 SOURCE := {{cookiecutter.project_slug}}
-ENGINE := $(SOURCE)/engine
+LIBRARY := onecurve
 HERE := OMP_NUM_THREADS=1 $(BIN)/python -m
 # The library is edited, linted, typed and tested where it lies: no bake.
-IN_ENGINE := cd '$(ENGINE)' && PYTHONPATH='$(CURDIR)/$(ENGINE)/src' OMP_NUM_THREADS=1 '$(CURDIR)/$(BIN)/python' -m
+IN_LIBRARY := cd $(LIBRARY) && PYTHONPATH='$(CURDIR)/$(LIBRARY)/src' OMP_NUM_THREADS=1 '$(CURDIR)/$(BIN)/python' -m
 BENCHMARKS ?= startup epoch pipeline memory parity ways_in meshes mesh_sent mesh_memory planner tasks faults checkpoint callbacks swa sweep endurance \
   fuzz_commands fuzz_checkpoints
 # Tests meet what Python does by itself: it compiles what it imports, and keeps lines back that no terminal shows.
@@ -59,7 +58,7 @@ test -n "$$UV_TORCH_BACKEND" || { \
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo update test test-long test-starters test-engine test-storage test-slurm lint format bench browser docs face bake clean
+.PHONY: help demo test test-long test-starters test-library test-storage test-slurm test-rounding lint format bench browser docs face bake clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -68,52 +67,60 @@ demo: bake ## make a project and train it; make demo STARTER=text ARGS="optimize
 	cd $(PROJECT) && ../../$(BIN)/python train.py $(ARGS)
 	@echo 'The project, with this run in it, is in $(PROJECT).'
 
-update: ## bring a project that was made before to this commit; make update FOLDER=../my-project
-	@test -n "$(FOLDER)" || { echo 'error: which project? type make update FOLDER=../my-project' >&2; exit 2; }
-	@PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH='$(ENGINE)/src' PYTHONDONTWRITEBYTECODE=1 "$(PYTHON)" \
-	  -m onecurve.update --project "$(FOLDER)" --template "$(CURDIR)" $(ARGS)
-
-test: bake ## run the tests: the template's, the generated project's, the engine's
+test: bake ## run the tests: the template's, the generated project's, the library's
 	$(HERE) pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m 'not long' $(ARGS)
 	$(MAKE) -C $(PROJECT) test VENV=../../.venv
-	$(MAKE) test-engine
+	$(MAKE) test-library
 
 # On every push, too; only what somebody types and waits for leaves them out.
 test-long: bake ## run the long tests, which `make test` leaves out: nodes that wait, more of a kind
 	$(HERE) pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m long $(ARGS)
-	$(IN_ENGINE) pytest --numprocesses 3 --dist worksteal -m long $(ARGS)
+	$(IN_LIBRARY) pytest --numprocesses 3 --dist worksteal -m long $(ARGS)
 
 test-starters: .venv/installed ## run all tests of a project of each other starter
 	@for starter in $(filter-out images,$(STARTERS)); do \
 	  $(MAKE) bake STARTER=$$starter && $(MAKE) -C $(PROJECT) test VENV=../../.venv || exit 1; \
 	done; $(MAKE) bake
 
-test-engine: .venv/installed ## run the engine's tests, where it lies; make test-engine ARGS=tests/test_fsdp.py
-	$(IN_ENGINE) pytest --numprocesses 2 --dist worksteal -m 'not long' $(ARGS)
+test-library: .venv/installed ## run the library's tests alone; make test-library ARGS=tests/test_fsdp.py
+	$(IN_LIBRARY) pytest --numprocesses 2 --dist worksteal -m 'not long' $(ARGS)
 
 test-storage: bake ## run the tests of checkpoints in object storage, with a server that is installed for them
-	@$(INSTALL) --editable '$(PROJECT)/engine[s3-test]'
-	$(IN_ENGINE) pytest tests/storage $(ARGS)
+	@$(INSTALL) --editable './$(LIBRARY)[s3-test]'
+	$(IN_LIBRARY) pytest tests/storage $(ARGS)
 
 # Root, apt and network namespaces: where one is missing it says so and fails.
 test-slurm: .venv/installed ## run the tests that need a real Slurm, which is installed, started here, and stopped again
-	$(IN_ENGINE) pytest tests/slurm $(ARGS)
+	$(IN_LIBRARY) pytest tests/slurm $(ARGS)
 
-lint: .venv/installed ## check style, types, layers and workflows of the template and the engine; changes nothing
+# A processor adds in the order of its own kernels; the libraries have those of other processors, too.
+KERNELS = "" \
+  "ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2" \
+  "ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2"
+
+test-rounding: bake ## run the tests that compare numbers, with the kernels of three kinds of processors
+	@failed=; for kernels in $(KERNELS); do \
+	  echo "kernels: $${kernels:-those of this processor}"; \
+	  env $$kernels $(MAKE) -C $(PROJECT) test VENV=../../.venv ARGS='-k "strategies or callbacks or models or docs"' || failed=1; \
+	  ($(subst OMP_NUM_THREADS,env $$kernels OMP_NUM_THREADS,$(IN_LIBRARY)) pytest \
+	    --numprocesses 2 --dist worksteal -m compares $(ARGS)) || failed=1; \
+	done; test -z "$$failed"
+
+lint: .venv/installed ## check style, types, layers and workflows of the template and the library; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy
 	$(BIN)/python -m pytest -q tests/test_workflows.py
-	$(IN_ENGINE) ruff check .
-	$(IN_ENGINE) ruff format --check .
-	$(IN_ENGINE) mypy
-	cd '$(ENGINE)' && PYTHONPATH=src '$(CURDIR)/$(BIN)/lint-imports' --no-logo --no-cache
+	$(IN_LIBRARY) ruff check .
+	$(IN_LIBRARY) ruff format --check .
+	$(IN_LIBRARY) mypy
+	cd $(LIBRARY) && PYTHONPATH=src '$(CURDIR)/$(BIN)/lint-imports' --no-logo --no-cache
 
-format: .venv/installed ## put the template's own code and the engine into style
+format: .venv/installed ## put the template's own code and the library into style
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
-	$(IN_ENGINE) ruff check --fix --exit-zero .
-	$(IN_ENGINE) ruff format .
+	$(IN_LIBRARY) ruff check --fix --exit-zero .
+	$(IN_LIBRARY) ruff format .
 
 browser: bake ## look at TensorBoard's and a sweep's pages in Chromium, which must be there; see build/browser
 	@$(INSTALL) playwright
@@ -124,16 +131,14 @@ bench: bake ## run the benchmarks, on a project with the defaults; make bench BE
 	  echo "benchmarks/$$name.py"; $(BIN)/python "benchmarks/$$name.py" $(ARGS) || failed="$$failed $$name"; \
 	done; test -z "$$failed" || { echo "above a limit:$$failed"; exit 1; }
 
-docs: .venv/installed ## make a site of docs/, of a project's docs/ and of the benchmarks; see build/docs/site
+docs: .venv/installed ## make the site: the template's pages, a project's, the library's, benchmarks; see build/docs/site
 	@rm -rf build/docs && mkdir -p build/docs/pages
-	@$(BIN)/cookiecutter . --no-input --default-config --output-dir build/docs cluster=kubernetes \
-	  >build/docs/bake.log || { cat build/docs/bake.log; exit 1; }
-	@cp -R build/docs/my-project/docs/. build/docs/pages && rm -r build/docs/pages/site
-	@cp docs/*.md build/docs/pages && cp benchmarks/RESULTS.md build/docs/pages/results.md
-	@cp docs/pictures/* build/docs/pages/pictures && cp README.md build/docs/my-project/template.md
+	@$(BIN)/cookiecutter . --no-input --default-config --output-dir build/docs >build/docs/bake.log || { cat build/docs/bake.log; exit 1; }
+	@cp build/docs/my-project/docs/project.md build/docs/my-project/docs/tasks.md build/docs/pages
+	@cp -R $(LIBRARY)/docs/. docs/*.md docs/pictures build/docs/pages
+	@cp benchmarks/RESULTS.md build/docs/pages/results.md
 	@$(BIN)/python docs/plots.py benchmarks/RESULTS.md build/docs/pages/pictures
-	@cd build/docs/my-project && NO_MKDOCS_2_WARNING=1 '$(abspath $(BIN))/python' -m mkdocs build \
-	  --config-file '$(CURDIR)/docs/mkdocs.yml' $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --config-file docs/mkdocs.yml $(ARGS)
 	@echo 'Open build/docs/site/index.html.'
 
 face: bake ## train for the two pictures of the README, and draw them anew
@@ -154,7 +159,7 @@ endif
 endif
 
 # One environment for the template's tools and for the project in build/, which it holds as editable.
-.venv/installed: pyproject.toml $(SOURCE)/pyproject.toml $(SOURCE)/engine/pyproject.toml $(SOURCE)/constraints.txt
+.venv/installed: pyproject.toml $(SOURCE)/pyproject.toml $(LIBRARY)/pyproject.toml $(SOURCE)/constraints.txt
 	@$(MAKE_VENV)
 	@command -v uv >/dev/null || test -x $(BIN)/uv || \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
@@ -162,10 +167,10 @@ endif
 	@$(INSTALL) --group dev
 	@$(BAKE)
 	@PATH="$$PATH:$(BIN)"; export PATH; $(FIND_WHEELS); \
-	$(INSTALL) --editable '$(PROJECT)/engine[dev]' --editable '$(PROJECT)[dev]'
+	$(INSTALL) --no-sources --editable './$(LIBRARY)[dev]' --editable '$(PROJECT)[dev]'
 	@touch $@
 
 clean: ## remove build/, .venv and what tools leave behind
 	rm -rf build .venv .mypy_cache .pytest_cache .ruff_cache
-	rm -rf '$(ENGINE)/.mypy_cache' '$(ENGINE)/.pytest_cache' '$(ENGINE)/.ruff_cache' '$(ENGINE)/.import_linter_cache'
+	cd $(LIBRARY) && rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
-"""What the answers may be: a Jinja extension, which Cookiecutter loads before it writes anything.
+"""What the answers may be, and what a project records of them: filters of template_extension.py.
 
-A `pre_gen_project` hook would be too late: it runs in the project's folder, already made under
+A `pre_gen_project` hook would check too late: it runs in the project's folder, already made under
 whatever name was given (`a/b`, `../up`), and its refusal shows a traceback. Only the standard
 library is used here, besides what Cookiecutter itself brings.
 """
@@ -8,17 +8,15 @@ library is used here, besides what Cookiecutter itself brings.
 import json
 import keyword
 import re
-import subprocess
 import sys
 import unicodedata
+import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 
 from cookiecutter.exceptions import FailedHookException
-from jinja2 import Environment
-from jinja2.ext import Extension
 
-TEMPLATE = Path(__file__).parent
+TEMPLATE = Path(__file__).resolve().parent
 MAX_NAME = 40
 MAX_TEXT = {"project_name": 100, "description": 300, "author": 200, "email": 254}
 SLUG = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
@@ -56,53 +54,17 @@ class BadAnswer(FailedHookException):
     """An answer that cannot be used; Cookiecutter prints the one line and exits with 1."""
 
 
-class Answers(Extension):
-    """Filters: `check_answers` refuses, `quoted` writes TOML and YAML, `origin` says where from."""
-
-    def __init__(self, environment: Environment) -> None:
-        super().__init__(environment)
-        environment.filters["check_answers"] = check_answers
-        environment.filters["quoted"] = quoted
-        environment.filters["origin"] = origin
-
-
 def quoted(text: str) -> str:
     """A string literal that TOML, YAML, JSON and Python all read back as `text`."""
     return json.dumps(text, ensure_ascii=False)
 
 
-def origin(answers: Mapping[str, str]) -> str:
-    """What `make update` in a project has to know of this template and of what was answered.
-
-    The address is the one that this checkout was cloned from, or else the one that was typed. Only
-    the checkout is asked: a bake needs no network. One from an archive has no commit.
-    """
-    is_checkout = (TEMPLATE / ".git").exists()  # a repository around it says nothing of it
-    address = git("config", "remote.origin.url") if is_checkout else ""
-    typed = str(answers.get("_template", TEMPLATE))
-    # A path such as "." is not from here: Cookiecutter renders in a folder of the template.
-    is_path = ":" not in typed or Path(typed).exists()
-    address = address or (str(TEMPLATE) if is_path else typed)
-    known = {
-        # Without a login or token that the address may hold.
-        "template": re.sub(r"(?<=://)[^/@]*@", "", address),
-        "version": answers["_version"],
-        "commit": git("rev-parse", "HEAD") if is_checkout else "",
-    }
+def for_hook(answers: Mapping[str, object]) -> str:
+    """What the hook has to know: JSON, written so that any string literal holds it."""
     chosen = {name: value for name, value in answers.items() if not name.startswith("_")}
-    lines = [f"{name} = {quoted(value)}" for name, value in known.items()]
-    return "\n".join([*lines, *(f"answers.{name} = {quoted(v)}" for name, v in chosen.items())])
-
-
-def git(*arguments: str) -> str:
-    """What git says of this checkout; nothing where there is no git, or it does not know."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(TEMPLATE), *arguments], capture_output=True, text=True, check=False
-        )
-    except OSError:
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    typed = answers.get("_template", "")  # cruft does not say
+    known = {"template": str(TEMPLATE), "typed": typed, "answers": chosen}
+    return urllib.parse.quote(json.dumps(known))
 
 
 def check_answers(answers: Mapping[str, str]) -> str:

@@ -13,9 +13,7 @@ from pathlib import Path
 TOP = Path(__file__).parents[1]
 VERSIONS: dict[str, Callable[[str], str]] = {
     "cookiecutter.json": lambda text: json.loads(text)["_version"],
-    "{{cookiecutter.project_slug}}/engine/pyproject.toml": lambda text: tomllib.loads(text)[
-        "project"
-    ]["version"],
+    "onecurve/pyproject.toml": lambda text: tomllib.loads(text)["project"]["version"],
 }
 
 

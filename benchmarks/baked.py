@@ -19,14 +19,16 @@ from hydra.core.global_hydra import GlobalHydra
 
 # Runs lie where a benchmark stands, here and in what it starts.
 os.environ["PROJECT_ROOT"] = "."
-PROJECT = Path(__file__).resolve().parent.parent / "build" / "my-project"
+TEMPLATE = Path(__file__).resolve().parent.parent
+PROJECT = TEMPLATE / "build" / "my-project"
+LIBRARY = TEMPLATE / "onecurve"
 
 
 @contextmanager
 def folder_for_runs() -> Iterator[Path]:
-    """Work in an empty folder, where the engine's test data and this folder can be imported."""
+    """Work in an empty folder, where the library's test data and this folder can be imported."""
     before = os.getcwd()
-    for importable in (PROJECT / "engine" / "tests", Path(__file__).parent):
+    for importable in (LIBRARY / "tests", Path(__file__).parent):
         sys.path.insert(0, str(importable))
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

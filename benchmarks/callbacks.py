@@ -66,10 +66,10 @@ class Clock(Callback):
         self.ends: list[tuple[int, float]] = []
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The engine's own callbacks stay."""
+        """The library's own callbacks stay."""
         self.everybody = trainer.callbacks
-        engine = ("CarryOn", "PeakMemory", "StopOnSignal", "Clock")
-        self.few = [each for each in self.everybody if type(each).__name__ in engine]
+        own = ("CarryOn", "PeakMemory", "StopOnSignal", "Clock")
+        self.few = [each for each in self.everybody if type(each).__name__ in own]
         self.ends.append((-1, time.perf_counter()))
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *rest: Any) -> None:

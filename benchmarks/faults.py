@@ -158,7 +158,7 @@ class Command:
 
 
 def _be_the_command(folder: Path, overrides: tuple[str, ...]) -> None:
-    from fuzz.command import end_as  # `folder_for_runs` has made the engine's tests importable
+    from fuzz.command import end_as  # `folder_for_runs` has made the library's tests importable
 
     try:
         os.setpgid(0, 0)

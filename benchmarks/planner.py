@@ -15,10 +15,10 @@ from itertools import combinations
 from math import prod
 from typing import Any
 
-from baked import PROJECT, folder_for_runs, train
+from baked import LIBRARY, folder_for_runs, train
 from lightning.pytorch import Callback
 
-sys.path[:0] = [str(PROJECT / "engine" / "tests"), str(PROJECT / "engine" / "src")]
+sys.path[:0] = [str(LIBRARY / "tests"), str(LIBRARY / "src")]
 
 from onecurve.strategies.mesh.sizes import Sizes  # noqa: E402
 

@@ -61,7 +61,7 @@ def main(starters: list[str]) -> int:
         to = ["--overwrite-if-exists", "--output-dir", str(folder)]
         subprocess.run([*bake, *to], check=True, stdout=subprocess.DEVNULL)
         project = folder / "my-project"
-        paths = [str(project / part) for part in ("src", "engine/src")]
+        paths = [str(project / "src"), str(baked.LIBRARY / "src")]
         here = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         child = [sys.executable, __file__, "--compare", name]
         failed |= subprocess.run(child, env=here, check=False).returncode != 0

@@ -1,9 +1,11 @@
 """The last steps in the new folder: keep what was chosen, `git init`, say what comes next."""
 
-import runpy
+import json
 import shlex
 import shutil
 import subprocess
+import sys
+import urllib.parse
 from pathlib import Path
 
 # Each one of a fixed list, hence safe between quotes.
@@ -11,7 +13,7 @@ CI = "{{ cookiecutter.ci }}"
 CLUSTER = "{{ cookiecutter.cluster }}"
 STARTER = "{{ cookiecutter.starter }}"
 ON_KUBERNETES = [
-    *(".dockerignore", "Dockerfile", "docs/cluster.md"),
+    *(".dockerignore", "Dockerfile"),
     *(f"deploy/{name}.yaml" for name in ("katib", "pytorchjob", "trainjob", "volume")),
 ]
 # What an answer does not want: of the service that tests, and of the cluster.
@@ -24,10 +26,11 @@ NOT_FOR = {
     ("cluster", "kubernetes"): ["deploy/train.sbatch"],
 }
 
-LEFT_BY_TOOLS = [
-    *("__pycache__", ".venv", "build", "dist", "*.egg-info", ".coverage", "runs"),
-    *(".import_linter_cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".schemas"),
-]
+# The checkout of the template, what was typed for it, and all answers.
+KNOWN = json.loads(urllib.parse.unquote("{{ cookiecutter | for_hook }}"))
+sys.path.insert(0, KNOWN["template"])
+sys.dont_write_bytecode = True
+import template_checkout as checkout  # noqa: E402
 
 
 def main() -> None:
@@ -37,11 +40,10 @@ def main() -> None:
         remove(project / name)
     fill(project, project / "starters" / STARTER)
     remove(project / "starters")
-    # The engine is edited and tested in the template, and copied as it lies there.
-    for pattern in LEFT_BY_TOOLS:
-        for path in list((project / "engine").rglob(pattern)):
-            remove(path)
-    note_engine(project)
+    bring_library(project)
+    if state := checkout.cruft_state(KNOWN["typed"], KNOWN["answers"]):
+        text = json.dumps(state, ensure_ascii=False, indent=2)
+        (project / ".cruft.json").write_text(text + "\n", encoding="utf-8")
     if shutil.which("git") and not in_repository(project):
         # `git init -b main` would need git 2.28.
         subprocess.run(["git", "-c", "init.defaultBranch=main", "init", "--quiet"], check=False)
@@ -62,15 +64,16 @@ def fill(project: Path, starter: Path) -> None:
             path.replace(place)
 
 
-def note_engine(project: Path) -> None:
-    """Write down what the engine is like now, so that `make update` knows whether it was edited."""
-    fingerprint = runpy.run_path(str(project / "engine/src/onecurve/update/fingerprint.py"))
-    files = [path for path in (project / "engine").rglob("*") if path.is_file()]
-    record = project / ".cookiecutter-lightning.toml"
-    lines = record.read_text(encoding="utf-8").splitlines()
-    lines = [line for line in lines if not line.startswith("engine = ")]
-    lines.append(f'engine = "{fingerprint["fingerprint"](project, files)}"')
-    record.write_text("\n".join(lines) + "\n", encoding="utf-8")
+def bring_library(project: Path) -> None:
+    """Pin the library's version, and pack it into `vendor/` unless it is a release."""
+    pins = project / "constraints.txt"
+    pin = f"onecurve=={checkout.library_version()}\n"
+    others = pins.read_text(encoding="utf-8").splitlines(keepends=True)
+    others = [line for line in others if not line.startswith("onecurve==")]
+    pins.write_text("".join([*others, pin]), encoding="utf-8")
+    if name := checkout.archive_name():
+        (project / "vendor").mkdir(exist_ok=True)
+        checkout.write_archive(project / "vendor" / name)
 
 
 def remove(path: Path) -> None:

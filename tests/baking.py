@@ -12,6 +12,7 @@ from cookiecutter.main import cookiecutter
 from jinja2 import Environment
 
 TEMPLATE = Path(__file__).parents[1]
+LIBRARY = TEMPLATE / "onecurve"
 PROJECT = "{{cookiecutter.project_slug}}"
 PACKAGE = "{{cookiecutter.package_name}}"
 
@@ -53,13 +54,13 @@ def bake_from(template: Path, output: Path, **answers: str) -> Path:
 
 
 def environment_of(project: Path) -> dict[str, str]:
-    """For commands of a bake: with its own package and engine, whatever is installed."""
-    paths = os.pathsep.join(str(project / folder) for folder in ("engine/src", "src"))
+    """For commands of a bake: its own package, and the library of this checkout."""
+    paths = os.pathsep.join(map(str, (LIBRARY / "src", project / "src")))
     return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
 
 
 def python_in(project: Path, *arguments: str) -> str:
-    """What Python prints in a bake, with its own package and engine; it must succeed."""
+    """What Python prints in a bake, with its own package; it must succeed."""
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=project,

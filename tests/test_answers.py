@@ -15,7 +15,8 @@ import yaml
 from baking import PROJECT, TEMPLATE, bake, bake_from, files_of
 
 import template_answers
-from template_answers import BadAnswer, dependencies, origin, similar_name, taken_by
+import template_checkout
+from template_answers import BadAnswer, dependencies, similar_name, taken_by
 
 NO_NAME = [
     *("My Project", "my project", " project", "project ", "MyProject", "myProject", "PROJECT"),
@@ -69,7 +70,10 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A template with the same questions and checks, and next to no files."""
     template = tmp_path_factory.mktemp("small")
     shutil.copy(TEMPLATE / "cookiecutter.json", template)
-    shutil.copy(TEMPLATE / "template_answers.py", template)
+    for name in ("template_answers", "template_checkout", "template_extension"):
+        shutil.copy(TEMPLATE / f"{name}.py", template)
+    (template / "onecurve").mkdir()
+    shutil.copy(TEMPLATE / "onecurve/pyproject.toml", template / "onecurve")
     (template / PROJECT).mkdir()
     shutil.copy(TEMPLATE / PROJECT / "pyproject.toml", template / PROJECT)
     return template
@@ -282,8 +286,12 @@ def test_a_template_that_fails_leaves_nothing(tmp_path: Path, text: str) -> None
 def test_where_a_project_comes_from_is_noted(
     typed: str, noted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(template_answers, "git", lambda *arguments: "")
+    monkeypatch.setattr(
+        template_checkout, "git", lambda *words: "21a90cb" if words[0] == "rev-parse" else ""
+    )
     monkeypatch.chdir(tmp_path)
-    found = tomllib.loads(origin({"_template": typed, "_version": "1", "ci": "none"}))
-    known = {"template": noted, "version": "1", "commit": "", "answers": {"ci": "none"}}
-    assert found == known
+    state = template_checkout.cruft_state(typed, {"ci": "none"})
+    assert state
+    assert (state["template"], state["commit"]) == (noted, "21a90cb")
+    about = {"_template": noted, "_commit": "21a90cb"}
+    assert state["context"] == {"cookiecutter": {"ci": "none", **about}}

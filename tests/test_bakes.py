@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -17,7 +16,8 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from baking import PROJECT, TEMPLATE, bake, bake_from, files_of, make, template_files
+from baking import LIBRARY, TEMPLATE, bake, files_of, make, template_files
+from template_checkout import archive_name
 
 
 class Choice(NamedTuple):
@@ -31,7 +31,6 @@ class Choice(NamedTuple):
 QUESTIONS = json.loads((TEMPLATE / "cookiecutter.json").read_text(encoding="utf-8"))
 CHOICES = [Choice(*answers) for answers in itertools.product(*map(QUESTIONS.get, Choice._fields))]
 DEFAULT = CHOICES[0]
-ENGINE = TEMPLATE / PROJECT / "engine"
 # What mypy makes of torch, Lightning and Hydra is most of its time.
 MYPY_CACHE = TEMPLATE / ".mypy_cache" / "bakes"
 
@@ -65,10 +64,9 @@ ONLY_WITH = {
     "deploy/pytorchjob.yaml": ("cluster", "kubernetes"),
     "deploy/trainjob.yaml": ("cluster", "kubernetes"),
     "deploy/volume.yaml": ("cluster", "kubernetes"),
-    "docs/cluster.md": ("cluster", "kubernetes"),
 }
 # Every answer is in it.
-RECORD = ".cookiecutter-lightning.toml"
+RECORD = ".cruft.json"
 # What each choice may change, and has to.
 CHANGES = {
     "license": {RECORD, "LICENSE", "pyproject.toml"},
@@ -79,8 +77,9 @@ CHANGES = {
     "logger": {RECORD, "configs/train.yaml"},
     "ci": {RECORD},
     "cluster": {RECORD},
-    "kubernetes": {RECORD, "docs/site/mkdocs.yml"},
 }
+# Not of the folder that is rendered.
+BY_THE_HOOK = {RECORD, f"vendor/{archive_name()}"}
 ONLY_WITH_AT_THE_TOP = {".dockerignore", ".gitlab-ci.yml", "Dockerfile", "deploy"}
 AT_THE_TOP = {
     *(
@@ -94,7 +93,7 @@ AT_THE_TOP = {
         ".gitlab-ci.yml",
     ),
     *(".pre-commit-config.yaml", "Dockerfile", "LICENSE", "Makefile", "README.md", "configs"),
-    *("constraints.txt", "deploy", "docs", "engine"),
+    *("constraints.txt", "deploy", "docs", "vendor"),
     *("evaluate.py", "export.py", "plan.py", "predict.py", "pyproject.toml", "report.py", "src"),
     "tests",
     "train.py",
@@ -146,7 +145,7 @@ def test_every_two_answers_are_enough() -> None:
 
 
 def test_each_bake_has_exactly_its_files(bakes: dict[Choice, Path]) -> None:
-    everything = set(template_files())
+    everything = {*template_files(), *BY_THE_HOOK}
     assert {name.partition("/")[0] for name in everything} == AT_THE_TOP
     for choice, project in bakes.items():
         left_out = {n for n, (asked, with_) in ONLY_WITH.items() if getattr(choice, asked) != with_}
@@ -182,10 +181,10 @@ def test_everything_parses(bakes: dict[Choice, Path]) -> None:
 
 
 def test_the_package_is_copied_as_it_is(bakes: dict[Choice, Path]) -> None:
-    """What is linted, typed and run in the template is the file itself, the engine's too."""
-    copied = re.compile(r"src/my_project/.*\.py$|engine/")
+    """What is linted, typed and run in the template is the file itself."""
+    copied = re.compile(r"src/my_project/.*\.py$")
     sources = {name: path for name, path in template_files().items() if copied.match(name)}
-    assert {name.partition("/")[0] for name in sources} == {"src", "engine"}
+    assert len(sources) > 10
     for name, original in sources.items():
         assert (bakes[DEFAULT] / name).read_bytes() == original.read_bytes(), name
 
@@ -212,8 +211,6 @@ def test_no_residue_of_the_template(bakes: dict[Choice, Path]) -> None:
     residue = re.compile(r"\{\{|\{%|\{#|cookiecutter", re.IGNORECASE)
     found = []
     for path, content in distinct_files(bakes):
-        if "/engine/src/onecurve/update/" in path.as_posix():  # deals with templates
-            continue
         # Any file may say which template it comes from; a machine's path may hold anything.
         text = re.sub(r"cookiecutter-lightning|^template = .*", "", content.decode(), flags=re.M)
         name = path.name.replace("cookiecutter-lightning", "")
@@ -229,7 +226,7 @@ def test_ruff_has_nothing_to_say(bakes: dict[Choice, Path], command: list[str]) 
     assert result.returncode == 0, result.stdout
     # Ruff formats the code in Markdown files as well.
     names = [name for made in bakes.values() for name in files_of(made)]
-    read = sum(name.endswith((".py", ".md")) and name[:7] != "engine/" for name in names)
+    read = sum(name.endswith((".py", ".md")) for name in names)
     if command == ["format", "--check"]:
         assert f"{read} files already formatted" in result.stdout
 
@@ -256,44 +253,20 @@ def test_make_lint_has_nothing_to_say(bakes: dict[Choice, Path]) -> None:
         ["ruff", "check", "--no-cache", "."],
         ["ruff", "format", "--check", "--no-cache", "."],
         pytest.param(
-            ["mypy", "--cache-dir", str(TEMPLATE / ".mypy_cache" / "engine")],
+            ["mypy", "--cache-dir", str(TEMPLATE / ".mypy_cache" / "library")],
             marks=pytest.mark.long,  # and of make lint
         ),
         ["lint-imports", "--no-cache"],
     ],
     ids=lambda command: " ".join(command[:2]),
 )
-def test_the_engine_is_clean_where_it_lies(command: list[str]) -> None:
+def test_the_library_is_clean_where_it_lies(command: list[str]) -> None:
     program = Path(sys.executable).with_name(command[0])
     here = {**os.environ, "PYTHONPATH": "src"}
     result = subprocess.run(
-        [program, *command[1:]], cwd=ENGINE, env=here, capture_output=True, text=True, check=False
+        [program, *command[1:]], cwd=LIBRARY, env=here, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
-
-
-def test_what_tools_leave_in_the_engine_stays_behind(tmp_path: Path) -> None:
-    template = tmp_path / "template"
-    leftovers = {
-        *(
-            ".venv/lib/site.py",
-            "build/lib/old.py",
-            "dist/old.whl",
-            "src/onecurve.egg-info/PKG-INFO",
-        ),
-        *("src/onecurve/__pycache__/a.pyc", ".pytest_cache/b", ".mypy_cache/c", ".ruff_cache/d"),
-        *(".import_linter_cache/e", "tests/project/runs/f/metrics.csv"),
-    }
-    shutil.copytree(TEMPLATE / PROJECT, template / PROJECT)
-    shutil.copytree(TEMPLATE / "hooks", template / "hooks")
-    for name in ("cookiecutter.json", "template_answers.py"):
-        shutil.copy(TEMPLATE / name, template)
-    for name in leftovers:
-        file = template / PROJECT / "engine" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(b"\xff {{ not a template }}")
-    project = bake_from(template, tmp_path / "out")
-    assert files_of(project) == files_of(bake(tmp_path / "other"))
 
 
 def test_mypy_has_nothing_to_say_of_the_starters(tmp_path: Path) -> None:
@@ -312,12 +285,12 @@ def test_mypy_has_nothing_to_say_of_the_starters(tmp_path: Path) -> None:
 def test_each_starter_is_clean(starters: dict[str, Path], name: str) -> None:
     project = starters[name]
     unasked = {n for n, (asked, with_) in ONLY_WITH.items() if getattr(DEFAULT, asked) != with_}
-    assert files_of(project) == set(template_files(name)) - unasked
+    assert files_of(project) == {*template_files(name), *BY_THE_HOOK} - unasked
     assert {n.partition("/")[0] for n in files_of(project)} == AT_THE_TOP - ONLY_WITH_AT_THE_TOP
     for command in (["ruff", "check"], ["ruff", "format", "--check"]):
         result = run(*command, "--no-cache", ".", cwd=project)
         assert result.returncode == 0, result.stdout
-    own = [path for path in files_of(project) if not path.startswith("engine/")]
+    own = files_of(project) - {f"vendor/{archive_name()}"}
     for path in own:
         text = (project / path).read_text(encoding="utf-8")
         assert not re.search(r"\{\{|\{%|\{#|starters/", text), path

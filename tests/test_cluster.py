@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from baking import TEMPLATE, bake, environment_of, files_of
+from baking import LIBRARY, TEMPLATE, bake, environment_of, files_of
 from manifests import mistakes
 
 STARTERS = json.loads((TEMPLATE / "cookiecutter.json").read_text(encoding="utf-8"))["starter"]
@@ -151,15 +151,15 @@ def test_the_image_does_not_carry_data_runs_and_secrets(project: Path) -> None:
     left_out = [
         *("runs/a/metrics.csv", "data/digits.npz", ".venv/bin/python", ".git/HEAD", ".env"),
         *("outputs/a", "multirun/b", "wandb/c", "best.ckpt", "src/my_project/__pycache__/a.pyc"),
-        *(".ruff_cache/d", "engine/.mypy_cache/e", "engine/.env", "configs/local/default.yaml"),
-        *("engine/src/onecurve.egg-info/PKG-INFO", ".schemas/train.json", ".DS_Store"),
+        *(".ruff_cache/d", ".mypy_cache/e", "src/.env", "configs/local/default.yaml"),
+        *("src/my_project.egg-info/PKG-INFO", ".schemas/train.json", ".DS_Store"),
     ]
     assert [name for name in left_out if is_carried(name)] == []
     # What git ignores is not carried either.
     ignored = (project / ".gitignore").read_text().splitlines()
     named = [line.strip("/").replace("*", "x") for line in ignored if line and line[0] != "#"]
     assert [name for name in named if is_carried(name)] == []
-    runs = re.compile(r"(src|configs|engine/src)/|\w+\.py$|pyproject|README|LICENSE|constraints")
+    runs = re.compile(r"(src|configs|vendor)/|\w+\.py$|pyproject|README|LICENSE|constraints")
     # Tests before this one ran Python in it.
     baked = {name for name in files_of(project) if "__pycache__" not in name}
     assert [name for name in baked if runs.match(name) and not is_carried(name)] == []
@@ -182,7 +182,7 @@ def test_the_batch_script_is_one(tmp_path: Path) -> None:
     assert "#SBATCH --signal=USR2@120" in head
     assert "#SBATCH" not in body
     # That of the page is what `make test-slurm` queues.
-    page = (script.parents[1] / "docs/slurm.md").read_text()
+    page = (LIBRARY / "docs/slurm.md").read_text()
     (shown,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", page, re.DOTALL)
     assert text.replace("--job-name=my-project", "--job-name=train") == shown
     subprocess.run(["bash", "-n", script], check=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from baking import PROJECT, TEMPLATE, bake, make
+from baking import LIBRARY, PROJECT, TEMPLATE, bake, make
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -130,12 +130,12 @@ def test_the_constraints_fit_the_floors(tmp_path: Path, python: str) -> None:
             assert specifier.operator == "=="
             pins[canonicalize_name(pin.name)] = specifier.version
     checked = set()
-    for folder in (project, project / "engine"):
+    for folder in (project, LIBRARY):
         metadata = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
         extras = [text for texts in metadata["optional-dependencies"].values() for text in texts]
         for text in metadata["dependencies"] + extras:
             floor = Requirement(text)
-            if floor.name in (metadata["name"], "onecurve"):  # these folders themselves
+            if floor.name in (metadata["name"], "onecurve"):  # these themselves
                 continue
             assert floor.specifier.contains(pins[canonicalize_name(floor.name)]), text
             checked.add(floor.name)
@@ -143,13 +143,12 @@ def test_the_constraints_fit_the_floors(tmp_path: Path, python: str) -> None:
 
 
 def test_the_librarys_readme_names_its_floors_and_extras() -> None:
-    engine = TEMPLATE / PROJECT / "engine"
-    metadata = tomllib.loads((engine / "pyproject.toml").read_text())["project"]
+    metadata = tomllib.loads((LIBRARY / "pyproject.toml").read_text())["project"]
     floors = {
         floor.name: next(part.version for part in floor.specifier if part.operator == ">=")
         for floor in map(Requirement, metadata["dependencies"])
     }
-    install = (engine / "README.md").read_text().partition("## Install")[2].partition("\n## ")[0]
+    install = (LIBRARY / "README.md").read_text().partition("## Install")[2].partition("\n## ")[0]
     python = metadata["requires-python"].removeprefix(">=")
     versions = f"Python {python}, PyTorch {floors['torch']} and Lightning {floors['lightning']}"
     assert f"{versions} or later" in install
@@ -159,7 +158,7 @@ def test_the_librarys_readme_names_its_floors_and_extras() -> None:
 
 def test_malicious_releases_are_left_out(tmp_path: Path) -> None:
     project = bake(tmp_path / "out")
-    for folder in (project, project / "engine"):
+    for folder in (project, LIBRARY):
         metadata = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
         floors = {floor.name: floor for floor in map(Requirement, metadata["dependencies"])}
         assert list(floors["lightning"].specifier.filter(["2.6.2", "2.6.3"])) == []
@@ -178,7 +177,7 @@ def with_makefile(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path,
         return bake(tmp_path / "out"), "setup"
     needed = ["Makefile", "pyproject.toml"]
     needed += [f"{PROJECT}/{n}" for n in ("pyproject.toml", "constraints.txt")]
-    for name in [*needed, f"{PROJECT}/engine/pyproject.toml"]:
+    for name in [*needed, "onecurve/pyproject.toml"]:
         (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(TEMPLATE / name, tmp_path / "copy" / name)
     return tmp_path / "copy", ".venv/installed"

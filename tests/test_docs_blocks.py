@@ -5,21 +5,21 @@ import re
 from pathlib import Path
 
 import pytest
-from baking import PROJECT, TEMPLATE, bake, python_in, scripts_in
+from baking import LIBRARY, TEMPLATE, bake, python_in, scripts_in
 
 # What the first word or words of a command stand for, and why it does not run where tests do.
 NOT_HERE = {
     "kubectl": "there is no cluster; manifests are held against schemas: tests/test_cluster.py",
     "docker": "wants a daemon and the network; benchmarks/image.py builds and runs the image",
-    "srun": "wants a Slurm; engine/tests/slurm/test_slurm.py has one",
+    "srun": "wants a Slurm; onecurve/tests/slurm/test_slurm.py has one",
     "python train.py checkpoint.mirror_to=s3://": (
-        "wants a bucket; engine/tests/storage/test_s3.py has one of moto's server"
+        "wants a bucket; onecurve/tests/storage/test_s3.py has one of moto's server"
     ),
     "python train.py resume=s3://": "likewise",
     "python evaluate.py checkpoint=s3://": "likewise",
     "python train.py init=s3://": "likewise",
     "python train.py strategy=ddp trainer.num_nodes=2 launch.rendezvous=HOST:PORT": (
-        "two nodes; engine/tests/test_nodes.py runs it with two commands on this one"
+        "two nodes; onecurve/tests/test_nodes.py runs it with two commands on this one"
     ),
     "torchrun --nnodes 2": "two nodes; likewise",
     "tensorboard": "a server that stays; tests/browser looks at its pages",
@@ -33,19 +33,20 @@ ELSEWHERE = {
     "cd my-project": "tests/test_readme.py",
     "make docs": "tests/test_docs_site.py",
     "make update": "tests/test_update.py",
+    "python -m onecurve.docs": "onecurve/tests/test_docs.py",
     "pip install": "tests/test_readme.py: test_wheels",
-    "torchrun --nproc-per-node 2": "engine/tests/test_launchers.py",
-    "python train.py -m 'seed=range(4)' sweep/launcher=joblib": "engine/tests/test_sweeps.py",
-    "python train.py -m 'seed=range(16)' sweep/launcher=slurm": "engine/tests/slurm/test_slurm.py",
-    "python script.py": "engine/tests/test_library.py",
-    "python -m torch.distributed.run": "engine/tests/test_library.py",
-    "python -m onecurve.checkpoint.sharded.to_file": "engine/tests/test_sharded_checkpoints.py",
+    "torchrun --nproc-per-node 2": "onecurve/tests/test_launchers.py",
+    "python train.py -m 'seed=range(4)' sweep/launcher=joblib": "onecurve/tests/test_sweeps.py",
+    "python train.py -m 'seed=range(16)' sweep/launcher=slurm": "onecurve/tests/slurm/test_slurm.py",
+    "python script.py": "onecurve/tests/test_library.py",
+    "python -m torch.distributed.run": "onecurve/tests/test_library.py",
+    "python -m onecurve.checkpoint.sharded.to_file": "onecurve/tests/test_sharded_checkpoints.py",
 }
 # Files that a page tells to write, by the test that writes and runs them.
 WRITTEN = {
     "gradient_noise": "tests/test_own_limits.py",
-    "script.py": "engine/tests/test_library.py",
-    "move.py": "engine/tests/test_library.py",
+    "script.py": "onecurve/tests/test_library.py",
+    "move.py": "onecurve/tests/test_library.py",
 }
 BLOCK = re.compile(r"([^\n]*(?:\n[^\n]+)*)\n\n?```(\w+)\n(.*?)```", re.DOTALL)
 STARTS = re.compile(r"^    ((?:python|make|uv|pip|kubectl|docker|srun|torchrun) .*)", re.MULTILINE)
@@ -57,15 +58,15 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pages(project: Path) -> list[Path]:
-    """With what docs/library.md takes in."""
-    ours = [*(project / "docs").glob("*.md"), *(TEMPLATE / "docs").glob("*.md")]
-    return [*ours, project / "engine/README.md"]
+    """The project's, the template's and the library's, with what docs/library.md takes in."""
+    folders = (project / "docs", TEMPLATE / "docs", LIBRARY / "docs")
+    return [page for folder in folders for page in folder.glob("*.md")] + [LIBRARY / "README.md"]
 
 
 def commands(text: str) -> list[str]:
     """The lines that one would type: of blocks, and those that stand by themselves."""
     shell = [block for _, language, block in BLOCK.findall(text) if language in {"bash", "sh"}]
-    # A script is a file that a test runs as it stands: engine/tests/slurm/test_slurm.py.
+    # A script is a file that a test runs as it stands: onecurve/tests/slurm/test_slurm.py.
     typed = [block for block in shell if not block.startswith("#!")]
     lines = [line for block in typed for line in block.splitlines()] + STARTS.findall(text)
     return [line for line in (re.split(r"  +#", line)[0].strip() for line in lines) if line]
@@ -81,7 +82,7 @@ def run_by_the_project(project: Path) -> list[str]:
     ]
     return [
         line
-        for page in (project / "docs").glob("*.md")
+        for page in [*(project / "docs").glob("*.md"), *(LIBRARY / "docs").glob("*.md")]
         for line in commands(page.read_text())
         if line.startswith("python ") and not any(word in line for word in words)
     ]
@@ -101,8 +102,7 @@ def test_every_command_is_run_or_named(project: Path) -> None:
 def test_the_tests_that_are_named_are_there() -> None:
     for said in {*ELSEWHERE.values(), *WRITTEN.values(), *NOT_HERE.values()}:
         for name in re.findall(r"[\w/]+\.py|tests/browser", said):
-            inside = TEMPLATE / PROJECT / name
-            assert (inside if name.startswith("engine") else TEMPLATE / name).exists(), name
+            assert (TEMPLATE / name).exists(), name
 
 
 def test_every_piece_of_python_is_run(project: Path) -> None:
@@ -118,7 +118,7 @@ def test_every_piece_of_python_is_run(project: Path) -> None:
 
 # Neither a file nor a command: pieces that a page shows.
 SHOWN = {
-    ("using", "python"): "tests/test_docs.py of the project",
+    ("project", "python"): "tests/test_docs.py of the project",
     ("using", "py"): "test_an_exported_network_is_read_as_the_page_says",
     ("README", "py"): "test_the_librarys_train_py_trains",
     ("tasks", "py"): "test_the_head_in_pieces_has_the_loss_of_the_whole",
@@ -135,7 +135,7 @@ TRAIN = "debug=limit model=mlp trainer.max_epochs=1 test=false"
 @pytest.fixture(scope="module")
 def ran(project: Path) -> Path:
     """The project, and what its scripts and the piece of the library's page have made."""
-    (piece,) = pieces(project / "engine/README.md")
+    (piece,) = pieces(LIBRARY / "README.md")
     (project / "shown.py").write_text(piece)
     export = "export.py checkpoint=runs/first/checkpoints/last.ckpt"
     scripts_in(
@@ -150,7 +150,7 @@ def ran(project: Path) -> Path:
 
 @pytest.mark.slow
 def test_an_exported_network_is_read_as_the_page_says(ran: Path) -> None:
-    of_torch, of_onnx = pieces(ran / "docs/using.md")
+    of_torch, of_onnx = pieces(LIBRARY / "docs/using.md")
     check = "print(tuple(outputs.shape))"
     assert python_in(ran, "-c", f"import json, torch\n{of_torch}\n{check}") == "(5, 10)\n"
     check = 'print(about["inputs"][0]["shape"][1:])'

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from baking import TEMPLATE, bake, environment_of
+from baking import LIBRARY, TEMPLATE, bake, environment_of
 
 BIN = Path(sys.executable).parent
 STRATEGIES = ("single", "dp", "ddp", "fsdp", "pipeline", "tensor", "context", "mesh")
@@ -28,13 +28,19 @@ def make_docs(folder: Path, *variables: str) -> subprocess.CompletedProcess[str]
 
 
 def has_all(site: Path, *pages: str) -> None:
-    """The pages are there, with every public name and drawing, and fetch nothing from elsewhere."""
+    """The pages are there, and fetch nothing from elsewhere."""
     assert {f"{page}.html" for page in pages} <= {path.name for path in site.iterdir()}
+    fetched = {
+        address for page in site.rglob("*.html") for address in FETCHED.findall(page.read_text())
+    }
+    assert fetched == set()
+
+
+def has_the_library(site: Path) -> None:
+    """Every public name and drawing."""
     reference = (site / "api.html").read_text()
     named = re.findall(r'id="onecurve\.(?:launch\.in_ranks\.)?(\w+)"', reference)
-    source = (
-        TEMPLATE / "{{cookiecutter.project_slug}}/engine/src/onecurve/__init__.py"
-    ).read_text()
+    source = (LIBRARY / "src/onecurve/__init__.py").read_text()
     public = re.findall(r'^    "(\w+)",$', source, re.MULTILINE)
     assert len(public) >= 18
     assert set(public) <= set(named)
@@ -42,17 +48,14 @@ def has_all(site: Path, *pages: str) -> None:
     for strategy in STRATEGIES:
         assert f'id="{strategy}"' in drawn, strategy
         assert f'src="pictures/{strategy}.svg"' in drawn, strategy
-    fetched = {
-        address for page in site.rglob("*.html") for address in FETCHED.findall(page.read_text())
-    }
-    assert fetched == set()
 
 
 def test_the_templates_site() -> None:
     done = make_docs(TEMPLATE, f"BIN={BIN}", "-o", ".venv/installed")
     assert done.returncode == 0, done.stdout + done.stderr
     site = TEMPLATE / "build/docs/site"
-    has_all(site, "index", "start", "benchmarks", "results", "cluster", "recipes")
+    has_all(site, "index", "start", "project", "tasks", "benchmarks", "results", "cluster")
+    has_the_library(site)
     for name in re.findall(r'src="(pictures/\w+\.svg)"', (site / "benchmarks.html").read_text()):
         assert "</svg>" in (site / name).read_text(), name
 
@@ -65,8 +68,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_projects_site(project: Path) -> None:
     done = make_docs(project, f"VENV={BIN.parent}")
     assert done.returncode == 0, done.stdout + done.stderr
-    has_all(project / "build/site", "index", "run", "strategies", "tasks", "data", "recipes")
-    title = re.search("<title>(.*)</title>", (project / "build/site/index.html").read_text())
+    has_all(project / "build/site", "project", "tasks", "api")
+    assert "my_project.tasks.classification" in (project / "build/site/api.html").read_text()
+    title = re.search("<title>(.*)</title>", (project / "build/site/project.html").read_text())
     assert title
     assert html.unescape(title[1]).endswith('A "name": 1 & 2 # 3')
 
@@ -74,7 +78,7 @@ def test_a_projects_site(project: Path) -> None:
 def test_a_fault_in_a_page_ends_the_build(project: Path, tmp_path: Path) -> None:
     copy = tmp_path / "project"
     shutil.copytree(project, copy)
-    with (copy / "docs/run.md").open("a") as page:
+    with (copy / "docs/project.md").open("a") as page:
         page.write("\n[One](nowhere.md), [two](tasks.md#nothing), ![three](pictures/none.svg)\n")
     (copy / "docs/mine.md").write_text("# A page that nothing leads to\n")
     done = make_docs(copy, f"VENV={BIN.parent}")

@@ -1,6 +1,6 @@
 """A short version of benchmarks/faults.py: two faults under each strategy, all kinds in all.
 
-The engine's tests have each fault under each strategy, with fewer steps, in `make test`, too.
+The library's tests have each fault under each strategy, with fewer steps, in `make test`, too.
 """
 
 import subprocess

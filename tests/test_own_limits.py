@@ -1,4 +1,4 @@
-"""A range and a refusal of one's own, as docs/callbacks.md tells: without a line under engine/."""
+"""A range and a refusal of one's own, as docs/callbacks.md tells: without a line of the library."""
 
 import re
 import shlex
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from baking import bake, environment_of
+from baking import LIBRARY, bake, environment_of
 
 # What the callback needs to be at work.
 TWO_STEPS = ("model=mlp", "debug=limit", "trainer.max_epochs=1", "trainer.limit_train_batches=2")
@@ -14,7 +14,7 @@ TWO_STEPS = ("model=mlp", "debug=limit", "trainer.max_epochs=1", "trainer.limit_
 
 def test_limits_are_as_the_page_says(tmp_path: Path) -> None:
     project = bake(tmp_path / "out")
-    page = (project / "docs/callbacks.md").read_text().partition("## Limits of your own")[2]
+    page = (LIBRARY / "docs/callbacks.md").read_text().partition("## Limits of your own")[2]
     (session,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     for name, content in re.findall(
         r"`((?:src|configs)/\S+)`[^`]*```\w+\n(.*?)```", page, re.DOTALL

@@ -5,14 +5,14 @@ import json
 import re
 
 import pytest
-from baking import PROJECT, TEMPLATE
+from baking import LIBRARY, PROJECT, TEMPLATE
 
 SOURCE = TEMPLATE / PROJECT
 README = (SOURCE / "README.md").read_text(encoding="utf-8")
 GUIDE = (SOURCE / "docs/project.md").read_text(encoding="utf-8")
-CALLBACKS = (SOURCE / "docs/callbacks.md").read_text(encoding="utf-8")
+CALLBACKS = (LIBRARY / "docs/callbacks.md").read_text(encoding="utf-8")
 STARTERS = json.loads((TEMPLATE / "cookiecutter.json").read_text(encoding="utf-8"))["starter"]
-LIBRARY = SOURCE / "engine/src/onecurve"
+SOURCES = LIBRARY / "src/onecurve"
 
 
 def first_cells(page: str) -> list[str]:
@@ -34,7 +34,7 @@ def test_the_guide_lists_every_choice() -> None:
     assert rows.keys() == ours | {"logger", "sweep", "debug"}
     for group, cells in rows.items():
         files = [*(SOURCE / "configs" / group).glob("*.yaml")]
-        files += (LIBRARY / "configs" / group).glob("*.yaml")
+        files += (SOURCES / "configs" / group).glob("*.yaml")
         assert {file.stem for file in files} == listed(cells), group
 
 
@@ -60,7 +60,7 @@ def test_what_a_callback_may_ask_for_is_there() -> None:
     page = CALLBACKS.partition("## A callback of your own")[2]
     methods = {name for cell in first_cells(page) for name in re.findall(r"`(\w+)\(", cell)}
     assert len(methods) >= 9
-    tree = ast.parse((LIBRARY / "strategies/for_callbacks.py").read_text(encoding="utf-8"))
+    tree = ast.parse((SOURCES / "strategies/for_callbacks.py").read_text(encoding="utf-8"))
     defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     # Lightning's own, which every strategy has.
     assert methods - defined <= {"reduce", "lightning_module_state_dict"}
@@ -73,3 +73,14 @@ def test_the_readme_shows_commands_that_its_tests_run() -> None:
     commands = [line for line in lines if line.startswith("python ")]
     assert len(commands) >= 14
     assert {*lines} - {*commands, ""} == {"make setup", "source .venv/bin/activate", "make test"}
+
+
+def test_links_lead_to_pages_of_the_site() -> None:
+    """A project's pages name those of the library where they are for everybody."""
+    files = [*SOURCE.rglob("*.md"), LIBRARY / "README.md", LIBRARY / "src/onecurve/docs.py"]
+    site = re.compile(r"https://org\.github\.io/cookiecutter-lightning/(?:(\w+)\.html)?")
+    named = {name for file in files for name in site.findall(file.read_text(encoding="utf-8"))}
+    assert {"strategies", "callbacks", "sweeps"} < named
+    folders = (LIBRARY / "docs", SOURCE / "docs", TEMPLATE / "docs")
+    pages = {page.stem for folder in folders for page in folder.glob("*.md")}
+    assert named - {""} <= pages

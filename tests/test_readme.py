@@ -13,6 +13,7 @@ from zipfile import ZipFile
 import pytest
 from baking import TEMPLATE
 from readme import BAKE, USE, bash
+from template_checkout import library_version
 
 # A machine where nothing can be downloaded.
 OFFLINE = {"UV_OFFLINE": "1", "PIP_NO_INDEX": "1", "https_proxy": "http://127.0.0.1:9"}
@@ -70,8 +71,9 @@ def test_setup_again_test_and_commit_without_a_network(
 def test_wheels(hour: tuple[Path, str], tmp_path: Path) -> None:
     project, _ = hour
     to = shlex.quote(str(tmp_path))
-    bash(f".venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir {to} . ./engine", project)
-    ours, engine = sorted(tmp_path.glob("*.whl"))
+    wheels = f".venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir {to} . vendor/*.tar.gz"
+    bash(wheels, project)
+    ours, library = sorted(tmp_path.glob("*.whl"))
     with ZipFile(ours) as archive:
         names = archive.namelist()
         metadata = next(archive.read(n).decode() for n in names if n.endswith("/METADATA"))
@@ -84,9 +86,11 @@ def test_wheels(hour: tuple[Path, str], tmp_path: Path) -> None:
         "my_project",
         "my_project-0.1.0.dist-info",
     }
-    with ZipFile(engine) as archive:
+    with ZipFile(library) as archive:
         names = archive.namelist()
-    assert {"onecurve/py.typed", "onecurve/configs/trainer/default.yaml"} <= set(names)
+    assert library.name == f"onecurve-{library_version()}-py3-none-any.whl"
+    wanted = {"py.typed", "configs/trainer/default.yaml", "pages/strategies.md"}
+    assert {f"onecurve/{name}" for name in wanted} <= set(names)
     assert {name.partition("/")[0] for name in names if "dist-info" not in name} == {
         "hydra_plugins",
         "onecurve",

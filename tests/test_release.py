@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from baking import PROJECT, TEMPLATE
+from baking import LIBRARY, TEMPLATE
 
-ENGINE = TEMPLATE / PROJECT / "engine"
 CHANGELOG = """# Changelog
 
 ## Unreleased
@@ -45,8 +44,8 @@ def top(tmp_path: Path) -> Path:
     (tmp_path / ".ci").mkdir()
     shutil.copy(TEMPLATE / ".ci/release_notes.py", tmp_path / ".ci")
     (tmp_path / "cookiecutter.json").write_text(json.dumps({"_version": "0.3.0"}))
-    (tmp_path / PROJECT / "engine").mkdir(parents=True)
-    (tmp_path / PROJECT / "engine/pyproject.toml").write_text('[project]\nversion = "0.3.0"\n')
+    (tmp_path / "onecurve").mkdir()
+    (tmp_path / "onecurve/pyproject.toml").write_text('[project]\nversion = "0.3.0"\n')
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
     return tmp_path
 
@@ -65,10 +64,10 @@ def test_another_tag_is_refused(top: Path, tag: str) -> None:
 
 
 def test_a_library_of_another_version_is_refused(top: Path) -> None:
-    (top / PROJECT / "engine/pyproject.toml").write_text('[project]\nversion = "0.2.0"\n')
+    (top / "onecurve/pyproject.toml").write_text('[project]\nversion = "0.2.0"\n')
     done = notes(top, "v0.3.0")
     assert done.returncode == 1
-    assert "engine/pyproject.toml says 0.2.0" in done.stderr
+    assert "onecurve/pyproject.toml says 0.2.0" in done.stderr
 
 
 def test_a_release_that_says_nothing_is_refused(top: Path) -> None:
@@ -80,7 +79,7 @@ def test_a_release_that_says_nothing_is_refused(top: Path) -> None:
 
 def test_one_version_everywhere() -> None:
     version = json.loads((TEMPLATE / "cookiecutter.json").read_text())["_version"]
-    assert f'\nversion = "{version}"\n' in (ENGINE / "pyproject.toml").read_text()
+    assert f'\nversion = "{version}"\n' in (LIBRARY / "pyproject.toml").read_text()
     assert f"\nversion: {version}\n" in (TEMPLATE / "CITATION.cff").read_text()
 
 
@@ -90,17 +89,14 @@ def test_the_wheel_trains(tmp_path: Path) -> None:
     beside = os.pathsep.join([os.environ["PATH"], str(Path(sys.executable).parent)])
     uv = [str(shutil.which("uv", path=beside)), "--quiet"]
     (tmp_path / "elsewhere").mkdir()
-    # As the workflow does: uv reads the pyproject.toml above it, which is one only after baking.
-    left = shutil.ignore_patterns(".*", "__pycache__", "runs", "dist")
-    shutil.copytree(ENGINE, tmp_path / "engine", ignore=left)
-    build = [*uv, "build", "--out-dir", str(tmp_path), str(tmp_path / "engine")]
+    build = [*uv, "build", "--out-dir", str(tmp_path), str(LIBRARY)]
     subprocess.run(build, check=True)
     (wheel,) = tmp_path.glob("onecurve-*.whl")
     assert len(list(tmp_path.glob("onecurve-*.tar.gz"))) == 1
     installed = tmp_path / "installed"
     where = ["--no-deps", "--target", str(installed), "--python", sys.executable]
     subprocess.run([*uv, "pip", "install", *where, str(wheel)], check=True)
-    page = (installed / "onecurve-0.1.0.dist-info/METADATA").read_text(encoding="utf-8")
+    page = (installed / "onecurve-0.2.0.dist-info/METADATA").read_text(encoding="utf-8")
     script = re.findall(r"```python\n(import lightning.*?)```", page, re.DOTALL)[0]
     where_from = "    print('from', onecurve.__file__, onecurve.__version__)\n"
     (tmp_path / "elsewhere/script.py").write_text(script + where_from)
@@ -114,4 +110,4 @@ def test_the_wheel_trains(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "last loss:" in done.stdout
-    assert f"from {installed}/onecurve/__init__.py 0.1.0" in done.stdout
+    assert f"from {installed}/onecurve/__init__.py 0.2.0" in done.stdout

@@ -16,7 +16,7 @@ SHORT = (
     "logger=csv",
     "test=false",
 )
-pytestmark = [shipped("callbacks/weight_norm", "callbacks/checkpoint"), pytest.mark.compares]
+pytestmark = shipped("callbacks/weight_norm", "callbacks/checkpoint")
 
 
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "interleaved"])

@@ -108,7 +108,7 @@ def test_the_cell_of_a_notebook_plots(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = cli("train.py", *TWO_STEPS).run.relative_to(tmp_path)
-    (cell,) = blocks("python", ROOT / "docs/using.md")
+    (cell,) = blocks("python", ROOT / "docs/project.md")
     monkeypatch.setattr(plt, "show", lambda: plt.savefig("shown.png"))
     for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
         monkeypatch.setenv(name, "0")  # which a command takes back
@@ -120,15 +120,9 @@ def test_the_cell_of_a_notebook_plots(
 IN_FLOAT64 = ("trainer.precision=64-true", "trainer.max_epochs=1", "callbacks=[]", "logger=csv")
 
 
-@pytest.mark.compares
 @pytest.mark.parametrize(
     ("example", "strategies"),
     [
-        pytest.param(
-            "task=vit data=synthetic data.channels=3 data.num_samples=300 data.num_val=20",
-            ["fsdp", "pipeline strategy.schedule=zbv"],
-            marks=shipped("data/synthetic"),
-        ),
         ("task=tagging data=sentences", ["dp", "ddp", "pipeline"]),
         ("task=contrast data=points", ["ddp", "fsdp"]),
     ],

@@ -10,7 +10,6 @@ from onecurve.testing.runs import column, largest_difference
 Once = Callable[..., Path]
 # In float64, where a difference cannot be taken for rounding.
 EPOCH = ("trainer.precision=64-true", "trainer.max_epochs=1", "logger=csv")
-pytestmark = pytest.mark.compares
 
 
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "single"])

@@ -1,1 +1,1 @@
-"""The project's package: models, data, tasks and callbacks are yours; the engine runs them."""
+"""The project's package: models, data, tasks and callbacks are yours; onecurve runs them."""

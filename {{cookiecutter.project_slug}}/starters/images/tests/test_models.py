@@ -88,7 +88,6 @@ def test_resnet_computes_what_torchvision_computes() -> None:
     assert small.maxpool(small.bn1(small.conv1(torch.zeros(2, 1, 32, 32)))).shape[-1] == 32
 
 
-@pytest.mark.compares
 @shipped("model/resnet")
 def test_pretrained_weights_in_grey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))

@@ -65,7 +65,6 @@ def test_a_network_learns_masks(cli: Cli) -> None:
     assert {int(value) % 25 for mask in masks for value in np.unique(mask)} == {0}
 
 
-@pytest.mark.compares
 @pytest.mark.parametrize("experiment", ["segmentation", "multi_label"])
 @pytest.mark.parametrize("strategy", ["ddp", "pipeline"])
 def test_every_value_is_that_of_single(once: Any, experiment: str, strategy: str) -> None:

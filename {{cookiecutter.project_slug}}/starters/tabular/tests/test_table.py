@@ -56,7 +56,6 @@ def test_a_table_of_ones_own_and_of_fewer_columns(
     assert torch.equal(fewer.rows("train")[0], features[:, 1:])
 
 
-@pytest.mark.compares
 @shipped("task/regression", "data/csv", "callbacks/checkpoint")
 def test_units_are_those_of_the_table(cli: Cli, tmp_path: Path) -> None:
     """A linear network learns a linear table, and a checkpoint answers in the target's units."""

@@ -1,1 +1,0 @@
-"""A newer template for a project that was baked: ``make update``. Nothing here needs a package."""

@@ -1,0 +1,52 @@
+"""What the library's pages show is true of a project: their commands run, their example trains."""
+
+import csv
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from baking import LIBRARY, bake, python_in, scripts_in
+
+PAGES = sorted((LIBRARY / "docs").glob("*.md"))
+
+
+@pytest.mark.slow
+def test_every_command_runs(tmp_path: Path) -> None:
+    """By the test of a project's own pages, which stand beside them."""
+    project = bake(tmp_path / "out")
+    for page in (project / "docs").glob("*.md"):
+        page.unlink()
+    for page in PAGES:
+        shutil.copy(page, project / "docs")
+    which = ["tests/test_docs.py", "-k", "test_command_runs", "--numprocesses", "2"]
+    shown = python_in(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", *which)
+    assert int(re.findall(r"(\d+) passed", shown)[0]) > 30
+    assert "skipped" not in shown
+
+
+def test_the_vision_transformer_trains_alike(tmp_path: Path) -> None:
+    """A task that is none of the project's, under strategies that shard it and cut it in stages."""
+    project = bake(tmp_path / "out")
+    page = (LIBRARY / "docs/strategies.md").read_text(encoding="utf-8")
+    files = re.findall(r"In\s`((?:tasks|configs)/\S+)`[^`]*\n\n```\w+\n(.*?)```", page, re.DOTALL)
+    for name, block in files:
+        folder = project if name.startswith("configs/") else project / "src/my_project"
+        (folder / name).write_text(block, encoding="utf-8")
+    data = "data=synthetic data.channels=3 data.num_samples=300 data.num_val=20"
+    short = "trainer.precision=64-true trainer.max_epochs=1 callbacks=[] logger=csv test=false"
+    strategies = ("single", "fsdp", "pipeline strategy.schedule=zbv")
+    lines = [
+        f"train.py task=vit {data} {short} monitor=null strategy={name} hydra.run.dir=runs/{number}"
+        for number, name in enumerate(strategies)
+    ]
+    scripts_in(project, *lines)
+    single, *others = [losses(project / f"runs/{number}") for number in range(len(strategies))]
+    assert len(single) > 4
+    for curve in others:
+        assert curve == pytest.approx(single, rel=1e-11, abs=0)
+
+
+def losses(run: Path) -> list[float]:
+    with (run / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        return [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
