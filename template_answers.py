@@ -46,7 +46,7 @@ WINDOWS_NAMES = {
 # Folders and modules that a project gets later, and the tools around it.
 PROJECT_NAMES = """
 benchmarks build checkpoints conftest cookiecutter data dist doc docs hatchling logs multirun
-notebooks outputs pip report runs scripts setup site test uv venv wheel
+notebooks outputs pip report runs scripts setup site test uv vendor venv wheel
 """
 
 

@@ -1,9 +1,11 @@
-"""Twenty edits that users make over months, in a project of any commit."""
+"""Twenty edits that users make over months."""
 
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+
+from baking import LIBRARY
 
 ADDED = {
     "src/my_project/models/wide.py": '''"""One wide layer."""
@@ -160,7 +162,7 @@ CHANGED = {
 
 
 def edit(project: Path) -> None:
-    """Make them all; a file that a commit does not have yet, or has no longer, is left out."""
+    """Make them all."""
     for name, text in ADDED.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(text)
@@ -168,10 +170,9 @@ def edit(project: Path) -> None:
         (project / name).unlink()
     (project / "README.md").write_text(README)
     shutil.move(project / "configs/data/mnist.yaml", project / "configs/data/mnist_of_1998.yaml")
-    library = project / "engine/src/onecurve/configs/trainer/default.yaml"
-    if library.exists():  # as the README tells those who want to change it
-        (project / "configs/trainer").mkdir(exist_ok=True)
-        shutil.copy(library, project / "configs/trainer")
+    # As docs/project.md tells those who want to change it.
+    (project / "configs/trainer").mkdir()
+    shutil.copy(LIBRARY / "src/onecurve/configs/trainer/default.yaml", project / "configs/trainer")
     each(project, lambda text, old, new: re.sub(old, new, text, count=1, flags=re.MULTILINE))
     for name in ("tests/test_configs.py", "tests/test_strategies.py"):
         if (project / name).exists():

@@ -69,7 +69,7 @@ def test_a_projects_site(project: Path) -> None:
     done = make_docs(project, f"VENV={BIN.parent}")
     assert done.returncode == 0, done.stdout + done.stderr
     has_all(project / "build/site", "project", "tasks", "api")
-    assert "my_project.tasks.classification" in (project / "build/site/api.html").read_text()
+    assert ".tasks.classification.Classification" in (project / "build/site/api.html").read_text()
     title = re.search("<title>(.*)</title>", (project / "build/site/project.html").read_text())
     assert title
     assert html.unescape(title[1]).endswith('A "name": 1 & 2 # 3')

@@ -1,4 +1,4 @@
-"""What the library's pages show is true of a project: their commands run, their example trains."""
+"""What the library's pages show is true of a project: commands run, the example trains."""
 
 import csv
 import re
@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from baking import LIBRARY, bake, python_in, scripts_in
+from baking import LIBRARY, TEMPLATE, bake, python_in, scripts_in
 
-PAGES = sorted((LIBRARY / "docs").glob("*.md"))
+PAGES = [*sorted((LIBRARY / "docs").glob("*.md")), TEMPLATE / "docs/start.md"]
 
 
 @pytest.mark.slow

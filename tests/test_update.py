@@ -1,198 +1,169 @@
-"""`make update`: projects of earlier commits, edited as over months, come to the newest one."""
+"""`make update`: edited projects come to a newer commit of the template, by cruft."""
 
+import json
 import os
-import shutil
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from baking import PROJECT, TEMPLATE, bake_from, files_of
-from edits import edit, lost
+from baking import PROJECT, TEMPLATE, environment_of, make, python_in
+from clones import clone, commit, git
+from edits import CHANGED, edit, lost
 
-sys.path.insert(0, str(TEMPLATE / PROJECT / "engine/src"))
-from onecurve.update.merge import update
-from onecurve.update.notes import notes
-
-ENGINE = "{{cookiecutter.project_slug}}/engine/pyproject.toml"
-NOBODY = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.com")
-
-
-def git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(folder), *NOBODY, *arguments], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
-@pytest.fixture(scope="module")
-def newest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clone of this checkout, with a commit of what is not committed here."""
-    clone = tmp_path_factory.mktemp("newest") / "template"
-    subprocess.run(["git", "clone", "--quiet", str(TEMPLATE), str(clone)], check=True)
-    git(clone, "rm", "-r", "--quiet", ".")
-    listed = git(TEMPLATE, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    for name in filter(None, listed.split("\0")):
-        if (TEMPLATE / name).is_file():
-            (clone / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(TEMPLATE / name, clone / name)
-    git(clone, "add", "--all")
-    git(clone, "commit", "--quiet", "--allow-empty", "--message", "newest")
-    return clone
+BIN = Path(sys.executable).parent
+OLD_LAYOUT = "21a90cb"  # the last commit whose projects hold the library, in engine/
+# What the template changes, commit by commit, in files that nobody has edited, or elsewhere in them.
+NEWER = {
+    f"{PROJECT}/configs/optimizer/adam.yaml": ("lr: 1e-3", "lr: 2e-3"),
+    f"{PROJECT}/configs/optimizer/rmsprop.yaml": ("lr: 1e-3", "lr: 2e-3"),
+    f"{PROJECT}/configs/scheduler/step.yaml": ("gamma: 0.1", "gamma: 0.2"),
+    f"{PROJECT}/configs/callbacks/ema.yaml": ("decay: 0.999", "decay: 0.99"),
+    f"{PROJECT}/configs/train.yaml": ("mode: ", "# How it is compared.\nmode: "),
+    f"{PROJECT}/Makefile": ("clean: ## remove", "clean: ## take away"),
+    f"{PROJECT}/pyproject.toml": ("pytest>=8.3", "pytest>=8.4"),
+    f"{PROJECT}/docs/tasks.md": ("# Tasks", "# Of tasks"),
+    "onecurve/src/onecurve/errors.py": ('"""', '"""Newer: '),
+    "hooks/post_gen_project.py": ("is ready. Next, type", "is there. Next, type"),
+}
 
 
-def baked_at(newest: Path, commit: str, folder: Path) -> Path:
-    """A project as plain cookiecutter makes it, committed."""
-    old = folder / "old"
-    subprocess.run(["git", "clone", "--quiet", str(newest), str(old)], check=True)
-    git(old, "checkout", "--quiet", commit)
-    # Cookiecutter imports the template's own, which must not be the one of this checkout.
-    answers, path = sys.modules.pop("template_answers", None), sys.path
-    sys.path = [entry for entry in path if Path(entry).resolve() != TEMPLATE]
-    try:
-        project = bake_from(old, folder / "out")
-    finally:
-        sys.modules.pop("template_answers", None)
-        sys.path = path
-        if answers:
-            sys.modules["template_answers"] = answers
-    git(project, "add", "--all")
-    git(project, "commit", "--quiet", "--message", "baked")
+@pytest.fixture
+def template(tmp_path: Path) -> Path:
+    return clone(tmp_path / "template")
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> dict[str, str]:
+    """An environment whose uv installs nothing: what is installed is that of these tests."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    (folder / "uv").write_text("#!/bin/sh\n")
+    (folder / "uv").chmod(0o755)
+    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
+def baked(template: Path, folder: Path) -> Path:
+    """A project by plain cookiecutter, edited as over months, and committed."""
+    bake = [str(BIN / "cookiecutter"), str(template), "--no-input", "--default-config"]
+    subprocess.run([*bake, "--output-dir", str(folder)], check=True, capture_output=True)
+    project = folder / "my-project"
+    commit(project, "baked")
+    edit(project)
+    commit(project, "months")
     return project
 
 
-def run_update(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return subprocess.run(
-        [sys.executable, "-m", "onecurve.update", *arguments],
-        cwd=project,
-        env={**os.environ, "PATH": beside, "PYTHONPATH": str(TEMPLATE / PROJECT / "engine/src")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def start(name: str, newest: Path) -> str:
-    """A commit to begin with; nothing where this checkout is too shallow to have it."""
-    moved = git(newest, "log", "--format=%H", "--diff-filter=A", "--", ENGINE).splitlines()
-    return {
-        "20 commits back": git(newest, "rev-parse", "--verify", "-q", "HEAD~20"),
-        "before the engine moved": moved and git(newest, "rev-parse", "-q", f"{moved[-1]}^"),
-        "the first": git(newest, "rev-list", "--max-parents=0", "HEAD"),
-    }[name] or ""
+def update(project: Path, programs: dict[str, str], *arguments: str) -> tuple[int, str]:
+    by = (f"CRUFT={BIN}/cruft", f"VENV={BIN.parent}")
+    done = make(project, "update", *by, *arguments, **environment_of(project) | programs)
+    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "20 commits back",
-        pytest.param("before the engine moved", marks=pytest.mark.long),
-        pytest.param("the first", marks=pytest.mark.long),
-    ],
-)
-def test_edits_of_months_meet_no_conflict(tmp_path: Path, newest: Path, name: str) -> None:
-    if (
-        not (commit := start(name, newest))
-        or git(TEMPLATE, "rev-parse", "--is-shallow-repository") == "true"
-    ):
-        pytest.skip("this checkout has no history; git fetch --unshallow, and this runs")
-    project = baked_at(newest, commit, tmp_path)
-    edit(project)
-    git(project, "add", "--all")
-    git(project, "commit", "--quiet", "--message", "months")
-    done = run_update(project, "--template", str(newest))
-    assert done.returncode == 0, done.stderr
-    changed = git(project, "status", "--porcelain", "--untracked-files=all", "--no-renames")
-    assert f"\n{len(changed.splitlines())} files changed" in done.stdout
+def test_edits_of_months_meet_no_conflict(
+    template: Path, tmp_path: Path, programs: dict[str, str]
+) -> None:
+    project = baked(template, tmp_path / "out")
+    for name, (old, new) in NEWER.items():
+        text = (template / name).read_text(encoding="utf-8")
+        assert old in text, name
+        (template / name).write_text(text.replace(old, new, 1), encoding="utf-8")
+        commit(template, f"Newer: {name}")
+    newest = git(template, "rev-parse", "HEAD")
+    status, shown = update(project, programs)
+    assert (status, "Updated, not committed" in shown) == (0, True), shown
     assert lost(project) == []
-    files = files_of(project)
-    assert [name for name in files if name.endswith((".rej", ".orig"))] == []
-    marked = [n for n in files if b"\n<<<<<<<" in (project / n).read_bytes()]
-    assert marked == []
-    fresh = bake_from(newest, tmp_path / "fresh")
-    theirs = files_of(fresh)
-    assert {n for n in files if n.startswith("engine/")} == {
-        n for n in theirs if n.startswith("engine/")
-    }
-    same = {n for n in theirs & files if (project / n).read_bytes() == (fresh / n).read_bytes()}
-    assert {n for n in theirs if n.startswith(("engine/", "docs/"))} <= same
+    for name, (_, new) in NEWER.items():
+        if name.startswith(PROJECT):
+            text = (project / name.removeprefix(f"{PROJECT}/")).read_text(encoding="utf-8")
+            assert new in text, name
+    (archive,) = (project / "vendor").iterdir()
+    assert archive.name == f"onecurve-0.2.0+g{newest[:7]}.tar.gz"
+    for name in ("pyproject.toml", "constraints.txt"):
+        assert newest[:7] in (project / name).read_text(encoding="utf-8")
+    assert json.loads((project / ".cruft.json").read_text())["commit"] == newest
+    assert re.findall(r"<<<<<<<|\.rej", git(project, "diff", "HEAD", "--", ".")) == []
     # What the update is worth: the project's own look at every file, and a short training.
     chosen = "says_what or wins_over or test_wide or experiment/mine or callbacks/checkpoint"
-    quick = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen]
     tried = subprocess.run(
-        [sys.executable, *quick, "tests/test_configs.py", "tests/test_mine.py"],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": f"{project}/engine/src:{project}/src"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen]
+        + ["tests/test_configs.py", "tests/test_mine.py"],
+        cwd=project, env=environment_of(project), capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert tried.returncode == 0, tried.stdout[-3000:]
-    git(project, "add", "--all")
-    git(project, "commit", "--quiet", "--message", "updated")
-    again = run_update(project, "--template", str(newest))
-    assert "already" in again.stdout, again.stderr
+    commit(project, "updated")
+    status, shown = update(project, programs)
+    assert (status, "up to date" in shown) == (0, True), shown
 
 
-def test_refusals_are_one_line_and_change_nothing(tmp_path: Path, newest: Path) -> None:
-    project = baked_at(newest, "HEAD", tmp_path)
-    before = git(project, "rev-parse", "HEAD")
-    for typed, words in {
-        ("--checkout", "v9"): "--checkout v9:",
-        ("--template", str(tmp_path / "nowhere")): "nowhere: no template can be cloned from there",
-    }.items():
-        refused = run_update(project, *typed)
-        assert (refused.returncode, refused.stdout) == (2, ""), refused
-        assert refused.stderr.count("\n") == 1
-        assert words in refused.stderr
-    assert git(project, "status", "--porcelain") == ""
+def test_a_conflict_is_named_and_nothing_installed(
+    template: Path, tmp_path: Path, programs: dict[str, str]
+) -> None:
+    project = baked(template, tmp_path / "out")
+    file = template / PROJECT / "configs/optimizer/adamw.yaml"
+    file.write_text(file.read_text().replace("lr: 1e-3", "lr: 5e-3"))
+    commit(template, "Another learning rate")
+    status, shown = update(project, programs)
+    assert status != 0
+    assert "conflict: configs/optimizer/adamw.yaml" in shown.splitlines(), shown
+    assert "Updated" not in shown
+    text = (project / "configs/optimizer/adamw.yaml").read_text()
+    ours, theirs = re.findall(r"<<<<<<<.*?\n(.*?)=======\n(.*?)>>>>>>>", text, re.DOTALL)[0]
+    assert ("lr: 3e-4" in ours, "lr: 5e-3" in theirs) == (True, True)
+
+
+def test_what_is_not_committed_is_left_alone(
+    template: Path, tmp_path: Path, programs: dict[str, str]
+) -> None:
+    project = baked(template, tmp_path / "out")
     (project / "train.py").write_text("mine")
-    refused = run_update(project)
-    assert refused.returncode == 2
-    assert "not committed: train.py" in refused.stderr
-    assert refused.stderr.count("\n") == 1
-    assert (git(project, "rev-parse", "HEAD"), files_of(project)) == (before, files_of(project))
-    assert (
-        f'commit = "{git(newest, "rev-parse", "HEAD")}"'
-        in (project / ".cookiecutter-lightning.toml").read_text()
+    status, shown = update(project, programs)
+    assert status != 0
+    assert "unclean git project" in shown
+    (project / ".cruft.json").unlink()
+    status, shown = update(project, programs)
+    assert status == 2
+    assert "error: .cruft.json is missing" in shown
+
+
+@pytest.mark.long
+def test_a_project_of_the_old_layout_moves_over_as_the_page_says(
+    template: Path, tmp_path: Path, programs: dict[str, str]
+) -> None:
+    if git(TEMPLATE, "rev-parse", "--is-shallow-repository") == "true":
+        pytest.skip("this checkout has no history; git fetch --unshallow, and this runs")
+    old = tmp_path / "old"
+    git(template, "worktree", "add", "--quiet", "--detach", str(old), OLD_LAYOUT)
+    try:
+        project = baked(old, tmp_path / "out")
+    finally:
+        git(template, "worktree", "remove", "--force", str(old))
+    record = project / ".cookiecutter-lightning.toml"
+    record.write_text(record.read_text().replace(str(old), str(template)))
+    commit(project, "where the template lies now")
+    page = (TEMPLATE / "docs/moving.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    script = script.replace("uvx cruft", f"{BIN}/cruft").replace("make setup", "true")
+    done = subprocess.run(
+        ["bash", "-euc", script], cwd=project, capture_output=True, text=True, check=False
     )
-
-
-def test_whose_change_wins() -> None:
-    """Each case: as baked, yours, the template's, and what comes of it (None: no file)."""
-    cases = {
-        "README.md": (b"a\n", b"mine\n", b"b\n", b"mine\n"),
-        "untouched.md": (b"a\n", b"a\n", b"b\n", b"b\n"),
-        "gone.yaml": (b"a\n", None, b"b\n", None),
-        "new.yaml": (None, None, b"b\n", b"b\n"),
-        "both_new.yaml": (None, b"mine\n", b"b\n", b"mine\n"),
-        "removed.py": (b"a\n", b"a\n", None, None),
-        "removed_but_mine.py": (b"a\n", b"mine\n", None, b"mine\n"),
-        # Lines beside each other, of which git says that they conflict.
-        "configs/a.yaml": (b"a: 1\nb: 2\n", b"a: 7\nb: 2\n", b"a: 1\nb: 3\n", b"a: 7\nb: 3\n"),
-        "configs/b.yaml": (b"a: 1\n", b"a: 1\nm: 1\n", b"a: 1\nt: 2\n", b"a: 1\nm: 1\nt: 2\n"),
-        "configs/c.yaml": (b"a: 1\n", b"a: 5\n", b"a: 2\n", b"a: 5\n"),
-        "src/c.py": (b"a = 1\n", b"b = 0\na = 1\n", b"a = 2\n", b"b = 0\na = 2\n"),
-        "tests/test_configs.py": (b"a = 1\n", b"a = 5\n", b"a = 2\n", b"a = 2\n"),
-    }
-    baked, mine, theirs, expected = (
-        {name: text for name, case in cases.items() if (text := case[i]) is not None}
-        for i in range(4)
-    )
-    done = update(baked, mine, theirs)
-    after = {name: text for name, text in {**mine, **done.write}.items() if text is not None}
-    assert after == expected
-    assert done.settled == ["configs/c.yaml"]
-    assert done.replaced == ["tests/test_configs.py"]
-    assert done.no_longer == ["removed_but_mine.py"]
-    assert done.taken == ["both_new.yaml"]
-    assert update(baked, mine, theirs, skip=["configs", "src/*"]).settled == []
-
-
-def test_notes_are_those_between_two_changelogs() -> None:
-    old = "## 1\n\n### To update\n\n- a\n  b\n\n### Added\n\n- c\n"
-    new = "## 2\n\n### To update\n\n- d\n\n" + old.replace("a\n  b", "a b")
-    assert notes(old, new) == ["- d"]
-    assert notes("", new) == ["- d", "- a b"]
+    assert done.returncode == 0, done.stdout + done.stderr
+    # One was written anew, and one got a command where the template has taken others away.
+    conflicts = git(project, "diff", "--name-only", "--diff-filter=U").splitlines()
+    assert conflicts == ["Makefile", "README.md"]
+    git(project, "checkout", "--ours", "README.md")
+    git(project, "checkout", "--theirs", "Makefile")
+    ((lint, mine),) = CHANGED["Makefile"]
+    makefile = project / "Makefile"
+    makefile.write_text(re.sub(lint, mine, makefile.read_text(), count=1))
+    commit(project, "moved over")
+    assert lost(project) == []
+    assert not (project / "engine").exists()
+    assert list((project / "vendor").glob("onecurve-*.tar.gz"))
+    status, shown = update(project, programs)
+    assert (status, "up to date" in shown) == (0, True), shown
+    tried = ("train.py", "experiment=mine", "hydra.run.dir=runs/mine")
+    python_in(project, *tried)
+    assert (project / "runs/mine/metrics.json").is_file()

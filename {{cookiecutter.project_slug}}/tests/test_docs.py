@@ -8,7 +8,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
-from conftest import CONFIGS, TWO_STEPS, shipped
+from conftest import CONFIGS, TWO_STEPS
 from onecurve.testing.runs import Cli, column, jobs_of, largest_difference
 
 ROOT = CONFIGS.parent
