@@ -25,7 +25,7 @@ MODIFIED = 315_532_800  # 1980-01-01
 def library_version() -> str:
     """The version of a release; elsewhere with the commit as its label, such as 0.2.0+g21a90cb."""
     text = (LIBRARY / "pyproject.toml").read_text(encoding="utf-8")
-    version = re.findall(r'^version = "(.+)"$', text, re.MULTILINE)[0]
+    version: str = re.findall(r'^version = "(.+)"$', text, re.MULTILINE)[0]
     commit = git("rev-parse", "--short=7", "HEAD")
     changed = bool(git("status", "--porcelain", "--", str(LIBRARY)))
     if not changed and f"v{version}" in git("tag", "--points-at", "HEAD").splitlines():

@@ -14,7 +14,7 @@ TEMPLATE = Path(__file__).resolve().parent
 
 
 class TemplateExtension(Extension):
-    """Filters: `check_answers`, `quoted`, `for_hook`; globals: `library_version`, `archive_name`."""
+    """The filters and functions of the two files beside this one."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)

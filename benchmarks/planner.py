@@ -15,7 +15,7 @@ from itertools import combinations
 from math import prod
 from typing import Any
 
-from baked import LIBRARY, folder_for_runs, train
+from baked import LIBRARY, PROJECT, folder_for_runs, train
 from lightning.pytorch import Callback
 
 sys.path[:0] = [str(LIBRARY / "tests"), str(LIBRARY / "src")]

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 from baking import LIBRARY, TEMPLATE, bake, files_of, make, template_files
+
 from template_checkout import archive_name
 
 

@@ -106,9 +106,7 @@ def test_a_change_that_is_not_committed_is_in_the_label(template: Path, tmp_path
     assert archive.name == f"onecurve-0.2.0+g{commit}.dirty.tar.gz"
     with tarfile.open(archive) as packed:
         names = packed.getnames()
-    assert [name.partition("/")[2] for name in names if "mine" in name] == [
-        "src/onecurve/mine.py"
-    ]
+    assert [name.partition("/")[2] for name in names if "mine" in name] == ["src/onecurve/mine.py"]
 
 
 def test_a_release_is_depended_on_by_its_version_alone(template: Path, tmp_path: Path) -> None:

@@ -38,7 +38,9 @@ ELSEWHERE = {
     "pip install": "tests/test_readme.py: test_wheels",
     "torchrun --nproc-per-node 2": "onecurve/tests/test_launchers.py",
     "python train.py -m 'seed=range(4)' sweep/launcher=joblib": "onecurve/tests/test_sweeps.py",
-    "python train.py -m 'seed=range(16)' sweep/launcher=slurm": "onecurve/tests/slurm/test_slurm.py",
+    "python train.py -m 'seed=range(16)' sweep/launcher=slurm": (
+        "onecurve/tests/slurm/test_slurm.py"
+    ),
     "python script.py": "onecurve/tests/test_library.py",
     "python -m torch.distributed.run": "onecurve/tests/test_library.py",
     "python -m onecurve.checkpoint.sharded.to_file": "onecurve/tests/test_sharded_checkpoints.py",

@@ -13,6 +13,7 @@ from zipfile import ZipFile
 import pytest
 from baking import TEMPLATE
 from readme import BAKE, USE, bash
+
 from template_checkout import library_version
 
 # A machine where nothing can be downloaded.
