@@ -1,17 +1,6 @@
 """Use what was trained: ``python predict.py checkpoint=PATH``."""
 
-from pathlib import Path
-
-import hydra
-from omegaconf import DictConfig
-from onecurve.command.entry import command, run
-
-
-@hydra.main(config_path="configs", config_name="predict", version_base="1.3")
-def main(config: DictConfig) -> float | None:
-    """One prediction run."""
-    return run("onecurve.run.predict.work", config)
-
+from onecurve import cli
 
 if __name__ == "__main__":
-    command(main, Path(__file__).parent / "configs", "predict")
+    cli.predict(__file__)

@@ -1,29 +1,6 @@
 """Report on sweeps: ``python report.py SWEEP_DIR...``."""
 
-import argparse
-from pathlib import Path
-
-from onecurve.errors import UserError, stop
-from onecurve.sweep.report.write import write
-
-
-def main() -> None:
-    """Print the table of all jobs, and write sweep.csv and sweep.html."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("directories", nargs="*", type=Path, metavar="SWEEP_DIR")
-    parser.add_argument(
-        "--to", type=Path, help="where the files go (default: SWEEP_DIR; of several, here)"
-    )
-    arguments = parser.parse_args()
-    directories: list[Path] = arguments.directories
-    try:
-        if not directories:
-            raise UserError("no SWEEP_DIR was given; python report.py runs/DATE/TIME-sweep")
-        here = directories[0] if len(directories) == 1 else Path()
-        write(directories, arguments.to or here)
-    except UserError as error:
-        stop(error)
-
+from onecurve import cli
 
 if __name__ == "__main__":
-    main()
+    cli.report()

@@ -22,8 +22,7 @@ from pathlib import Path
 from onecurve.launch.forkserver import warm_up
 
 # Not from `conftest`, which the process of a command would have to import, too.
-ENGINE = Path(__file__).parents[1]
-PROJECT = Path("tests/project")
+PROJECT = Path(__file__).parent / "project"
 NUMBERS = itertools.count()
 LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 SPAWN = multiprocessing.util.spawnv_passfds
@@ -37,7 +36,6 @@ class Command:
         script: Such as "train.py".
         arguments: What is typed after it.
         terminal: Where it prints instead: the name of a pseudo-terminal.
-        distribution: A copy of this one, which is imported instead of it.
         environment: Variables to add to those of the tests.
     """
 
@@ -47,7 +45,6 @@ class Command:
         script: str,
         *arguments: str,
         terminal: str | None = None,
-        distribution: Path = ENGINE,
         **environment: str,
     ) -> None:
         prints = folder.parent / f"{folder.name}-{next(NUMBERS)}"
@@ -57,11 +54,11 @@ class Command:
         for file in (self.stdout, self.stderr):
             file.touch()
         warm_up()
-        typed = [str(distribution / PROJECT / script), *arguments]
+        typed = [str(PROJECT / script), *arguments]
         variables = {**os.environ, **environment}
         self.process = ForkServerProcess(
             target=_become,
-            args=(typed, folder, variables, self.stdout, self.stderr, distribution),
+            args=(typed, folder, variables, self.stdout, self.stderr),
         )
         self.process.start()
         assert self.process.pid is not None
@@ -149,7 +146,6 @@ def _become(
     variables: dict[str, str],
     stdout: Path,
     stderr: Path,
-    distribution: Path,
 ) -> None:
     os.setsid()
     os.chdir(folder)
@@ -158,23 +154,12 @@ def _become(
         os.dup2(os.open(path, os.O_RDWR | os.O_APPEND), number)
     os.environ.clear()
     os.environ.update(variables)
-    if distribution != ENGINE:
-        _import_from(distribution)
     # At once: what the script makes is not for its ranks.
     multiprocessing.util.spawnv_passfds = _fork_server
     warm_up()
     sys.argv = typed
     sys.path.insert(0, str(Path(typed[0]).parent))
     runpy.run_path(typed[0], run_name="__main__")
-
-
-def _import_from(distribution: Path) -> None:
-    """Nothing of this distribution is imported, and all of it will be from a copy."""
-    for name, module in [*sys.modules.items()]:
-        places = [vars(module).get("__file__"), *vars(module).get("__path__", ())]
-        if any(ENGINE in Path(place).parents for place in places if place):
-            del sys.modules[name]
-    sys.path[:] = [path.replace(str(ENGINE), str(distribution)) for path in sys.path]
 
 
 def _fork_server(program: str, arguments: Sequence[str], descriptors: Sequence[int]) -> int:

@@ -1,18 +1,6 @@
 """Train a model: ``python train.py strategy=ddp optimizer.lr=0.01``. See ``--help`` for more."""
 
-from pathlib import Path
-
-import hydra
-from omegaconf import DictConfig
-
-from onecurve.command.entry import command, run
-
-
-@hydra.main(config_path="configs", config_name="train", version_base="1.3")
-def main(config: DictConfig) -> float | None:
-    """One run, or one job of a sweep; returns the last value of ``monitor``."""
-    return run("onecurve.run.fit.work", config)
-
+from onecurve import cli
 
 if __name__ == "__main__":
-    command(main, Path(__file__).parent / "configs", "train")
+    cli.train(__file__)

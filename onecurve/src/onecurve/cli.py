@@ -1,0 +1,63 @@
+"""The commands of a project: its scripts, such as train.py, each call one of these functions.
+
+    from onecurve import cli
+
+    if __name__ == "__main__":
+        cli.train(__file__)
+
+A script's name is that of its configuration in ``configs/`` beside it. Every rank imports the script
+again, so nothing but the standard library is imported before a function is called.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def train(script: str) -> None:
+    """Train: one run, or with ``-m`` a sweep."""
+    _run(script, "onecurve.run.fit.work")
+
+
+def evaluate(script: str) -> None:
+    """Measure a checkpoint on the test set."""
+    _run(script, "onecurve.run.evaluate.work")
+
+
+def predict(script: str) -> None:
+    """Use a checkpoint."""
+    _run(script, "onecurve.run.predict.work")
+
+
+def export(script: str) -> None:
+    """Write the network of a checkpoint for others: torch.export, ONNX."""
+    _run(script, "onecurve.run.export.work")
+
+
+def plan(script: str) -> None:
+    """Tell which mesh to take."""
+    _run(script, "onecurve.planner.work.work")
+
+
+def report() -> None:
+    """Print the table of all jobs of sweeps, and write sweep.csv and sweep.html."""
+    from .sweep.report.command import main
+
+    main()
+
+
+def _run(script: str, work: str) -> None:
+    import hydra
+
+    from .command.entry import command, run
+
+    name, configs = Path(script).stem, Path(script).resolve().parent / "configs"
+
+    def main(config: "DictConfig") -> float | None:
+        return run(work, config)
+
+    main.__module__ = name  # by which Hydra calls the job
+    decorate = hydra.main(config_path=str(configs), config_name=name, version_base="1.3")
+    command(decorate(main), configs, name)
