@@ -167,3 +167,19 @@ def test_a_project_of_the_old_layout_moves_over_as_the_page_says(
     tried = ("train.py", "experiment=mine", "hydra.run.dir=runs/mine")
     python_in(project, *tried)
     assert (project / "runs/mine/metrics.json").is_file()
+
+
+def test_the_library_can_be_taken_from_a_clone_of_the_template(
+    template: Path, tmp_path: Path, programs: dict[str, str]
+) -> None:
+    project = baked(template, tmp_path / "out")
+    made_from = git(template, "rev-parse", "HEAD")
+    commit(template, "Newer")
+    (tmp_path / "programs/uv").write_text('#!/bin/sh\necho "uv $*"\n')
+    source = tmp_path / "a folder" / "source"
+    typed = ("library-source", f"VENV={BIN.parent}", f"SOURCE={source}")
+    for _ in range(2):
+        done = make(project, *typed, **programs)
+        assert done.returncode == 0, done.stderr
+        assert f"--no-deps --editable {source}/onecurve\n" in done.stdout
+        assert git(source, "rev-parse", "HEAD") == made_from

@@ -26,7 +26,7 @@ def build(*overrides: str) -> ImageDataModule:
     try:
         module: ImageDataModule = instantiate(config.data)
     except InstantiationException as error:
-        # Hydra wraps what a class raises, and the engine unwraps it too.
+        # Hydra wraps what a class raises, and the library unwraps it too.
         raise (error.__cause__ or error) from None
     return module
 

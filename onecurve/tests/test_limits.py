@@ -1,4 +1,4 @@
-"""Limits and refusals of one's own: no line of the engine knows of them."""
+"""Limits and refusals of one's own: no line of the library knows of them."""
 
 import os
 import shutil

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, TINY, run_directories
 
-ENGINE = Path(__file__).parents[1]
+LIBRARY = Path(__file__).parents[1]
 
 
 def train(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    places = [ENGINE / "tests/no_posix", ENGINE / "src", ROOT]
+    places = [LIBRARY / "tests/no_posix", LIBRARY / "src", ROOT]
     return subprocess.run(
         [sys.executable, str(ROOT / "train.py"), *TINY, *arguments],
         cwd=folder,
@@ -54,7 +54,7 @@ def test_a_script_is_refused_in_a_line(tmp_path: Path) -> None:
         "import onecurve\n\n\ndef main():\n    pass\n\n\n"
         'if __name__ == "__main__":\n    onecurve.launch(main, devices=2)\n'
     )
-    places = os.pathsep.join(map(str, [ENGINE / "tests/no_posix", ENGINE / "src"]))
+    places = os.pathsep.join(map(str, [LIBRARY / "tests/no_posix", LIBRARY / "src"]))
     done = subprocess.run(
         [sys.executable, str(script)],
         env={**os.environ, "PYTHONPATH": places},

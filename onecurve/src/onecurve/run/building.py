@@ -63,5 +63,5 @@ def in_a_line(error: BaseException) -> str:
 
 
 def _is_own(file: str) -> bool:
-    engine = str(Path(__file__).parents[1])
-    return not file.startswith((*INSTALLED, engine, "<"))
+    library = str(Path(__file__).parents[1])
+    return not file.startswith((*INSTALLED, library, "<"))

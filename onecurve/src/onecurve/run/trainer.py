@@ -66,7 +66,7 @@ def build_trainer(
     Args:
         cfg: A configuration with `trainer` and `strategy`, and maybe `callbacks` and `logger`.
         run_dir: Where everything is written.
-        extra_callbacks: What the engine itself needs.
+        extra_callbacks: What every run needs.
         logs_metrics: Whether metrics.csv is written, whatever loggers there are.
     """
     log_in_place()

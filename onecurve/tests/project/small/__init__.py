@@ -1,1 +1,1 @@
-"""A project as a user of the library might have it: what the engine's tests train."""
+"""A project as a user of the library might have it: what the library's tests train."""

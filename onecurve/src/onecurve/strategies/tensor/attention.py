@@ -3,7 +3,7 @@
 Its weight of queries, keys and values is stacked, `[q; k; v]`, and cut by rows like any other, so
 that a rank holds rows of other heads than its own: ranks exchange them before each use, and their
 gradients after it. That sends at most 3 width² numbers divided by the ranks, and the weight is one
-that every other part of the engine can gather, cut and save.
+that every other part of the library can gather, cut and save.
 """
 
 import math
