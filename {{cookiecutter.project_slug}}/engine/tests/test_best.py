@@ -128,3 +128,44 @@ def test_a_new_run_from_a_checkpoint_has_a_best_of_its_own(train: Cli, trained: 
     assert step(new.run, "best.ckpt") == 4 * EPOCH
     assert f"{new.run.name}/checkpoints/best.ckpt" in shown(new)
     assert loss_of(new.run) != loss_of(other)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["2"], ["best-epoch0-step11", "best-epoch2-step33"]),
+        (["-1"], ["best-epoch0-step11", "best-epoch2-step33", "best-epoch1-step22"]),
+        # Of one's own: one that is the same in each epoch.
+        (["-1", "callbacks.checkpoint.filename='{other}'"], ["0", "0-v2", "0-v1"]),
+    ],
+)
+def test_several_best_have_names_that_differ(
+    options: list[str], names: list[str], trained: Cli
+) -> None:
+    whole = trained(*BEGUN, f"{KEEPS}={options[0]}", *options[1:], "trainer.max_epochs=3")
+    best = {f"{name}.ckpt": VALUES[step(whole.run, f"{name}.ckpt")] for name in names}
+    assert list(best.values()) == sorted(best.values())
+    assert kept(whole.run) == best
+    assert files(whole.run) == set(best)
+    assert f"checkpoints/{names[0]}.ckpt" in shown(whole)
+
+
+def test_a_run_that_was_killed_writes_each_best_once(
+    trained: Cli, warm: Cli, tmp_path: Path
+) -> None:
+    whole = trained(*BEGUN, f"{KEEPS}=-1", "trainer.max_epochs=3").run
+    killed = Path(shutil.copytree(whole, tmp_path / "killed"))
+    for file in (killed / "checkpoints").iterdir():
+        if file.name != "best-epoch0-step11.ckpt":
+            file.unlink()
+    warm("train.py", f"resume={killed}")
+    assert kept(killed) == kept(whole)
+    assert files(killed) == files(whole)
+
+
+def test_fewer_best_may_be_kept_from_some_epoch_on(trained: Cli, warm: Cli, tmp_path: Path) -> None:
+    three = trained(*BEGUN, f"{KEEPS}=-1", "trainer.max_epochs=3").run
+    run = Path(shutil.copytree(three, tmp_path / "copied"))
+    resumed = warm("train.py", f"resume={run}", f"{KEEPS}=1", "trainer.max_epochs=4")
+    assert kept(run) == {"best-epoch0-step11.ckpt": 0.5}
+    assert "best-epoch0-step11.ckpt" in shown(resumed)

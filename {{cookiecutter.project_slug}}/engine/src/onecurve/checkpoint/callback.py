@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypedDict, Unpack
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
 
 from ..limits import Number
 
@@ -28,7 +29,8 @@ class BestAndLast(ModelCheckpoint):
         last_every_minutes: Minutes between two last.ckpt; None for none.
         monitor: The metric by which weights are best; None keeps the newest.
         mode: Whether less or more of it is better.
-        options: The others of ModelCheckpoint.
+        options: The others of ModelCheckpoint. The `filename` "best" gains the epoch and the step
+            where `save_top_k` keeps more than one.
     """
 
     def __init__(
@@ -40,11 +42,29 @@ class BestAndLast(ModelCheckpoint):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(monitor=monitor, mode=mode, **options)
+        if self.filename == "best" and self.save_top_k not in (0, 1):
+            named = self.auto_insert_metric_name
+            self.filename = "best-{epoch}-{step}" if named else "best-epoch{epoch}-step{step}"
         self.last_every_n_steps = last_every_n_steps
         self.last_every_minutes = last_every_minutes
         self._last_saved = time.monotonic()
         self._last_saved_at = 0
         self._has_saved_last = False
+
+    def format_checkpoint_name(
+        self,
+        metrics: dict[str, Tensor],
+        filename: str | None = None,
+        ver: int | None = None,
+        prefix: str | None = None,
+    ) -> str:
+        """Lightning's, but never the name of another one that is kept: -v1 and so on is added."""
+        path = super().format_checkpoint_name(metrics, filename, ver, prefix)
+        version = self.STARTING_VERSION
+        while path in self.best_k_models:
+            path = super().format_checkpoint_name(metrics, filename, version, prefix)
+            version += 1
+        return path
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compare, and write last.ckpt in any case."""
