@@ -87,6 +87,10 @@ MISTAKES = {
     ),
     "callbacks.checkpoint.dirpath=s3://bucket": (2, ["dirpath=s3://bucket", "a local disk"]),
     "callbacks.checkpoint.filename=last": (2, ["save_last", "callbacks.checkpoint.filename=best"]),
+    "callbacks.checkpoint.filename=mine callbacks.checkpoint.save_top_k=-1": (
+        2,
+        ["save_top_k=-1", "'callbacks.checkpoint.filename=\"mine-{epoch}-{step}\"'"],
+    ),
     "launch.secret=short": (2, ["launch.secret: must have at least 16 characters", "openssl rand"]),
     "launch.secret_file=nowhere": (2, ["launch.secret_file=nowhere: there is no such file"]),
     "data.num_workers=1000": (2, ["data.num_workers=1000", "at most", "use data.num_workers="]),

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypedDict, Unpack
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
 
 from ..limits import Number
 
@@ -21,14 +22,16 @@ class BestAndLast(ModelCheckpoint):
 
     The best are compared after every validation, and last.ckpt is written then too: by Lightning's
     own only where one of the best was. Between validations it is written every so many steps or
-    minutes, whatever comes first.
+    minutes, whatever comes first. What a validation measured never counts for later weights,
+    whenever else (`every_n_train_steps`, ...) there is something to save.
 
     Args:
         last_every_n_steps: Optimizer steps between two last.ckpt; None for none.
         last_every_minutes: Minutes between two last.ckpt; None for none.
         monitor: The metric by which weights are best; None keeps the newest.
         mode: Whether less or more of it is better.
-        options: The others of ModelCheckpoint.
+        options: The others of ModelCheckpoint. The `filename` "best" gains the epoch and the step
+            where `save_top_k` keeps more than one.
     """
 
     def __init__(
@@ -40,17 +43,57 @@ class BestAndLast(ModelCheckpoint):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(monitor=monitor, mode=mode, **options)
+        if self.filename == "best" and self.save_top_k not in (0, 1):
+            named = self.auto_insert_metric_name
+            self.filename = "best-{epoch}-{step}" if named else "best-epoch{epoch}-step{step}"
         self.last_every_n_steps = last_every_n_steps
         self.last_every_minutes = last_every_minutes
         self._last_saved = time.monotonic()
         self._last_saved_at = 0
+        self._measured_at: int | None = None
+        self._metric_before: Tensor | None = None
+        self._saves_elsewhere = (
+            self._every_n_train_steps > 0
+            or self._train_time_interval is not None
+            or self._save_on_train_epoch_end
+        )
         self._has_saved_last = False
+
+    def format_checkpoint_name(
+        self,
+        metrics: dict[str, Tensor],
+        filename: str | None = None,
+        ver: int | None = None,
+        prefix: str | None = None,
+    ) -> str:
+        """Lightning's, but never the name of another one that is kept: -v1 and so on is added."""
+        path = super().format_checkpoint_name(metrics, filename, ver, prefix)
+        version = self.STARTING_VERSION
+        while path in self.best_k_models:
+            path = super().format_checkpoint_name(metrics, filename, version, prefix)
+            version += 1
+        return path
+
+    def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
+        """Lightning's, if the metric is of these weights: training may have gone on since."""
+        is_old = self._measured_at not in (None, trainer.global_step)
+        return not is_old and super().check_monitor_top_k(trainer, current)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remember the metric, to see whether it is this validation that measures it."""
+        self._metric_before = trainer.callback_metrics.get(str(self.monitor))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compare, and write last.ckpt in any case."""
         self._has_saved_last = False
-        super().on_validation_end(trainer, pl_module)
         fits = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        metric = trainer.callback_metrics.get(str(self.monitor))
+        if fits and metric is not self._metric_before:
+            is_new = self._measured_at != trainer.global_step
+            self._measured_at = trainer.global_step
+            if is_new and self._saves_elsewhere:
+                self._save_topk_checkpoint(trainer, self._monitor_candidates(trainer))
+        super().on_validation_end(trainer, pl_module)
         if fits and not self._should_save_on_train_epoch_end(trainer):
             self._save_last_unless_saved(trainer)
 

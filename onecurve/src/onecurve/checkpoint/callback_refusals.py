@@ -13,6 +13,12 @@ def refusals(run: ComposedRun, key: str) -> Iterator[str]:
             f"{key}.filename=last: is the name of the newest state (save_last), which the best "
             f"weights would overwrite; use {key}.filename=best"
         )
+    kept = run.get(f"{key}.save_top_k", 1)
+    if kept not in (0, 1) and name not in ("best", "None") and "{" not in name:
+        yield (
+            f"{key}.save_top_k={kept}: files need names that differ, and {key}.filename={name} is "
+            f"one name; use '{key}.filename=\"{name}-{{epoch}}-{{step}}\"', or {key}.filename=best"
+        )
     folder = str(run.get(f"{key}.dirpath"))
     if "://" in folder:
         yield (

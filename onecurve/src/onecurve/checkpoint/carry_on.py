@@ -10,6 +10,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from ..loggers.resumable import ResumableLogger
 from .changed_settings import apply_changes
 from .contents import FORMAT, task_arguments
+from .kept_best import keep_best
 
 # Where Lightning stores what `save_hyperparameters` keeps.
 PARAMETERS = (
@@ -51,10 +52,12 @@ class CarryOn(Callback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Lightning is about to load states, in which changed settings have their old values."""
+        said = keep_best(checkpoint, trainer)
         if trainer.state.fn == TrainerFn.FITTING and trainer.train_dataloader is None:
-            changes = apply_changes(checkpoint, self.config)
-            if changes and trainer.is_global_zero:
-                print(f"resume: from here on {'; '.join(changes)}")
+            if changes := apply_changes(checkpoint, self.config):
+                said.append(f"from here on {'; '.join(changes)}")
+            for line in said if trainer.is_global_zero else ():
+                print(f"resume: {line}")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say how the layout changed, and log what the checkpoint was written too early for."""

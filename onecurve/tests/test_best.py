@@ -1,0 +1,205 @@
+"""The weights that are tested in the end are the best that were measured, wherever they lie."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import EPOCH, Cli, Outcome
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from onecurve.checkpoint.contents import read_checkpoint
+
+
+class Script(Callback):
+    """Logs a value in each validation, by the step that it comes after."""
+
+    def __init__(self, values: dict[int, float]) -> None:
+        self.values = values
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.sanity_checking:
+            pl_module.log("val/script", self.values[trainer.global_step])
+
+
+def scripted(values: dict[int, float]) -> list[str]:
+    return [
+        "monitor=val/script",
+        "mode=min",
+        "+callbacks.script._target_=test_best.Script",
+        "+callbacks.script.values={" + ",".join(f"{step}:{values[step]}" for step in values) + "}",
+    ]
+
+
+# The best comes first.
+VALUES = {EPOCH: 0.5, 2 * EPOCH: 2.0, 3 * EPOCH: 1.5, 4 * EPOCH: 1.0}
+BEGUN = (*scripted(VALUES), "strategy=single")
+KEEPS = "callbacks.checkpoint.save_top_k"
+
+
+def kept(run: Path) -> dict[str, float]:
+    """The scores of what a run keeps as its best, by file, best first."""
+    states = read_checkpoint(run / "checkpoints/last.ckpt")["callbacks"]
+    (state,) = (states[key] for key in states if key.startswith("BestAndLast"))
+    assert state["dirpath"] == str(run / "checkpoints")
+    scores = {Path(path): float(score) for path, score in state["best_k_models"].items()}
+    assert {path.parent for path in scores} == {run / "checkpoints"}
+    first, *others = sorted(scores, key=lambda path: scores[path])
+    assert state["best_model_path"] == str(first)
+    return {path.name: scores[path] for path in (first, *others)}
+
+
+def files(run: Path) -> set[str]:
+    return {path.name for path in (run / "checkpoints").iterdir()} - {"last.ckpt"}
+
+
+def step(run: Path, name: str) -> int:
+    """After which the weights of a checkpoint were saved."""
+    return int(read_checkpoint(run / "checkpoints" / name)["global_step"])
+
+
+def shown(outcome: Outcome) -> str:
+    """The line about the best checkpoint, which is the one that was tested."""
+    return outcome.out.partition("Evaluate the best checkpoint:")[2]
+
+
+def loss_of(run: Path) -> float:
+    loss: float = json.loads((run / "metrics.json").read_text())["test/loss"]
+    return loss
+
+
+@pytest.fixture
+def copied(trained: Cli, tmp_path: Path) -> Callable[..., Path]:
+    """A copy of a run of two epochs; the first one may be there, too."""
+
+    def run(*options: str) -> Path:
+        return Path(shutil.copytree(trained(*BEGUN, *options).run, tmp_path / "copied"))
+
+    return run
+
+
+def test_a_run_that_was_moved_keeps_its_best(train: Cli, warm: Cli) -> None:
+    first = train(*BEGUN)
+    loss = loss_of(first.run)
+    run = first.run.rename(first.run.with_name("moved"))
+    resumed = warm("train.py", f"resume={run}", "trainer.max_epochs=3", "strategy=ddp")
+    assert "moved/checkpoints/best.ckpt" in shown(resumed)
+    assert kept(run) == {"best.ckpt": 0.5}
+    assert step(run, "best.ckpt") == EPOCH
+    assert loss_of(run) == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("written", "changed"),
+    [
+        ("checkpoint.format=sharded", "seed=0"),
+        # It is in the name of the state.
+        ("checkpoint.format=file", "callbacks.checkpoint.every_n_epochs=3"),
+    ],
+)
+def test_a_copy_of_a_run_has_the_best_of_its_own(
+    written: str, changed: str, copied: Callable[..., Path], warm: Cli
+) -> None:
+    run = copied(written)
+    loss = loss_of(run)
+    resumed = warm("train.py", f"resume={run}", "trainer.max_epochs=3", changed)
+    assert "copied/checkpoints/best.ckpt" in shown(resumed)
+    assert kept(run) == {"best.ckpt": 0.5}
+    assert loss_of(run) == loss
+
+
+def test_a_best_that_is_gone_is_told_and_found_again(train: Cli, warm: Cli) -> None:
+    run = train(*BEGUN, "trainer.max_epochs=1").run
+    (run / "checkpoints/best.ckpt").unlink()
+    resumed = warm("train.py", f"resume={run}", "trainer.max_epochs=2")
+    assert "resume: the best so far is gone (val/script 0.5 in " in resumed.out
+    assert kept(run) == {"best.ckpt": 2.0}
+    assert step(run, "best.ckpt") == 2 * EPOCH
+
+
+def test_a_new_run_from_a_checkpoint_has_a_best_of_its_own(train: Cli, trained: Cli) -> None:
+    other = trained(*BEGUN).run
+    last = other / "checkpoints/last.ckpt"
+    new = train(*BEGUN, f"resume={last}", "trainer.max_epochs=4")
+    told = f"the run before had val/script 0.5 in {other}/checkpoints/best.ckpt\n"
+    assert new.out.count(told) == 1
+    assert kept(new.run) == {"best.ckpt": 1.0}
+    assert step(new.run, "best.ckpt") == 4 * EPOCH
+    assert f"{new.run.name}/checkpoints/best.ckpt" in shown(new)
+    assert loss_of(new.run) != loss_of(other)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["2"], ["best-epoch0-step11", "best-epoch2-step33"]),
+        (["-1"], ["best-epoch0-step11", "best-epoch2-step33", "best-epoch1-step22"]),
+        # Of one's own: one that is the same in each epoch.
+        (["-1", "callbacks.checkpoint.filename='{other}'"], ["0", "0-v2", "0-v1"]),
+    ],
+)
+def test_several_best_have_names_that_differ(
+    options: list[str], names: list[str], trained: Cli
+) -> None:
+    whole = trained(*BEGUN, f"{KEEPS}={options[0]}", *options[1:], "trainer.max_epochs=3")
+    best = {f"{name}.ckpt": VALUES[step(whole.run, f"{name}.ckpt")] for name in names}
+    assert list(best.values()) == sorted(best.values())
+    assert kept(whole.run) == best
+    assert files(whole.run) == set(best)
+    assert f"checkpoints/{names[0]}.ckpt" in shown(whole)
+
+
+def test_a_run_that_was_killed_writes_each_best_once(
+    trained: Cli, warm: Cli, tmp_path: Path
+) -> None:
+    whole = trained(*BEGUN, f"{KEEPS}=-1", "trainer.max_epochs=3").run
+    killed = Path(shutil.copytree(whole, tmp_path / "killed"))
+    for file in (killed / "checkpoints").iterdir():
+        if file.name != "best-epoch0-step11.ckpt":
+            file.unlink()
+    warm("train.py", f"resume={killed}")
+    assert kept(killed) == kept(whole)
+    assert files(killed) == files(whole)
+
+
+def test_fewer_best_may_be_kept_from_some_epoch_on(trained: Cli, warm: Cli, tmp_path: Path) -> None:
+    three = trained(*BEGUN, f"{KEEPS}=-1", "trainer.max_epochs=3").run
+    run = Path(shutil.copytree(three, tmp_path / "copied"))
+    resumed = warm("train.py", f"resume={run}", f"{KEEPS}=1", "trainer.max_epochs=4")
+    assert kept(run) == {"best-epoch0-step11.ckpt": 0.5}
+    assert "best-epoch0-step11.ckpt" in shown(resumed)
+
+
+TIMES = "callbacks.checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ([f"{TIMES}.every_n_train_steps=2", f"{TIMES}.every_n_epochs=null"], [22, 11]),
+        (
+            [
+                f"+{TIMES}.train_time_interval._target_=datetime.timedelta",
+                f"{TIMES}.every_n_epochs=null",
+                "trainer.val_check_interval=4",
+            ],
+            [8, 19, 4, 15],
+        ),
+        # The last three steps of an epoch come after its last validation.
+        (
+            [f"+{TIMES}.save_on_train_epoch_end=true", "trainer.val_check_interval=4"],
+            [8, 19, 4, 15],
+        ),
+        # The second epoch is cut short.
+        (["trainer.max_steps=16"], [11]),
+    ],
+)
+def test_a_metric_counts_for_the_weights_that_it_was_measured_with(
+    options: list[str], steps: list[int], train: Cli
+) -> None:
+    values = {4: 2.0, 8: 0.5, 11: 1.5, 15: 2.5, 19: 1.0, 22: 0.25}
+    run = train(*scripted(values), f"{KEEPS}=-1", *options).run
+    assert {step(run, name): score for name, score in kept(run).items()} == {
+        each: values[each] for each in steps
+    }
