@@ -5,8 +5,8 @@
     if __name__ == "__main__":
         cli.train(__file__)
 
-A script's name is that of its configuration in ``configs/`` beside it. Every rank imports the script
-again, so nothing but the standard library is imported before a function is called.
+A script's name is that of its configuration in ``configs/`` beside it. Every rank imports the
+script again, so nothing but the standard library is imported before a function is called.
 """
 
 from pathlib import Path
