@@ -178,13 +178,14 @@ TIMES = "callbacks.checkpoint"
     ("options", "steps"),
     [
         ([f"{TIMES}.every_n_train_steps=2", f"{TIMES}.every_n_epochs=null"], [22, 11]),
-        (
+        pytest.param(
             [
                 f"+{TIMES}.train_time_interval._target_=datetime.timedelta",
                 f"{TIMES}.every_n_epochs=null",
                 "trainer.val_check_interval=4",
             ],
             [8, 19, 4, 15],
+            marks=pytest.mark.long,
         ),
         # The last three steps of an epoch come after its last validation.
         (

@@ -22,26 +22,28 @@ def keep_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
     """
     states = checkpoint.get("callbacks") or {}
     callbacks = [each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint)]
-    others = states.keys() - {each.state_key for each in callbacks}
+    own = {each.state_key for each in callbacks}
+    others = [key for key in states if key not in own]
     said = []
     for callback in callbacks:
         key = callback.state_key
         if key not in states:  # it names when to save, too, which may have been changed
             key = next((each for each in others if _watched(each) == _watched(key)), key)
-        if not states.get(key) or not states[key]["best_model_path"]:
+        if key not in states:
             continue
         state = states.pop(key)
-        score, best = state["best_model_score"], state["best_model_path"]
+        best, score = state["best_model_path"], state["best_model_score"]
         was = best if score is None else f"{callback.monitor} {float(score):.4g} in {best}"
-        if not _is_in_place(trainer, callback):
+        if _is_in_place(trainer, callback):
+            # The first rank wrote the files and knows.
+            here = trainer.strategy.broadcast(_as_here(state, callback))
+            states[callback.state_key] = here
+            if best and not here["best_model_path"]:
+                said.append(f"the best so far is gone ({was}): the best is found from here on")
+        elif best:
             said.append(
                 f"a new run, whose best checkpoint is found from here on; the run before had {was}"
             )
-            continue
-        # The first rank wrote the files and knows.
-        states[callback.state_key] = kept = trainer.strategy.broadcast(_as_here(state, callback))
-        if not kept["best_model_path"]:
-            said.append(f"the best so far is gone ({was}): the best is found from here on")
     return said
 
 
