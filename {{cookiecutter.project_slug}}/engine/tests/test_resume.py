@@ -93,7 +93,9 @@ def is_whole(run: Path, whole: Path) -> bool:
 @pytest.mark.parametrize("strategy", one_of_a_kind(["ddp", "fsdp", "pipeline"], kept=["pipeline"]))
 def test_a_run_that_was_killed_three_times_is_one_run(train: Cli, cli: Cli, strategy: str) -> None:
     """In the middle of an epoch, just after its end, and in the last epoch."""
-    options = (*RANDOM, f"strategy={strategy}")
+    # As many steps as without, the last of which takes in batches of 16 and of 1.
+    accumulated = ("data.batch_size=16", "trainer.accumulate_grad_batches=4")
+    options = (*RANDOM, *accumulated, f"strategy={strategy}")
     whole = train(*options).run
     killed = cli("train.py", *TINY, *options, *dying(5, 12, 17, rank=1))
     for _ in range(2):
@@ -105,6 +107,7 @@ def test_a_run_that_was_killed_three_times_is_one_run(train: Cli, cli: Cli, stra
     assert len(list(whole.parent.iterdir())) == 2
     (run,) = set(whole.parent.iterdir()) - {whole}
     assert is_whole(run, whole)
+    assert len(column(run, "train/loss")) == 2 * EPOCH
 
 
 @pytest.mark.compares

@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_flatten
 from torch.utils.data import DataLoader
 from zoo.data import pairs
 from zoo.gan import LATENT, Gan
-from zoo.rows import ALSO_REPLICATED, REPLICATED, ROWS, STRATEGIES
-from zoo.train import DEVICES, LIGHTNING, train_rows
+from zoo.rows import ALSO_REPLICATED, IN_ONE_BATCH, REPLICATED, ROWS, STRATEGIES
+from zoo.train import DEVICES, LIGHTNING, train_rows, trained
 
 from onecurve import Single
 from onecurve.launch.environment import unchanged_environment
@@ -70,6 +70,20 @@ def assert_equal(result: dict[str, Any], single: dict[str, Any]) -> None:
     (_, *expected), spec_of_single = tree_flatten(theirs)
     assert spec == spec_of_single
     assert largest_difference(expected, numbers) <= ROUNDING
+
+
+@pytest.mark.parametrize("name", IN_ONE_BATCH)
+def test_accumulated_batches_make_the_step_of_one(name: str) -> None:
+    """Under single, to which the other strategies are equal."""
+    with unchanged_environment(LIGHTNING):
+        expected = trained(IN_ONE_BATCH[name], "single")
+    result = column("single")[name]
+    batches, steps = len(result["losses"]) // 2, len(expected["losses"]) // 2
+    window = ROWS[name].trainer["accumulate_grad_batches"]
+    ends = [min(window * (step + 1), batches) - 1 for step in range(steps)]
+    assert ends[-1] == batches - 1
+    result["losses"] = [result["losses"][epoch * batches + end] for epoch in (0, 1) for end in ends]
+    assert_equal(result, expected)
 
 
 def test_the_gan_learns_the_distribution_of_its_targets() -> None:

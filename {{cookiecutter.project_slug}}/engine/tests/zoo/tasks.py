@@ -53,9 +53,9 @@ class MetricInTraining(Plain):
         self.mean.update(targets[:, 0])
         self.log("train/mean", self.mean, on_step=False, on_epoch=True)
         size = float(len(targets))
-        self.log("train/samples", size, reduce_fx="sum", on_step=False, on_epoch=True)
+        self.log("train/samples", size, reduce_fx="sum", on_step=True, on_epoch=True)
         largest = targets.max()
-        self.log("train/largest", largest, reduce_fx="max", on_step=False, on_epoch=True)
+        self.log("train/largest", largest, reduce_fx="max", on_step=True, on_epoch=True)
         loss = self.loss(self(inputs), targets)
         self.log("train/loss", loss, on_step=True, on_epoch=True)
         return loss
