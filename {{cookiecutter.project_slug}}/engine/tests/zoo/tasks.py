@@ -61,6 +61,18 @@ class MetricInTraining(Plain):
         return loss
 
 
+class Skips(Plain):
+    """Leaves a batch out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        return None if batch_idx == self.number else loss
+
+
 class NoiseInHooks(Plain):
     """Noise that is added to the weights, between two steps and before one."""
 

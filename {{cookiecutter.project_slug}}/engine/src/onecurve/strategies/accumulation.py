@@ -30,7 +30,7 @@ class Window:
 
     def __init__(self, module: LightningModule) -> None:
         self.module = module
-        # What the first batch counts, and what all of them count relative to it.
+        # What the first batch counts that counts anything, and all of them relative to it.
         self._first = 0.0
         self._relative = 0.0
         self._names: set[str] = set()
@@ -46,16 +46,16 @@ class Window:
         """What the loss of the batch under way is multiplied by; its backward pass comes next.
 
         Args:
-            count: Its samples over all ranks, or what the task's `weight` says of them.
+            count: Its samples over all ranks, or what the task's `weight` says of them; 0 if the
+                step was skipped.
         """
         self._first = self._first or count
-        # Where nothing has counted yet, losses and gradients are zeros.
-        relative = count / self._first if self._first else 1.0
+        relative = count / self._first if self._first else 0.0
         self._relative += relative
         if not self._is_complete:
             return relative
         trainer = self.module.trainer
-        to_mean = trainer.accumulate_grad_batches / self._relative
+        to_mean = trainer.accumulate_grad_batches / self._relative if self._relative else 1.0
         if to_mean != 1.0:
             # The module's own may be gathered ones at this point, without what is accumulated.
             groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]

@@ -149,8 +149,9 @@ class WeighedSteps(CheckpointFiles):
         if isinstance(self.checkpoint_io, LocalFiles):
             # Hear of a file that could not be written in the background.
             self.checkpoint_io.poll()
+        accumulates = self._connected_module.trainer.accumulate_grad_batches > 1
         try:
-            output = self._accumulated_step(*args)
+            output = self._accumulated_step(*args) if accumulates else self._weighed_step(*args)
         finally:
             self._draw(Draws.ALL_RANKS)
         return output
@@ -159,8 +160,6 @@ class WeighedSteps(CheckpointFiles):
         """Run the step, weighed among the batches that are accumulated with it."""
         module = self._connected_module
         trainer = module.trainer
-        if trainer.accumulate_grad_batches == 1:
-            return self._weighed_step(*args)
         # Where Lightning clears the gradients, too.
         is_first = trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches == 0
         if is_first or self._window is None:
@@ -173,9 +172,7 @@ class WeighedSteps(CheckpointFiles):
         else:
             count = float(self._count)
         self._window.log(count)
-        if output is None:
-            return None
-        factor = self._window.factor(count)
+        factor = self._window.factor(0.0 if output is None else count)
         return output if factor == 1.0 else _scaled(output, lambda loss: loss * factor)
 
     def _weighed_step(self, *args: Any) -> STEP_OUTPUT:
