@@ -53,11 +53,11 @@ class Regression(LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=0.01)
 
 
-def loader(shuffle: bool) -> DataLoader[Any]:
+def loader(shuffle: bool, batch: int = BATCH) -> DataLoader[Any]:
     drawn = torch.Generator().manual_seed(0)
     inputs = torch.randn(SAMPLES, 6, generator=drawn)
     targets = torch.stack([inputs.sin().sum(1), inputs.square().sum(1)], 1)
-    return DataLoader(TensorDataset(inputs, targets), batch_size=BATCH, shuffle=shuffle)
+    return DataLoader(TensorDataset(inputs, targets), batch_size=batch, shuffle=shuffle)
 
 
 def fit(
@@ -65,6 +65,7 @@ def fit(
     options: dict[str, Any] | None = None,
     *,
     shuffle: bool = False,
+    batch: int = BATCH,
     callbacks: list[Callback] | None = None,
     resume: Path | None = None,
     save: Path | None = None,
@@ -84,7 +85,7 @@ def fit(
             enable_progress_bar=False,
             **{"devices": 2, "max_epochs": 2, "enable_checkpointing": False, **(options or {})},
         )
-        trainer.fit(module, loader(shuffle), loader(False), ckpt_path=resume)
+        trainer.fit(module, loader(shuffle, batch), loader(False), ckpt_path=resume)
         if save:
             trainer.save_checkpoint(save)
     finally:

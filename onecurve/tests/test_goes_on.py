@@ -7,11 +7,19 @@ import lightning as L
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LinearLR,
+    LRScheduler,
+    OneCycleLR,
+    SequentialLR,
+)
 from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
 from onecurve.checkpoint.contents import refuse_other_network
 from onecurve.errors import UserError
+from onecurve.optim.schedulers import cosine
 
 STEPS_AN_EPOCH = 4
 
@@ -29,26 +37,66 @@ class Counted(nn.Module):
         return inputs
 
 
+def one_cycle(optimizer: Any, steps: int) -> Any:
+    cycle_momentum = not isinstance(optimizer, torch.optim.Adagrad)
+    return OneCycleLR(optimizer, 0.1, total_steps=steps, cycle_momentum=cycle_momentum)
+
+
+def warmed_up(optimizer: Any, steps: int) -> Any:
+    warmup = steps // 4
+    parts: Any = [LinearLR(optimizer, 0.1, total_iters=warmup), CosineAnnealingLR(optimizer, steps)]
+    return SequentialLR(optimizer, parts, milestones=[warmup])
+
+
+def of_functions(optimizer: Any, steps: int) -> Any:
+    options: Any = {"monitor": "", "mode": "min", "warmup": 0.3, "final": 0.1}
+    return cosine(optimizer, total_steps=steps, **options)["scheduler"]
+
+
+class Falls(LRScheduler):
+    """Says of itself neither its length nor how it goes on."""
+
+    def __init__(self, optimizer: Any, steps: int) -> None:
+        self.factor = 0.01 ** (1 / steps)
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[Any]:
+        is_first = self.last_epoch == 0
+        factor = 1.0 if is_first else self.factor
+        return [group["lr"] * factor for group in self.optimizer.param_groups]
+
+
+CURVES = {
+    "OneCycleLR": one_cycle,
+    "CosineAnnealingLR": CosineAnnealingLR,
+    "SequentialLR": warmed_up,
+    "LambdaLR": of_functions,
+}
+
+
 class Task(L.LightningModule):
-    def __init__(self, optimizer: str = "AdamW", groups: int = 1) -> None:
+    def __init__(
+        self, optimizer: str = "AdamW", groups: int = 1, schedule: Any = one_cycle, lr: float = 0.1
+    ) -> None:
         super().__init__()
+        self.schedule = schedule
+        self.lr = lr
+        self.rates: list[float] = []
         self.net = nn.Sequential(nn.Linear(2, 2), Counted())
         self.optimizer = optimizer
         self.groups = groups
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         loss: Tensor = self.net(batch[0]).square().mean()
+        group = self.trainer.optimizers[0].param_groups[0]
+        self.rates += [group["lr"], *group.get("betas", ())]
         return loss
 
     def configure_optimizers(self) -> Any:
         parameters = list(self.net.parameters())
         groups = [{"params": parameters[number :: self.groups]} for number in range(self.groups)]
-        optimizer = getattr(torch.optim, self.optimizer)(groups, lr=0.1)
-        steps = int(self.trainer.estimated_stepping_batches)
-        cycle_momentum = self.optimizer != "Adagrad"
-        scheduler = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, 0.1, total_steps=steps, cycle_momentum=cycle_momentum
-        )
+        optimizer = getattr(torch.optim, self.optimizer)(groups, lr=self.lr)
+        scheduler = self.schedule(optimizer, int(self.trainer.estimated_stepping_batches))
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
 
@@ -74,15 +122,38 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_schedule_of_the_whole_run_goes_on_along_that_of_the_longer_one(
-    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+def rates(epochs: int, checkpoint: Path | None = None, **options: Any) -> list[float]:
+    """The learning rate and momenta of each step."""
+    task = Task(**options)
+    fit(task, epochs, checkpoint)
+    return task.rates
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_a_schedule_goes_on_along_the_curve_of_the_longer_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    resumed = fit(Task(), 2, checkpoint)
-    whole = fit(Task(), 2)
-    assert resumed.global_step == 2 * STEPS_AN_EPOCH
-    here, there = (run.lr_scheduler_configs[0].scheduler for run in (resumed, whole))
-    assert here.get_last_lr() == there.get_last_lr()
-    assert "OneCycleLR was for 4 steps and goes on along the curve of 8" in capsys.readouterr().err
+    schedule, file = CURVES[name], tmp_path / "one.ckpt"
+    fit(Task(schedule=schedule), 1).save_checkpoint(file)
+    expected = rates(2, schedule=schedule)
+    resumed = rates(2, file, schedule=schedule)
+    assert resumed == pytest.approx(expected[len(expected) // 2 :], rel=1e-12)
+    said = capsys.readouterr().err
+    assert said.count("resume: ") == said.count(f"resume: {name} ") == 1
+    assert f"goes on along the curve of {'8' if name == 'OneCycleLR' else 'this run'}: lr=" in said
+    if name == "LambdaLR":
+        # An experiment had found the rate, which is not configured.
+        found = rates(2, file, schedule=schedule, lr=0.3)
+        assert found == pytest.approx(resumed, rel=1e-12)
+
+
+def test_a_schedule_that_does_not_tell_its_length_is_left_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "one.ckpt"
+    fit(Task(schedule=Falls), 1).save_checkpoint(file)
+    assert rates(2, file, schedule=Falls)[0] == pytest.approx(0.001)
+    assert "resume: " not in capsys.readouterr().err
 
 
 OTHERS = [

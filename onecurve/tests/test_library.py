@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import largest_difference
-from lightning.pytorch.callbacks import ModelCheckpoint
-from plain_lightning import STEPS, Regression, fit, predict
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
+from plain_lightning import BATCH, STEPS, Regression, fit, predict
 from processes import Command, nothing_stays_of
 
 import onecurve
@@ -151,7 +151,7 @@ STRATEGIES = {
     "pipeline": lambda: onecurve.Pipeline(schedule="1f1b", microbatches=4),
     "zbv": lambda: onecurve.Pipeline(schedule="zbv"),
 }
-OPTIONS = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5, "val_check_interval": 3}
+OPTIONS = {"gradient_clip_val": 0.5, "val_check_interval": 4}
 
 
 def trained(name: str, *, options: dict[str, Any] | None = None, **arguments: Any) -> Any:
@@ -165,11 +165,29 @@ def trained(name: str, *, options: dict[str, Any] | None = None, **arguments: An
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_plain_trainer_has_the_losses_of_one_process(name: str) -> None:
-    expected, expected_validated = trained("plain", options=OPTIONS)
-    assert len(expected) == 2 * STEPS
-    losses, validated = trained(name, options=OPTIONS)
-    assert largest_difference(losses, expected) <= CLOSE
-    assert largest_difference(validated, expected_validated) <= CLOSE
+    """Which accumulates nothing: batches of 64 and 36, of which the latter is 16, 16 and 4 here."""
+    at_once = OPTIONS | {"val_check_interval": 1}
+    expected, expected_validated = trained("plain", options=at_once, batch=4 * BATCH)
+    accumulated: Any = {"options": OPTIONS | {"accumulate_grad_batches": 4}}
+    if name == "ddp":
+        # Lightning's other way to ask for it.
+        accumulated = {"options": OPTIONS, "callbacks": [GradientAccumulationScheduler({0: 4})]}
+    losses, validated = trained(name, **accumulated)
+    assert len(losses) == 2 * STEPS == 14
+    assert largest_difference([losses[end] for end in (3, 6, 10, 13)], expected) <= CLOSE
+    # The first of the epoch; and before that the first of all, of untrained weights.
+    untrained, *of_steps = expected_validated
+    assert largest_difference(validated, [untrained, *of_steps[::2]]) <= CLOSE
+
+
+def test_full_windows_of_equal_batches_are_those_of_a_plain_trainer() -> None:
+    options = {"accumulate_grad_batches": 2, "limit_train_batches": 6, "gradient_clip_val": 0.5}
+    (expected, expected_validated), (losses, validated) = (
+        trained(name, options=options) for name in ("plain", "single")
+    )
+    assert validated == expected_validated
+    # The others are those of whole steps.
+    assert losses[::2] == expected[::2]
 
 
 def averaging(folder: Path) -> list[Any]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from csv import DictReader
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from processes import Command
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
+
+from onecurve.optim.schedulers import cosine
 
 # Augmentation draws random numbers in every step.
 RANDOM = (
@@ -93,7 +96,9 @@ def is_whole(run: Path, whole: Path) -> bool:
 @pytest.mark.parametrize("strategy", one_of_a_kind(["ddp", "fsdp", "pipeline"], kept=["pipeline"]))
 def test_a_run_that_was_killed_three_times_is_one_run(train: Cli, cli: Cli, strategy: str) -> None:
     """In the middle of an epoch, just after its end, and in the last epoch."""
-    options = (*RANDOM, f"strategy={strategy}")
+    # As many steps as without, the last of which takes in batches of 16 and of 1.
+    accumulated = ("data.batch_size=16", "trainer.accumulate_grad_batches=4")
+    options = (*RANDOM, *accumulated, f"strategy={strategy}")
     whole = train(*options).run
     killed = cli("train.py", *TINY, *options, *dying(5, 12, 17, rank=1))
     for _ in range(2):
@@ -105,6 +110,7 @@ def test_a_run_that_was_killed_three_times_is_one_run(train: Cli, cli: Cli, stra
     assert len(list(whole.parent.iterdir())) == 2
     (run,) = set(whole.parent.iterdir()) - {whole}
     assert is_whole(run, whole)
+    assert len(column(run, "train/loss")) == 2 * EPOCH
 
 
 @pytest.mark.compares
@@ -159,17 +165,39 @@ def test_ranks_that_died_are_started_again(train: Cli, strategy: str) -> None:
         assert f"restart {number} of 2: the ranks go on from last.ckpt\n" in printed
 
 
+def cosine_from(step: int, steps: int) -> list[float]:
+    """The learning rates of a run of so many steps from one of them on."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.01)
+    options: Any = {"monitor": "", "mode": "min", "warmup": 0.05, "final": 0.0}
+    (factor,) = cosine(optimizer, total_steps=steps, **options)["scheduler"].lr_lambdas
+    return [0.01 * factor(each) for each in range(step, steps)]
+
+
 def test_what_is_typed_comes_on_top_of_the_run_s_own(train: Cli, cli: Cli) -> None:
-    first = train("strategy=single", "optimizer.lr=0.01", "trainer.max_epochs=1", "test=false")
+    """And the learning rate goes on along the curve of as many steps as there are then."""
+    first = train(
+        "strategy=single", "optimizer.lr=0.01", "trainer.max_epochs=1", "test=false",
+        "callbacks=[checkpoint,lr_monitor]", "callbacks.lr_monitor.logging_interval=step",
+    )  # fmt: skip
     more = cli("train.py", f"resume={first.run}", "trainer.max_epochs=2", "strategy=ddp")
     assert more.status == 0, more.err
     assert "changed now: trainer.max_epochs=2 strategy=ddp" in more.out
     assert more.runs == []
     assert first.metrics["strategy"] == "ddp"
     assert len(column(first.run, "train/loss")) == 2 * EPOCH
-    again = cli("train.py", f"resume={first.run}", "trainer.max_epochs=3", "strategy=single")
-    assert again.status == 0, again.err
-    assert "resume: saved under ddp on 2, goes on under single on 1: the samples stay" in again.out
+    longer = column(first.run, "lr-AdamW")[EPOCH:]
+    assert longer == pytest.approx(cosine_from(EPOCH, 2 * EPOCH))
+    # Six steps an epoch; and once more, as long as that.
+    fewer = ("trainer.max_epochs=3", "data.batch_size=128", "strategy=single", "test=true")
+    for words in (fewer, ("trainer.max_epochs=4",)):
+        again = cli("train.py", f"resume={first.run}", *words)
+        assert again.status == 0, again.err
+        line = "resume: saved under ddp on 2, goes on under single on 1: the samples stay"
+        assert (line in again.out) == (words is fewer)
+        assert (again.out + again.err).count("LambdaLR goes on along the curve of this run") == 1
+    rates = column(first.run, "lr-AdamW")[2 * EPOCH :]
+    assert rates[:6] == pytest.approx(cosine_from(2 * EPOCH, 2 * EPOCH + 6))
+    assert rates[6:] == pytest.approx(cosine_from(2 * EPOCH + 6, 2 * EPOCH + 12))
     config = (first.run / "config.yaml").read_text()
     assert "lr: 0.01" in config
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -224,7 +225,9 @@ class Noisy(Dataset[Tensor]):
         return 8
 
     def __getitem__(self, index: int) -> Tensor:
-        return index + torch.rand(())
+        # A generator for each sample, as docs/data.md of a project says.
+        rng = np.random.default_rng(np.random.randint(2**31))
+        return index + torch.rand(()) * rng.random()
 
 
 def test_augmentation_inside_a_subset_is_drawn_by_sample() -> None:

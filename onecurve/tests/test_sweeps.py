@@ -336,6 +336,18 @@ def test_a_directory_of_another_sweep_is_refused(cli: Cli, tmp_path: Path) -> No
         assert said in done.err
         assert len(done.err.splitlines()) == 1
     assert sorted(tmp_path.rglob("*")) == before
+    # Of a project that has got a key since, or lost one.
+    record = yaml.safe_load(Path("runs/mine/sweep.yaml").read_text())
+    lost = {"former": "", **record["config"]}
+    got = {key: value for key, value in record["config"].items() if key != "gc_every_n_steps"}
+    for config, said in (
+        (lost, '(former is "" there, not set here)'),
+        (got, "(gc_every_n_steps is not set there, null here)"),
+    ):
+        older = {**record, "config": config, "fingerprint": "another"}
+        Path("runs/mine/sweep.yaml").write_text(yaml.safe_dump(older))
+        done = cli("train.py", "-m", *SHORT, "seed=1,2", place)
+        assert said in done.err
 
 
 def test_the_record_of_a_sweep(cli: Cli) -> None:

@@ -1,7 +1,7 @@
 """The zoo: each module and each data set under each strategy is equal to single, or is refused."""
 
 import re
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -11,10 +11,11 @@ from conftest import ROUNDING, largest_difference, one_of_a_kind
 from lightning.pytorch import Trainer
 from torch.utils._pytree import tree_flatten
 from torch.utils.data import DataLoader
-from zoo.data import pairs
+from zoo.data import NoLoader, pairs
 from zoo.gan import LATENT, Gan
-from zoo.rows import ALSO_REPLICATED, REPLICATED, ROWS, STRATEGIES
-from zoo.train import DEVICES, LIGHTNING, train_rows
+from zoo.rows import ALSO_REPLICATED, IN_ONE_BATCH, REPLICATED, ROWS, STRATEGIES, Row
+from zoo.tasks import Skips
+from zoo.train import DEVICES, LIGHTNING, train_rows, trained
 
 from onecurve import Single
 from onecurve.launch.environment import unchanged_environment
@@ -70,6 +71,31 @@ def assert_equal(result: dict[str, Any], single: dict[str, Any]) -> None:
     (_, *expected), spec_of_single = tree_flatten(theirs)
     assert spec == spec_of_single
     assert largest_difference(expected, numbers) <= ROUNDING
+
+
+@pytest.mark.parametrize("name", IN_ONE_BATCH)
+def test_accumulated_batches_make_the_step_of_one(name: str) -> None:
+    """Under single, to which the other strategies are equal."""
+    with unchanged_environment(LIGHTNING):
+        expected = trained(IN_ONE_BATCH[name], "single")
+    result = column("single")[name]
+    batches, steps = len(result["losses"]) // 2, len(expected["losses"]) // 2
+    window = ROWS[name].trainer["accumulate_grad_batches"]
+    ends = [min(window * (step + 1), batches) - 1 for step in range(steps)]
+    assert ends[-1] == batches - 1
+    result["losses"] = [result["losses"][epoch * batches + end] for epoch in (0, 1) for end in ends]
+    assert_equal(result, expected)
+
+
+def test_a_batch_that_is_skipped_does_not_count_among_those_accumulated() -> None:
+    last_of_four = Row(
+        partial(Skips, 3), partial(NoLoader, 4, 4, 4, 4, 5), trainer={"accumulate_grad_batches": 4}
+    )
+    alone = Row(partial(Skips, 1), partial(NoLoader, 12, 4, 5))
+    with unchanged_environment(LIGHTNING):
+        found, expected = (trained(row, "single")["weights"] for row in (last_of_four, alone))
+    (ours, _), (theirs, _) = tree_flatten(found), tree_flatten(expected)
+    assert largest_difference(theirs, ours) <= ROUNDING
 
 
 def test_the_gan_learns_the_distribution_of_its_targets() -> None:

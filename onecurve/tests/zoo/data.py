@@ -29,8 +29,8 @@ def pairs(number: int = SAMPLES) -> TensorDataset:
     return TensorDataset(inputs, torch.stack([inputs.sin().sum(1), inputs.square().sum(1)], 1))
 
 
-def plain() -> DataLoader[Any]:
-    return DataLoader(pairs(), BATCH, shuffle=True)
+def plain(batch: int = BATCH) -> DataLoader[Any]:
+    return DataLoader(pairs(), batch, shuffle=True)
 
 
 def validation() -> DataLoader[Any]:
@@ -181,12 +181,16 @@ class StatefulEpochs(Stateful):
 class Whole(Stream):
     """Batches one after the other."""
 
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self.sizes = sizes or (9, 1, 11)
+
     def __iter__(self) -> Iterator[Any]:
-        yield from zip(*(part.split([9, 1, 11]) for part in self.samples.tensors), strict=True)
+        yield from zip(*(part.split(self.sizes) for part in self.samples.tensors), strict=True)
 
 
-def stream() -> DataLoader[Any]:
-    return DataLoader(Stream(), BATCH)
+def stream(batch: int = BATCH) -> DataLoader[Any]:
+    return DataLoader(Stream(), batch)
 
 
 def stream_of_rank() -> DataLoader[Any]:
@@ -199,6 +203,16 @@ def shuffled_stream() -> DataLoader[Any]:
 
 def stateful_stream() -> DataLoader[Any]:
     return DataLoader(Stateful(), BATCH - 1)
+
+
+class NoLoader:
+    """Makes batches by itself."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.batches = list(Whole(*sizes))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches)
 
 
 def whole_batches() -> DataLoader[Any]:
@@ -243,10 +257,10 @@ def ragged() -> DataLoader[Any]:
     return DataLoader(Ragged(), BATCH + 1, shuffle=True, collate_fn=padded)
 
 
-def tokens() -> DataLoader[Any]:
+def tokens(batch: int = BATCH) -> DataLoader[Any]:
     """Inputs (N, 4), and one of two words for each, or padding: all that a rank has of a batch."""
     inputs = pairs().tensors[0]
     words = torch.randint(2, (SAMPLES,), generator=torch.Generator().manual_seed(1))
     words[[1, 3, 4, 7]] = -1
     words[BATCH : BATCH + BATCH // 2] = -1
-    return DataLoader(TensorDataset(inputs, words), BATCH)
+    return DataLoader(TensorDataset(inputs, words), batch)

@@ -47,7 +47,12 @@ OPTIMIZERS = (
 FULL_BATCHES = {"limit_val_batches": 2}
 ROWS = {
     "plain": Row(),
-    "accumulated": Row(trainer={"accumulate_grad_batches": 2, "gradient_clip_val": 0.1}),
+    # Windows of 4, 4, 4, 4 and of 4, 1 samples.
+    "accumulated": Row(
+        tasks.MetricInTraining,
+        partial(data.plain, 4),
+        trainer={"accumulate_grad_batches": 4, "gradient_clip_val": 0.1},
+    ),
     "weighted sampler": Row(data=data.weighted),
     "sampler with replacement": Row(data=data.with_replacement),
     "batches of other sizes": Row(data=data.buckets),
@@ -76,6 +81,14 @@ ROWS = {
     "a stream beside a loader": Row(tasks.TwoLoaders, data.with_a_stream, {"pipeline": "batch"}),
     "several for validation": Row(tasks.Measured, validation=data.several),
     "a stream": Row(data=data.stream, validation=data.stream),
+    "a stream, accumulated": Row(
+        partial(tasks.Optimized, "SGD"),
+        partial(data.stream, 4),
+        trainer={"accumulate_grad_batches": 4},
+    ),
+    "no loader, accumulated": Row(
+        data=partial(data.NoLoader, 9, 1, 11), trainer={"accumulate_grad_batches": 2}
+    ),
     "a stream that differs between ranks": Row(
         data=data.stream_of_rank,
         refused=dict.fromkeys(
@@ -151,7 +164,19 @@ ROWS = {
     ),
     "sampling": Row(tasks.Sampling),
 }
+# For rows that accumulate, those that make the same steps of one batch each.
+IN_ONE_BATCH = {
+    "accumulated": Row(
+        tasks.MetricInTraining, partial(data.plain, 16), trainer={"gradient_clip_val": 0.1}
+    ),
+    "a stream, accumulated": Row(partial(tasks.Optimized, "SGD"), partial(data.stream, 16)),
+    "no loader, accumulated": Row(data=partial(data.NoLoader, 10, 11)),
+    "padding, accumulated": Row(
+        tasks.PaddedWeighed, partial(data.tokens, 21), validation=data.tokens
+    ),
+}
 ALSO_REPLICATED = (
+    "accumulated",
     "padding, accumulated",
     "class weights",
     "noise in prepare",

@@ -53,12 +53,24 @@ class MetricInTraining(Plain):
         self.mean.update(targets[:, 0])
         self.log("train/mean", self.mean, on_step=False, on_epoch=True)
         size = float(len(targets))
-        self.log("train/samples", size, reduce_fx="sum", on_step=False, on_epoch=True)
+        self.log("train/samples", size, reduce_fx="sum", on_step=True, on_epoch=True)
         largest = targets.max()
-        self.log("train/largest", largest, reduce_fx="max", on_step=False, on_epoch=True)
+        self.log("train/largest", largest, reduce_fx="max", on_step=True, on_epoch=True)
         loss = self.loss(self(inputs), targets)
         self.log("train/loss", loss, on_step=True, on_epoch=True)
         return loss
+
+
+class Skips(Plain):
+    """Leaves a batch out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        return None if batch_idx == self.number else loss
 
 
 class NoiseInHooks(Plain):

@@ -82,6 +82,8 @@ class CarryOn(Callback):
         checkpoint["format"] = FORMAT
         checkpoint["config"] = self.config
         checkpoint["layout"] = self._layout(trainer)
+        if getattr(trainer, "begun", None):
+            checkpoint["had_other_steps"] = True
         for key in PARAMETERS:
             if key in checkpoint:
                 checkpoint[key] = self.hide(checkpoint[key])

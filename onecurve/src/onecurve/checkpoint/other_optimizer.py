@@ -1,11 +1,11 @@
-"""Whether a checkpoint's optimizers and schedules fit those that a run goes on with."""
+"""Whether a checkpoint's optimizers fit those that a run goes on with."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch.optim import Optimizer
 
-from ..errors import UserError, say
+from ..errors import UserError
 
 INSTEAD = (
     "give the optimizer that it was trained with, or start anew from its weights: init=CHECKPOINT"
@@ -41,25 +41,3 @@ def refuse_other_optimizers(
                 f"optimizer: the checkpoint is of another than {name}: it has "
                 f"{', '.join(other[:3])}, and no {', '.join(missing[:3])}; {INSTEAD}"
             )
-
-
-def fit_to_length(states: Sequence[dict[str, Any]], schedulers: Sequence[Any]) -> None:
-    """Let a schedule that counts the steps of the whole run go on along the one of this run.
-
-    Saved with it is how long the run was to be; with more epochs now it would end too early, and
-    PyTorch's OneCycleLR refuses every step after its last.
-
-    Args:
-        states: Of the schedules, from a checkpoint; changed in place.
-        schedulers: Those of this run, fresh.
-    """
-    for state, scheduler in zip(states, schedulers, strict=False):
-        before, now = state.get("total_steps"), getattr(scheduler, "total_steps", None)
-        if before is None or now is None or before == now:
-            continue
-        own = scheduler.state_dict()
-        state |= {key: own[key] for key in ("total_steps", "_schedule_phases") if key in own}
-        say(
-            f"resume: {type(scheduler).__name__} was for {before} steps and goes on along the "
-            f"curve of {now}"
-        )

@@ -20,6 +20,7 @@ from ..checkpoint.storage import LocalFiles
 from ..errors import UserError, user_error_behind
 from ..strategies.global_batch import GlobalBatch
 from . import hidden, record, restart
+from .begun import begun_with_other_steps
 from .building import building, called, in_a_line
 from .missing_metric import MissingMetric, missing_metric
 from .outcome import STOPPED, EndedEarly, RankFailed, Stopped
@@ -66,6 +67,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     trainer = build_trainer(cfg, run_dir, own, logs_metrics=True)
     if checkpoint:
         refuse_other_network(task, checkpoint, str(resume))
+        trainer.begun = begun_with_other_steps(checkpoint, hidden.stored(config))
         if in_place:
             go_on_logging(trainer.loggers, checkpoint["logs"])
         # Lightning asks for it once more; and it is not kept here, since it is large.

@@ -23,6 +23,7 @@ from ..checkpoint.mirror import Mirror
 from ..checkpoint.storage import LocalFiles
 from ..errors import UserError
 from ..loggers.buffered import BufferedCSVLogger
+from .begun import Begun
 from .building import building
 from .logged_in_place import log_in_place
 from .protocols import HasEnd, HasFinalFacts, HasFinalWeights
@@ -30,20 +31,38 @@ from .step_hooks import pass_over_empty
 
 
 class RunTrainer(Trainer):
-    """Lightning's Trainer, which counts the steps of a schedule of accumulation right."""
+    """Lightning's Trainer, which counts the steps of a run right.
+
+    Attributes:
+        begun: What was made by steps of another size, before the run was resumed.
+    """
+
+    begun: Begun | None = None
 
     @property
     def estimated_stepping_batches(self) -> int | float:
-        """Optimizer steps of the run: Lightning's own takes the first epoch's number for all."""
+        """Optimizer steps of the run, those that were made before it was resumed among them.
+
+        Lightning's own takes the first epoch's number of batches to a step for all epochs.
+        """
         estimate = super().estimated_stepping_batches
+        if self.num_training_batches == math.inf or (self.max_epochs or -1) < 1:
+            return estimate
+        batches = cast(int, self.num_training_batches)
+        sizes = [self._batches_to_a_step(epoch) for epoch in range(cast(int, self.max_epochs))]
+        steps = 0
+        if self.begun and self.lightning_module.automatic_optimization:
+            sizes = sizes[self.begun.epochs :]
+            steps = self.begun.steps - (self.begun.batches // sizes[0] if sizes else 0)
+        steps += sum(math.ceil(batches / size) for size in sizes)
+        return min(steps, self.max_steps) if self.max_steps != -1 else steps
+
+    def _batches_to_a_step(self, epoch: int) -> int:
         callbacks: list[Callback] = self.callbacks  # type: ignore[attr-defined]
         for callback in callbacks:
-            if isinstance(callback, GradientAccumulationScheduler) and (self.max_epochs or -1) > 0:
-                epochs = range(cast(int, self.max_epochs))
-                sizes = [callback.get_accumulate_grad_batches(epoch) for epoch in epochs]
-                steps = sum(math.ceil(self.num_training_batches / size) for size in sizes)
-                return min(steps, self.max_steps) if self.max_steps != -1 else steps
-        return estimate
+            if isinstance(callback, GradientAccumulationScheduler):
+                return callback.get_accumulate_grad_batches(epoch)
+        return self.accumulate_grad_batches
 
 
 class NoProfiler(PassThroughProfiler):
@@ -60,7 +79,7 @@ def build_trainer(
     run_dir: Path,
     extra_callbacks: list[Callback],
     logs_metrics: bool = False,
-) -> Trainer:
+) -> RunTrainer:
     """The Trainer with the configured strategy, callbacks and loggers.
 
     Args:

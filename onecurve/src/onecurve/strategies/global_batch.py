@@ -19,14 +19,14 @@ import torch
 import torch.distributed as dist
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.trainer.states import RunningStage
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
-from ..checkpoint.other_optimizer import fit_to_length
-from ..errors import UserError
+from ..checkpoint.other_length import fit_to_length
+from ..errors import UserError, say
 from ..optim.capture import never_captured
 from ..optim.fused import keep_kernels, leave_unscaling
 from .clip import clip_by_global_norm
@@ -112,8 +112,14 @@ class GlobalBatch(WeighedSteps):
         """
         reset_seed()
         module = self._connected_module
-        loaded = module.trainer._checkpoint_connector._loaded_checkpoint.get("lr_schedulers", [])
-        fit_to_length(loaded, [config.scheduler for config in self.lr_scheduler_configs])
+        trainer = module.trainer
+        # Lightning loads the states next; not for a test, which comes by a checkpoint, too.
+        if trainer.state.fn == TrainerFn.FITTING:
+            loaded = trainer._checkpoint_connector._loaded_checkpoint
+            schedulers = [config.scheduler for config in self.lr_scheduler_configs]
+            for line in fit_to_length(loaded, schedulers, self.optimizers):
+                if self.is_global_zero:
+                    say(line)
         scaler = getattr(self.precision_plugin, "scaler", None)
         for optimizer in self.optimizers:
             keep_kernels(optimizer)

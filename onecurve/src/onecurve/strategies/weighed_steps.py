@@ -13,6 +13,7 @@ from torch.optim import LBFGS, Optimizer
 from ..checkpoint.storage import LocalFiles
 from ..errors import say
 from ..optim.fused import tidied
+from .accumulation import Window, rows
 from .checkpoint_files import CheckpointFiles
 from .logging_together import LoggingTogether
 from .mean_loss import looked_at
@@ -43,6 +44,9 @@ class WeighedSteps(CheckpointFiles):
     check_loss: bool = True
     _weight: float = 1.0
     _share: Share | None = None
+    # What the batch under way counts over all ranks, and the window of batches that it is in.
+    _count: float | Tensor | None = None
+    _window: Window | None = None
     # In an evaluation: the loader, the number of its batch, and whether that has a sample of this
     # rank.
     _evaluated: tuple[int, int, bool] = (0, 0, True)
@@ -104,12 +108,14 @@ class WeighedSteps(CheckpointFiles):
 
     def _weight_among_ranks(self, weight: torch.Tensor) -> float:
         """What this rank's loss is multiplied by, so that the mean over ranks counts by weight."""
+        self._count = weight
         if self.data_parallel_size == 1:
             return 1.0
         if self._share is not None and not self._share.size:
             weight = torch.zeros_like(weight)
         total = weight.to(self.root_device, copy=True)
         dist.all_reduce(total, group=self.samples_group)
+        self._count = total
         return float(weight) * self.data_parallel_size / float(total) if total else 1.0
 
     def _logged_together(self, name: str, *args: Any) -> STEP_OUTPUT:
@@ -143,11 +149,31 @@ class WeighedSteps(CheckpointFiles):
         if isinstance(self.checkpoint_io, LocalFiles):
             # Hear of a file that could not be written in the background.
             self.checkpoint_io.poll()
+        accumulates = self._connected_module.trainer.accumulate_grad_batches > 1
         try:
-            output = self._weighed_step(*args)
+            output = self._accumulated_step(*args) if accumulates else self._weighed_step(*args)
         finally:
             self._draw(Draws.ALL_RANKS)
         return output
+
+    def _accumulated_step(self, *args: Any) -> STEP_OUTPUT:
+        """Run the step, weighed among the batches that are accumulated with it."""
+        module = self._connected_module
+        trainer = module.trainer
+        # Where Lightning clears the gradients, too.
+        is_first = trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches == 0
+        if is_first or self._window is None:
+            self._window = Window(module)
+        self._count = None
+        with self._window.noting():
+            output = self._weighed_step(*args)
+        if self._count is None:
+            count = float(self.reduce(torch.tensor(float(rows(args[0])), device=self.root_device)))
+        else:
+            count = float(self._count)
+        self._window.log(count)
+        factor = self._window.factor(0.0 if output is None else count)
+        return output if factor == 1.0 else _scaled(output, lambda loss: loss * factor)
 
     def _weighed_step(self, *args: Any) -> STEP_OUTPUT:
         loop = self._connected_module.trainer.fit_loop
@@ -162,6 +188,7 @@ class WeighedSteps(CheckpointFiles):
                 say(f"strategy={self.name}: {line}")
         self._share = share = together(shares)
         self._weight = share.size * self.data_parallel_size / share.total
+        self._count = share.total
         module = self._connected_module
         around: AbstractContextManager[None] = nullcontext()
         if not share.size:
@@ -176,14 +203,7 @@ class WeighedSteps(CheckpointFiles):
         finally:
             weight, self._weight, self._share = self._weight, 1.0, None
         self.samples_seen += sum(loader.consume(loop.batch_idx) for loader in loaders)
-        return output if weight == 1.0 else self._scaled(output, weight)
-
-    def _scaled(self, output: STEP_OUTPUT, weight: float) -> STEP_OUTPUT:
-        if isinstance(output, Tensor):
-            return self.weighed(output, weight)
-        if isinstance(output, dict):
-            return {**output, "loss": self.weighed(output["loss"], weight)}
-        return output
+        return output if weight == 1.0 else _scaled(output, lambda loss: self.weighed(loss, weight))
 
     def weighed(self, loss: Tensor, weight: float) -> Tensor:
         """A loss, and its gradients, by this rank's share."""
@@ -232,3 +252,11 @@ class WeighedSteps(CheckpointFiles):
         total = total * self._weight
         dist.all_reduce(total, op=dist.ReduceOp.SUM, group=group)
         return total / dist.get_world_size(group)
+
+
+def _scaled(output: STEP_OUTPUT, scale: Callable[[Tensor], Tensor]) -> STEP_OUTPUT:
+    if isinstance(output, Tensor):
+        return scale(output)
+    if isinstance(output, dict):
+        return {**output, "loss": scale(output["loss"])}
+    return output

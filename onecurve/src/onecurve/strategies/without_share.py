@@ -41,7 +41,10 @@ def _neutral(log: Callable[..., None]) -> Callable[..., None]:
             if neutral is None:
                 options["batch_size"] = 0
             else:
-                value = torch.full_like(torch.as_tensor(value, dtype=torch.float), neutral)
+                value = torch.as_tensor(value)
+                # The type of the other ranks, which a collective must not mix.
+                kind = value.dtype if value.is_floating_point() else torch.get_default_dtype()
+                value = torch.full_like(value, neutral, dtype=kind)
         log(name, value, *args, **options)
 
     return counted_nowhere

@@ -106,11 +106,19 @@ def _is_unfinished(directory: Path, record: dict[str, Any]) -> bool:
 def _difference(earlier: dict[str, Any], now: dict[str, Any]) -> str:
     there, here = dict(dotted(earlier.get("config", {}))), dict(dotted(now["config"]))
     for key in dict.fromkeys([*there, *here]):
-        if there.get(key) != here.get(key) and not isinstance(here.get(key), dict):
-            return f"{key} is {there.get(key)} there, {here.get(key)} here"
+        # What is in a group tells more than the group.
+        if not any(isinstance(each.get(key), dict) and each[key] for each in (there, here)):
+            old_value, new_value = _shown(there, key), _shown(here, key)
+            if old_value != new_value:
+                return f"{key} is {old_value} there, {new_value} here"
     old, new = set(earlier.get("typed", [])), set(now["typed"])
     gone, added = (" ".join(sorted(words)) or "nothing" for words in (old - new, new - old))
     return f"there {gone}, here {added}" if old != new else "the values that are swept are others"
+
+
+def _shown(values: dict[str, Any], key: str) -> str:
+    """A value as the fingerprint has it, so that null, an empty text and no key can be told."""
+    return json.dumps(values[key], default=str) if key in values else "not set"
 
 
 def read_record(directory: Path) -> dict[str, Any]:

@@ -1,0 +1,110 @@
+"""Batches accumulated into one step count by their samples, as if they were one batch.
+
+Lightning divides each batch's loss by `accumulate_grad_batches`. That is the mean over the samples
+of a window only if it has so many batches, all of one size: the last window of an epoch has fewer,
+its last batch is smaller, and by a task's `weight` any two batches may differ.
+
+So each loss is multiplied by what its batch counts relative to the window's first, and before the
+backward pass of the last one, what has been accumulated is rescaled to the mean. Nothing is looked
+up ahead, so a stream may end anywhere. In a full window of equal batches every factor is exactly 1.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from .logging_together import log_replaced
+
+
+class Window:
+    """The batches of one optimizer step, as far as they have come.
+
+    Args:
+        module: The task, whose gradients are accumulated.
+    """
+
+    def __init__(self, module: LightningModule) -> None:
+        self.module = module
+        # What the first batch counts that counts anything, and all of them relative to it.
+        self._first = 0.0
+        self._relative = 0.0
+        self._names: set[str] = set()
+        self._logged: dict[str, tuple[Tensor, float]] = {}
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether the batch under way is the last before the optimizer's step."""
+        return not self.module.trainer.fit_loop._should_accumulate()
+
+    @torch.no_grad()
+    def factor(self, count: float) -> float:
+        """What the loss of the batch under way is multiplied by; its backward pass comes next.
+
+        Args:
+            count: Its samples over all ranks, or what the task's `weight` says of them; 0 if the
+                step was skipped.
+        """
+        self._first = self._first or count
+        relative = count / self._first if self._first else 0.0
+        self._relative += relative
+        if not self._is_complete:
+            return relative
+        trainer = self.module.trainer
+        to_mean = trainer.accumulate_grad_batches / self._relative if self._relative else 1.0
+        if to_mean != 1.0:
+            # The module's own may be gathered ones at this point, without what is accumulated.
+            groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+            for parameter in (each for group in groups for each in group["params"]):
+                if parameter.grad is not None:
+                    parameter.grad.mul_(to_mean)
+        return relative * to_mean
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note the names of what a step logs meanwhile."""
+        log = self.module.log
+        self._names = set()
+
+        def noted(name: str, *args: Any, **options: Any) -> None:
+            self._names.add(name)
+            log(name, *args, **options)
+
+        with log_replaced(self.module, noted):
+            yield
+
+    def log(self, count: float) -> None:
+        """Let what was noted have the value of the whole step, once the window is complete.
+
+        But for torchmetrics' objects: they have that of the last batch.
+
+        Args:
+            count: As for `factor`.
+        """
+        results = self.module.trainer._results
+        assert results is not None
+        for name in self._names:
+            result = results[f"training_step.{name}"]
+            if not result.is_tensor or not result.meta.on_step:
+                continue
+            value = result._forward_cache
+            before, counted = self._logged.get(name, (None, 0.0))
+            if before is not None and not result.meta.is_mean_reduction:
+                value = result.meta.reduce_fx(torch.stack([before, value]))
+            elif before is not None and counted:
+                share = count / (counted + count)
+                value = before * (1 - share) + value * share
+            self._logged[name] = value, counted + count
+            if self._is_complete:
+                result._forward_cache = value
+
+
+def rows(batch: Any) -> int:
+    """Samples of a batch that comes from no loader of ours: 1, where its tensors do not tell."""
+    tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim]
+    sizes = {len(tensor) for tensor in tensors}
+    return sizes.pop() if len(sizes) == 1 else 1
