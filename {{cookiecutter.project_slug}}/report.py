@@ -1,10 +1,19 @@
 """Report on sweeps: ``python report.py SWEEP_DIR...``."""
 
 import argparse
+import sys
 from pathlib import Path
 
-from onecurve.errors import UserError, stop
-from onecurve.sweep.report.write import write
+try:
+    from onecurve.errors import UserError, stop
+    from onecurve.sweep.report.write import write
+except ModuleNotFoundError as error:
+    print(
+        f"error: {error.name} is not installed in this Python; type `make setup`, then "
+        "`source .venv/bin/activate` (or `uv run`)",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 
 def main() -> None:

@@ -1,10 +1,19 @@
 """Train a model: ``python train.py strategy=ddp optimizer.lr=0.01``. See ``--help`` for more."""
 
+import sys
 from pathlib import Path
 
-import hydra
-from omegaconf import DictConfig
-from onecurve.command.entry import command, run
+try:
+    import hydra
+    from omegaconf import DictConfig
+    from onecurve.command.entry import command, run
+except ModuleNotFoundError as error:
+    print(
+        f"error: {error.name} is not installed in this Python; type `make setup`, then "
+        "`source .venv/bin/activate` (or `uv run`)",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 
 @hydra.main(config_path="configs", config_name="train", version_base="1.3")
