@@ -114,7 +114,7 @@ def table() -> dict[tuple[str, str], str]:
     lines = (TEMPLATE / "README.md").read_text(encoding="utf-8").splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("| | `single`"))
     columns = cells(lines[first])[1:]
-    said = {}
+    said: dict[tuple[str, str], str] = {}
     for line in lines[first + 2 : first + 2 + len(ROWS)]:
         words, *results = cells(line)
         (name,) = (name for begins, name in ROWS.items() if words.startswith(begins))
