@@ -88,6 +88,36 @@ def test_license(tmp_path: Path, license: str) -> None:
     assert ("Private :: Do Not Upload" in metadata.get("classifiers", [])) == private
 
 
+def test_before_setup_every_command_says_what_to_type(tmp_path: Path) -> None:
+    project = bake(tmp_path / "out", package_name="never_installed")
+    scripts = sorted(project.glob("*.py"))
+    bare = [sys.executable, "-S"]  # a Python with nothing but its standard library
+    engine = {"PYTHONPATH": str(project / "engine/src")}
+    typed: list[tuple[list[str], dict[str, str], str]] = []
+    for script in map(str, scripts):
+        typed.append(([*bare, script], {}, "is not installed in this Python"))
+        if not script.endswith("report.py"):  # which needs the library alone
+            command = [sys.executable, script, "optimizer.lr=fast"]
+            typed.append((command, engine, "never_installed (the package in"))
+    started = [
+        (
+            subprocess.Popen(
+                command, env=os.environ | more, cwd=tmp_path, stderr=subprocess.PIPE, text=True
+            ),
+            line,
+        )
+        for command, more, line in typed
+    ]
+    assert len(started) == 6 + 5
+    for process, line in started:
+        said = process.communicate()[1]
+        assert process.returncode == 2, said
+        assert said.count("\n") == 1, said
+        assert line in said
+        assert "type `make setup`, then `source .venv/bin/activate`" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["out-cookiecutter", "out"]
+
+
 def test_make_alone_lists_every_command(tmp_path: Path) -> None:
     for folder in (bake(tmp_path / "out"), TEMPLATE):
         phony = re.search(r"^\.PHONY: (.*)$", (folder / "Makefile").read_text(), re.MULTILINE)

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,49 @@ def test_every_command_is_run_or_named(project: Path) -> None:
     assert [line for line in found if line not in run and not line.startswith(tuple(known))] == []
     unused = [name for name in known if not any(line.startswith(name) for line in found)]
     assert unused == []
+
+
+# Every program says what it was given, instead of doing it.
+STUBS = """
+for name in bash cd cookiecutter curl docker git kubectl make openssl pip python python3 sbatch \\
+  source squeue srun tar tensorboard torchrun uv uvx; do
+  eval "$name() { printf '[%s]' $name \\"\\$@\\"; }"
+done
+"""
+
+
+def given(shell: str, lines: list[str], cwd: Path) -> list[str]:
+    """What each line gives to its program, as a shell reads it in an empty folder."""
+    script = STUBS + "".join(f"({line}\n) || printf failed\nprintf '\\n'\n" for line in lines)
+    program = shutil.which(shell)
+    assert program is not None
+    done = subprocess.run(
+        [program, *(["-f"] if shell == "zsh" else []), "-c", script],
+        cwd=cwd, env={"PATH": "/nowhere"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stderr == "", done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_every_command_is_the_same_for_zsh(project: Path, tmp_path: Path) -> None:
+    """The shell of every Mac takes a bracket that is not quoted for the name of a file."""
+    others = [TEMPLATE / "README.md", TEMPLATE / "CONTRIBUTING.md", project / "README.md"]
+    others += (TEMPLATE / PROJECT / "starters").glob("*/README.md")
+    lines = []
+    for page in [*pages(project), *others]:
+        text = page.read_text()
+        lines += commands(text)
+        spans = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+        lines += [span for span in spans if re.match(r"(python|make|pip|uvx?) ", span)]
+        lines += [f"python {span}" for span in spans if re.match(r"'?[+~]?[a-z][\w./]*=\S", span)]
+    # A plain variable is as good a place for what is typed.
+    lines = [line for line in dict.fromkeys(lines) if not line.startswith(("#", "export "))]
+    assert len(lines) > 200
+    of_bash, of_zsh = (given(shell, lines, tmp_path) for shell in ("bash", "zsh"))
+    assert of_zsh == of_bash
+    assert "failed" not in "".join(of_bash)
+    assert len(of_bash) == len(lines)
 
 
 def test_the_tests_that_are_named_are_there() -> None:

@@ -1,6 +1,16 @@
 """Hand a trained network on: ``python export.py checkpoint=PATH format=onnx``."""
 
-from onecurve import cli
+import sys
+
+try:
+    from onecurve import cli
+except ModuleNotFoundError as error:
+    print(
+        f"error: {error.name} is not installed in this Python; type `make setup`, then "
+        "`source .venv/bin/activate` (or `uv run`)",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 if __name__ == "__main__":
     cli.export(__file__)

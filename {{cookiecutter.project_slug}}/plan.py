@@ -1,6 +1,16 @@
 """Which mesh to take: ``python plan.py trainer.devices=64 plan.gpu=h100``."""
 
-from onecurve import cli
+import sys
+
+try:
+    from onecurve import cli
+except ModuleNotFoundError as error:
+    print(
+        f"error: {error.name} is not installed in this Python; type `make setup`, then "
+        "`source .venv/bin/activate` (or `uv run`)",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 if __name__ == "__main__":
     cli.plan(__file__)

@@ -1,6 +1,16 @@
 """Report on sweeps: ``python report.py SWEEP_DIR...``."""
 
-from onecurve import cli
+import sys
+
+try:
+    from onecurve import cli
+except ModuleNotFoundError as error:
+    print(
+        f"error: {error.name} is not installed in this Python; type `make setup`, then "
+        "`source .venv/bin/activate` (or `uv run`)",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 if __name__ == "__main__":
     cli.report()

@@ -1,6 +1,16 @@
 """Train a model: ``python train.py strategy=ddp optimizer.lr=0.01``. See ``--help`` for more."""
 
-from onecurve import cli
+import sys
+
+try:
+    from onecurve import cli
+except ModuleNotFoundError as error:
+    print(
+        f"error: {error.name} is not installed in this Python; type `make setup`, then "
+        "`source .venv/bin/activate` (or `uv run`)",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 if __name__ == "__main__":
     cli.train(__file__)

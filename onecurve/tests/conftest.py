@@ -24,7 +24,7 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 import warm_ranks  # noqa: E402
 from processes import Command, end  # noqa: E402
 
-from onecurve.launch import agent  # noqa: E402
+from onecurve.launch import agent, one_run, rendezvous  # noqa: E402
 from onecurve.testing.runs import (  # noqa: E402
     Cli,
     Outcome,
@@ -158,6 +158,26 @@ def start_by(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     yield run
     for process in started:
         end(process)
+
+
+ACCEPTED: set[tuple[str, ...]] = set()
+
+
+@pytest.fixture
+def is_accepted(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool]:
+    """Whether a command would begin to train, as one that a refusal proposes must."""
+
+    def run(*words: str) -> bool:
+        if words not in ACCEPTED:
+            (tmp_path / "secret").write_text(64 * "0")
+            with monkeypatch.context() as patch:
+                patch.setattr(one_run, "start", lambda *_: ACCEPTED.add(words) or {})
+                patch.setattr(rendezvous, "meet", lambda *_: None)  # with another node
+                # Nor is what was composed written to files.
+                cli("train.py", *words, "hydra.output_subdir=null")
+        return words in ACCEPTED
+
+    return run
 
 
 MADE: dict[tuple[str, ...], Outcome] = {}

@@ -243,4 +243,4 @@ def test_the_average_can_be_validated(train: Cli, trained: Cli, cli: Cli, name: 
 def test_two_averages_cannot_be_validated(cli: Cli) -> None:
     outcome = cli("train.py", "callbacks=[swa,ema]", "callbacks.swa.validate=true")
     assert outcome.status == 2
-    assert "use callbacks.swa.validate=false, or ~callbacks.ema" in outcome.err
+    assert "use callbacks.swa.validate=false, or '~callbacks.ema'" in outcome.err

@@ -1,6 +1,9 @@
 """Meshes that cannot be are refused in one line, before torch is imported."""
 
+from collections.abc import Callable
+
 import pytest
+from alternatives import followed
 from conftest import Cli
 
 # What is typed after strategy=mesh: what the line must say.
@@ -29,13 +32,17 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("typed", MISTAKES)
-def test_a_mesh_that_cannot_be_gets_one_line(cli: Cli, typed: str) -> None:
-    outcome = cli("train.py", "strategy=mesh", *typed.split())
+def test_a_mesh_that_cannot_be_gets_one_line(
+    cli: Cli, is_accepted: Callable[..., bool], typed: str
+) -> None:
+    words = ["strategy=mesh", *typed.split()]
+    outcome = cli("train.py", *words)
     assert outcome.status == 2
     (line,) = outcome.err.strip().splitlines()
-    for words in MISTAKES[typed]:
-        assert words in line
+    assert all(part in line for part in MISTAKES[typed]), line
     assert not outcome.runs
+    for command in followed(line, words):
+        assert is_accepted(*command), (line, command)
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_a_balance_that_does_not_fit_is_refused(wrong: Any) -> None:
         cut_in_two(wrong)
     assert str(refusal.value) == (
         f"strategy.balance={written}: must be 2 numbers from 1 that add up to 14 layers, "
-        "such as strategy.balance=[7,7], or auto"
+        "such as 'strategy.balance=[7,7]', or auto"
     )
 
 

@@ -1,10 +1,12 @@
 """strategy=pipeline: which modules and numbers it refuses, and its parts one by one."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from alternatives import followed
 from conftest import (
     FLOAT64,
     ROUNDING,
@@ -147,20 +149,23 @@ def test_a_module_that_breaks_a_rule_is_refused(
             ["strategy.stages_per_rank=3", "stages_per_rank=auto"],
         ),
         ("trainer.sync_batchnorm=true", ["trainer.sync_batchnorm=true", "strategy=ddp"]),
-        ("strategy.balance=even", ["strategy.balance=even", "such as strategy.balance="]),
+        ("strategy.balance=even", ["strategy.balance=even", "such as 'strategy.balance="]),
         ("strategy.balance=[1,1]", ["strategy.balance=[1,1]", "6 layers"]),
         ("trainer.devices=7 strategy.schedule=gpipe", ["6 layers", "trainer.devices=6"]),
     ],
 )
 def test_numbers_that_cannot_be_are_refused(
-    cli: Cli, tmp_path: Path, typed: str, words: list[str]
+    cli: Cli, is_accepted: Callable[..., bool], tmp_path: Path, typed: str, words: list[str]
 ) -> None:
-    outcome = cli("train.py", *TINY, "callbacks=[]", "strategy=pipeline", *typed.split())
+    command = [*TINY, "callbacks=[]", "strategy=pipeline", *typed.split()]
+    outcome = cli("train.py", *command)
     assert outcome.status == 2, outcome.err
     assert len(outcome.err.splitlines()) == 1, outcome.err
     for word in words:
         assert word in outcome.err
     assert list(tmp_path.iterdir()) == []
+    for other in followed(outcome.err, command):
+        assert is_accepted(*other), (outcome.err, other)
 
 
 def test_a_split_is_one_that_the_schedule_takes() -> None:

@@ -1,15 +1,25 @@
 """Mistakes that people make get one clear line, and leave nothing behind."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from alternatives import followed
 from conftest import Cli
+
+from onecurve import machine
+from onecurve.configs.trainer import limits as trainer_limits
 
 # What is typed: (exit status, what the line must say).
 MISTAKES = {
     "+callbacks=ema callbacks.ema.decya=1": (1, ["callbacks.ema.decya", "callbacks.ema.decay"]),
     "monitor=val/loss": (2, ["mode=max", "monitor=val/loss", "mode=min"]),
+    "strategy=deepspeed": (1, ["such as strategy=fsdp"]),
+    "strategy=deepspeed_stage_2": (1, ["such as strategy=fsdp"]),
+    "strategy=dpp": (1, ["such as strategy=ddp"]),
+    "callbacks=[swa, ema]": (1, ["a blank", "leave it out", "quote", ": 'callbacks=[swa, ema]'"]),
+    "strategy=ddp trainer.max_time={hours: 1, days: 2}": (1, ["'trainer.max_time={hours: 1, "]),
     "strategy=fsdb": (1, ["strategy=fsdb", "ddp, dp, fsdp, mesh, pipeline", "strategy=fsdp"]),
     "callbacks=[chekpoint]": (1, ["callbacks=chekpoint", "such as callbacks=checkpoint"]),
     "stratgy=ddp": (1, ["stratgy", "did you mean strategy"]),
@@ -33,7 +43,10 @@ MISTAKES = {
     "trainer.devices=0 strategy=ddp": (2, ["trainer.devices=0", "trainer.devices=2"]),
     "trainer.devices=999 strategy=ddp trainer.accelerator=cpu": (
         2,
-        ["trainer.devices=999", "at most"],
+        [
+            "trainer.devices=999: at most 8",
+            "more than its 2 cores only try things out; use trainer.devices=2",
+        ],
     ),
     "trainer.devices=two strategy=ddp": (2, ["trainer.devices=two", "trainer.devices=2"]),
     "trainer.profiler=cprofile": (2, ["trainer.profiler=cprofile", "simple, advanced"]),
@@ -99,7 +112,7 @@ MISTAKES = {
     "~hydra data.batch_size=0": (2, ["~hydra: takes away what checks a run", "leave it out"]),
     "hydra.callbacks=null seed=-1": (2, ["hydra.callbacks=null", "+hydra.callbacks.NAME"]),
     "-m ~hydra.callbacks.sweep seed=1,2": (2, ["~hydra.callbacks.sweep", "leave it out"]),
-    "checkpoint=sharded": (2, ["such as checkpoint={format:file,async:false,"]),
+    "checkpoint=sharded": (2, ["such as 'checkpoint={format:file,async:false,"]),
     "checkpoint.format=shards": (2, ["one of file, sharded, such as checkpoint.format=sharded"]),
     "callbacks=null": (1, ["callbacks=null: is a group", "--help"]),
     # The task has the same number, by reference.
@@ -150,7 +163,7 @@ MISTAKES = {
     "~trainer.devices": (2, ["~trainer.devices: a run needs it"]),
     "~seed": (2, ["~seed: a run needs it"]),
     "~trainer trainer.max_epochs=1": (1, ["~trainer: takes away what another word changes"]),
-    "+model.foo=1": (2, ["model.foo: there is no such key", "model.in_channels"]),
+    "+model.foo=1": (2, ["model.foo: there is no such key", "model has in_channels"]),
     "model._target_=nope": (2, ["model._target_=nope", "the dotted name of a class"]),
     "model._target_=nope.nope": (2, ["there is no package nope"]),
     "model._target_=small.models.lenett": (2, ["did you mean small.models.lenet?"]),
@@ -162,13 +175,17 @@ MISTAKES = {
     "strategy.name=ddp": (2, ["strategy.name=ddp: is single for this strategy", "strategy=ddp"]),
     "strategy.processes=abc": (2, ["strategy.processes=abc: is one for this strategy"]),
     "model=[lenet,mlp]": (2, ["model=[lenet,mlp]: takes one, such as model=lenet"]),
-    "callbacks=[checkpoint] +callbacks=ema": (2, ["use callbacks=[checkpoint,ema]"]),
+    "callbacks=[checkpoint] +callbacks=ema": (2, ["use 'callbacks=[checkpoint,ema]'"]),
     "-lr=1": (2, ["-lr=1", "a key has no dash"]),
     "-mode=min": (2, ["ode=min", "a key has no dash"]),
     "--cfg": (2, ["--cfg", "expected one argument", "see --help"]),
     "~optimizer._target_": (2, ["optimizer._target_ is needed", "small.optimizers.adamw"]),
     "+callbacks.x={a:1}": (2, ["callbacks.x={a:1}: is no object"]),
     "+callbacks.x=1": (2, ["callbacks.x=1: is no object"]),
+    "+callbacks=gradient_accumulation callbacks.gradient_accumulation.from_epochs=[1]": (
+        2,
+        ["such as 'callbacks.gradient_accumulation.from_epochs=[0,4]' 'callbacks."],
+    ),
     "test=null": (2, ["test=null", "true or false"]),
 }
 
@@ -180,6 +197,8 @@ def _no_gpu_no_account(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setattr(machine, "count_cores", lambda: 2)
+    monkeypatch.setattr(trainer_limits, "count_cores", lambda: 2)
 
 
 def files(folder: Path) -> set[str]:
@@ -187,7 +206,9 @@ def files(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("typed", MISTAKES)
-def test_a_mistake_gets_one_line_and_leaves_nothing(cli: Cli, tmp_path: Path, typed: str) -> None:
+def test_a_mistake_gets_one_line_and_leaves_nothing(
+    cli: Cli, is_accepted: Callable[..., bool], tmp_path: Path, typed: str
+) -> None:
     (tmp_path / "empty").mkdir()
     status, words = MISTAKES[typed]
     outcome = cli("train.py", *typed.split())
@@ -196,6 +217,8 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(cli: Cli, tmp_path: Path, ty
     for word in words:
         assert word in outcome.err
     assert files(tmp_path) == {"empty"}
+    for command in followed(outcome.err, typed.split()):
+        assert is_accepted(*command), (outcome.err, command)
 
 
 @pytest.mark.parametrize("script", ["evaluate.py", "predict.py", "export.py"])

@@ -10,7 +10,7 @@ def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     if run.get(f"{key}.validate") is True and run.has("ema"):
         yield (
             f"{key}.validate=true: callbacks=ema has its own average validated; use "
-            f"{key}.validate=false, or ~callbacks.ema"
+            f"{key}.validate=false, or '~callbacks.ema'"
         )
     start = run.get(f"{key}.start", 0)
     if run.has("gradient_accumulation") and start >= 1:

@@ -12,7 +12,7 @@ def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     if not _is_schedule(epochs, batches):
         yield (
             f"{key}.from_epochs={epochs}: must be rising epochs from 0, with as many numbers from "
-            f"1 in batches={batches}, such as from_epochs=[0,4] batches=[1,2]"
+            f"1 in batches={batches}, such as '{key}.from_epochs=[0,4]' '{key}.batches=[1,2]'"
         )
     number = run.get("trainer.accumulate_grad_batches", 1)
     if number > 1:

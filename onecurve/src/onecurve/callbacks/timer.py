@@ -36,7 +36,7 @@ class StopAfter(Timer):
         if self.time_elapsed() >= (self._duration or 0):
             raise UserError(
                 f"callbacks.timer.duration={self.duration}: is used up by {self._spent()} of "
-                "training; give more, or leave it out: ~callbacks.timer"
+                "training; give more, or leave it out: '~callbacks.timer'"
             )
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:

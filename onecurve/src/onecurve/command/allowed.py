@@ -1,6 +1,7 @@
 """Whether a value is what a type says, and in which words to refuse it."""
 
 import difflib
+import shlex
 from collections.abc import Mapping, Sequence
 from math import isnan
 from types import NoneType, UnionType
@@ -60,12 +61,13 @@ def refusal(annotation: Any, key: str, value: Any, usual: Any) -> str | None:
     if all(map(choices_of, parts)):
         words = f"one of {', '.join(map(text, choices))}"
         close = difflib.get_close_matches(str(value), map(str, choices), 1)
-        example = close[0] if close else choices[0]
+        works = usual is not None and usual in choices
+        example = close[0] if close else usual if works else choices[0]
     else:
         words = " or ".join(map(_words, parts))
         works = any(_holds(part, usual) for part in parts)
         example = usual if works else _example(parts[0])
-    return f"{key}={text(value)}: must be {words}, such as {key}={text(example)}"
+    return f"{key}={text(value)}: must be {words}, such as {typed(key, example)}"
 
 
 def text(value: Any) -> str:
@@ -79,6 +81,11 @@ def text(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ",".join(map(text, value)) + "]"
     return str(value)
+
+
+def typed(key: str, value: Any) -> str:
+    """A word of a command line, quoted where a shell has a meaning for what is in it."""
+    return shlex.quote(f"{key}={text(value)}")
 
 
 def _about(limit: Existing, value: Any) -> str | None:

@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
@@ -49,6 +50,7 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
     print_lines_at_once()
     os.environ[PROJECT] = str(config_dir.resolve().parent)
     try:
+        _refuse_another_python(config_dir.resolve().parent)
         _read_variables(config_dir.parent)
         _run(main, config_dir, config_name)
         quick_exit.status = 0
@@ -153,6 +155,19 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
         os.environ.pop("HYDRA_FULL_ERROR")
         if before is not None:
             os.environ["HYDRA_FULL_ERROR"] = before
+
+
+def _refuse_another_python(project: Path) -> None:
+    """Without the project's own package every other line would be about its classes."""
+    for file in project.glob("src/*/__init__.py"):
+        name = file.parent.name
+        if find_spec(name) is None:
+            stop(
+                UserError(
+                    f"{name} (the package in src/) is not installed in this Python; type "
+                    "`make setup`, then `source .venv/bin/activate` (or `uv run`)"
+                )
+            )
 
 
 def _read_variables(project: Path) -> None:

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,9 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from .values import dotted
+
+# What others call the same thing.
+ELSEWHERE = {"deepspeed": "fsdp"}
 
 
 def explain(error: BaseException, config_dir: Path, config_name: str, typed: list[str]) -> str:
@@ -40,8 +44,7 @@ def explain(error: BaseException, config_dir: Path, config_name: str, typed: lis
                     f"type `uv pip install -e '.[{extra}]'`"
                 )
             if options := choices(group):
-                near = difflib.get_close_matches(choice, options, 1, cutoff=0.4)
-                allowed, example = ", ".join(options), (near or options)[0]
+                allowed, example = ", ".join(options), _nearest(choice, options)
                 return f"{group}={choice}: must be one of {allowed}, such as {group}={example}"
         if unknown := re.search(
             r"Could not override '([\w./@-]+)'|'([\w./@-]+)' does not exist", text
@@ -53,7 +56,7 @@ def explain(error: BaseException, config_dir: Path, config_name: str, typed: lis
                 return f"{key}: there is such a key only with {' or '.join(having)}; add {example}"
             if key in known:
                 return f"{key}: is no group of {config_name}.py; leave it out"
-            close = _abbreviating(key, known) or difflib.get_close_matches(key, known, 3)
+            close = _abbreviating(key, known) or difflib.get_close_matches(key, known, 1)
             hint = f"did you mean {' or '.join(close)}?" if close else "see `--cfg job` for all"
             return f"{key}: there is no such key; {hint}"
     if several := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
@@ -68,12 +71,15 @@ def added_to_a_list(typed: list[str]) -> str | None:
         given = next((each for each in typed if each.startswith(f"{group}=[")), None)
         if word.startswith("+") and given and "." not in group:
             both = f"{given[:-1]},{choice.strip('[]')}]".replace("[,", "[")
+            both = shlex.quote(both)
             return f"{word}: is not added to a list that is typed as well; use {both}"
     return None
 
 
 def _mistyped(text: str, typed: list[str]) -> str | None:
     """What Hydra's grammar makes of a word without `=`, or of a group that is taken away."""
+    if line := _divided(typed):
+        return line
     if found := re.search(r"Error parsing override '(.*?)' missing EQUAL", text):
         word = found[1]
         after = typed[typed.index(word) + 1 :] if word in typed else []
@@ -93,6 +99,20 @@ def _mistyped(text: str, typed: list[str]) -> str | None:
             return line
         if f"~{found[1]}" in typed:
             return f"~{found[1]}: takes away what another word changes; leave one of them out"
+    return None
+
+
+def _divided(typed: list[str]) -> str | None:
+    """A list or mapping with a blank in it, of which the shell has made several words."""
+    for first, word in enumerate(typed):
+        if "[" in word or "{" in word:
+            for last in range(first + 2, len(typed) + 1):
+                whole = " ".join(typed[first:last])
+                if _is_unreadable(word) and not _is_unreadable(whole):
+                    return (
+                        f"{whole}: a blank ends a word of the shell; leave it out, or quote the "
+                        f"argument: {shlex.quote(whole)}"
+                    )
     return None
 
 
@@ -126,6 +146,17 @@ def choices(group: str) -> list[str]:
     The loader would copy all that Hydra knows first, which takes longer than to read a file.
     """
     return _loader().repository.get_group_options(group, ObjectType.CONFIG)
+
+
+def _nearest(choice: str, options: list[str]) -> str:
+    """The choice that is meant, as far as can be told; the first one if none is like it."""
+    for name, option in ELSEWHERE.items():
+        if choice.startswith(name) and option in options:
+            return option
+    near = difflib.get_close_matches(choice, options, 3)
+    # Two letters that were exchanged, or one that is wrong, before one too many: dpp is ddp.
+    near.sort(key=lambda option: len(option) != len(choice))
+    return (near or options)[0]
 
 
 def _choices_with(key: str, known: list[str]) -> list[str]:

@@ -55,8 +55,9 @@ def wrong_parts(config: DictConfig, defaults: DictConfig, config_name: str) -> I
         for name, entry in (plain.get(group) or {}).items():
             if entry and not _is_object(entry):
                 yield (
-                    f"{group}.{name}={text(entry)}: is no object; choose one that there is, such "
-                    f"as +{group}=NAME, or say of which class it is: +{group}.{name}._target_=..."
+                    f"{group}.{name}={text(entry)}: is no object; use one that there is instead, "
+                    f"such as +{group}=NAME, or say of which class it is: "
+                    f"+{group}.{name}._target_=..."
                 )
     for key, node in dotted(plain):
         target = node.get("_target_") if isinstance(node, dict) else None
@@ -97,10 +98,7 @@ def _wrong_target(key: str, target: Any, node: dict[str, Any]) -> Iterator[str]:
 
 
 def _unknown(group: str, name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, 3) or known[:5]
-    hint = (
-        f"did you mean {' or '.join(f'{group}.{each}' for each in close)}?"
-        if close
-        else "leave it out"
-    )
+    close = difflib.get_close_matches(name, known, 1)
+    others = f"{group} has {', '.join(known[:5])}" if known else "leave it out"
+    hint = f"did you mean {group}.{close[0]}?" if close else others
     return f"{group}.{name}: there is no such key; {hint}"

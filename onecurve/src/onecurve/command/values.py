@@ -12,7 +12,7 @@ from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseExce
 
 from .. import configs
 from ..errors import UserError
-from .allowed import alternatives, as_meant, is_limit, refusal, text
+from .allowed import alternatives, as_meant, is_limit, refusal, text, typed
 from .signatures import arguments
 
 GROUPS = Path(configs.__file__).parent
@@ -43,7 +43,7 @@ def check_values(config: DictConfig, defaults: DictConfig) -> None:
             if line := refusal(limits[key], key, value, usual.get(key)):
                 raise UserError(line)
         elif key in usual and (group or value is not None) and not _same_kind(value, usual[key]):
-            example = f"{key}={text(usual[key])}"
+            example = typed(key, usual[key])
             raise UserError(f"{key}={text(value)}: must be {_kind(usual[key])}, such as {example}")
 
 

@@ -73,10 +73,10 @@ class ImageDataModule(LightningDataModule):
             if len(values) not in (1, channels):
                 raise UserError(
                     f"data.{key}={list(values)}: must have one number for each of "
-                    f"data.channels={channels}, or one for all; try data.{key}=[0.5]"
+                    f"data.channels={channels}, or one for all; try 'data.{key}=[0.5]'"
                 )
         if min(std) <= 0:
-            raise UserError(f"data.std={list(std)}: must be positive; try data.std=[0.5]")
+            raise UserError(f"data.std={list(std)}: must be positive; try 'data.std=[0.5]'")
         self.root = root
         self.class_names = [str(name) for name in class_names]
         self.num_classes = num_classes

@@ -11,5 +11,5 @@ def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     if not run.get(f"logger.{writer}"):
         yield (
             f"callbacks={name}: writes through logger.{writer}, which was taken away; "
-            f"add +logger={writer}, or use ~{key}"
+            f"add +logger={writer}, or use '~{key}'"
         )

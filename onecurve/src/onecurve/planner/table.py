@@ -1,5 +1,6 @@
 """What is printed of a plan: meshes that fit, the best of them in full, and why others do not."""
 
+import shlex
 import sys
 
 from hydra.core.hydra_config import HydraConfig
@@ -122,7 +123,7 @@ def command(each: Estimate, cfg: DictConfig, request: Request) -> str:
         words.append(f"trainer.num_nodes={request.ranks // request.per_node}")
     if request.network.fused:
         words.append("compile=layer")
-    return " ".join(["python train.py", *words, *strategy(each)])
+    return f"python train.py {shlex.join([*words, *strategy(each)])}"
 
 
 def strategy(each: Estimate) -> list[str]:

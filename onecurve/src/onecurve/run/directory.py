@@ -64,7 +64,7 @@ def refuse_remote(run_dir: Path, typed: str) -> None:
     if re.search(r"(^|/)\w\w+:/", str(run_dir)):
         raise UserError(
             f"{typed}: a run directory is on a local disk, or on one that is mounted; use "
-            "hydra.run.dir=runs/NAME, and copy it when the run has ended"
+            f"{typed.partition('=')[0]}=runs/NAME, and copy it when the run has ended"
         )
 
 

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 
 from ...composed_run import ComposedRun
 from ...limits import Number, Pattern
+from ...machine import count_cores
 
 COMPLETE = True
 """A key that is not among these is none."""
@@ -86,7 +87,7 @@ def refusals(run: ComposedRun, key: str) -> Iterator[str]:
         typed = json.dumps(plain["devices"]).replace('"', "")
         yield (
             f"trainer.devices={typed}: must be auto, a number from 1, or a list of GPU "
-            "numbers, such as trainer.devices=2"
+            f"numbers, such as trainer.devices={1 if run.one_device else 2}"
         )
     if run.one_device and run.devices > 1:
         yield (
@@ -98,13 +99,16 @@ def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     if run.one_process and run.num_nodes > 1:
         yield (
             f"trainer.num_nodes={run.num_nodes}: strategy={strategy} is one process on one node; "
-            "use trainer.num_nodes=1, or strategy=ddp"
+            "use trainer.num_nodes=1, or strategy=ddp launch.rendezvous=HOST:PORT"
         )
     if run.devices > run.most_devices:
+        serve, only_tried = run.most_devices, ""
+        if run.accelerator == "cpu" and (cores := count_cores()) < run.most_devices:
+            serve, only_tried = cores, f", of which more than its {cores} cores only try things out"
         yield (
             f"trainer.devices={trainer.devices}: at most {run.most_devices} for "
-            f"trainer.accelerator={run.accelerator} on this machine; "
-            f"use trainer.devices={run.most_devices}"
+            f"trainer.accelerator={run.accelerator} on this machine{only_tried}; "
+            f"use trainer.devices={serve}"
         )
     if run.accelerator == "cpu" and str(run.get("trainer.precision")).startswith("16-"):
         yield (

@@ -107,7 +107,7 @@ def by_hand(given: Any, num_layers: int, num_stages: int) -> list[int]:
     even = [stop - start for start, stop in pairwise(stops)]
     raise UserError(
         f"strategy.balance={_written(given)}: must be {num_stages} numbers from 1 that add up to "
-        f"{num_layers} layers, such as strategy.balance={_written(even)}, or auto"
+        f"{num_layers} layers, such as 'strategy.balance={_written(even)}', or auto"
     )
 
 

@@ -68,5 +68,5 @@ def refusals_of_schedule(run: ComposedRun, key: str, ranks: int, shares: int) ->
     if isinstance(strategy.balance, str) and strategy.balance != "auto":
         yield (
             f"{key}.balance={strategy.balance}: must be auto, or a list of the number of layers "
-            f"of each stage, such as {key}.balance=[7,7]"
+            f"of each stage, such as '{key}.balance=[7,7]'"
         )

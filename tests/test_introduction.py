@@ -1,0 +1,150 @@
+"""Lightning's own introductory modules, as they stand, under every strategy."""
+
+import json
+from pathlib import Path
+
+import pytest
+from baking import TEMPLATE, bake, python_in
+
+# As in Lightning's README and guides: no method `loss`, the network called by its name.
+MODULES = """
+import lightning as L
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class LitAutoEncoder(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(28 * 28, 128), nn.ReLU(), nn.Linear(128, 3))
+        self.decoder = nn.Sequential(nn.Linear(3, 128), nn.ReLU(), nn.Linear(128, 28 * 28))
+
+    def forward(self, x):
+        embedding = self.encoder(x)
+        return embedding
+
+    def training_step(self, batch, batch_idx):
+        x, _ = batch
+        x = x.view(x.size(0), -1)
+        z = self.encoder(x)
+        x_hat = self.decoder(z)
+        loss = F.mse_loss(x_hat, x)
+        self.log("train_loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=1e-3)
+
+
+class LitClassifier(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        hidden = [nn.Flatten(), nn.Linear(28 * 28, 128), nn.ReLU()]
+        self.model = nn.Sequential(*hidden, nn.Linear(128, 10))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = F.cross_entropy(self.model(x), y)
+        self.log("train_loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=1e-3)
+
+
+class WithLoss(LitClassifier):
+    def forward(self, x):
+        return self.model(x)
+
+    def loss(self, outputs, targets):
+        return F.cross_entropy(outputs, targets)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = self.loss(self(x), y)
+        self.log("train_loss", loss)
+        return loss
+"""
+# The columns of the README's table.
+STRATEGIES = {
+    "`single`": "strategy=single",
+    "`dp`": "strategy=dp trainer.devices=2",
+    "`ddp`": "strategy=ddp",
+    "`fsdp`": "strategy=fsdp",
+    "`mesh` of shards": "strategy=mesh strategy.shard=2",
+    "`tensor`": "strategy=tensor",
+    "`pipeline`": "strategy=pipeline",
+}
+# Its rows, and what each lacks.
+ROWS = {"autoencoder": "LitAutoEncoder", "classifier": "LitClassifier", "the same": "WithLoss"}
+LACKS = {
+    ("LitAutoEncoder", "`tensor`"): "must call self(inputs)",
+    ("LitAutoEncoder", "`pipeline`"): "has no sequence of layers",
+    ("LitClassifier", "`tensor`"): "must call self(inputs)",
+    ("LitClassifier", "`pipeline`"): "has no method loss(outputs, targets)",
+}
+SHORT = """
+    data.image_size=28 data.batch_size=256 callbacks=[] logger=csv monitor=null test=false
+    trainer.precision=64-true trainer.max_epochs=1 trainer.limit_train_batches=3
+    trainer.limit_val_batches=0
+"""
+ONE_AFTER_THE_OTHER = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from onecurve.testing.runs import column, run_script
+
+came_out = {}
+for name, words in json.loads(sys.argv[1]).items():
+    run = Path("runs", name.replace("`", "").replace(" ", "-"))
+    with redirect_stderr(io.StringIO()) as said, redirect_stdout(io.StringIO()):
+        status = run_script(Path("train.py").resolve(), *words, f"hydra.run.dir={run}")
+    came_out[name] = [status, said.getvalue(), column(run, "train_loss") if status == 0 else []]
+print(json.dumps(came_out))
+"""
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def table() -> dict[tuple[str, str], str]:
+    """What the README says of each module under each strategy."""
+    lines = (TEMPLATE / "README.md").read_text(encoding="utf-8").splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("| | `single`"))
+    columns = cells(lines[first])[1:]
+    said: dict[tuple[str, str], str] = {}
+    for line in lines[first + 2 : first + 2 + len(ROWS)]:
+        words, *results = cells(line)
+        (name,) = (name for begins, name in ROWS.items() if words.startswith(begins))
+        said |= {(name, column): result for column, result in zip(columns, results, strict=True)}
+    return said
+
+
+@pytest.mark.slow
+def test_the_table_of_the_readme_is_what_comes_out(tmp_path: Path) -> None:
+    project = bake(tmp_path / "out")
+    (project / "src/my_project/tasks/introduction.py").write_text(MODULES)
+    commands = {}
+    for name in ROWS.values():
+        file = project / f"configs/task/{name}.yaml"
+        file.write_text(f"_target_: my_project.tasks.introduction.{name}\n")
+        for strategy, typed in STRATEGIES.items():
+            words = [f"task={name}", *typed.split(), *SHORT.split()]
+            commands[f"{name} {strategy}"] = words
+    shown = python_in(project, "-c", ONE_AFTER_THE_OTHER, json.dumps(commands))
+    came_out = json.loads(shown.splitlines()[-1])
+    found = {}
+    for (name, strategy), result in table().items():
+        status, said, losses = came_out[f"{name} {strategy}"]
+        if status == 0:
+            assert losses == pytest.approx(came_out[f"{name} `single`"][2], rel=1e-11)
+            found[name, strategy] = "trains" if strategy == "`single`" else "equal"
+        else:
+            assert (status, said.count("\n")) == (2, 1), said
+            assert LACKS[name, strategy] in said
+            assert "use strategy=fsdp" in said
+            found[name, strategy] = "refused"
+        assert found[name, strategy] == result, (name, strategy, said)
+    assert len(found) == len(commands)
