@@ -4,9 +4,9 @@ import sys
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from rich.console import Console
 from rich.table import Table
 
+from ..plain_console import plain_console
 from ..strategies.mesh.sizes import Sizes
 from .estimate import Estimate
 from .meshes import Meshes, in_words
@@ -19,7 +19,7 @@ WIDTH = 150
 
 def show(request: Request, meshes: Meshes, cfg: DictConfig) -> None:
     """Print it."""
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    console = plain_console(width=None if sys.stdout.isatty() else WIDTH)
     nodes = request.ranks // request.per_node
     console.print(
         f"{request.ranks} ranks ({request.per_node} on each of {nodes} nodes), batches of "

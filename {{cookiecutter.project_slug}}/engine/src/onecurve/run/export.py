@@ -85,12 +85,12 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         raise UserError(
             f"output={output}: {error.strerror}; name a place that can be written to"
         ) from error
+    facts = {"checkpoint": str(cfg.checkpoint), "output": str(output), "furthest": furthest}
+    record.finished(run_dir, facts)
     print(
         f"Exported: {short_path(output)}; for batches of {' and '.join(map(str, BATCH_SIZES))} its "
         f"outputs are the task's to {furthest:.1e} of the largest (allowed: {TOLERANCE:.0e})"
     )
-    facts = {"checkpoint": str(cfg.checkpoint), "output": str(output), "furthest": furthest}
-    record.finished(run_dir, facts)
     return {}
 
 

@@ -55,7 +55,7 @@ def loader_of(data: Any, path: str) -> tuple[list[Path], DataLoader[Any]]:
 
 def classified(
     predictions: Any, files: list[Path], names: list[str], output: Path, *, figure: bool
-) -> bool:
+) -> list[str]:
     """Write the class of each file, if the predictions are a probability for each class.
 
     Args:
@@ -66,7 +66,7 @@ def classified(
         figure: Draw the images with their classes beside it.
 
     Returns:
-        Whether they are.
+        Lines that say where; none if they are not.
 
     Raises:
         UserError: If a figure is asked for, and they are not.
@@ -77,15 +77,15 @@ def classified(
                 "predict.figure=true: shows classes, and this task predicts something else; "
                 "leave it out"
             )
-        return False
+        return []
     best = predictions.max(dim=1)
     labels = [names[index] for index in best.indices.tolist()]
     rows = list(zip(files, labels, best.values.tolist(), strict=True))
     header = ["file", "class", "probability"]
     path = table(named(output, ".csv"), header, [(*row[:2], f"{row[2]:.4f}") for row in rows])
-    print(f"{len(rows)} images classified: {short_path(path)}")
+    lines = [f"{len(rows)} images classified: {short_path(path)}"]
     if figure:
         from .contact_sheet import draw
 
-        print(f"Contact sheet: {short_path(draw(rows, path.with_suffix('.png')))}")
-    return True
+        lines.append(f"Contact sheet: {short_path(draw(rows, path.with_suffix('.png')))}")
+    return lines

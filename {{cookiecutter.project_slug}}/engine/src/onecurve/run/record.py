@@ -47,7 +47,12 @@ def finished(run_dir: Path, facts: dict[str, Any], status: str = "finished") -> 
 
 
 def unfinished(run_dir: Path, interrupted: bool = False, error: str | None = None) -> None:
-    """Say in metrics.json that the run failed and why, or that somebody stopped it."""
+    """Say in metrics.json that the run failed and why, or that somebody stopped it.
+
+    An outcome stays: what fails after it, such as printing it, is no failure of the run.
+    """
+    if _status(run_dir) not in (None, "running", "failed", "interrupted"):
+        return
     why = {"error": error} if error and not interrupted else {}
     status = "interrupted" if interrupted else "failed"
     _write_json(run_dir / "metrics.json", {"status": status, **why})
@@ -126,6 +131,13 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def _status(run_dir: Path) -> str | None:
+    """What metrics.json says of the run so far; None if there is none."""
+    path = run_dir / "metrics.json"
+    status: str | None = json.loads(path.read_text())["status"] if path.exists() else None
+    return status
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ..plain_console import plain_console
 from .record import short_path
 
 # Facts that every run has, with a row of their own kind.
@@ -26,7 +27,7 @@ def show_training(
     for name in (name for name in facts if name not in SHOWN):
         table.add_row(name.replace("_", " "), _number(facts[name]))
     table.add_row("strategy", f"{facts['strategy']} on {_processes(facts['world_size'])}")
-    console = Console()
+    console = plain_console()
     console.print(table)
     _print_path(console, "Run directory", run_dir)
     if best:
@@ -40,7 +41,7 @@ def show_metrics(metrics: dict[str, float], run_dir: Path) -> None:
     """Print the metrics of an evaluation."""
     table = _table("Evaluation finished")
     _add_metrics(table, metrics)
-    console = Console()
+    console = plain_console()
     console.print(table)
     _print_path(console, "Written to", run_dir / "metrics.json")
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from ...plain_console import plain_console
 from ...run.record import short_path
 from ..directory import TRACEBACK
 from .job_results import Job
@@ -21,7 +22,7 @@ STYLES = {"finished": "green", "failed": "red", "diverged": "red", "not run": "d
 
 def show(sweep: SweepResults, tables: Sequence[Table]) -> None:
     """Print the jobs, then what failed, then other tables."""
-    console = Console()
+    console = plain_console()
     jobs = job_table(sweep)
     if _columns_that_fit(jobs, console.width) < jobs.least:
         jobs = job_table(sweep, together=True)

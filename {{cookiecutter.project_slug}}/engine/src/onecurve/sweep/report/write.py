@@ -1,4 +1,4 @@
-"""The one way in: read the jobs, print the tables, write the files."""
+"""The one way in: read the jobs, write the files, print the tables."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,9 +28,9 @@ def write(directories: Sequence[Path], to: Path) -> list[Job]:
     """
     sweep = read_sweeps(directories)
     tables = [table for table in (seed_means(sweep), compare_strategies(sweep)) if table]
-    show(sweep, tables)
     to.mkdir(parents=True, exist_ok=True)
     write_spreadsheet(sweep, to / "sweep.csv")
     write_page(sweep, tables, to / "sweep.html")
+    show(sweep, tables)
     print(f"Report: {short_path(to / 'sweep.csv')}, {short_path(to / 'sweep.html')}")
     return sweep.ranked
