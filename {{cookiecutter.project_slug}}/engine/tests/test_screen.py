@@ -1,17 +1,22 @@
 """What is printed of a run: names as they are, and nothing lost if it cannot be printed."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import TINY, Cli
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 from small_sweep import make_job
 from torch import nn
 
 from onecurve.callbacks.model_summary import LayerTable
+from onecurve.command.resume import expand
 from onecurve.run import fit
 from onecurve.run.summary import show_metrics, show_training
+from onecurve.run.to_type import Typed, override, read
 from onecurve.strategies.tensor.report import report_plan
 from onecurve.sweep.report.write import write
 
@@ -61,3 +66,58 @@ def test_what_cannot_be_printed_does_not_lose_the_outcome(
     metrics = json.loads((outcome.run / "metrics.json").read_text())
     assert metrics["status"] == "finished"
     assert "test/acc" in metrics
+
+
+# What file names may hold, and what Hydra, OmegaConf or a shell would make something else of.
+PATHS = [
+    *(
+        "plain/best.ckpt",
+        "jürgen",
+        "日本",
+        "p[1]",
+        "[1]",
+        "a(b)",
+        "{a}",
+        "it's",
+        "x y",
+        "a,b",
+        "k=v",
+    ),
+    *("null", "12", "true", " x ", "${x}", "\\${x}", "$HOME", "a;b", "a#b", "!x", "*", "~", "-x"),
+    *('say "x"', "a\\", "a\\'b", 'b\\"c', "'a'", "`x`", "a\tb", 'it\'s "both"'),
+]
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_printed_path_is_the_path_to_a_shell_and_to_hydra(tmp_path: Path, name: str) -> None:
+    typed = Typed(tmp_path, "code/train.py")
+    assert typed.short(tmp_path / name) == name
+    word = override("checkpoint", name)
+    program, script, argument = shlex.split(typed.command("evaluate.py", word))
+    assert (program, script, argument) == ("python", "code/evaluate.py", word)
+    parsed = OverridesParser.create().parse_override(argument)
+    assert OmegaConf.create({"value": parsed.value(), "x": "another"}).value == name
+    assert read(argument) == name
+
+
+@pytest.mark.parametrize("name", ["jürgen", "p[1]", "it's (x)", "a,b", "k=v"])
+def test_a_path_that_is_there_needs_no_quotes_of_hydra(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (expanded,) = expand([f"checkpoint={tmp_path / name}"], tmp_path, "evaluate")
+    assert read(expanded) == str(tmp_path / name)
+
+
+def test_the_printed_command_evaluates_the_best_checkpoint(
+    cli: Cli, tmp_path: Path, scripts: Path
+) -> None:
+    where = "runs/jürgen's [1], (x)"
+    options = [override("hydra.run.dir", where), "hydra.job.chdir=true", "trainer.max_epochs=1"]
+    trained = cli("train.py", *TINY, *options)
+    assert trained.status == 0, trained.err
+    program, script, *arguments = shlex.split(trained.out.splitlines()[-1])
+    assert (program, script) == ("python", str(scripts / "evaluate.py"))
+    assert read(arguments[0]) == f"{where}/checkpoints/best.ckpt"
+    evaluated = cli("evaluate.py", *arguments, "hydra.job.chdir=true")
+    assert evaluated.status == 0, evaluated.err
+    assert evaluated.metrics["test/acc"] == trained.metrics["test/acc"]
+    assert f"Written to: {evaluated.run.relative_to(tmp_path)}/metrics.json" in evaluated.out

@@ -7,6 +7,7 @@ from omegaconf import DictConfig
 from rich.table import Table
 
 from ..plain_console import plain_console
+from ..run.to_type import typed_here
 from ..strategies.mesh.sizes import Sizes
 from .estimate import Estimate
 from .meshes import Meshes, in_words
@@ -122,7 +123,7 @@ def command(each: Estimate, cfg: DictConfig, request: Request) -> str:
         words.append(f"trainer.num_nodes={request.ranks // request.per_node}")
     if request.network.fused:
         words.append("compile=layer")
-    return " ".join(["python train.py", *words, *strategy(each)])
+    return typed_here().command("train.py", *words, *strategy(each))
 
 
 def strategy(each: Estimate) -> list[str]:

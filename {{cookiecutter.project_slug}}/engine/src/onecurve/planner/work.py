@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from ..errors import UserError
 from ..run import record
 from ..run.fit import build_task
+from ..run.to_type import typed_here
 from .heat_map import draw
 from .measure import measure
 from .measure_links import with_measured_links
@@ -47,7 +48,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     record.finished(run_dir, facts)
     show(request, meshes, cfg)
     if picture:
-        print(f"Heat map: {record.short_path(picture)}")
+        print(f"Heat map: {typed_here().short(picture)}")
     return {}
 
 

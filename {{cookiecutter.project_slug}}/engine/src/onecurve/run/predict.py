@@ -16,7 +16,7 @@ from .inputs import take_test_set
 from .prediction_files import named, write
 from .predictions import Predictions, give_step
 from .protocols import Predicts, ReadsImages
-from .record import short_path
+from .to_type import Typed, typed_for
 from .trained import Trained, trained
 from .trainer import build_trainer
 
@@ -62,7 +62,9 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         facts: dict[str, Any] = {}
         written: list[str] = []
         if not isinstance(parts.task, Predicts):
-            facts["predictions"], written = _of_samples(parts, trainer, predictions, options)
+            facts["predictions"], written = _of_samples(
+                parts, trainer, predictions, options, typed_for(run_dir)
+            )
         elif trainer.is_global_zero:
             seed_everything(cfg.seed, workers=True, verbose=False)
             _by_itself(
@@ -103,7 +105,11 @@ def _by_itself(task: LightningModule, trainer: Trainer, predict: Callable[[], No
 
 
 def _of_samples(
-    parts: Trained, trainer: Trainer, predictions: Predictions, options: dict[str, Any]
+    parts: Trained,
+    trainer: Trainer,
+    predictions: Predictions,
+    options: dict[str, Any],
+    typed: Typed,
 ) -> tuple[int, list[str]]:
     """Predict all samples, under any strategy, and write a file for each loader.
 
@@ -135,13 +141,13 @@ def _of_samples(
                 "for each sample, such as a tensor (N,) or (N, C)"
             )
         figure = bool(options.get("figure"))
-        if files and (classes := classified(each, files, names, output, figure=figure)):
+        if files and (classes := classified(each, files, names, output, typed, figure=figure)):
             count += len(files)
             lines += classes
             continue
         several = len(of_loaders) > 1
         place = named(output, f"-{number}") if several else output
         rows, path = write(each, place, files, names)
-        lines.append(f"{rows} predictions: {short_path(path)}")
+        lines.append(f"{rows} predictions: {typed.short(path)}")
         count += rows
     return count, lines

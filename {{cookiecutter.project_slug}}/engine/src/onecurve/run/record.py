@@ -15,6 +15,7 @@ import yaml
 
 from .. import machine
 from . import directory, elsewhere, hidden
+from .to_type import typed_here
 
 PACKAGES = ("torch", "torchvision", "lightning", "hydra-core", "torchmetrics", "numpy", "wandb")
 
@@ -88,17 +89,11 @@ def refused(run_dir: Path, runs: str | None) -> None:
             break
 
 
-def short_path(path: str | Path) -> str:
-    """A path as it is shown: relative to the current directory where that is shorter."""
-    path = Path(os.path.abspath(path))
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
 def _environment(config: dict[str, Any]) -> dict[str, Any]:
     return {
         "started": time.time(),
         "command": [sys.executable, *sys.argv],
-        "directory": os.getcwd(),
+        "directory": str(typed_here().directory),
         "seed": config.get("seed"),
         "git": _git_state(),
         "versions": {"python": platform.python_version()}

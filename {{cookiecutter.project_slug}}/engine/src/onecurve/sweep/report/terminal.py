@@ -9,7 +9,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ...plain_console import plain_console
-from ...run.record import short_path
+from ...run.to_type import typed_here
 from ..directory import TRACEBACK
 from .job_results import Job
 from .sweep_results import SweepResults
@@ -39,7 +39,7 @@ def _show_failures(console: Console, jobs: Sequence[Job]) -> None:
         line = f"{job.name} {job.status}: {job.error or 'no reason was written down'}"
         traceback = job.directory / TRACEBACK
         if traceback.is_file():
-            line += f" (traceback: {short_path(traceback)})"
+            line += f" (traceback: {typed_here().short(traceback)})"
         console.print(Text(line, style="red"), soft_wrap=True)
     if len(jobs) > MOST_FAILURES:
         console.print(f"and {len(jobs) - MOST_FAILURES} more that failed or diverged, in sweep.csv")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...run.record import short_path
+from ...run.to_type import typed_here
 from .job_results import Job
 from .page import write_page
 from .seed_means import seed_means
@@ -32,5 +32,7 @@ def write(directories: Sequence[Path], to: Path) -> list[Job]:
     write_spreadsheet(sweep, to / "sweep.csv")
     write_page(sweep, tables, to / "sweep.html")
     show(sweep, tables)
-    print(f"Report: {short_path(to / 'sweep.csv')}, {short_path(to / 'sweep.html')}")
+    print(
+        "Report:", ", ".join(typed_here().short(to / f"sweep.{kind}") for kind in ("csv", "html"))
+    )
     return sweep.ranked
