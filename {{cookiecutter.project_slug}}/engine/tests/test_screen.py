@@ -17,6 +17,7 @@ from onecurve.command.resume import expand
 from onecurve.run import fit
 from onecurve.run.summary import show_metrics, show_training
 from onecurve.run.to_type import Typed, override, read
+from onecurve.run.trainer_arguments import as_typed, refusing_arguments
 from onecurve.strategies.tensor.report import report_plan
 from onecurve.sweep.report.write import write
 
@@ -121,3 +122,11 @@ def test_the_printed_command_evaluates_the_best_checkpoint(
     assert evaluated.status == 0, evaluated.err
     assert evaluated.metrics["test/acc"] == trained.metrics["test/acc"]
     assert f"Written to: {evaluated.run.relative_to(tmp_path)}/metrics.json" in evaluated.out
+
+
+def test_only_lightning_s_own_words_about_arguments_are_a_line() -> None:
+    with pytest.raises(ValueError, match="mine"), refusing_arguments():
+        raise ValueError("`max_epochs` is mine")
+    assert as_typed("set `Trainer(barebones=True, max_time=None)` or `x=None`") == (
+        "set trainer.barebones=true trainer.max_time=null or `x=None`"
+    )

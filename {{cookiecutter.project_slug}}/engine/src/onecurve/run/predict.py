@@ -19,6 +19,7 @@ from .protocols import Predicts, ReadsImages
 from .to_type import Typed, typed_for
 from .trained import Trained, trained
 from .trainer import build_trainer
+from .trainer_arguments import refusing_arguments
 
 # For a predict.yaml that says nothing of it.
 ON_ONE_DEVICE: dict[str, Any] = {
@@ -120,13 +121,15 @@ def _of_samples(
     give_step(task)
     if images := options.get("images"):
         files, loader = loader_of(data, images)
-        trainer.predict(task, loader, return_predictions=False)
+        with refusing_arguments():
+            trainer.predict(task, loader, return_predictions=False)
     else:
         files = None
         if take_test_set(data) and trainer.is_global_zero:
             name = type(data).__name__
             print(f"{name} has no predict_dataloader: these are the samples of its test_dataloader")
-        trainer.predict(task, datamodule=data, return_predictions=False)
+        with refusing_arguments():
+            trainer.predict(task, datamodule=data, return_predictions=False)
     count = 0
     lines: list[str] = []
     if not trainer.is_global_zero:
