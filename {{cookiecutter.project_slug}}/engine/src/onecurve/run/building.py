@@ -19,7 +19,7 @@ REFUSALS = (
     *(TypeError, ValueError, InstantiationException, MisconfigurationException),
 )
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
-LONGEST = 400
+LONGEST = 300
 
 
 @contextmanager

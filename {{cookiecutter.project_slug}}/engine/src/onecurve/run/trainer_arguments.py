@@ -11,13 +11,13 @@ import lightning.pytorch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 
-from ..errors import UserError
-from .building import in_a_line
+from ..errors import UserError, in_short
 
 LIGHTNING = str(Path(lightning.pytorch.__file__).parent)
 # The others are groups of the configuration, or follow from them.
 OTHERS = {"strategy", "callbacks", "logger", "default_root_dir", "plugins"}
 ARGUMENTS = set(signature(Trainer).parameters) - OTHERS
+LONGEST = 400
 VALUES = {"None": "null", "True": "true", "False": "false"}
 
 
@@ -33,10 +33,10 @@ def refusing_arguments() -> Iterator[None]:
         yield
     except (ValueError, TypeError, MisconfigurationException) as error:
         raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
-        line = in_a_line(error)
-        if not raised_in.startswith(LIGHTNING) or as_typed(line) == line:
+        text = in_short(error, LONGEST).rstrip(".")
+        if not raised_in.startswith(LIGHTNING) or as_typed(text) == text:
             raise
-        raise UserError(as_typed(line).replace(".;", ";")) from error
+        raise UserError(f"{as_typed(text)}; HYDRA_FULL_ERROR=1 shows the traceback") from error
 
 
 def as_typed(text: str) -> str:
