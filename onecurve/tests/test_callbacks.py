@@ -52,6 +52,8 @@ def test_a_terminal_gets_a_bar(tmp_path: Path, strategy: str) -> None:
     """80 columns, as a person sees them."""
     ours, theirs = pty.openpty()
     arguments = [*TINY, "callbacks=[progress]", f"strategy={strategy}"]
+    own = "{_target_:scripted.Scripted,name:'a[b]',values:[7]}"
+    arguments.append(f"+callbacks.own={own}")
     process = Command(
         tmp_path, "train.py", *arguments,
         terminal=os.ttyname(theirs), COLUMNS="80", TERM="xterm-256color",
@@ -65,6 +67,7 @@ def test_a_terminal_gets_a_bar(tmp_path: Path, strategy: str) -> None:
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
     # A line an epoch stays; below it there were bars for the run, the validations and the test.
     assert len(re.findall(r"epoch \d/2  train/loss [\d.]+  val/loss [\d.]+  val/acc", text)) == 2
+    assert text.count("a[b] 7.0000") == 2
     speeds = re.findall(r"([\d,]+) samples/s  0:00:\d\d left", text)
     assert max(float(speed.replace(",", "")) for speed in speeds) > 0
     assert all(f"{name} ━" in text for name in ("epoch 2/2", "validation", "test"))

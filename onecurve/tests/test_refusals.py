@@ -172,6 +172,13 @@ MISTAKES = {
     "optimizer.lr 0.01": (1, ["optimizer.lr: has no value, such as optimizer.lr=0.01"]),
     "optimizer.lr": (1, ["optimizer.lr: has no value"]),
     "project=main(": (1, ["project=main(: is not what Hydra", "twice: 'project=\"main(\"'"]),
+    "-m project=main(": (1, ["error: project=main(: is not what Hydra", "'project=\"main(\"'"]),
+    "--cfg job data.root=it's": (1, ["error: data.root=it's: is not what Hydra can read"]),
+    "größe=1": (1, ["größe is no key that Hydra can read"]),
+    "trainer.val_check_interval=50 callbacks=[]": (
+        2,
+        ["trainer.val_check_interval (50)", "(41)", "set trainer.check_val_every_n_epoch=null;"],
+    ),
     "strategy.name=ddp": (2, ["strategy.name=ddp: is single for this strategy", "strategy=ddp"]),
     "strategy.processes=abc": (2, ["strategy.processes=abc: is one for this strategy"]),
     "model=[lenet,mlp]": (2, ["model=[lenet,mlp]: takes one, such as model=lenet"]),

@@ -3,8 +3,9 @@
 from typing import Any
 
 from lightning.pytorch.callbacks import ModelSummary
-from rich.console import Console
 from rich.table import Table
+
+from ..plain_console import plain_console
 
 
 class LayerTable(ModelSummary):
@@ -27,7 +28,7 @@ class LayerTable(ModelSummary):
         table.add_column("parameters", justify="right")
         for row in zip(columns["Name"], columns["Type"], columns["Params"], strict=True):
             table.add_row(*row)
-        console = Console()
+        console = plain_console()
         console.print(table)
         console.print(
             f"{total_parameters:,} parameters, {trainable_parameters:,} of them trainable, "

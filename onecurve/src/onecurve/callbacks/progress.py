@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.trainer.states import TrainerFn
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from ..plain_console import plain_console
 from ..strategies.global_batch import GlobalBatch
 
 SECONDS_OF_A_STRETCH = 0.5
@@ -169,7 +170,10 @@ class ProgressInTerminal(ProgressLines):
             return None
         if self._bars is None:
             self._bars = Progress(
-                TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[facts]}")
+                TextColumn("{task.description}", markup=False),
+                BarColumn(20),
+                TextColumn("{task.fields[facts]}", markup=False),
+                console=plain_console(),
             )
             self._bars.start()
         return self._bars.add_task(name, total=total if total < math.inf else None, facts="")

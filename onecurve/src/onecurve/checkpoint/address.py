@@ -9,6 +9,7 @@ fsspec is imported where an address is used, and torch never.
 
 import json
 import os
+import shlex
 import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,10 +118,10 @@ def claim(address: str, run_dir: Path, goes_on: bool) -> None:
         files, path = opened(address)
         there, mine = listed(files, path) or Listing("", {}), name_of(run_dir)
         if there.checkpoints and there.run != mine and not goes_on:
-            names = some_of(sorted(there.checkpoints))
+            names, again = some_of(sorted(there.checkpoints)), shlex.quote(f"resume={address}")
             raise UserError(
                 f"checkpoint.mirror_to={address}: holds the checkpoints of another run ({names}); "
-                f"go on with them: resume={address}, or give this run an address of its own"
+                f"go on with them: {again}, or give this run an address of its own"
             )
         replace_list(files, path, Listing(mine, there.checkpoints))
     except UserError:

@@ -76,6 +76,8 @@ def run(work: str, config: DictConfig) -> float | None:
     if (line := not_used(unused, hidden.typed(hydra.overrides.task))) and rendezvous.speaks():
         say(line)
     set_as_meant(config)
+    if hydra.job.chdir:
+        resume.make_absolute(config, Path(hydra.runtime.cwd))
     run_job = OmegaConf.select(config, "sweep.run_job")
     if hydra.mode == RunMode.MULTIRUN and run_job is not None:
         value: float | None = get_method(run_job)(work, config)

@@ -10,12 +10,13 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
+from ..run.to_type import override, parsed
 from .values import dotted
 
 # What others call the same thing.
@@ -85,11 +86,12 @@ def _mistyped(text: str, typed: list[str]) -> str | None:
         after = typed[typed.index(word) + 1 :] if word in typed else []
         value = after[0] if after and "=" not in after[0] else "VALUE"
         return f"{word}: has no value, such as {word}={value}"
-    if "override_grammar" in text and (word := next(filter(_is_unreadable, typed), None)):
+    if "override_grammar" in text and (word := _unreadable(typed)):
         key, _, value = word.partition("=")
-        if '"' not in value and "'" not in value:
-            quoted = f"'{key}=\"{value}\"'"
-            return f"{word}: is not what Hydra can read; if it is a text, quote it twice: {quoted}"
+        if parsed(f"{key}=1") is None:
+            return f"{word}: {key} is no key that Hydra can read; see `--cfg job` for all keys"
+        quoted = shlex.quote(override(key, value))
+        return f"{word}: is not what Hydra can read; if it is a text, quote it twice: {quoted}"
     if "Config group override must be a string or a list" in text:
         names = [word.partition("=")[0].lstrip("+") for word in typed if word.endswith("=null")]
         group = next((name for name in names if "." not in name), "GROUP")
@@ -108,7 +110,7 @@ def _divided(typed: list[str]) -> str | None:
         if "[" in word or "{" in word:
             for last in range(first + 2, len(typed) + 1):
                 whole = " ".join(typed[first:last])
-                if _is_unreadable(word) and not _is_unreadable(whole):
+                if parsed(word) is None and parsed(whole) is not None:
                     return (
                         f"{whole}: a blank ends a word of the shell; leave it out, or quote the "
                         f"argument: {shlex.quote(whole)}"
@@ -116,12 +118,10 @@ def _divided(typed: list[str]) -> str | None:
     return None
 
 
-def _is_unreadable(word: str) -> bool:
-    try:
-        OverridesParser.create().parse_override(word)
-    except HydraException:
-        return True
-    return False
+def _unreadable(typed: list[str]) -> str | None:
+    """The first override that Hydra cannot read, among what may be options as well."""
+    given, _ = get_args_parser().parse_known_args(typed)
+    return next((word for word in given.overrides if parsed(word) is None), None)
 
 
 @contextmanager

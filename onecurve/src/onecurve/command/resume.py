@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
 
 from ..checkpoint.address import is_address
 from ..checkpoint.file import is_sharded
@@ -21,10 +22,12 @@ from ..checkpoint.newest import newest_checkpoint
 from ..errors import UserError
 from ..run.directory import refuse_taken
 from ..run.hidden import MASK, hide_in_words
+from ..run.to_type import parsed, quoted, read
 from .newest_run import newest_run
 
 MIRROR = "checkpoint.mirror_to"
 ADDRESSES = ("resume", "checkpoint", MIRROR, "init", "init.file")
+FILES = ("resume", "checkpoint", "init.file")
 SWEEP_FLAGS = ("-m", "--multirun")
 
 
@@ -43,7 +46,7 @@ def expand(arguments: list[str], config_dir: Path, config_name: str) -> list[str
     typed = [argument for argument in arguments if argument.startswith("resume=")]
     if not typed or config_name != "train":
         return arguments
-    value = typed[-1].removeprefix("resume=").strip("'")
+    value = read(typed[-1]) or _value(typed[-1])
     others = [argument for argument in arguments if argument not in typed]
     if value == "last":
         run_dir = _newest_run(others, config_dir, config_name)
@@ -131,7 +134,7 @@ def _init(argument: str) -> list[str]:
     name, _, value = argument.partition("=")
     if name != "init":
         return [argument]
-    value = value.strip("'")
+    value = read(argument) or value
     # No choice of a group begins so.
     is_path = value.startswith(("/", "./", "../", "~")) or is_address(value)
     is_file = is_path or value.endswith((".ckpt", ".pt", ".pth")) or os.path.isfile(value)
@@ -141,15 +144,24 @@ def _init(argument: str) -> list[str]:
 
 
 def _as_typed(argument: str) -> str:
-    """A path with `=` or `,` in it, as a job of a sweep has, needs no quotes of Hydra's."""
+    """A path that is there needs no quotes of Hydra's, whatever signs are in it."""
     name, _, value = argument.partition("=")
-    if not any(sign in value for sign in "=,"):
+    is_plain = parsed(argument) is not None and not any(sign in value for sign in "=,")
+    if is_plain or read(argument) is not None:
         return argument
     # One address, and not several with commas between them.
     is_one = name in ADDRESSES and is_address(value) and value.count("://") == 1
-    if (is_one and value[0] not in "'\"") or os.path.exists(os.path.expanduser(value)):
+    if is_one or os.path.exists(os.path.expanduser(value)):
         return f"{name}={quoted(value)}"
     return argument
+
+
+def make_absolute(config: DictConfig, directory: Path) -> None:
+    """Let files be those of the directory where they were typed, which Hydra has left."""
+    for key in FILES:
+        value = OmegaConf.select(config, key)
+        if isinstance(value, str) and not is_address(value):
+            OmegaConf.update(config, key, str(directory / Path(value).expanduser()))
 
 
 def _key(override: str) -> str:
@@ -158,8 +170,3 @@ def _key(override: str) -> str:
 
 def _value(override: str) -> str:
     return override.partition("=")[2]
-
-
-def quoted(text: str | Path) -> str:
-    """A text, or a path, as Hydra's grammar wants it."""
-    return "'" + str(text).replace("'", "\\'") + "'"

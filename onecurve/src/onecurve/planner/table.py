@@ -5,9 +5,10 @@ import sys
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from rich.console import Console
 from rich.table import Table
 
+from ..plain_console import plain_console
+from ..run.to_type import typed_here
 from ..strategies.mesh.sizes import Sizes
 from .estimate import Estimate
 from .meshes import Meshes, in_words
@@ -20,7 +21,7 @@ WIDTH = 150
 
 def show(request: Request, meshes: Meshes, cfg: DictConfig) -> None:
     """Print it."""
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    console = plain_console(width=None if sys.stdout.isatty() else WIDTH)
     nodes = request.ranks // request.per_node
     console.print(
         f"{request.ranks} ranks ({request.per_node} on each of {nodes} nodes), batches of "
@@ -123,7 +124,7 @@ def command(each: Estimate, cfg: DictConfig, request: Request) -> str:
         words.append(f"trainer.num_nodes={request.ranks // request.per_node}")
     if request.network.fused:
         words.append("compile=layer")
-    return f"python train.py {shlex.join([*words, *strategy(each)])}"
+    return typed_here().command("train.py", *words, *strategy(each))
 
 
 def strategy(each: Estimate) -> list[str]:

@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from ..errors import UserError
 from ..run import record
 from ..run.fit import build_task
+from ..run.to_type import typed_here
 from .heat_map import draw
 from .measure import measure
 from .measure_links import with_measured_links
@@ -37,16 +38,17 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     cfg = OmegaConf.create(config)
     request = request_of(cfg)
     meshes = all_meshes(request)
-    show(request, meshes, cfg)
     picture = None
     if cfg.plan.picture:
         picture = draw(meshes, Path(cfg.plan.picture), _title(cfg, request))
-        print(f"Heat map: {record.short_path(picture)}")
     facts: dict[str, Any] = {"fitting": len(meshes.fitting), "others": len(meshes.others)}
     if meshes.fitting:
         first = meshes.fitting[0]
         facts |= {"mesh": first.sizes.words(), "seconds": first.seconds}
     record.finished(run_dir, facts)
+    show(request, meshes, cfg)
+    if picture:
+        print(f"Heat map: {typed_here().short(picture)}")
     return {}
 
 

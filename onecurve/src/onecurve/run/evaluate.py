@@ -10,6 +10,7 @@ from .fit import task_metrics
 from .summary import show_metrics
 from .trained import trained
 from .trainer import build_trainer
+from .trainer_arguments import refusing_arguments
 
 
 def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
@@ -25,7 +26,8 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     cfg = OmegaConf.create(config)
     trainer = build_trainer(cfg, run_dir, extra_callbacks=[])
     task, data, _ = trained(cfg, trainer.precision_plugin.convert_module)
-    trainer.test(task, datamodule=data, verbose=False)
+    with refusing_arguments():
+        trainer.test(task, datamodule=data, verbose=False)
 
     metrics = task_metrics(trainer)
     facts = {"checkpoint": str(cfg.checkpoint), "strategy": cfg.strategy.name}

@@ -21,7 +21,7 @@ from . import record
 from .building import in_a_line
 from .export_files import FILES, numbered, refuse_missing
 from .inputs import example_inputs
-from .record import short_path
+from .to_type import typed_for
 from .trained import trained
 
 TOLERANCE = 1e-4
@@ -85,12 +85,13 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         raise UserError(
             f"output={output}: {error.strerror}; name a place that can be written to"
         ) from error
-    print(
-        f"Exported: {short_path(output)}; for batches of {' and '.join(map(str, BATCH_SIZES))} its "
-        f"outputs are the task's to {furthest:.1e} of the largest (allowed: {TOLERANCE:.0e})"
-    )
     facts = {"checkpoint": str(cfg.checkpoint), "output": str(output), "furthest": furthest}
     record.finished(run_dir, facts)
+    sizes = " and ".join(map(str, BATCH_SIZES))
+    print(
+        f"Exported: {typed_for(run_dir).short(output)}; for batches of {sizes} its outputs are "
+        f"the task's to {furthest:.1e} of the largest (allowed: {TOLERANCE:.0e})"
+    )
     return {}
 
 

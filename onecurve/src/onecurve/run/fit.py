@@ -29,6 +29,7 @@ from .stop_on_signal import StopOnSignal
 from .summary import show_training
 from .told_configuration import ToldConfiguration
 from .trainer import best_checkpoint, build_trainer, close_loggers, final_facts
+from .trainer_arguments import refusing_arguments
 
 
 def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
@@ -78,7 +79,8 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     try:
         started = time.perf_counter()
         try:
-            trainer.fit(task, datamodule=data, ckpt_path=resume)
+            with refusing_arguments():
+                trainer.fit(task, datamodule=data, ckpt_path=resume)
         except EndedEarly as early:
             status = early.status
         seconds = time.perf_counter() - started
@@ -87,7 +89,8 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
 
         best = best_checkpoint(trainer)
         if cfg.test and status == "finished":
-            trainer.test(task, datamodule=data, ckpt_path=best, verbose=False)
+            with refusing_arguments():
+                trainer.test(task, datamodule=data, ckpt_path=best, verbose=False)
             metrics |= task_metrics(trainer)
         cast(LocalFiles, trainer.strategy.checkpoint_io).refuse_if_all_failed()
     except Stopped as stopped:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from ..errors import UserError
 from .prediction_files import named, table
 from .protocols import ReadsImages
-from .record import short_path
+from .to_type import Typed
 
 BATCH_SIZE = 64
 """Where a data module has none of its own."""
@@ -54,8 +54,14 @@ def loader_of(data: Any, path: str) -> tuple[list[Path], DataLoader[Any]]:
 
 
 def classified(
-    predictions: Any, files: list[Path], names: list[str], output: Path, *, figure: bool
-) -> bool:
+    predictions: Any,
+    files: list[Path],
+    names: list[str],
+    output: Path,
+    typed: Typed,
+    *,
+    figure: bool,
+) -> list[str]:
     """Write the class of each file, if the predictions are a probability for each class.
 
     Args:
@@ -63,10 +69,11 @@ def classified(
         files: What of.
         names: What the C classes are called.
         output: The table: file, class, probability.
+        typed: The command, for how a path is shown.
         figure: Draw the images with their classes beside it.
 
     Returns:
-        Whether they are.
+        Lines that say where; none if they are not.
 
     Raises:
         UserError: If a figure is asked for, and they are not.
@@ -77,15 +84,15 @@ def classified(
                 "predict.figure=true: shows classes, and this task predicts something else; "
                 "leave it out"
             )
-        return False
+        return []
     best = predictions.max(dim=1)
     labels = [names[index] for index in best.indices.tolist()]
     rows = list(zip(files, labels, best.values.tolist(), strict=True))
     header = ["file", "class", "probability"]
     path = table(named(output, ".csv"), header, [(*row[:2], f"{row[2]:.4f}") for row in rows])
-    print(f"{len(rows)} images classified: {short_path(path)}")
+    lines = [f"{len(rows)} images classified: {typed.short(path)}"]
     if figure:
         from .contact_sheet import draw
 
-        print(f"Contact sheet: {short_path(draw(rows, path.with_suffix('.png')))}")
-    return True
+        lines.append(f"Contact sheet: {typed.short(draw(rows, path.with_suffix('.png')))}")
+    return lines

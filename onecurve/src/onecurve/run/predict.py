@@ -16,9 +16,10 @@ from .inputs import take_test_set
 from .prediction_files import named, write
 from .predictions import Predictions, give_step
 from .protocols import Predicts, ReadsImages
-from .record import short_path
+from .to_type import Typed, typed_for
 from .trained import Trained, trained
 from .trainer import build_trainer
+from .trainer_arguments import refusing_arguments
 
 # For a predict.yaml that says nothing of it.
 ON_ONE_DEVICE: dict[str, Any] = {
@@ -60,8 +61,11 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         facts: dict[str, Any] = {}
+        written: list[str] = []
         if not isinstance(parts.task, Predicts):
-            facts["predictions"] = _of_samples(parts, trainer, predictions, options)
+            facts["predictions"], written = _of_samples(
+                parts, trainer, predictions, options, typed_for(run_dir)
+            )
         elif trainer.is_global_zero:
             seed_everything(cfg.seed, workers=True, verbose=False)
             _by_itself(
@@ -76,6 +80,8 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     if trainer.is_global_zero:
         facts |= {"strategy": cfg.strategy.name, "world_size": trainer.world_size}
         record.finished(run_dir, {"checkpoint": str(cfg.checkpoint), **facts})
+        for line in written:
+            print(line)
     return {}
 
 
@@ -100,27 +106,34 @@ def _by_itself(task: LightningModule, trainer: Trainer, predict: Callable[[], No
 
 
 def _of_samples(
-    parts: Trained, trainer: Trainer, predictions: Predictions, options: dict[str, Any]
-) -> int:
+    parts: Trained,
+    trainer: Trainer,
+    predictions: Predictions,
+    options: dict[str, Any],
+    typed: Typed,
+) -> tuple[int, list[str]]:
     """Predict all samples, under any strategy, and write a file for each loader.
 
     Returns:
-        How many there are; 0 elsewhere than on the first rank.
+        How many there are, and lines that say where; nothing elsewhere than on the first rank.
     """
     task, data, _ = parts
     give_step(task)
     if images := options.get("images"):
         files, loader = loader_of(data, images)
-        trainer.predict(task, loader, return_predictions=False)
+        with refusing_arguments():
+            trainer.predict(task, loader, return_predictions=False)
     else:
         files = None
         if take_test_set(data) and trainer.is_global_zero:
             name = type(data).__name__
             print(f"{name} has no predict_dataloader: these are the samples of its test_dataloader")
-        trainer.predict(task, datamodule=data, return_predictions=False)
+        with refusing_arguments():
+            trainer.predict(task, datamodule=data, return_predictions=False)
     count = 0
+    lines: list[str] = []
     if not trainer.is_global_zero:
-        return count
+        return count, lines
     output = Path(options["output"])
     of_loaders = predictions.joined()
     names = [str(name) for name in getattr(data, "class_names", None) or ()]
@@ -130,12 +143,14 @@ def _of_samples(
                 f"{type(task).__name__}.predict_step: returned nothing; return what it predicts "
                 "for each sample, such as a tensor (N,) or (N, C)"
             )
-        if files and classified(each, files, names, output, figure=bool(options.get("figure"))):
+        figure = bool(options.get("figure"))
+        if files and (classes := classified(each, files, names, output, typed, figure=figure)):
             count += len(files)
+            lines += classes
             continue
         several = len(of_loaders) > 1
         place = named(output, f"-{number}") if several else output
         rows, path = write(each, place, files, names)
-        print(f"{rows} predictions: {short_path(path)}")
+        lines.append(f"{rows} predictions: {typed.short(path)}")
         count += rows
-    return count
+    return count, lines

@@ -15,6 +15,7 @@ import yaml
 
 from .. import machine
 from . import directory, elsewhere, hidden
+from .to_type import typed_here
 
 PACKAGES = ("torch", "torchvision", "lightning", "hydra-core", "torchmetrics", "numpy", "wandb")
 
@@ -47,7 +48,12 @@ def finished(run_dir: Path, facts: dict[str, Any], status: str = "finished") -> 
 
 
 def unfinished(run_dir: Path, interrupted: bool = False, error: str | None = None) -> None:
-    """Say in metrics.json that the run failed and why, or that somebody stopped it."""
+    """Say in metrics.json that the run failed and why, or that somebody stopped it.
+
+    An outcome stays: what fails after it, such as printing it, is no failure of the run.
+    """
+    if _status(run_dir) not in (None, "running", "failed", "interrupted"):
+        return
     why = {"error": error} if error and not interrupted else {}
     status = "interrupted" if interrupted else "failed"
     _write_json(run_dir / "metrics.json", {"status": status, **why})
@@ -83,17 +89,11 @@ def refused(run_dir: Path, runs: str | None) -> None:
             break
 
 
-def short_path(path: str | Path) -> str:
-    """A path as it is shown: relative to the current directory where that is shorter."""
-    path = Path(os.path.abspath(path))
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
 def _environment(config: dict[str, Any]) -> dict[str, Any]:
     return {
         "started": time.time(),
         "command": [sys.executable, *sys.argv],
-        "directory": os.getcwd(),
+        "directory": str(typed_here().directory),
         "seed": config.get("seed"),
         "git": _git_state(),
         "versions": {"python": platform.python_version()}
@@ -126,6 +126,13 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def _status(run_dir: Path) -> str | None:
+    """What metrics.json says of the run so far; None if there is none."""
+    path = run_dir / "metrics.json"
+    status: str | None = json.loads(path.read_text())["status"] if path.exists() else None
+    return status
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

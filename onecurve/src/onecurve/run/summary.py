@@ -1,13 +1,13 @@
 """The table at the end of a run: metrics, time, where everything is, what to type next."""
 
-import shlex
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from .record import short_path
+from ..plain_console import plain_console
+from .to_type import override, typed_for
 
 # Facts that every run has, with a row of their own kind.
 SHOWN = {"strategy", "world_size", "global_step", "seconds", "samples_per_second"}
@@ -26,23 +26,23 @@ def show_training(
     for name in (name for name in facts if name not in SHOWN):
         table.add_row(name.replace("_", " "), _number(facts[name]))
     table.add_row("strategy", f"{facts['strategy']} on {_processes(facts['world_size'])}")
-    console = Console()
+    console = plain_console()
     console.print(table)
-    _print_path(console, "Run directory", run_dir)
+    _print_path(console, "Run directory", run_dir, run_dir)
     if best:
+        typed = typed_for(run_dir)
+        command = typed.command("evaluate.py", override("checkpoint", typed.short(best)))
         console.print("Evaluate the best checkpoint:")
-        console.print(
-            f"  python evaluate.py checkpoint={shlex.quote(short_path(best))}", soft_wrap=True
-        )
+        console.print(f"  {command}", soft_wrap=True, highlight=False)
 
 
 def show_metrics(metrics: dict[str, float], run_dir: Path) -> None:
     """Print the metrics of an evaluation."""
     table = _table("Evaluation finished")
     _add_metrics(table, metrics)
-    console = Console()
+    console = plain_console()
     console.print(table)
-    _print_path(console, "Written to", run_dir / "metrics.json")
+    _print_path(console, "Written to", run_dir / "metrics.json", run_dir)
 
 
 def _table(title: str) -> Table:
@@ -65,5 +65,5 @@ def _processes(count: int) -> str:
     return "1 process" if count == 1 else f"{count} processes"
 
 
-def _print_path(console: Console, what: str, path: Path) -> None:
-    console.print(f"{what}: {short_path(path)}", soft_wrap=True, highlight=False)
+def _print_path(console: Console, what: str, path: Path, run_dir: Path) -> None:
+    console.print(f"{what}: {typed_for(run_dir).short(path)}", soft_wrap=True, highlight=False)

@@ -28,6 +28,7 @@ from .building import building
 from .logged_in_place import log_in_place
 from .protocols import HasEnd, HasFinalFacts, HasFinalWeights
 from .step_hooks import pass_over_empty
+from .trainer_arguments import refusing_arguments
 
 
 class RunTrainer(Trainer):
@@ -107,7 +108,7 @@ def build_trainer(
     strategy.report_dir = run_dir
     strategy.compiled = cfg.get("compile", "none")
     strategy.compile_backend = cfg.get("compile_backend", "inductor")
-    with building("trainer"):
+    with building("trainer"), refusing_arguments():
         trainer = RunTrainer(
             **arguments,
             strategy=strategy,

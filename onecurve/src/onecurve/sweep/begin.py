@@ -1,6 +1,5 @@
 """How a sweep begins: which jobs, in which directory, and what of it is done already."""
 
-import shlex
 import sys
 from pathlib import Path
 
@@ -14,11 +13,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from .. import machine, surroundings
 from ..command.explain import choices
-from ..command.resume import quoted
 from ..command.values import check_values
 from ..errors import UserError
 from ..run import hidden
-from ..run.record import short_path
+from ..run.to_type import quoted, typed_here
 from . import slurm
 from .directory import DONE, RECORD, STOPPED, identity, sweep_directory
 from .objective import metrics, objectives
@@ -101,8 +99,8 @@ def begin(config: DictConfig, config_name: str) -> None:
                 other = [f"{each.get_key_element()}={value}"]
                 loader.load_sweep_config(config, first[:place] + other + first[place + 1 :])
     words = hidden.hide_in_words(sys.argv[1:])
-    typed = shlex.join([Path(sys.argv[0]).name, *words])
-    record = {"command": f"python {typed}", **identity(config, config_name, jobs)}
+    command = typed_here().command(Path(sys.argv[0]).name, *words)
+    record = {"command": command, **identity(config, config_name, jobs)}
     record = hidden.hide(record, _secrets(overrides))
     directory = sweep_directory(config, record)
     several = "job" if jobs and len(jobs) == 1 else "jobs"
@@ -202,8 +200,8 @@ def _jobs(config: DictConfig, overrides: list[Override]) -> list[list[str]] | No
 def _first_line(directory: Path, what: str) -> str:
     done = [metrics(path.parent).get("status") in DONE for path in directory.glob("*/.hydra")]
     if not done:
-        return f"{what} in {short_path(directory)}"
-    return f"going on with a {what} in {short_path(directory)}: {sum(done)} are done"
+        return f"{what} in {typed_here().short(directory)}"
+    return f"going on with a {what} in {typed_here().short(directory)}: {sum(done)} are done"
 
 
 def _set(config: DictConfig, key: str, value: str | int | list[str]) -> None:

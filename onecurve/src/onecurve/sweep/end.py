@@ -1,10 +1,11 @@
 """How a sweep ends: its report, what failed and why, and what to type next."""
 
+import shlex
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from ..run.record import short_path
+from ..run.to_type import override, typed_here
 from .begin import is_search
 from .directory import DONE
 from .report.write import write
@@ -23,7 +24,7 @@ def end(config: DictConfig) -> int:
     """
     sweep_dir = Path(str(config.hydra.sweep.dir))
     found = [job.status for job in write([sweep_dir], sweep_dir)]
-    named = f"hydra.sweep.dir={short_path(sweep_dir)}"
+    named = shlex.quote(override("hydra.sweep.dir", typed_here().short(sweep_dir)))
     if is_search(config):
         # Here, as the folder may not be there.
         from .search.sweeper import best
@@ -35,5 +36,5 @@ def end(config: DictConfig) -> int:
     if left:
         print(f"{left} of {len(found)} jobs are not done; the same command goes on ({named})")
     else:
-        print(f"To give a sweep a name: {named.partition('=')[0]}=runs/NAME")
+        print("To give a sweep a name: hydra.sweep.dir=runs/NAME")
     return FAILED if left or "diverged" in found else 0

@@ -20,7 +20,7 @@ from ..errors import user_error_behind
 from ..launch import one_run, rendezvous
 from ..run import directory, hidden, record
 from ..run.outcome import Metrics, RankFailed
-from ..run.record import short_path
+from ..run.to_type import typed_here
 from . import interrupt, objective, slurm
 from .begin import is_search, refuse_nodes
 from .curves import read_curves
@@ -111,7 +111,8 @@ def _with_retries(work: str, config: DictConfig, run_dir: Path, name: str) -> No
             metrics = _once(work, config, run_dir)
         except Failed as failure:
             retries = left > 0 and not failure.refused
-            last = " (trying again)" if retries else f" ({short_path(run_dir / TRACEBACK)})"
+            where = typed_here().short(run_dir / TRACEBACK)
+            last = " (trying again)" if retries else f" ({where})"
             print(f"{name} failed: {failure}{last}", file=sys.stderr, flush=True)
             if not retries:
                 break

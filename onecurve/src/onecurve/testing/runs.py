@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import yaml
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 
 
 @dataclass
@@ -60,6 +61,7 @@ def run_script(script: Path, *arguments: str) -> int:
         return end.code if isinstance(end.code, int) else 1
     finally:
         GlobalHydra.instance().clear()
+        HydraConfig.instance().cfg = None
         # Hydra's handlers write to this test's stdout, which is closed when the next test runs.
         logging.getLogger().handlers[:] = handlers
         torch.set_num_threads(threads)

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
-from rich.console import Console
 from rich.table import Table
 
+from ...plain_console import plain_console
 from .partition import Partition
 from .placement import Placement
 from .timeline import bubble, draw, simulate
@@ -31,7 +31,7 @@ def report_partition(
     spans = simulate(schedule.pipeline_order, partition.costs)
     strategy: Any = trainer.strategy
     name = strategy.schedule
-    console = Console()
+    console = plain_console()
     console.print(partition_table(partition, list(placement.layers), parameters))
     console.print(
         f"imbalance {partition.imbalance:.2f} (largest stage / mean)\n"

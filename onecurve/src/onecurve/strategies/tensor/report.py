@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping
 
 from lightning.pytorch import LightningModule
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from ...plain_console import plain_console
 from .checks import has_dropout
 from .local_size import local_numel
 
@@ -16,7 +16,7 @@ def report_plan(
     module: LightningModule, plan: Mapping[str, str], size: int, sequence: bool
 ) -> None:
     """Print the plan of a module that is not cut yet."""
-    console = Console()
+    console = plain_console()
     whole, held, cut = shares(module, plan, size)
     console.print(plan_table(module, plan, size, sequence))
     console.print(

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ...run.record import short_path
+from ...plain_console import plain_console
+from ...run.to_type import typed_here
 from ..directory import TRACEBACK
 from .job_results import Job
 from .sweep_results import SweepResults
@@ -21,7 +22,7 @@ STYLES = {"finished": "green", "failed": "red", "diverged": "red", "not run": "d
 
 def show(sweep: SweepResults, tables: Sequence[Table]) -> None:
     """Print the jobs, then what failed, then other tables."""
-    console = Console()
+    console = plain_console()
     jobs = job_table(sweep)
     if _columns_that_fit(jobs, console.width) < jobs.least:
         jobs = job_table(sweep, together=True)
@@ -38,7 +39,7 @@ def _show_failures(console: Console, jobs: Sequence[Job]) -> None:
         line = f"{job.name} {job.status}: {job.error or 'no reason was written down'}"
         traceback = job.directory / TRACEBACK
         if traceback.is_file():
-            line += f" (traceback: {short_path(traceback)})"
+            line += f" (traceback: {typed_here().short(traceback)})"
         console.print(Text(line, style="red"), soft_wrap=True)
     if len(jobs) > MOST_FAILURES:
         console.print(f"and {len(jobs) - MOST_FAILURES} more that failed or diverged, in sweep.csv")

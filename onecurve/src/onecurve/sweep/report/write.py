@@ -1,9 +1,9 @@
-"""The one way in: read the jobs, print the tables, write the files."""
+"""The one way in: read the jobs, write the files, print the tables."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...run.record import short_path
+from ...run.to_type import typed_here
 from .job_results import Job
 from .page import write_page
 from .seed_means import seed_means
@@ -28,9 +28,11 @@ def write(directories: Sequence[Path], to: Path) -> list[Job]:
     """
     sweep = read_sweeps(directories)
     tables = [table for table in (seed_means(sweep), compare_strategies(sweep)) if table]
-    show(sweep, tables)
     to.mkdir(parents=True, exist_ok=True)
     write_spreadsheet(sweep, to / "sweep.csv")
     write_page(sweep, tables, to / "sweep.html")
-    print(f"Report: {short_path(to / 'sweep.csv')}, {short_path(to / 'sweep.html')}")
+    show(sweep, tables)
+    print(
+        "Report:", ", ".join(typed_here().short(to / f"sweep.{kind}") for kind in ("csv", "html"))
+    )
     return sweep.ranked

@@ -5,7 +5,6 @@ today's SQLAlchemy. Nor has it a place for what a search must do here: go on wit
 kill left behind, let a second process join in, and end bad trials from inside training.
 """
 
-import shlex
 from math import isfinite
 from pathlib import Path
 from typing import IO
@@ -18,9 +17,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ... import lock
 from ...command.resolvers import job_directory
-from ...command.resume import quoted
 from ...errors import UserError
 from ...run import hidden
+from ...run.to_type import quoted, typed_here
 from ..begin import of_sweeper, parse
 from ..directory import COMPLETE, STOPPED
 from ..objective import metrics, objectives, read, refuse_unknown
@@ -155,6 +154,6 @@ def best(config: DictConfig) -> list[str]:
             f"{name} {value:.6g}"
             for (name, _), value in zip(objectives(config.sweep), trial.values, strict=True)
         )
-        command = " ".join(shlex.quote(word) for word in [*fixed, *overrides_of(trial)])
-        lines += [f"best: job {trial.number + 1}, {reached}", f"  python train.py {command}"]
+        command = typed_here().command("train.py", *fixed, *overrides_of(trial))
+        lines += [f"best: job {trial.number + 1}, {reached}", f"  {command}"]
     return lines

@@ -1,0 +1,132 @@
+"""What is printed of a run: names as they are, and nothing lost if it cannot be printed."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TINY, Cli
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+from small_sweep import make_job
+from torch import nn
+
+from onecurve.callbacks.model_summary import LayerTable
+from onecurve.command.resume import expand
+from onecurve.run import fit
+from onecurve.run.summary import show_metrics, show_training
+from onecurve.run.to_type import Typed, override, read
+from onecurve.run.trainer_arguments import as_typed, refusing_arguments
+from onecurve.strategies.tensor.report import report_plan
+from onecurve.sweep.report.write import write
+
+# To rich a style, the end of one that was never begun, and a picture.
+NAMES = ("f[bold]", "f[/cat]", "f:cat:")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_printed_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Of metrics, paths, layers, overrides, and in the reason why a job failed."""
+    metrics = {f"val/{name}": 0.5}
+    facts = {"strategy": "single", "world_size": 1, "global_step": 4, "seconds": 1.0}
+    facts |= {"samples_per_second": 8.0, name: 3.0}
+    show_training(metrics, facts, tmp_path / name, str(tmp_path / name / "best.ckpt"))
+    assert capsys.readouterr().out.count(name) == 4
+    show_metrics(metrics, tmp_path / name)
+    assert capsys.readouterr().out.count(name) == 2
+
+    columns = [("Name", [name]), ("Type", [name]), ("Params", ["1"])]
+    LayerTable.summarize(columns, 1, 1, 0.1)
+    assert capsys.readouterr().out.count(name) == 2
+    network: Any = nn.Sequential()
+    network.add_module(name, nn.Linear(2, 2))
+    report_plan(network, {name: "column"}, size=2, sequence=False)
+    assert name in capsys.readouterr().out
+
+    sweep = tmp_path / "sweep"
+    judged = {"monitor": f"val/{name}"}
+    make_job(sweep, 1, f"data.root={name}", config=judged, **{f"val/{name}": 0.4})
+    make_job(sweep, 2, "data.root=x", status="failed", error=f"no file {name}")
+    write([sweep], sweep)
+    assert capsys.readouterr().out.count(name) == 3
+
+
+def test_what_cannot_be_printed_does_not_lose_the_outcome(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def show(*arguments: Any) -> None:
+        raise BrokenPipeError("nobody reads it")
+
+    monkeypatch.setattr(fit, "show_training", show)
+    outcome = cli("train.py", *TINY, "callbacks=[]", "trainer.max_epochs=1")
+    assert outcome.status == 1
+    assert "BrokenPipeError: nobody reads it" in outcome.err
+    metrics = json.loads((outcome.run / "metrics.json").read_text())
+    assert metrics["status"] == "finished"
+    assert "test/acc" in metrics
+
+
+# What file names may hold, and what Hydra, OmegaConf or a shell would make something else of.
+PATHS = [
+    *(
+        "plain/best.ckpt",
+        "jürgen",
+        "日本",
+        "p[1]",
+        "[1]",
+        "a(b)",
+        "{a}",
+        "it's",
+        "x y",
+        "a,b",
+        "k=v",
+    ),
+    *("null", "12", "true", " x ", "${x}", "\\${x}", "$HOME", "a;b", "a#b", "!x", "*", "~", "-x"),
+    *('say "x"', "a\\", "a\\'b", 'b\\"c', "'a'", "`x`", "a\tb", 'it\'s "both"'),
+]
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_printed_path_is_the_path_to_a_shell_and_to_hydra(tmp_path: Path, name: str) -> None:
+    typed = Typed(tmp_path, "code/train.py")
+    assert typed.short(tmp_path / name) == name
+    word = override("checkpoint", name)
+    program, script, argument = shlex.split(typed.command("evaluate.py", word))
+    assert (program, script, argument) == ("python", "code/evaluate.py", word)
+    parsed = OverridesParser.create().parse_override(argument)
+    assert OmegaConf.create({"value": parsed.value(), "x": "another"}).value == name
+    assert read(argument) == name
+
+
+@pytest.mark.parametrize("name", ["jürgen", "p[1]", "it's (x)", "a,b", "k=v"])
+def test_a_path_that_is_there_needs_no_quotes_of_hydra(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (expanded,) = expand([f"checkpoint={tmp_path / name}"], tmp_path, "evaluate")
+    assert read(expanded) == str(tmp_path / name)
+
+
+def test_the_printed_command_evaluates_the_best_checkpoint(
+    cli: Cli, tmp_path: Path, scripts: Path
+) -> None:
+    where = "runs/jürgen's [1], (x)"
+    options = [override("hydra.run.dir", where), "hydra.job.chdir=true", "trainer.max_epochs=1"]
+    trained = cli("train.py", *TINY, *options)
+    assert trained.status == 0, trained.err
+    program, script, *arguments = shlex.split(trained.out.splitlines()[-1])
+    assert (program, script) == ("python", str(scripts / "evaluate.py"))
+    assert read(arguments[0]) == f"{where}/checkpoints/best.ckpt"
+    evaluated = cli("evaluate.py", *arguments, "hydra.job.chdir=true")
+    assert evaluated.status == 0, evaluated.err
+    assert evaluated.metrics["test/acc"] == trained.metrics["test/acc"]
+    assert f"Written to: {evaluated.run.relative_to(tmp_path)}/metrics.json" in evaluated.out
+
+
+def test_only_lightning_s_own_words_about_arguments_are_a_line() -> None:
+    with pytest.raises(ValueError, match="mine"), refusing_arguments():
+        raise ValueError("`max_epochs` is mine")
+    assert as_typed("set `Trainer(barebones=True, max_time=None)` or `x=None`") == (
+        "set trainer.barebones=true trainer.max_time=null or `x=None`"
+    )
