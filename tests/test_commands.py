@@ -92,13 +92,13 @@ def test_before_setup_every_command_says_what_to_type(tmp_path: Path) -> None:
     project = bake(tmp_path / "out", package_name="never_installed")
     scripts = sorted(project.glob("*.py"))
     bare = [sys.executable, "-S"]  # a Python with nothing but its standard library
-    engine = {"PYTHONPATH": str(project / "engine/src")}
+    library = {"PYTHONPATH": str(LIBRARY / "src")}
     typed: list[tuple[list[str], dict[str, str], str]] = []
     for script in map(str, scripts):
         typed.append(([*bare, script], {}, "is not installed in this Python"))
         if not script.endswith("report.py"):  # which needs the library alone
             command = [sys.executable, script, "optimizer.lr=fast"]
-            typed.append((command, engine, "never_installed (the package in"))
+            typed.append((command, library, "never_installed (the package in"))
     started = [
         (
             subprocess.Popen(

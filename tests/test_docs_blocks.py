@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from baking import LIBRARY, TEMPLATE, bake, python_in, scripts_in
+from baking import LIBRARY, PROJECT, TEMPLATE, bake, python_in, scripts_in
 from test_library_pages import PAGES
 
 # What the first word or words of a command stand for, and why it does not run where tests do.

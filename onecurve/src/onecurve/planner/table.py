@@ -1,6 +1,5 @@
 """What is printed of a plan: meshes that fit, the best of them in full, and why others do not."""
 
-import shlex
 import sys
 
 from hydra.core.hydra_config import HydraConfig
