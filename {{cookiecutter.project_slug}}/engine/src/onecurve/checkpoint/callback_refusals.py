@@ -1,8 +1,10 @@
 """Names of checkpoints that would get into each other's way, and places where none can be."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from ..composed_run import ComposedRun
+from .disk import cannot_be_made
 
 
 def refusals(run: ComposedRun, key: str) -> Iterator[str]:
@@ -13,7 +15,12 @@ def refusals(run: ComposedRun, key: str) -> Iterator[str]:
             f"{key}.filename=last: is the name of the newest state (save_last), which the best "
             f"weights would overwrite; use {key}.filename=best"
         )
-    folder = str(run.get(f"{key}.dirpath"))
+    folder = str(run.get(f"{key}.dirpath") or "")
+    if folder and "://" not in folder and (reason := cannot_be_made(Path(folder))):
+        yield (
+            f"{key}.dirpath={folder}: cannot be made: {reason}; leave it out, or name a folder "
+            f"that you may write to, such as {key}.dirpath=checkpoints"
+        )
     if "://" in folder:
         yield (
             f"{key}.dirpath={folder}: checkpoints are written to a local disk, or to one that is "

@@ -86,6 +86,8 @@ def _mistyped(text: str, typed: list[str]) -> str | None:
         value = after[0] if after and "=" not in after[0] else "VALUE"
         return f"{word}: has no value, such as {word}={value}"
     if "override_grammar" in text and (word := next(filter(_is_unreadable, typed), None)):
+        if "\n" in word or "\r" in word:
+            return f"{word}: has a line break in it; leave it out"
         key, _, value = word.partition("=")
         if '"' not in value and "'" not in value:
             quoted = f"'{key}=\"{value}\"'"
