@@ -23,7 +23,8 @@ BENCHMARKS ?= startup epoch pipeline memory parity ways_in meshes mesh_sent mesh
 # Tests meet what Python does by itself: it compiles what it imports, and keeps lines back that no terminal shows.
 unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 # Compiled at once, so that the first start is as fast as the second.
-INSTALL := PATH="$$PATH:$(BIN)" uv pip install --quiet --compile-bytecode --python $(BIN)/python $(RESOLVE)
+# Who looks on sees uv's bars: how much there is to download, and how far it is.
+INSTALL := PATH="$$PATH:$(BIN)" uv pip install $$(test -t 2 || echo --quiet) --compile-bytecode --python $(BIN)/python $(RESOLVE)
 
 # Baking again drops files that the template no longer has, and keeps data and earlier runs.
 define BAKE
@@ -61,7 +62,10 @@ endef
 .PHONY: help demo test test-long test-starters test-library test-storage test-slurm test-rounding lint format bench browser docs face bake clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { \
+	    line = sprintf("  make %-13s %s\n", $$1, $$2); \
+	    if ($$1 ~ /^(demo|test|docs|help)$$/) first = first line; else rest = rest line \
+	  } END { printf "To begin with:\n%s\nTo work on the template:\n%s", first, rest }' Makefile
 
 demo: bake ## make a project and train it; make demo STARTER=text ARGS="optimizer.lr=0.1" for another
 	cd $(PROJECT) && ../../$(BIN)/python train.py $(ARGS)

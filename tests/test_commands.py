@@ -124,6 +124,8 @@ def test_make_alone_lists_every_command(tmp_path: Path) -> None:
         assert phony
         listed = re.findall(r"^  make ([\w-]+) +\S", make(folder).stdout, re.MULTILINE)
         assert sorted(listed) == sorted(phony[1].split())
+    # What a newcomer needs comes first: of the template, which is the last of them.
+    assert sorted(listed[:4]) == ["demo", "docs", "help", "test"]
 
 
 def test_a_starter_that_is_none_gets_one_line() -> None:

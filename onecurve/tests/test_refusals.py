@@ -99,6 +99,10 @@ MISTAKES = {
         ["hydra.sweep.dir=s3://bucket/run", "local"],
     ),
     "callbacks.checkpoint.dirpath=s3://bucket": (2, ["dirpath=s3://bucket", "a local disk"]),
+    "callbacks.checkpoint.dirpath=/proc/x": (
+        2,
+        ["callbacks.checkpoint.dirpath=/proc/x: cannot be made: ", "dirpath=checkpoints"],
+    ),
     "callbacks.checkpoint.filename=last": (2, ["save_last", "callbacks.checkpoint.filename=best"]),
     "callbacks.checkpoint.filename=mine callbacks.checkpoint.save_top_k=-1": (
         2,
@@ -167,6 +171,11 @@ MISTAKES = {
     "model._target_=nope": (2, ["model._target_=nope", "the dotted name of a class"]),
     "model._target_=nope.nope": (2, ["there is no package nope"]),
     "model._target_=small.models.lenett": (2, ["did you mean small.models.lenet?"]),
+    "strategy._target_=builtins.dict": (2, ["strategy._target_=builtins.dict: makes a dict"]),
+    "callbacks.checkpoint._target_=builtins.dict": (2, ["must be a Callback; name such a class"]),
+    "logger.csv._target_=builtins.dict": (2, ["logger.csv must be a Logger; name such a class"]),
+    "model._target_=builtins.dict": (2, ["makes a dict, and model must be a Module"]),
+    "data._target_=builtins.dict": (2, ["data must be a LightningDataModule"]),
     "+optimizer.weightdecay=1": (2, ["optimizer: ", "unexpected keyword argument 'weightdecay'"]),
     "optimizer.betas=[2,3]": (2, ["optimizer: Invalid beta parameter at index 0"]),
     "optimizer.lr 0.01": (1, ["optimizer.lr: has no value, such as optimizer.lr=0.01"]),
@@ -226,6 +235,19 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(
     assert files(tmp_path) == {"empty"}
     for command in followed(outcome.err, typed.split()):
         assert is_accepted(*command), (outcome.err, command)
+
+
+@pytest.mark.parametrize("word", ["project=a\nb", "callbacks.check\npoint.filename=a", "a\r\n"])
+def test_a_line_break_is_one_line(cli: Cli, tmp_path: Path, word: str) -> None:
+    outcome = cli("train.py", word)
+    assert outcome.status == 1
+    assert outcome.err.count("\n") == 1, outcome.err
+    assert "has a line break in it; leave it out" in outcome.err
+    # Quoted, Hydra can read it, and what is wrong with it is one line, too.
+    outcome = cli("train.py", "mode='a\nb'")
+    assert (outcome.status, outcome.err.count("\n")) == (2, 1), outcome.err
+    assert outcome.err.startswith("error: mode=a\\nb: must be one of min, max")
+    assert files(tmp_path) == set()
 
 
 @pytest.mark.parametrize("script", ["evaluate.py", "predict.py", "export.py"])

@@ -14,6 +14,15 @@ class UserError(Exception):
     alternative. The command prints that line and ends with status 2.
     """
 
+    def __str__(self) -> str:
+        """On one line: a key or a value may have been typed with a line break in it."""
+        return one_line(super().__str__())
+
+
+def one_line(text: str) -> str:
+    """With its line breaks as they are written in a program."""
+    return text.replace("\r", "\\r").replace("\n", "\\n")
+
 
 FULL_DISK = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)}
 

@@ -1,8 +1,10 @@
 """Names of checkpoints that would get into each other's way, and places where none can be."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from ..composed_run import ComposedRun
+from .disk import cannot_be_made
 
 
 def refusals(run: ComposedRun, key: str) -> Iterator[str]:
@@ -19,7 +21,12 @@ def refusals(run: ComposedRun, key: str) -> Iterator[str]:
             f"{key}.save_top_k={kept}: files need names that differ, and {key}.filename={name} is "
             f"one name; use '{key}.filename=\"{name}-{{epoch}}-{{step}}\"', or {key}.filename=best"
         )
-    folder = str(run.get(f"{key}.dirpath"))
+    folder = str(run.get(f"{key}.dirpath") or "")
+    if folder and "://" not in folder and (reason := cannot_be_made(Path(folder))):
+        yield (
+            f"{key}.dirpath={folder}: cannot be made: {reason}; leave it out, or name a folder "
+            f"that you may write to, such as {key}.dirpath=checkpoints"
+        )
     if "://" in folder:
         yield (
             f"{key}.dirpath={folder}: checkpoints are written to a local disk, or to one that is "

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from ..errors import chain
 
@@ -20,6 +21,16 @@ def sync_folder(path: Path) -> None:
 def set_aside(path: Path) -> Path:
     """Rename a checkpoint of the other format; it can be read until the new one is whole."""
     return path.rename(path.with_name(f"{path.stem}.earlier{path.suffix}"))
+
+
+def cannot_be_made(folder: Path) -> str | None:
+    """Why a folder cannot be made, or not be written to; None if it can. Nothing of it is made."""
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        with TemporaryFile(dir=there):
+            return None
+    except OSError as error:
+        return error.strerror
 
 
 def disk_error(error: BaseException | None) -> OSError | None:

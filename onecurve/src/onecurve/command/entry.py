@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
-from ..errors import REFUSED, UserError, interrupted, say, stop, user_error_behind
+from ..errors import REFUSED, UserError, interrupted, one_line, say, stop, user_error_behind
 from ..launch import one_run, quick_exit, rendezvous
 from ..launch.logs import print_lines_at_once
 from ..run import directory, hidden, record
@@ -148,7 +148,7 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
         below = _below_hydra(error.__traceback__)
         if below is None or isinstance(error, HydraException | OmegaConfBaseException):
             line = explain(error, config_dir, config_name, typed[1:])
-            say(f"error: {line}")
+            say(f"error: {one_line(line)}")
         else:
             say("".join(traceback.format_exception(error.with_traceback(below))).rstrip())
         sys.exit(1)

@@ -87,6 +87,8 @@ def _mistyped(text: str, typed: list[str]) -> str | None:
         value = after[0] if after and "=" not in after[0] else "VALUE"
         return f"{word}: has no value, such as {word}={value}"
     if "override_grammar" in text and (word := _unreadable(typed)):
+        if "\n" in word or "\r" in word:
+            return f"{word}: has a line break in it; leave it out"
         key, _, value = word.partition("=")
         if parsed(f"{key}=1") is None:
             return f"{word}: {key} is no key that Hydra can read; see `--cfg job` for all keys"

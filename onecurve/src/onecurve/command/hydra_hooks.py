@@ -6,7 +6,6 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
@@ -14,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
+from ..checkpoint.disk import cannot_be_made
 from ..errors import REFUSED, UserError, say, stop
 from ..launch import rendezvous
 from ..run import directory
@@ -122,16 +122,11 @@ def _refuse_directory(config: DictConfig) -> None:
         run_dir = Path(str(OmegaConf.select(config, "hydra.run.dir")))
     except OmegaConfBaseException as error:
         raise in_one_line(error, config) from None
-    try:
-        there = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
-        with TemporaryFile(dir=there):
-            return
-    except OSError as error:
-        reason = f"cannot be made: {error.strerror}"
-    raise UserError(
-        f"hydra.run.dir={run_dir}: {reason}; name a folder that you may write to, such as "
-        "paths.runs=runs"
-    )
+    if reason := cannot_be_made(run_dir):
+        raise UserError(
+            f"hydra.run.dir={run_dir}: cannot be made: {reason}; name a folder that you may write "
+            "to, such as paths.runs=runs"
+        )
 
 
 def without_hydra(config: DictConfig) -> DictConfig:

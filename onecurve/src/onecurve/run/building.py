@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.errors import InstantiationException
+from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from ..errors import UserError, in_short, user_error_behind
@@ -35,6 +36,22 @@ def building(key: str) -> Iterator[None]:
         if refusal := user_error_behind(error):
             raise refusal from None
         raise UserError(f"{key}: {in_a_line(error)}") from error
+
+
+def made(key: str, node: Any, kind: type[Any], **parts: Any) -> Any:
+    """What the configuration at `key` describes, which must be of the kind that a run needs there.
+
+    Raises:
+        UserError: If it cannot be made, or is something else, such as a builtin.
+    """
+    with building(key):
+        part = instantiate(node, **parts)
+    if not isinstance(part, kind):
+        raise UserError(
+            f"{key}._target_={node['_target_']}: makes a {type(part).__name__}, and {key} must be "
+            f"a {kind.__name__}; name such a class"
+        )
+    return part
 
 
 def called(key: str, part: Any) -> Any:

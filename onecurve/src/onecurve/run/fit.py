@@ -8,9 +8,16 @@ from typing import Any, cast
 
 from hydra.utils import get_class, instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch import (
+    Callback,
+    LightningDataModule,
+    LightningModule,
+    Trainer,
+    seed_everything,
+)
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 from ..callbacks.garbage import GarbageCollection
 from ..checkpoint.carry_on import CarryOn, go_on_logging
@@ -21,7 +28,7 @@ from ..errors import UserError, user_error_behind
 from ..strategies.global_batch import GlobalBatch
 from . import hidden, record, restart
 from .begun import begun_with_other_steps
-from .building import building, called, in_a_line
+from .building import building, called, in_a_line, made
 from .missing_metric import MissingMetric, missing_metric
 from .outcome import STOPPED, EndedEarly, RankFailed, Stopped
 from .peak_memory import PeakMemory
@@ -51,8 +58,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         refuse_weights_alone(checkpoint, str(resume))
     in_place = resume is not None and resume.is_relative_to(run_dir)
 
-    with building("data"):
-        data = instantiate(cfg.data)
+    data = made("data", cfg.data, LightningDataModule)
     task = build_task(cfg)
     carry_on = CarryOn(
         hidden.stored(config),
@@ -174,14 +180,12 @@ def build_task(cfg: DictConfig) -> LightningModule:
         takes = {"network", "optimizer", "scheduler"}
     parts: dict[str, Any] = {}
     if "network" in takes:
-        with building("model"):
-            parts["network"] = instantiate(cfg.model)
+        parts["network"] = made("model", cfg.model, nn.Module)
         with building("init"):
             instantiate(cfg.init)(parts["network"])
     for name in ("optimizer", "scheduler"):
         if name in takes:
             with building(name):
                 parts[name] = called(name, instantiate(cfg[name]))
-    with building("task"):
-        task: LightningModule = instantiate(cfg.task, **parts)
+    task: LightningModule = made("task", cfg.task, LightningModule, **parts)
     return task

@@ -24,7 +24,7 @@ def show_training(
     table.add_row("time", f"{facts['seconds']:.1f} s")
     table.add_row("samples per second", f"{facts['samples_per_second']:,.0f}")
     for name in (name for name in facts if name not in SHOWN):
-        table.add_row(name.replace("_", " "), _number(facts[name]))
+        table.add_row(*_fact(name, facts[name]))
     table.add_row("strategy", f"{facts['strategy']} on {_processes(facts['world_size'])}")
     console = plain_console()
     console.print(table)
@@ -55,6 +55,12 @@ def _table(title: str) -> Table:
 def _add_metrics(table: Table, metrics: dict[str, float]) -> None:
     for name in sorted(metrics):
         table.add_row(name, f"{metrics[name]:.4f}")
+
+
+def _fact(name: str, value: float) -> tuple[str, str]:
+    """A fact in words, its unit beside the number: `peak_memory_mib` is a peak memory in MiB."""
+    unit = " MiB" if name.endswith("_mib") else ""
+    return name.removesuffix("_mib").replace("_", " "), f"{_number(value)}{unit}"
 
 
 def _number(value: float) -> str:

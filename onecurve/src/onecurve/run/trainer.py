@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
-from hydra.utils import instantiate
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import (
     Checkpoint,
@@ -14,8 +13,9 @@ from lightning.pytorch.callbacks import (
     ModelSummary,
     ProgressBar,
 )
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers import CSVLogger, Logger
 from lightning.pytorch.profilers import PassThroughProfiler
+from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
 
 from .. import machine
@@ -24,7 +24,7 @@ from ..checkpoint.storage import LocalFiles
 from ..errors import UserError
 from ..loggers.buffered import BufferedCSVLogger
 from .begun import Begun
-from .building import building
+from .building import building, made
 from .logged_in_place import log_in_place
 from .protocols import HasEnd, HasFinalFacts, HasFinalWeights
 from .step_hooks import pass_over_empty
@@ -90,8 +90,8 @@ def build_trainer(
         logs_metrics: Whether metrics.csv is written, whatever loggers there are.
     """
     log_in_place()
-    callbacks = [*_instances("callbacks", cfg.get("callbacks")), *extra_callbacks]
-    loggers = _instances("logger", cfg.get("logger"))
+    callbacks = [*_instances("callbacks", cfg.get("callbacks"), Callback), *extra_callbacks]
+    loggers = _instances("logger", cfg.get("logger"), Logger)
     if logs_metrics and not any(_writes_metrics(logger, run_dir) for logger in loggers):
         loggers.append(BufferedCSVLogger(str(run_dir), "", "", flush_logs_every_n_steps=100))
     one_device = cfg.strategy.processes == "one"
@@ -102,8 +102,7 @@ def build_trainer(
     if arguments["devices"] in ("auto", -1, "-1") or arguments["accelerator"] == "cpu":
         arguments["devices"] = machine.local_devices(cfg.trainer, one_device)
     arguments["profiler"] = arguments.get("profiler") or NoProfiler()
-    with building("strategy"):
-        strategy = _strategy(cfg.strategy)
+    strategy = made("strategy", _without_facts(cfg.strategy), Strategy)
     strategy.checkpoint_io = _storage(cfg, run_dir)
     strategy.report_dir = run_dir
     strategy.compiled = cfg.get("compile", "none")
@@ -169,13 +168,9 @@ def close_loggers(trainer: Trainer) -> None:
             finish()
 
 
-def _instances(name: str, group: DictConfig | None) -> list[Any]:
-    made = []
-    for key, entry in (group or {}).items():
-        if entry:
-            with building(f"{name}.{key!s}"):
-                made.append(instantiate(entry))
-    return made
+def _instances(name: str, group: DictConfig | None, kind: type) -> list[Any]:
+    entries = (group or {}).items()
+    return [made(f"{name}.{key!s}", entry, kind) for key, entry in entries if entry]
 
 
 def _writes_metrics(logger: Any, run_dir: Path) -> bool:
@@ -206,6 +201,6 @@ def _sharded_folders() -> type[LocalFiles]:
     return ShardedFolders
 
 
-def _strategy(cfg: DictConfig) -> Any:
+def _without_facts(cfg: DictConfig) -> dict[Any, Any]:
     about = {"name", "processes"}
-    return instantiate({key: value for key, value in cfg.items() if key not in about})
+    return {key: value for key, value in cfg.items() if key not in about}
