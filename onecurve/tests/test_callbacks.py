@@ -1,5 +1,6 @@
 """What the display of a run shows, in a terminal and in a file."""
 
+import json
 import os
 import pty
 import re
@@ -83,6 +84,31 @@ def test_early_stopping_stops(train: Cli) -> None:
         "callbacks.early_stopping.min_delta=2", "trainer.max_epochs=9",
     )  # fmt: skip
     assert outcome.metrics["global_step"] == 2 * EPOCH
+    # Why stands on the screen and in metrics.json; what is resumed is over, and says so.
+    why = outcome.metrics["stopped"]
+    assert why.startswith("early_stopping: Monitored metric val/acc did not improve in the last 1")
+    assert f"Stopped early by {why}\n" in outcome.out
+
+
+def test_early_stopping_goes_by_the_newest_validation(train: Cli, cli: Cli) -> None:
+    """Patience runs out in epoch 2 of 4, and the metric improves again in epoch 3."""
+    own = "{_target_:scripted.Scripted,name:val/script,values:[1,2,0.9,0.8,0.8]}"
+    options = (
+        "callbacks=[checkpoint,early_stopping]", f"+callbacks.own={own}", "monitor=val/script",
+        "mode=min", "callbacks.early_stopping.patience=1", "test=false", "scheduler=none",
+    )  # fmt: skip
+    outcome = train(*options, "trainer.min_epochs=3", "trainer.max_epochs=9")
+    assert outcome.metrics["global_step"] == 5 * EPOCH
+    run = train(*options, "trainer.max_epochs=9", "trainer.limit_train_batches=1").run
+    assert json.loads((run / "metrics.json").read_text())["global_step"] == 2
+    # Over, until patience is more.
+    again = cli("train.py", f"resume={run}")
+    assert "resume: the run is over: early_stopping: Monitored metric val/script did " in again.out
+    assert "add callbacks.early_stopping.patience=2, or ~callbacks.early_stopping" in again.out
+    assert json.loads((run / "metrics.json").read_text())["global_step"] == 2
+    more = cli("train.py", f"resume={run}", "callbacks.early_stopping.patience=2")
+    assert more.status == 0, more.err
+    assert json.loads((run / "metrics.json").read_text())["global_step"] == 6
 
 
 @pytest.mark.parametrize(
@@ -100,7 +126,7 @@ def test_a_metric_that_nothing_logs_is_refused(
     assert (outcome.status, outcome.err) == (
         2,
         "error: monitor=val/accuracy: nothing logs a metric of that name; this task logs "
-        "train/loss, val/acc, val/loss; such as monitor=val/acc\n",
+        "train/loss, val/acc, val/loss; such as monitor=val/acc mode=max\n",
     )
     assert not list(tmp_path.iterdir())
 
@@ -122,8 +148,8 @@ def test_the_first_validation_shows_it_where_the_source_does_not(
     assert "Traceback" not in outcome.err
     assert outcome.err.splitlines()[-1] == (
         "error: monitor=val/accuracy: nothing logs a metric of that name; this task logs "
-        "train/loss, val/acc, val/loss; such as monitor=val/acc; what was trained is saved: "
-        "resume=last monitor=val/acc"
+        "train/loss, val/acc, val/loss; such as monitor=val/acc mode=max; what was trained is "
+        "saved: resume=last monitor=val/acc mode=max"
     )
     early = "the first epoch will show whether it comes"
     # What a rank of an earlier test's server says goes where that test was listening.
@@ -233,3 +259,32 @@ def test_settings_that_cannot_be_are_refused(
     assert outcome.status == 2
     assert line in outcome.err
     assert not outcome.runs
+
+
+def test_a_schedule_that_waits_looks_when_there_is_a_validation(train: Cli) -> None:
+    """Whose metric does not improve: it falls after the second validation, of epoch 4."""
+    own = "{_target_:scripted.Scripted,name:val/script,values:[1]}"
+    outcome = train(
+        "callbacks=[lr_monitor]", f"+callbacks.own={own}", "monitor=val/script",
+        "scheduler=plateau", "scheduler.patience=0", "trainer.check_val_every_n_epoch=2",
+        "trainer.max_epochs=5", "test=false",
+    )  # fmt: skip
+    rates = column(outcome.run, "lr-AdamW")
+    assert rates[:4] == [rates[0]] * 4
+    assert rates[4:] == [pytest.approx(rates[0] / 10)]
+
+
+def test_a_metric_that_is_not_due_is_not_called_unknown(cli: Cli) -> None:
+    early = (
+        "callbacks=[early_stopping]",
+        "+callbacks.early_stopping.check_on_train_epoch_end=true",
+    )
+    outcome = cli("train.py", *TINY, *early, "trainer.check_val_every_n_epoch=2")
+    assert outcome.status == 2
+    assert outcome.err == (
+        "error: monitor=val/acc: is asked for before the first validation "
+        "(trainer.check_val_every_n_epoch=2, trainer.val_check_interval=1.0); use "
+        "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0, or "
+        "monitor=train/loss mode=min; what was trained is saved: resume=last "
+        "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0\n"
+    )

@@ -150,7 +150,8 @@ def test_a_signal_ends_everything(tmp_path: Path, strategy: str, sent: signal.Si
     assert err.splitlines()[-1].startswith(f"stopped by {sent.name} after step ")
     assert "Traceback" not in err
     (metrics,) = tmp_path.glob("runs/*/*/metrics.json")
-    assert json.loads(metrics.read_text()) == {"status": "interrupted"}
+    why = err.splitlines()[-1]
+    assert json.loads(metrics.read_text()) == {"status": "interrupted", "stopped": why}
     assert nothing_stays_of(process.pid)
 
 
@@ -179,7 +180,7 @@ def test_what_fails_after_ctrl_c_is_no_failure(
     goes_on = "; the same command goes on with the sweep" if sweep else ""
     assert outcome.err == f"stopped by Ctrl-C{goes_on}\n"
     assert [json.loads((run / "metrics.json").read_text()) for run in outcome.runs] == [
-        {"status": "interrupted"}
+        {"status": "interrupted", "stopped": "stopped by Ctrl-C"}
     ]
 
 

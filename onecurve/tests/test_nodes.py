@@ -111,7 +111,8 @@ def test_ctrl_c_on_one_node_ends_both(start: Start, tmp_path: Path) -> None:
         assert "stopped by SIGINT" in err
         assert "Traceback" not in err
     metrics = json.loads((one_run(tmp_path) / "metrics.json").read_text())
-    assert metrics == {"status": "interrupted"}
+    assert metrics["status"] == "interrupted"
+    assert metrics["stopped"].startswith("stopped by SIGINT after step ")
 
 
 @pytest.mark.slow

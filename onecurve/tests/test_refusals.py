@@ -188,6 +188,10 @@ MISTAKES = {
         2,
         ["trainer.val_check_interval (50)", "(41)", "set trainer.check_val_every_n_epoch=null;"],
     ),
+    "trainer.check_val_every_n_epoch=3 trainer.max_epochs=2": (
+        2,
+        ["there is no validation", "use trainer.check_val_every_n_epoch=2, or"],
+    ),
     "strategy.name=ddp": (2, ["strategy.name=ddp: is single for this strategy", "strategy=ddp"]),
     "strategy.processes=abc": (2, ["strategy.processes=abc: is one for this strategy"]),
     "model=[lenet,mlp]": (2, ["model=[lenet,mlp]: takes one, such as model=lenet"]),

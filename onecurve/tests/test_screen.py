@@ -9,7 +9,7 @@ import pytest
 from conftest import TINY, Cli
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
-from small_sweep import make_job
+from small_sweep import make_job, spreadsheet
 from torch import nn
 
 from onecurve.callbacks.model_summary import LayerTable
@@ -130,3 +130,23 @@ def test_only_lightning_s_own_words_about_arguments_are_a_line() -> None:
     assert as_typed("set `Trainer(barebones=True, max_time=None)` or `x=None`") == (
         "set trainer.barebones=true trainer.max_time=null or `x=None`"
     )
+
+
+def test_a_sweep_says_what_stopped_a_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    make_job(tmp_path, 1, "seed=1", val_acc=0.5, stopped="early_stopping: val/acc did not improve")
+    make_job(tmp_path, 2, "seed=2", val_acc=0.4, stopped="trainer.max_time: 9 s are over")
+    make_job(tmp_path, 3, "seed=3", status="interrupted", stopped="stopped by SIGTERM after step 3")
+    make_job(tmp_path, 4, "seed=4", val_acc=0.3)
+    write([tmp_path], tmp_path)
+    out = capsys.readouterr().out
+    rows = [line.replace("★ ", "").split() for line in out.splitlines()]
+    found = {row[0]: row[2:4] for row in rows if row and row[0] in "1234"}
+    assert found["1"] == ["finished", "early_stopping"]
+    assert found["2"] == ["finished", "max_time"]
+    assert found["3"] == ["interrupted", "SIGTERM"]
+    assert found["4"][0] == "finished"
+    said = {line["job"]: line["stopped"] for line in spreadsheet(tmp_path)}
+    assert said["1"] == "early_stopping: val/acc did not improve"

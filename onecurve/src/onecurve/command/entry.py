@@ -94,7 +94,8 @@ def run(work: str, config: DictConfig) -> float | None:
         # Ranks that torchrun started end one by one, and the first to do so knows why.
         if speaks if machine.ranks_around() else rendezvous.writes_record():
             if refusal:
-                record.refused(run_dir, OmegaConf.select(config, "paths.runs"))
+                runs = OmegaConf.select(config, "paths.runs")
+                record.refused(run_dir, runs, str(refusal))
             else:
                 record.unfinished(run_dir, one_run.was_stopped(error), one_run.in_a_line(error))
         _end(refusal or error, speaks)

@@ -11,6 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from ..metric_names import to_compare_by
 from .source import Definition, Source, find
 from .values import resolved
 
@@ -51,10 +52,9 @@ def unlogged_monitor(config: DictConfig) -> str | None:
             literal = [re.sub(r"\\(.)", r"\1", each) for each in patterns if ".*" not in each]
             # Those of a test come when all is over.
             names = sorted({each for each in literal if not each.startswith("test/")})
-            example = next((each for each in names if each.startswith("val/")), "val/loss")
             return (
                 f"monitor={name}: nothing logs a metric of that name; this task logs "
-                f"{', '.join(names) or 'none'}; such as monitor={example}"
+                f"{', '.join(names) or 'none'}; such as {to_compare_by(names)}"
             )
     return None
 

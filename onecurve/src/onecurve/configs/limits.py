@@ -11,25 +11,12 @@ from ..checkpoint.existing import ExistingCheckpoint
 from ..composed_run import ComposedRun
 from ..limits import Existing, Number
 from ..machine import count_cores
+from ..metric_names import better
 
 # More processes to a core only take turns, and a thousand take minutes to start.
 WORKERS_TO_A_CORE = 4
 WORKERS_ANYWHERE = 16
 USUAL = "clang++" if platform == "darwin" else "g++"
-BETTER = {
-    "min": {"bits_per_byte", "loss", "error", "mse", "mae", "rmse", "perplexity", "seconds"},
-    "max": {
-        "acc",
-        "accuracy",
-        "auroc",
-        "f1",
-        "iou",
-        "precision",
-        "r2",
-        "recall",
-        "samples_per_second",
-    },
-}
 
 
 class Data(TypedDict, total=False):
@@ -88,9 +75,9 @@ class Limits(TypedDict, total=False):
 def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     """Why the keys cannot go together."""
     mode, monitor = run.get("mode"), run.get("monitor")
-    better = _better(str(monitor).rpartition("/")[2])
-    if better not in (None, mode):
-        yield f"mode={mode}: monitor={monitor} is better the other way; use mode={better}"
+    way = better(str(monitor))
+    if way not in (None, mode):
+        yield f"mode={mode}: monitor={monitor} is better the other way; use mode={way}"
     workers, cores = run.get("data.num_workers"), count_cores()
     ranks = 1 if run.one_process else max(1, run.devices)
     most = max(WORKERS_ANYWHERE, WORKERS_TO_A_CORE * cores) // ranks
@@ -131,8 +118,3 @@ def _not_mirrored(run: ComposedRun) -> Iterator[str]:
 def has_compiler() -> bool:
     """Whether there is the compiler that torch.compile looks for."""
     return which(environ.get("CXX", USUAL)) is not None
-
-
-def _better(name: str) -> str | None:
-    """Which way a metric of a well-known name is better: "min" or "max"."""
-    return next((direction for direction, names in BETTER.items() if name in names), None)

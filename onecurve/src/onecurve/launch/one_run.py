@@ -94,9 +94,11 @@ def was_stopped(error: BaseException) -> bool:
 
 
 def in_a_line(error: BaseException) -> str:
-    """What went wrong, without the traceback."""
+    """What went wrong, or who stopped the run, without the traceback."""
     if isinstance(error, RankFailed):
         return error.cause
+    if interrupted(error):
+        return "stopped by Ctrl-C"
     text = str(error).strip().split("\n")[0]
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
 

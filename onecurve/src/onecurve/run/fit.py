@@ -29,7 +29,7 @@ from ..strategies.global_batch import GlobalBatch
 from . import hidden, record, restart
 from .begun import begun_with_other_steps
 from .building import building, called, in_a_line, made
-from .missing_metric import MissingMetric, missing_metric
+from .missing_metric import MissingMetric, missing_metric, no_validation
 from .outcome import STOPPED, EndedEarly, RankFailed, Stopped
 from .peak_memory import PeakMemory
 from .stop_on_signal import StopOnSignal
@@ -37,6 +37,7 @@ from .summary import show_training
 from .told_configuration import ToldConfiguration
 from .trainer import best_checkpoint, build_trainer, close_loggers, final_facts
 from .trainer_arguments import refusing_arguments
+from .why_ended import why_ended
 
 
 def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
@@ -93,6 +94,10 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         samples = cast(GlobalBatch, trainer.strategy).samples_seen
         metrics = task_metrics(trainer)
 
+        ended = why_ended(trainer, _watching(cfg))
+        unvalidated = no_validation(trainer) if samples else None
+        if resume is not None and not samples and trainer.is_global_zero:
+            print(f"resume: the run is over: {ended.why}; to train further add {ended.to_go_on}")
         best = best_checkpoint(trainer)
         if cfg.test and status == "finished":
             with refusing_arguments():
@@ -138,10 +143,14 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     }
     facts = final_facts(trainer) | facts
     if trainer.is_global_zero:
-        record.finished(run_dir, metrics | facts, status)
+        is_early = ended.is_early and status == "finished"
+        why = {"stopped": ended.why} if is_early else {}
+        record.finished(run_dir, metrics | facts | why, status)
         # A sweep says it in a line.
         if OmegaConf.select(cfg, "sweep.job") is None:
-            show_training(metrics, facts, run_dir, best)
+            notes = [f"Stopped early by {ended.why}"] if is_early else []
+            notes += [unvalidated] if unvalidated else []
+            show_training(metrics, facts, run_dir, best, notes)
     return metrics
 
 
@@ -157,6 +166,16 @@ def _checkpoint_to_resume(cfg: DictConfig) -> Path | None:
     if checkpoint:
         return Path(checkpoint)
     return Path(cfg.resume) if cfg.resume is not None else None
+
+
+def _watching(cfg: DictConfig) -> dict[str, str]:
+    """The name of the callback that stops early, by the metric that it watches."""
+    callbacks = (cfg.get("callbacks") or {}).items()
+    return {
+        str(entry.get("monitor")): str(name)
+        for name, entry in callbacks
+        if entry and str(entry.get("_target_")).endswith("EarlyStopping")
+    }
 
 
 def task_metrics(trainer: Trainer) -> dict[str, float]:

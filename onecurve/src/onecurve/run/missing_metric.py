@@ -6,6 +6,7 @@ from pathlib import Path
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..errors import UserError, say
+from ..metric_names import to_compare_by
 
 # What ModelCheckpoint says; what EarlyStopping and schedulers say.
 MISSING = re.compile(
@@ -25,6 +26,18 @@ class MissingMetric(Callback):
 
     def __init__(self, file: Path) -> None:
         self.file = file
+        self.has_validated = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A schedule that waits for a metric of validation looks at it when there is one."""
+        epochs = trainer.check_val_every_n_epoch or 1
+        for each in trainer.lr_scheduler_configs:
+            is_usual = each.interval == "epoch" and each.frequency == 1
+            if each.reduce_on_plateau and is_usual and str(each.monitor).startswith("val"):
+                each.frequency = epochs
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.has_validated |= not trainer.sanity_checking
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Of a metric of validation it shows now, if the others are there."""
@@ -49,8 +62,30 @@ def missing_metric(error: Exception, trainer: Trainer) -> UserError | None:
     if found is None:
         return None
     name, logged = found[1] or found[2], set(trainer.callback_metrics)
+    if trainer.enable_validation and not validated(trainer) and not name.startswith("train"):
+        often = "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0"
+        return UserError(
+            f"monitor={name}: is asked for before the first validation ({_settings(trainer)}); use "
+            f"{often}, or monitor=train/loss mode=min; what was trained is saved: resume=last "
+            f"{often}"
+        )
     return UserError(
-        f"{_line(name, logged)}; what was trained is saved: resume=last monitor={_example(logged)}"
+        f"{_line(name, logged)}; what was trained is saved: resume=last {to_compare_by(logged)}"
+    )
+
+
+def validated(trainer: Trainer) -> bool:
+    """Whether there was a validation since training began or went on."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return any(each.has_validated for each in callbacks if isinstance(each, MissingMetric))
+
+
+def no_validation(trainer: Trainer) -> str | None:
+    """The line about a run that was never validated, though it could have been."""
+    if not trainer.enable_validation or validated(trainer):
+        return None
+    return (
+        f"There was no validation ({_settings(trainer)}): no weights are the best by a metric of it"
     )
 
 
@@ -58,9 +93,12 @@ def _line(name: str, logged: set[str]) -> str:
     names = ", ".join(sorted(key for key in logged if "/" in key and key != name))
     return (
         f"monitor={name}: nothing logs a metric of that name; this task logs {names or 'none'}; "
-        f"such as monitor={_example(logged)}"
+        f"such as {to_compare_by(logged)}"
     )
 
 
-def _example(logged: set[str]) -> str:
-    return next((key for key in sorted(logged) if key.startswith("val/")), "val/loss")
+def _settings(trainer: Trainer) -> str:
+    epochs, interval = trainer.check_val_every_n_epoch, trainer.val_check_interval
+    return (
+        f"trainer.check_val_every_n_epoch={epochs or 'null'}, trainer.val_check_interval={interval}"
+    )

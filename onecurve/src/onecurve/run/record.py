@@ -54,7 +54,7 @@ def unfinished(run_dir: Path, interrupted: bool = False, error: str | None = Non
     """
     if _status(run_dir) not in (None, "running", "failed", "interrupted"):
         return
-    why = {"error": error} if error and not interrupted else {}
+    why = {"stopped" if interrupted else "error": error} if error else {}
     status = "interrupted" if interrupted else "failed"
     _write_json(run_dir / "metrics.json", {"status": status, **why})
 
@@ -66,7 +66,7 @@ def ended_otherwise(run_dir: Path, status: str, error: str) -> None:
     _write_json(path, {**facts, "status": status, "error": error})
 
 
-def refused(run_dir: Path, runs: str | None) -> None:
+def refused(run_dir: Path, runs: str | None, error: str | None = None) -> None:
     """Remove the directory of a run that was refused before it did anything.
 
     Not one in which there was something before the run: that may be anybody's.
@@ -74,10 +74,11 @@ def refused(run_dir: Path, runs: str | None) -> None:
     Args:
         run_dir: The run directory.
         runs: The project's folder of runs, if it has one.
+        error: Why, for the record of a run that had begun.
     """
     begun = any((run_dir / name).exists() for name in ("metrics.csv", "checkpoints", "nan.pt"))
     if begun or not directory.was_empty():
-        unfinished(run_dir)
+        unfinished(run_dir, error=error)
         return
     shutil.rmtree(run_dir)
     if runs:

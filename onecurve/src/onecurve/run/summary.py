@@ -1,5 +1,6 @@
 """The table at the end of a run: metrics, time, where everything is, what to type next."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,13 @@ SHOWN = {"strategy", "world_size", "global_step", "seconds", "samples_per_second
 
 
 def show_training(
-    metrics: dict[str, float], facts: dict[str, Any], run_dir: Path, best: str | None
+    metrics: dict[str, float],
+    facts: dict[str, Any],
+    run_dir: Path,
+    best: str | None,
+    notes: Sequence[str] = (),
 ) -> None:
-    """Print what a finished training run reached and left behind."""
+    """Print what a finished training run reached and left behind, and lines about how it ended."""
     table = _table("Training finished")
     _add_metrics(table, metrics)
     table.add_section()
@@ -28,6 +33,8 @@ def show_training(
     table.add_row("strategy", f"{facts['strategy']} on {_processes(facts['world_size'])}")
     console = plain_console()
     console.print(table)
+    for note in notes:
+        console.print(note, soft_wrap=True, highlight=False)
     _print_path(console, "Run directory", run_dir, run_dir)
     if best:
         typed = typed_for(run_dir)

@@ -100,6 +100,7 @@ def _result(run_dir: Path) -> str:
     found = objective.metrics(run_dir)
     words = [f"{key} {found[key]:.4f}" for key in sorted(found) if "/" in key]
     words += [f"{found['seconds']:.1f} s"] if "seconds" in found else []
+    words += [f"stopped early by {found['stopped']}"] if "stopped" in found else []
     return "  ".join([str(found["status"]), *words])
 
 

@@ -121,6 +121,14 @@ def refusals(run: ComposedRun, key: str) -> Iterator[str]:
             f"trainer.limit_val_batches=0: callbacks wait for monitor={run.get('monitor')}, "
             "which only validation logs; add monitor=train/loss mode=min"
         )
+    every, epochs = run.get("trainer.check_val_every_n_epoch"), run.get("trainer.max_epochs")
+    never = isinstance(every, int) and isinstance(epochs, int) and 0 < epochs < every
+    if never and not run.get("trainer.fast_dev_run") and _waits_for_validation(run):
+        yield (
+            f"trainer.check_val_every_n_epoch={every}: there is no validation with "
+            f"trainer.max_epochs={epochs}, and callbacks wait for monitor={run.get('monitor')}; "
+            f"use trainer.check_val_every_n_epoch={epochs}, or monitor=train/loss mode=min"
+        )
 
 
 def _against_time(run: ComposedRun) -> Iterator[str]:

@@ -41,6 +41,8 @@ class Job:
     """As in metrics.json; "not run" without that file."""
     error: str
     """Why it failed or diverged, in one line; else empty."""
+    stopped: str
+    """Why it ended before its last epoch: what ended it, and a sentence; else empty."""
     strategy: str
     """Name of the strategy that it ran under; empty if it did not get so far."""
     numbers: dict[str, float]
@@ -85,6 +87,7 @@ def read_job(directory: Path, name: str, objectives: Sequence[Objective], typed:
         overrides=parse(typed),
         status=str(found.get("status", "unknown")) if found else "not run",
         error=" ".join(str(found.get("error") or "").split()),
+        stopped=" ".join(str(found.get("stopped") or "").split()),
         strategy=str(found.get("strategy") or ""),
         numbers=numbers,
         values=values,

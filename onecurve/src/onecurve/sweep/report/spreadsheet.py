@@ -8,7 +8,7 @@ from .overrides import as_number
 from .sweep_results import SweepResults
 
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
-FIRST = ("job", "directory", "status", "error")
+FIRST = ("job", "directory", "status", "error", "stopped")
 
 
 def write_spreadsheet(sweep: SweepResults, path: Path) -> None:
@@ -23,7 +23,7 @@ def write_spreadsheet(sweep: SweepResults, path: Path) -> None:
         writer = csv.DictWriter(file, list(columns))
         writer.writerow({column: as_text(column) for column in columns})
         for job in sweep.ranked:
-            own = (job.name, job.directory, job.status, job.error)
+            own = (job.name, job.directory, job.status, job.error, job.stopped)
             # What was typed wins over a fact of the same name, an objective over a last value.
             line: dict[str, Any] = {
                 **job.numbers,

@@ -48,22 +48,30 @@ def job_table(sweep: SweepResults, together: bool = False) -> Table:
     keys = ["overrides"] if together else list(short_keys(sweep.keys).values())
     *facts, memory = (name for name in FACTS if name not in sweep.metrics)
     numbers = [*facts, *sweep.metrics, memory]
-    rows = []
+    rows, stops = [], any(job.stopped for job in sweep.jobs)
     for job in sweep.ranked:
         values = [shown(job.overrides.get(key, "")) for key in sweep.keys]
         if together:
             values = [label(job.overrides, sweep.keys, MOST_LETTERS)]
         name = STAR + job.name if job in sweep.best else job.name
-        rows.append([name, *values, job.status, *(_cell(job, number) for number in numbers)])
+        ended = [job.status, _by_what(job)] if stops else [job.status]
+        rows.append([name, *values, *ended, *(_cell(job, number) for number in numbers)])
     heads = [FACTS[number][0] if number in FACTS else number for number in numbers]
-    names = 2 + len(keys)
+    ends = ["status", "stopped by"] if stops else ["status"]
+    names = 1 + len(keys) + len(ends)
     return Table(
         title=f"Sweep, {sweep.counts}",
-        heads=["job", *keys, "status", *heads],
+        heads=["job", *keys, *ends, *heads],
         rows=rows,
         names=names,
         least=names + len(facts) + len(sweep.objectives),
     )
+
+
+def _by_what(job: Job) -> str:
+    """What ended a job before its last epoch: "early_stopping", "max_time", "SIGTERM"."""
+    first = job.stopped.removeprefix("stopped by ").partition(" ")[0]
+    return first.rstrip(":").rpartition(".")[2]
 
 
 def _cell(job: Job, name: str) -> str:

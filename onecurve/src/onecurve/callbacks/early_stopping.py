@@ -1,0 +1,51 @@
+"""Stops when a metric no longer improves, by what the newest validation shows."""
+
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer, callbacks
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
+
+
+class EarlyStopping(callbacks.EarlyStopping):
+    """Lightning's, which takes a request to stop back if it was not acted on.
+
+    With `trainer.min_epochs` training goes on after patience has run out. Lightning's own would
+    stop once there are as many epochs, whatever the metric has done since, and a run that is
+    resumed would not.
+    """
+
+    _asks = False
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A checkpoint may have been written after the request."""
+        is_patience = self.stopping_reason == EarlyStoppingReason.PATIENCE_EXHAUSTED
+        self._asks = self._asks and not (is_patience and self.wait_count < self.patience)
+        trainer.should_stop = trainer.should_stop or self._asks
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._take_back(trainer)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._take_back(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        is_asked_already = trainer.should_stop
+        super().on_validation_end(trainer, pl_module)
+        self._asks = self._asks or (trainer.should_stop and not is_asked_already)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        is_asked_already = trainer.should_stop
+        super().on_train_epoch_end(trainer, pl_module)
+        self._asks = self._asks or (trainer.should_stop and not is_asked_already)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "asks": self._asks}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._asks = state_dict.get("asks", False)
+
+    def _take_back(self, trainer: Trainer) -> None:
+        """What others have asked for stays."""
+        if self._asks:
+            trainer.should_stop = self._asks = False
