@@ -105,7 +105,14 @@ def test_many_jobs_are_cut_in_the_terminal_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(1, 61):
-        make_job(tmp_path, number, f"optimizer.lr={number / 1000}", val_acc=number / 100)
+        losses = [number, number / 2]
+        make_job(
+            tmp_path,
+            number,
+            f"optimizer.lr={number / 1000}",
+            losses=losses,
+            val_acc=number / 100,
+        )
 
     write([tmp_path], tmp_path)
 

@@ -29,7 +29,8 @@ class Elements(HTMLParser):
 
 def test_every_job_is_drawn(tmp_path: Path) -> None:
     for number, rate in enumerate(("1e-4", "1e-2", "1"), start=1):
-        make_job(tmp_path, number, f"optimizer.lr={rate}", val_acc=0.1 * number)
+        losses = [loss * number for loss in LOSSES]
+        make_job(tmp_path, number, f"optimizer.lr={rate}", losses=losses, val_acc=0.1 * number)
 
     write([tmp_path], tmp_path)
 
@@ -41,6 +42,24 @@ def test_every_job_is_drawn(tmp_path: Path) -> None:
     assert [line["y"] for line in drawn["parallel"][:3]] == [
         pytest.approx([height, height]) for height in (0, 0.5, 1)
     ]
+
+
+def test_curves_that_coincide_are_one_line_that_says_so(tmp_path: Path) -> None:
+    for number, (strategy, factor) in enumerate(
+        [("single", 1), ("ddp", 1 + 3e-14), ("sgd", 1.1), ("fsdp", 1)], start=1
+    ):
+        losses = [loss * factor for loss in LOSSES]
+        make_job(tmp_path, number, f"strategy={strategy}", losses=losses, val_acc=0.5)
+
+    write([tmp_path], tmp_path)
+
+    drawn = figures(tmp_path)["loss"]
+    alike = "1: strategy=single<br>2: strategy=ddp<br>4: strategy=fsdp<br>(equal to 3e-14)"
+    assert [line["name"] for line in drawn] == [alike, "3: strategy=sgd"]
+    # Nor is any line nearly white.
+    for line in figures(tmp_path)["parallel"]:
+        if line["mode"] == "lines":
+            assert int(line["line"]["color"].strip("rgb()").split(",")[0]) < 130
 
 
 def test_long_curves_are_thinned_but_for_the_steps_that_are_compared(tmp_path: Path) -> None:
@@ -156,4 +175,4 @@ def test_the_page_asks_for_nothing_and_takes_no_text_for_html(tmp_path: Path) ->
     # Plotly would take a text in a chart for HTML.
     texts = str([drawn["loss"][0]["name"], drawn["parallel"][0]["customdata"]])
     assert "&lt;/script" in texts
-    assert "<" not in texts
+    assert "<" not in texts.replace("<br>", "")

@@ -149,9 +149,13 @@ def test_the_keyboard_sorts_too(page: Any) -> None:
 
 
 def test_a_curve_of_every_job_is_drawn(page: Any) -> None:
+    """Once for the strategies, whose losses are the same here, and the legend names them all."""
     for chart in ("loss", "objective-0"):
         lines = page.locator(f"#{chart} .scatterlayer .js-line")
-        assert lines.count() == JOBS
+        assert lines.count() == len(RATES) * len(SEEDS)
+        names = page.locator(f"#{chart} .legendtext").all_text_contents()
+        assert sum("".join(names).count(f"strategy={name}") for name in STRATEGIES) == JOBS
+        assert all("(equal)" in name for name in names)
         assert all(box["width"] > 500 for box in map(box_of, lines.all()))
 
 
