@@ -1,20 +1,63 @@
 """Stops when a metric no longer improves, by what the newest validation shows."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from lightning.pytorch import LightningModule, Trainer, callbacks
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping as LightningsOwn
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
+from ..limits import Number
 
-class EarlyStopping(callbacks.EarlyStopping):
+
+class EarlyStopping(LightningsOwn):
     """Lightning's, which takes a request to stop back if it was not acted on.
 
     With `trainer.min_epochs` training goes on after patience has run out. Lightning's own would
     stop once there are as many epochs, whatever the metric has done since, and a run that is
     resumed would not.
+
+    Args:
+        monitor: The metric.
+        mode: Whether less or more of it is better.
+        patience: Validations without improvement after which training ends.
+        min_delta: What counts as an improvement.
+        strict: Whether a metric that is not there is an error.
+        check_finite: End at a value that is not finite.
+        stopping_threshold: End at a value that is better.
+        divergence_threshold: End at a value that is worse.
+        check_on_train_epoch_end: Look at the end of an epoch instead of a validation.
+        verbose: Log what is seen.
+        log_rank_zero_only: On the first rank alone.
     """
 
-    _asks = False
+    def __init__(
+        self,
+        monitor: str,
+        mode: Literal["min", "max"] = "min",
+        patience: Annotated[int, Number(least=0)] = 3,
+        min_delta: float = 0.0,
+        strict: bool = True,
+        check_finite: bool = True,
+        stopping_threshold: float | None = None,
+        divergence_threshold: float | None = None,
+        check_on_train_epoch_end: bool | None = None,
+        verbose: bool = False,
+        log_rank_zero_only: bool = False,
+    ) -> None:
+        super().__init__(
+            monitor,
+            mode=mode,
+            patience=patience,
+            min_delta=min_delta,
+            strict=strict,
+            check_finite=check_finite,
+            stopping_threshold=stopping_threshold,
+            divergence_threshold=divergence_threshold,
+            check_on_train_epoch_end=check_on_train_epoch_end,
+            verbose=verbose,
+            log_rank_zero_only=log_rank_zero_only,
+        )
+        self._asks = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A checkpoint may have been written after the request."""
