@@ -82,7 +82,8 @@ def page(address: str) -> Iterator[Any]:
         # As root, in a container, there is no sandbox to be had.
         options = ["--no-sandbox", *SOFTWARE_3D]
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
-        yield browser.new_page(viewport={"width": 1400, "height": 1000})
+        # As wide as all of TensorBoard's tabs.
+        yield browser.new_page(viewport={"width": 1900, "height": 1100})
         browser.close()
 
 
@@ -97,7 +98,8 @@ def test_the_page_shows_the_run(page: Any, address: str, name: str) -> None:
         text = " | ".join(frame.evaluate(TEXT) for frame in page.frames)
         if all(words in text for words in PAGES[name]):
             break
-    page.wait_for_timeout(1500)
+    # The projector's notice of what it reads fades away.
+    page.wait_for_timeout(8000 if name == "projector" else 1500)
     page.screenshot(path=PICTURES / f"{name}.png")
     missing = [words for words in PAGES[name] if words not in text]
     assert not missing, (missing, re.sub(r"\s+", " ", text)[:3000])
