@@ -8,7 +8,8 @@ from collections.abc import Iterator
 FILLED_IN = {"HOST:PORT": "10.0.0.1:29500", "=FILE": "=secret", "callbacks=NAME": "callbacks=ema"}
 LEFT_OPEN = re.compile(r"\.\.\.|DATE|VALUE|CLASS|MyClass")
 KEY = r"[+~]?[a-z][\w./]*"
-WORD = rf"(?:'[^']+'|{KEY}=[^\s,;?()]+)"
+QUOTED = r"""'[^']+'(?:"'"'[^']*')*"""  # with apostrophes, as shlex.quote writes them
+WORD = rf"(?:{QUOTED}|{KEY}=[^\s,;?()]+)"
 PROPOSED = re.compile(rf"\b(?:such as|use|add|with|or|argument:|twice:) ({WORD}(?: {WORD})*)")
 MEANT = re.compile(r"did you mean (.*)\?")
 

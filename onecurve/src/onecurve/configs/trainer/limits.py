@@ -125,7 +125,7 @@ def refusals(run: ComposedRun, key: str) -> Iterator[str]:
     never = isinstance(every, int) and isinstance(epochs, int) and 0 < epochs < every
     if never and not run.get("trainer.fast_dev_run") and _waits_for_validation(run):
         yield (
-            f"trainer.check_val_every_n_epoch={every}: there is no validation with "
+            f"trainer.check_val_every_n_epoch={every}: there is no validation in the epochs of "
             f"trainer.max_epochs={epochs}, and callbacks wait for monitor={run.get('monitor')}; "
             f"use trainer.check_val_every_n_epoch={epochs}, or monitor=train/loss mode=min"
         )
