@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from alternatives import followed
-from conftest import Cli
+from conftest import Cli, one_of_a_kind
 
 from onecurve import machine
 from onecurve.configs.trainer import limits as trainer_limits
@@ -226,9 +226,7 @@ def files(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("typed", MISTAKES)
-def test_a_mistake_gets_one_line_and_leaves_nothing(
-    cli: Cli, is_accepted: Callable[..., bool], tmp_path: Path, typed: str
-) -> None:
+def test_a_mistake_gets_one_line_and_leaves_nothing(cli: Cli, tmp_path: Path, typed: str) -> None:
     (tmp_path / "empty").mkdir()
     status, words = MISTAKES[typed]
     outcome = cli("train.py", *typed.split())
@@ -237,6 +235,13 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(
     for word in words:
         assert word in outcome.err
     assert files(tmp_path) == {"empty"}
+
+
+@pytest.mark.parametrize("typed", one_of_a_kind(MISTAKES, kept=[*MISTAKES][::6]))
+def test_what_the_line_proposes_is_accepted(
+    cli: Cli, is_accepted: Callable[..., bool], typed: str
+) -> None:
+    outcome = cli("train.py", *typed.split())
     for command in followed(outcome.err, typed.split()):
         assert is_accepted(*command), (outcome.err, command)
 

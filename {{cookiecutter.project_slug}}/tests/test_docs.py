@@ -53,7 +53,7 @@ LINES = [line.partition("  #")[0].strip() for line in LINES]
 COMMANDS = [
     line
     for line in dict.fromkeys(LINES)
-    if line.startswith("python ")
+    if re.match(r"python \w+\.py\b", line)
     and not any(word in line for word in ELSEWHERE)
     and all(map(is_here, shlex.split(line)))
 ]
