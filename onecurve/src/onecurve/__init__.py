@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .averaging.ema import ExponentialMovingAverage
     from .averaging.swa import StochasticWeightAveraging
+    from .batch.seeded import seeded
     from .checkpoint.callback import BestAndLast
     from .checkpoint.contents import read_checkpoint
     from .checkpoint.sharded.storage import ShardedFolders
@@ -50,6 +51,7 @@ __all__ = [
     "mesh",
     "positions",
     "read_checkpoint",
+    "seeded",
 ]
 
 # The module that each of them is in.
@@ -71,6 +73,7 @@ _HOMES = {
     "mesh": "strategies.mesh.strategy",
     "positions": "strategies.context.positions",
     "read_checkpoint": "checkpoint.contents",
+    "seeded": "batch.seeded",
 }
 
 

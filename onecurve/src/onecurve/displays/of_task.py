@@ -7,8 +7,8 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
+from ..batch.random import draw_from, global_seed, kept_state
 from ..errors import UserError
-from ..strategies.seeding import Draws, drawing_from, global_seed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +34,8 @@ def show_task(writer: Any, trainer: Trainer, task: HasDisplays) -> None:
         UserError: If it returns what cannot be shown.
     """
     step = trainer.global_step
-    with torch.no_grad(), drawing_from(global_seed(), step, Draws.ALL_RANKS):
+    with torch.no_grad(), kept_state():
+        draw_from(global_seed(), step)
         shown = task.displays()
     for name, value in shown.items():
         kind = _kind(value)

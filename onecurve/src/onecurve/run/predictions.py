@@ -9,8 +9,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
+from ..batch.share import SharedLoader
 from ..strategies.for_callbacks import ForCallbacks
-from ..strategies.shared_loader import SharedLoader
 from .inputs import network_inputs
 
 

@@ -5,20 +5,21 @@ from pathlib import Path
 from typing import Any, cast
 
 from lightning.fabric.plugins import CheckpointIO
-from lightning.pytorch.trainer.states import TrainerFn
 
+from ..batch.resume import Place, TrainingEpochs
 from ..checkpoint.storage import LocalFiles
 from ..checkpoint.stored import model_state_here, optimizer_states_here
-from ..errors import UserError
-from .epoch_position import EpochPosition
 from .for_callbacks import ForCallbacks
-from .shared_loader import SharedLoader
 
 
 class CheckpointFiles(ForCallbacks):
-    """Mix-in for strategies: what writes and reads their checkpoints."""
+    """Mix-in for strategies: what writes and reads their checkpoints.
 
-    _resume_position: EpochPosition | None = None
+    Attributes:
+        epochs: Those of the fit under way; None outside of one.
+    """
+
+    epochs: TrainingEpochs | None = None
 
     @property
     def checkpoint_io(self) -> CheckpointIO:
@@ -40,6 +41,8 @@ class CheckpointFiles(ForCallbacks):
         self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
     ) -> None:
         """Write a checkpoint; Lightning's own does so on the first rank."""
+        if self.epochs is not None and "loops" in checkpoint:
+            checkpoint["random"] = self.epochs.state()
         if self.keeps_shards:
             self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
         else:
@@ -52,8 +55,8 @@ class CheckpointFiles(ForCallbacks):
         checkpoint = self._read(checkpoint_path, weights_only)
         trainer = self._connected_module.trainer
         # Not where a callback goes back to where this fit began: its loader is there already.
-        if trainer.state.fn == TrainerFn.FITTING and trainer.train_dataloader is None:
-            self._resume_position = EpochPosition(checkpoint)
+        if self.epochs is not None and trainer.train_dataloader is None:
+            self.epochs.resume_from(Place(checkpoint))
             # Where there are max_steps, Lightning would go on inside an epoch that was at its end.
             trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]
         return checkpoint
@@ -69,42 +72,6 @@ class CheckpointFiles(ForCallbacks):
             all_see_it = True
         checkpoint: dict[str, Any] = super().load_checkpoint(path, weights_only)
         return checkpoint if all_see_it else self.broadcast(checkpoint)
-
-    def go_on_in_epoch(self, loader: Any) -> None:
-        """Put a training loader where the epoch of the checkpoint stood; one after the other.
-
-        Raises:
-            UserError: If that cannot be.
-        """
-        position = self._resume_position
-        if position is None:
-            return
-        trainer = self._connected_module.trainer
-        # Lightning would load them once more, when the first batches are read.
-        trainer.fit_loop._combined_loader_states_to_load = []
-        try:
-            line = position.put(loader)
-        except (ValueError, KeyError) as error:
-            raise UserError(
-                f"resume: the checkpoint was written inside an epoch, and {error}, or go on from a "
-                "checkpoint that was written at an epoch's end"
-            ) from None
-        if line and self.is_global_zero:
-            print(line)
-        # A limit of batches ends an epoch before its loader does.
-        if isinstance(loader, SharedLoader) and trainer.current_epoch > loader.epoch:
-            loader.set_epoch(trainer.current_epoch)
-
-    def on_train_start(self) -> None:
-        """All training loaders are there."""
-        super().on_train_start()
-        position, self._resume_position = self._resume_position, None
-        if position is not None and position.of_loaders and position.is_inside:
-            raise UserError(
-                "resume: the checkpoint was written inside an epoch with more training loaders "
-                "than there are; give as many, or go on from a checkpoint that was written at an "
-                "epoch's end"
-            )
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load the network's state, of which a sharded checkpoint has to be asked."""

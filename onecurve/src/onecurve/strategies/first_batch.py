@@ -9,9 +9,11 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils._pytree import tree_unflatten
 
+from ..batch.loader import kept_generators
+from ..batch.random import kept_state
+from ..batch.share import SharedLoader
 from .logging_together import log_replaced
 from .redirect import forward_replaced
-from .shared_loader import SharedLoader
 
 
 class _Reached(BaseException):
@@ -37,7 +39,9 @@ def first_inputs(trainer: Trainer) -> tuple[Tensor, ...] | None:
     name = STEPS[trainer.state.fn]  # type: ignore[index]
     step = getattr(module, name)
     parameters = signature(step).parameters
-    with torch.random.fork_rng():
+    # As it would be asked for later; what follows is as if it had not been.
+    _loop(trainer).setup_data()
+    with kept_state():
         batch = _first_batch(trainer)
         positional = [p for p in parameters.values() if p.kind in BY_POSITION]
         numbers = [0 for _ in positional[1:3]]
@@ -66,14 +70,17 @@ def _reach(*inputs: Any, **options: Any) -> None:
     raise _Reached(inputs, options)
 
 
-def _first_batch(trainer: Trainer) -> Any:
-    loop: Any = {
+def _loop(trainer: Trainer) -> Any:
+    return {
         TrainerFn.FITTING: trainer.fit_loop,
         TrainerFn.VALIDATING: trainer.validate_loop,
         TrainerFn.TESTING: trainer.test_loop,
         TrainerFn.PREDICTING: trainer.predict_loop,
     }[trainer.state.fn]  # type: ignore[index]
-    loop.setup_data()
+
+
+def _first_batch(trainer: Trainer) -> Any:
+    loop = _loop(trainer)
     assert loop._combined_loader is not None
     combined = loop._combined_loader
     if trainer.state.fn == TrainerFn.FITTING:
@@ -88,4 +95,7 @@ def _first_batch(trainer: Trainer) -> Any:
 
 
 def _first_of(loader: Any) -> Any:
-    return loader.first() if isinstance(loader, SharedLoader) else next(iter(loader))
+    if isinstance(loader, SharedLoader):
+        return loader.first()
+    with kept_generators(loader):
+        return next(iter(loader))

@@ -12,15 +12,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import RunningStage
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor, nn
 
+from ..batch.random import kept_state
+from ..batch.share import shared_in_step
 from .clip import global_norm
 from .first_batch import first_inputs
-from .shared_loader import let_repeat, shared_in_step
 
 
 class ForCallbacks(Strategy):
@@ -55,21 +56,28 @@ class ForCallbacks(Strategy):
         trainer = self._connected_module.trainer
         stage, trainer.state.stage = trainer.state.stage, RunningStage.TRAINING
         try:
-            loaders: Any = trainer.fit_loop._data_source.dataloader()
-            if not isinstance(loaders, CombinedLoader):
-                loaders = CombinedLoader(loaders, "max_size_cycle")
-            # Training may be under way over that one.
-            loaders = CombinedLoader(loaders.iterables, loaders._mode)
-            loaders.flattened = [self.process_dataloader(each) for each in loaders.flattened]
-            let_repeat(loaders)
-            count = trainer.num_training_batches
-            for batch, index, _ in islice(loaders, int(count) if count != inf else None):
-                shared = shared_in_step(loaders, index)
-                counts = not shared or any(loader.share(index).size for loader in shared)
-                batch = self.precision_plugin.convert_input(batch)
-                yield self.batch_to_device(batch, self.root_device), counts
+            with kept_state():
+                yield from self._shares_of_epoch(trainer)
         finally:
             trainer.state.stage = stage
+
+    def _shares_of_epoch(self, trainer: Trainer) -> Iterator[tuple[Any, bool]]:
+        loaders: Any = trainer.fit_loop._data_source.dataloader()
+        if not isinstance(loaders, CombinedLoader):
+            loaders = CombinedLoader(loaders, "max_size_cycle")
+        # Training may be under way over that one.
+        loaders = CombinedLoader(loaders.iterables, loaders._mode)
+        loaders.flattened = [self.shared(each) for each in loaders.flattened]
+        count = trainer.num_training_batches
+        for batch, index, _ in islice(loaders, int(count) if count != inf else None):
+            shared = shared_in_step(loaders, index)
+            counts = not shared or any(loader.share(index).size for loader in shared)
+            batch = self.precision_plugin.convert_input(batch)
+            yield self.batch_to_device(batch, self.root_device), counts
+
+    def shared(self, loader: Any) -> Any:
+        """What yields this rank's share of a loader's batches."""
+        return loader
 
     def of_all_samples(self, value: Any) -> list[Any]:
         """What each rank has of its samples, in the order of the samples in a batch.

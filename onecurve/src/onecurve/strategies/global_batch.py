@@ -11,31 +11,38 @@ which counts nowhere else.
 
 from collections import Counter
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.trainer.states import RunningStage, TrainerFn
+from lightning.pytorch.plugins import Precision
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
+from ..batch.loader import (
+    RankLoader,
+    has_indices,
+    is_stream,
+    refuse_shared,
+    seed_workers,
+    without_state,
+)
+from ..batch.random import Draws, OneStream, RankStream, get_state, set_state
+from ..batch.resume import TrainingEpochs
+from ..batch.share import Share, shared_in_step
+from ..batch.stream import StreamLoader
 from ..checkpoint.other_length import fit_to_length
 from ..errors import UserError, say
 from ..optim.capture import never_captured
 from ..optim.fused import keep_kernels, leave_unscaling
 from .clip import clip_by_global_norm
 from .layers_made import Compiled, Recomputed, make_layers
-from .loader import shard
-from .logging_together import LoggingTogether
-from .seeding import Draws, global_seed
-from .shared_loader import SharedLoader, let_repeat, shared_in_step
-from .stream import StreamLoader
+from .logging_together import LoggingTogether, synced
 from .weighed_steps import WeighedSteps
 
 
@@ -54,6 +61,7 @@ class GlobalBatch(WeighedSteps):
     compiled: Compiled = "none"
     compile_backend: str = "inductor"
     _moved: Counter[int]
+    _loaders: int = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -63,10 +71,44 @@ class GlobalBatch(WeighedSteps):
     def setup_environment(self) -> None:
         """Join the other ranks, if there are any. Lightning calls this first."""
         super().setup_environment()
+        self.lay_out()
+        trainer = self._connected_module.trainer
         # Lightning's would share the samples out before `process_dataloader` does, and repeats
         # some of them; so nobody has to say Trainer(use_distributed_sampler=False).
-        connector = self._connected_module.trainer._accelerator_connector
-        connector.use_distributed_sampler = False
+        trainer._accelerator_connector.use_distributed_sampler = False
+        if not hasattr(self, "stream"):
+            self.stream = RankStream(self.data_parallel_rank) if self.draws_apart else OneStream()
+        self._synchronize()
+        self.stream.reseed()
+        if trainer.state.fn == TrainerFn.FITTING:
+            self.epochs = TrainingEpochs(trainer, self.stream, self._synchronize)
+
+    def lay_out(self) -> None:
+        """Find this rank's place among the others, once they have met."""
+
+    @property
+    def draws_apart(self) -> bool:
+        """Whether ranks draw different numbers in their steps."""
+        return self.data_parallel_size > 1
+
+    def _synchronize(self) -> None:
+        """Draw on as the first rank does."""
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            set_state(self.broadcast(get_state()))
+
+    def teardown(self) -> None:
+        """A fit or an evaluation is over: leave Lightning's loop and the task as they were."""
+        self.let_go()
+        super().teardown()
+
+    def let_go(self) -> None:
+        """Take back what was put in the way of a call."""
+        if self.epochs is not None:
+            self.epochs.end()
+            self.epochs = None
+        for name in ("log", "log_dict"):
+            if getattr(vars(self._connected_module).get(name), "is_synced", False):
+                delattr(self._connected_module, name)
 
     def connect(self, model: LightningModule) -> None:
         """Take the task, in the precision of the run.
@@ -106,13 +148,8 @@ class GlobalBatch(WeighedSteps):
         return True
 
     def prepare(self) -> None:
-        """Make logged values, metrics and clipping those of all ranks, whatever the task asks.
-
-        And let random numbers start anew: what a strategy drew in its setup makes no difference.
-        """
-        reset_seed()
-        module = self._connected_module
-        trainer = module.trainer
+        """Make ready for what follows the setup: a resumed fit, and steps of several ranks."""
+        trainer = self._connected_module.trainer
         # Lightning loads the states next; not for a test, which comes by a checkpoint, too.
         if trainer.state.fn == TrainerFn.FITTING:
             loaded = trainer._checkpoint_connector._loaded_checkpoint
@@ -126,50 +163,61 @@ class GlobalBatch(WeighedSteps):
             leave_unscaling(optimizer, is_scaled=scaler is not None)
             if self.root_device.type == "cpu":
                 never_captured(optimizer)
-        if not isinstance(module.log, partial):
-            module.log = partial(module.log, sync_dist=True)  # type: ignore[method-assign]
-            module.log_dict = partial(module.log_dict, sync_dist=True)  # type: ignore[method-assign]
+        self.count_together()
+
+    def count_together(self) -> None:
+        """Make logged values, metrics and clipping those of all ranks, whatever the task asks."""
+        module = self._connected_module
+        if "log" not in vars(module):
+            module.log = synced(module.log)  # type: ignore[method-assign]
+            module.log_dict = synced(module.log_dict)  # type: ignore[method-assign]
         for metric in module.modules():
             if isinstance(metric, Metric) and metric.process_group is None:
                 metric.process_group = self.samples_group
         if self._together is None and self.data_parallel_size > 1:
             self._together = LoggingTogether(self.root_device, self.samples_group)
-        self.precision_plugin.clip_grad_by_norm = self._clip_by_norm  # type: ignore[method-assign]
+        plugin = self.precision_plugin
+        if type(plugin).clip_grad_by_norm is Precision.clip_grad_by_norm:
+            plugin.clip_grad_by_norm = self._clip_by_norm  # type: ignore[method-assign]
 
     def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
         parameters = self.precision_plugin.main_params(optimizer)
         clip_by_global_norm(parameters, clip_val, self.parts_group)
 
-    def on_train_start(self) -> None:
-        """Lightning has made the training loaders."""
-        super().on_train_start()
-        combined = self._connected_module.trainer.fit_loop._combined_loader
-        if combined is not None:
-            let_repeat(combined)
-
     def process_dataloader(self, dataloader: object) -> object:
         """Give this rank its share. Lightning calls this for every loader."""
         trainer = self._connected_module.trainer
-        loader = dataloader
-        if isinstance(dataloader, DataLoader):
-            stage = cast(RunningStage, trainer.state.stage).dataloader_prefix
-            loader = shard(
-                dataloader,
-                rank=self.data_parallel_rank,
-                num_replicas=self.data_parallel_size,
-                seed=global_seed(),
-                training=trainer.training,
-                limit=getattr(trainer, f"limit_{stage}_batches"),
-            )
-        if isinstance(loader, SharedLoader):
-            # Loader workers fetch ahead: before Lightning announces the epoch, and before it
-            # restores the position that it saved.
-            loader.set_epoch(trainer.current_epoch)
-        if trainer.training:
-            self.go_on_in_epoch(loader)
+        loader = self.shared(dataloader)
+        if trainer.training and self.epochs is not None:
+            loader = self.epochs.loader(loader)
         if isinstance(loader, StreamLoader):
             self._compare_streams(loader)
         return loader
+
+    def shared(self, loader: Any) -> Any:
+        """What yields this rank's share of a loader's batches.
+
+        Raises:
+            UserError: If ranks would have to share what they cannot.
+        """
+        if not isinstance(loader, DataLoader):
+            return loader
+        place = {"rank": self.data_parallel_rank, "num_replicas": self.data_parallel_size}
+        training = bool(self._connected_module.trainer.training)
+        seed_workers(loader, self.data_parallel_rank)
+        if is_stream(loader):
+            return StreamLoader(loader, **place, training=training)
+        refuse_shared(loader, self.data_parallel_size)
+        if not has_indices(loader):
+            return loader
+        self._loaders += 1
+        return RankLoader(
+            without_state(loader),
+            **place,
+            stream=self.stream,
+            number=self._loaders,
+            training=training,
+        )
 
     def _compare_streams(self, loader: StreamLoader) -> None:
         if not (dist.is_available() and dist.is_initialized()):
@@ -187,15 +235,12 @@ class GlobalBatch(WeighedSteps):
     def batch_to_device(
         self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0
     ) -> Any:
-        """Move a batch. For training, its augmentation draws anew: see `seeding`."""
+        """Move a batch; what augments it draws for this rank's samples."""
         trainer = self._connected_module.trainer
         if not trainer.training:
             self._look_at_share(trainer, dataloader_idx)
+        with self._own(Draws.BATCH):
             return super().batch_to_device(batch, device, dataloader_idx)
-        self._draw(Draws.BATCH)
-        moved = super().batch_to_device(batch, device, dataloader_idx)
-        self._draw(Draws.ALL_RANKS)
-        return moved
 
     def on_validation_start(self) -> None:
         """An evaluation starts; nothing was moved to the device."""
@@ -221,8 +266,8 @@ class GlobalBatch(WeighedSteps):
         number = self._moved[dataloader_idx]
         self._moved[dataloader_idx] += 1
         loaders = shared_in_step(combined, number, dataloader_idx)
-        has_share = not loaders or any(loader.share(number).size for loader in loaders)
-        self._evaluated = dataloader_idx, number, has_share
+        share = loaders[0].share(number) if loaders else Share(0, 1, 1)
+        self._evaluated = dataloader_idx, number, share
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
         """Whether all ranks, or any of them, say yes: all of the world, whoever sees what."""

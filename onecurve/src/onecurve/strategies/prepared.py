@@ -11,8 +11,7 @@ functions whose result has a row a sample. Not for `torch.randperm`, and not for
 of random numbers depends on values, as `torch.poisson`.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +22,6 @@ from torch.utils._pytree import tree_map
 
 from ..errors import UserError
 from .redirect import replaced
-from .seeding import drawing_from
 
 
 class Prepared(NamedTuple):
@@ -41,9 +39,6 @@ class Rows(NamedTuple):
     start: int
     stop: int
     total: int
-    parts: Sequence[tuple[int, Sequence[int]]] = ()
-    """Where several global batches were joined: the size of each, and what its draws follow from.
-    """
 
 
 def prepares(module: LightningModule) -> bool:
@@ -106,11 +101,6 @@ class DrawnForAll(TorchDispatchMode):
     def __init__(self, rows: Rows) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.rows = rows
-        self._states: list[Tensor] = []
-        if len(rows.parts) > 1:
-            for _, coordinates in rows.parts:
-                with drawing_from(*coordinates):
-                    self._states.append(torch.get_rng_state())
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -122,15 +112,9 @@ class DrawnForAll(TorchDispatchMode):
         given = dict(zip(names, args, strict=False)) | kwargs
         if not any(self._has_rows(name, value) for name, value in given.items()):
             return func(*args, **kwargs)
-        drawn = []
-        for first, size, stream in self._streams():
-            whole = {
-                name: self._of_others(name, value, first, size) for name, value in given.items()
-            }
-            with stream:
-                drawn.append(func(**whole))
+        whole = {name: self._of_others(name, value) for name, value in given.items()}
         own = slice(self.rows.start, self.rows.stop)
-        result = tree_map(lambda *pieces: torch.cat(pieces)[own], *drawn)
+        result = tree_map(lambda drawn: drawn[own], func(**whole))
         return given["self"].copy_(result) if func._schema.is_mutable else result
 
     def _has_rows(self, name: str, value: Any) -> bool:
@@ -139,30 +123,14 @@ class DrawnForAll(TorchDispatchMode):
             return value.shape[:1] == (number,)
         return name == "size" and len(value) > 0 and value[0] == number
 
-    def _of_others(self, name: str, value: Any, first: int, size: int) -> Any:
-        """An argument with a row for each sample of a global batch."""
+    def _of_others(self, name: str, value: Any) -> Any:
+        """An argument with a row for each sample of the global batch."""
         if not self._has_rows(name, value):
             return value
+        start, stop, total = self.rows
         if not isinstance(value, Tensor):
-            return [size, *value[1:]]
-        start, stop, total = self.rows[:3]
+            return [total, *value[1:]]
         # How much is drawn does not depend on what stands in the rows of others.
         before = value[:1].expand(start, *value.shape[1:])
         after = value[:1].expand(total - stop, *value.shape[1:])
-        return torch.cat([before, value, after])[first : first + size]
-
-    def _streams(self) -> Iterator[tuple[int, int, AbstractContextManager[None]]]:
-        """For each global batch its first row, its rows, and what it draws from."""
-        if not self._states:
-            yield 0, self.rows.total, nullcontext()
-            return
-        first = 0
-        for number, (size, _) in enumerate(self.rows.parts):
-            yield first, size, self._stream(number)
-            first += size
-
-    @contextmanager
-    def _stream(self, number: int) -> Iterator[None]:
-        torch.set_rng_state(self._states[number])
-        yield
-        self._states[number] = torch.get_rng_state()
+        return torch.cat([before, value, after])

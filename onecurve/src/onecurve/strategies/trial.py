@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_flatten, tree_leaves
 
+from ..batch.random import draw_from
 from ..errors import say, some_of
-from .seeding import draw_from
 from .tolerance import tolerance
 
 

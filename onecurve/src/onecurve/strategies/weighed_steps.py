@@ -10,6 +10,8 @@ from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
+from ..batch.random import Draws, RankStream
+from ..batch.share import Share, share_of, shared_in_step, together, unlike
 from ..checkpoint.storage import LocalFiles
 from ..errors import say
 from ..optim.fused import tidied
@@ -18,8 +20,6 @@ from .checkpoint_files import CheckpointFiles
 from .logging_together import LoggingTogether
 from .mean_loss import looked_at
 from .prepared import Prepared, Rows, prepared, prepared_once, prepares
-from .seeding import Draws, draw_from, global_seed
-from .shared_loader import Share, share_of, shared_in_step, together, unlike
 from .weight import counting_by, weighs, weight_of
 from .without_share import counting_nothing
 
@@ -32,6 +32,7 @@ class WeighedSteps(CheckpointFiles):
         data_parallel_size: How many ranks see different samples.
         samples_seen: Training samples processed by all ranks in this process's life. Callbacks may
             read it.
+        stream: What this rank draws.
         check_loss: Whether to look at the next loss: see `mean_loss`.
         name: What ``strategy=...`` calls it.
     """
@@ -41,24 +42,27 @@ class WeighedSteps(CheckpointFiles):
     data_parallel_rank: int = 0
     data_parallel_size: int = 1
     samples_seen: int = 0
+    stream: RankStream
     check_loss: bool = True
     _weight: float = 1.0
     _share: Share | None = None
     # What the batch under way counts over all ranks, and the window of batches that it is in.
     _count: float | Tensor | None = None
     _window: Window | None = None
-    # In an evaluation: the loader, the number of its batch, and whether that has a sample of this
-    # rank.
-    _evaluated: tuple[int, int, bool] = (0, 0, True)
+    # In an evaluation: the loader, the number of its batch, and what this rank has of it.
+    _evaluated: tuple[int, int, Share] = (0, 0, Share(0, 1, 1))
+    # The last batch whose samples were counted.
+    _counted: int = 0
     _prepared: Prepared | None = None
     _has_taken_all: bool = False
     _say_unlike: bool = True
     _together: LoggingTogether | None = None
 
-    def _draw(self, what: Draws) -> None:
-        step = self._connected_module.trainer.fit_loop.epoch_loop.batch_progress.total.ready
-        rank = self.data_parallel_rank if what in (Draws.BATCH, Draws.STEP) else 0
-        draw_from(global_seed(), step, rank, what)
+    def _own(self, what: Draws) -> AbstractContextManager[None]:
+        """Draw meanwhile what belongs to this rank and to the batch under way."""
+        trainer = self._connected_module.trainer
+        batches = trainer.fit_loop.epoch_loop.batch_progress.total.ready
+        return self.stream.own(what, batches, *(() if trainer.training else self._evaluated[:2]))
 
     def task_step(self, name: str, *args: Any) -> Any:
         """Run a step of the task. A strategy that redirects `forward` for its length does it here.
@@ -74,8 +78,6 @@ class WeighedSteps(CheckpointFiles):
         module, batch = self._connected_module, args[0]
         rows = self._rows_to_prepare() if prepares(module) else None
         self._prepared = prepared(module, batch, rows)
-        if name == "training_step":
-            self._draw(Draws.STEP)
         weight = None
         if self._prepared is not None and name != "predict_step":
             weight = weight_of(module, self._prepared.targets)
@@ -85,21 +87,10 @@ class WeighedSteps(CheckpointFiles):
             return self._logged_together(name, *args)
 
     def _rows_to_prepare(self) -> Rows | None:
-        """Let `prepare` draw anew; and for which rows of which global batch."""
-        trainer = self._connected_module.trainer
-        if trainer.training:
-            self._draw(Draws.PREPARE)
-            share = self._share
-            return None if share is None or share.is_of_several else self._rows(share.total)
-        loop: Any = trainer.predict_loop if trainer.predicting else trainer._evaluation_loop
-        loader, number, _ = self._evaluated
-        shared = shared_in_step(loop._combined_loader, number, loader)
-        joined = shared[0].joined(number) if len(shared) == 1 else [(number, 0)]
-        draw_from(global_seed(), joined[0][0], loader, Draws.EVALUATE)
-        if len(shared) != 1:
-            return None
-        draws = [(size, (global_seed(), each, loader, Draws.EVALUATE)) for each, size in joined]
-        return self._rows(sum(size for size, _ in draws))._replace(parts=draws)
+        """Which rows of the global batch this rank prepares; None for all of them."""
+        is_trained = self._connected_module.trainer.training
+        share = self._share if is_trained else self._evaluated[2]
+        return None if share is None or share.is_of_several else self._rows(share.total)
 
     def _rows(self, total: int) -> Rows:
         start, stop = share_of(total, self.data_parallel_rank, self.data_parallel_size)[:2]
@@ -123,26 +114,29 @@ class WeighedSteps(CheckpointFiles):
         around: AbstractContextManager[None] = nullcontext()
         if self._together is not None and name != "predict_step":
             around = self._together.step(self._connected_module, name)
-        with around:
+        with around, self._own(Draws.STEP):
             output: STEP_OUTPUT = self.task_step(name, *args)
         return output
 
     def validation_step(self, *args: Any) -> STEP_OUTPUT:
-        with self._counting():
-            return self._run_step("validation_step", *args)  # type: ignore[no-any-return]
+        return self._evaluation_step("validation_step", *args)
 
     def test_step(self, *args: Any) -> STEP_OUTPUT:
-        with self._counting():
-            return self._run_step("test_step", *args)  # type: ignore[no-any-return]
+        return self._evaluation_step("test_step", *args)
 
     def predict_step(self, *args: Any) -> Any:
         output = self._run_step("predict_step", *args)
-        _, _, has_share = self._evaluated
-        return output if has_share else None
+        return output if self._evaluated[2].size else None
 
-    def _counting(self) -> AbstractContextManager[None]:
-        _, _, has_share = self._evaluated
-        return nullcontext() if has_share else counting_nothing(self._connected_module)
+    def _evaluation_step(self, name: str, *args: Any) -> STEP_OUTPUT:
+        share = self._evaluated[2]
+        with nullcontext() if share.size else counting_nothing(self._connected_module):
+            self._weight = share.size * self.data_parallel_size / share.total
+            try:
+                output: STEP_OUTPUT = self._run_step(name, *args)
+            finally:
+                self._weight = 1.0
+        return output
 
     def training_step(self, *args: Any) -> STEP_OUTPUT:
         """Run the task's own step and weigh its loss by this rank's share of the global batch."""
@@ -150,11 +144,7 @@ class WeighedSteps(CheckpointFiles):
             # Hear of a file that could not be written in the background.
             self.checkpoint_io.poll()
         accumulates = self._connected_module.trainer.accumulate_grad_batches > 1
-        try:
-            output = self._accumulated_step(*args) if accumulates else self._weighed_step(*args)
-        finally:
-            self._draw(Draws.ALL_RANKS)
-        return output
+        return self._accumulated_step(*args) if accumulates else self._weighed_step(*args)
 
     def _accumulated_step(self, *args: Any) -> STEP_OUTPUT:
         """Run the step, weighed among the batches that are accumulated with it."""
@@ -194,7 +184,6 @@ class WeighedSteps(CheckpointFiles):
         if not share.size:
             around = counting_nothing(module)
         elif self.data_parallel_rank == 0 and self.data_parallel_size > 1 and self.check_loss:
-            # Once.
             self.check_loss = False
             around = looked_at(module, self.name, lambda: self._has_taken_all, self.is_global_zero)
         try:
@@ -202,8 +191,21 @@ class WeighedSteps(CheckpointFiles):
                 output = self._run_step("training_step", *args)
         finally:
             weight, self._weight, self._share = self._weight, 1.0, None
-        self.samples_seen += sum(loader.consume(loop.batch_idx) for loader in loaders)
+        for loader in loaders:
+            loader.trained(loop.batch_idx)
+        self._count_samples(sum(loader.share(loop.batch_idx).total for loader in loaders))
         return output if weight == 1.0 else _scaled(output, lambda loss: self.weighed(loss, weight))
+
+    def _count_samples(self, samples: int, is_exact: bool = True) -> None:
+        """Count the samples of a training batch, once, however often it is trained on."""
+        number = self._connected_module.trainer.fit_loop.epoch_loop.batch_progress.total.ready
+        if number == self._counted:
+            return
+        self._counted = number
+        self.samples_seen += samples
+        epochs = self.epochs
+        if epochs is not None and epochs.samples is not None:
+            epochs.samples = epochs.samples + samples if is_exact else None
 
     def weighed(self, loss: Tensor, weight: float) -> Tensor:
         """A loss, and its gradients, by this rank's share."""

@@ -45,13 +45,12 @@ class OnMesh(RankPerDevice):
         super().__init__(timeout_seconds)
         self._asked = dict(sizes)
 
-    def setup_environment(self) -> None:
-        """Join the process group, then make the groups of the axes.
+    def lay_out(self) -> None:
+        """Make the groups of the axes.
 
         Raises:
             UserError: If the axes need another number of ranks than there are.
         """
-        super().setup_environment()
         if self.samples_group is not None:
             return
         try:
@@ -101,6 +100,11 @@ class OnMesh(RankPerDevice):
     def data_parallel_size(self) -> int:  # type: ignore[override]
         """How many shares there are."""
         return self.sizes.data_parallel
+
+    @property
+    def draws_apart(self) -> bool:
+        """Stages, and ranks with other positions, draw each for their part of a step."""
+        return self.data_parallel_size * self.sizes.pipeline * self.sizes.context > 1
 
     @property
     def is_first_of_stage(self) -> bool:

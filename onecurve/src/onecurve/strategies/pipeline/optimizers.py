@@ -9,8 +9,8 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
+from ...batch.random import draw_from
 from ...errors import UserError
-from ..seeding import draw_from
 
 STEPS = 3
 

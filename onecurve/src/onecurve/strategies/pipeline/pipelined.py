@@ -163,6 +163,7 @@ class Pipelined(StagesPerRank):
 
     def teardown(self) -> None:
         """Release the device; Lightning's own would move parameters that have no memory."""
+        self.let_go()
         _optimizers_to_device(self.optimizers, torch.device("cpu"))
         self._move(self._connected_module, torch.device("cpu"))
         vars(self._connected_module).pop("forward", None)

@@ -1,4 +1,4 @@
-"""What a loader is that gives every rank its share of each global batch."""
+"""A rank's part of each global batch, and what a loader is that yields it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 
 class Share(NamedTuple):
-    """One rank's part of one global batch, as positions in the epoch's order or in the batch."""
+    """One rank's part of one global batch, as positions in the batch."""
 
     start: int
     stop: int
@@ -33,6 +33,15 @@ def share_of(total: int, rank: int, num_replicas: int) -> Share:
     return Share(start, start + quotient + (rank < remainder), total)
 
 
+def part_of(total: int, rank: int, num_replicas: int) -> slice:
+    """Which samples of a batch a rank computes with.
+
+    A rank without a share takes part in the step all the same: its sample weighs nothing.
+    """
+    start, stop = share_of(total, rank, num_replicas)[:2]
+    return slice(start, stop) if stop > start else slice(total - 1, total)
+
+
 def together(shares: Sequence[Share]) -> Share:
     """What a rank has of the batches of several loaders, as one."""
     size, total = sum(share.size for share in shares), sum(share.total for share in shares)
@@ -52,67 +61,57 @@ def unlike(shares: Sequence[Share], num_replicas: int) -> str | None:
 
 
 class SharedLoader(ABC):
-    """Yields a rank's part of each global batch, and knows which part that is.
+    """Stands for a loader that the user wrote, and yields a rank's part of each of its batches.
 
-    Batches are numbered from 0 in every epoch, on through several passes over the data.
+    Every attribute is the user's loader's, to read and to set. Batches are numbered from 0 in every
+    epoch, on through several passes beside a longer loader.
 
-    Attributes:
-        num_replicas: Number of ranks that see different samples.
-        epoch: The epoch that it is in.
-        repeats: Whether it starts again beside a longer loader.
+    Args:
+        loader: What the user wrote.
+        rank: Coordinate of this rank among the ranks that see different samples.
+        num_replicas: Number of those ranks.
     """
 
+    loader: Any
+    rank: int
     num_replicas: int
-    epoch: int
-    repeats: bool = False
+    _totals: dict[int, int]
+    _read: int
 
-    @abstractmethod
+    def __init__(self, loader: Any, rank: int, num_replicas: int) -> None:
+        vars(self).update(loader=loader, rank=rank, num_replicas=num_replicas, _totals={}, _read=0)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # not there yet while this is unpickled
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in vars(self) or hasattr(type(self), name):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.loader, name, value)
+
+    def __len__(self) -> int:
+        """Global batches in an epoch; the same on every rank."""
+        return len(self.loader)
+
     def share(self, batch_idx: int) -> Share:
         """This rank's part of a global batch; of 0 samples out of 0 if there was none."""
-
-    def joined(self, batch_idx: int) -> list[tuple[int, int]]:
-        """The global batches that a batch was joined from: their numbers and their samples."""
-        return [(batch_idx, self.share(batch_idx).total)]
+        for number in [number for number in self._totals if number < batch_idx]:
+            del self._totals[number]
+        return share_of(self._totals.get(batch_idx, 0), self.rank, self.num_replicas)
 
     @abstractmethod
-    def consume(self, batch_idx: int) -> int:
-        """Note that a global batch was trained on, however often.
+    def begin(self, epoch: int) -> None:
+        """Number batches from 0 again: an epoch begins, or an evaluation."""
 
-        Returns:
-            Its samples, the first time; 0 when it is told again.
-        """
+    def trained(self, batch_idx: int) -> None:  # noqa: B027
+        """Hear that a global batch was trained on."""
 
     @abstractmethod
     def first(self) -> Any:
         """The first batch that it will yield; nothing is consumed."""
-
-    @abstractmethod
-    def set_epoch(self, epoch: int) -> None:
-        """Begin another epoch."""
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """Position in the epoch, the same on every rank. Lightning stores it in the checkpoint."""
-
-    @abstractmethod
-    def load_state_dict(self, state: dict[str, Any], is_inside: bool = False) -> None:
-        """Go on from a stored position, at any number of ranks.
-
-        Args:
-            state: What `state_dict` returned.
-            is_inside: Whether the epoch of that position goes on, and does not end there.
-
-        Raises:
-            ValueError: If that cannot be. The message says why, and what else there is.
-        """
-
-
-def let_repeat(combined: CombinedLoader) -> None:
-    """Tell loaders beside a longer one that they start again, where they do."""
-    for loader in combined.flattened:
-        if isinstance(loader, SharedLoader):
-            is_alone = len(combined.flattened) == 1
-            loader.repeats = combined._mode == "max_size_cycle" and not is_alone
 
 
 def shared_in_step(

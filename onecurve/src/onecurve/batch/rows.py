@@ -1,4 +1,4 @@
-"""Cuts a rank's share from a batch of a stream."""
+"""A rank's rows of a batch that was read or made as a whole."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import UserError
-from .shared_loader import share_of
+from .share import part_of
 
 Batch = tuple[Any, int, int]
 """A share, the samples of the whole batch, and a number that tells that from other batches."""
@@ -62,13 +62,6 @@ def cut_rows(batch: Any, rank: int, num_replicas: int, name: str) -> tuple[Any, 
         )
     part = part_of(size[0], rank, num_replicas)
     return tree_map(lambda rows: rows[part], batch), size[0]
-
-
-def part_of(total: int, rank: int, num_replicas: int) -> slice:
-    """Which samples of a batch a rank computes with."""
-    start, stop = share_of(total, rank, num_replicas)[:2]
-    # A rank without a share still takes part in the step: its sample weighs nothing.
-    return slice(start, stop) if stop > start else slice(total - 1, total)
 
 
 def fingerprint(samples: Any) -> int:

@@ -1,0 +1,361 @@
+"""Follows a fit from epoch to epoch, so that a checkpoint of any step resumes exactly.
+
+A checkpoint holds the generators' states in ``random``: *now*, when the *iterator*s of the epoch's
+loaders were made, and before its *first* batch was read. A resume inside an epoch draws its order
+again from the latter two, walks the samplers to where the run stood, and goes on *now*. So it sees
+the samples that were left, under any strategy and world size, whatever sampler the loader has.
+
+    setup_data: process_dataloader for each loader, then their iterators      (of the first epoch)
+    on_run_start of the epoch's loop: the iterators of every later epoch, before the first batch
+"""
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from functools import partial
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from torch.utils.data import DataLoader, SequentialSampler
+
+from ..errors import UserError
+from .loader import RankLoader, draw_base_seed, generators_of, has_indices
+from .random import RankStream, State, from_tensors, set_state, to_tensors
+from .seeded import set_epoch
+from .share import SharedLoader
+from .stream import is_stateful
+
+WAY_OUT = "or go on from a checkpoint that was written at an epoch's end"
+
+
+class Place:
+    """Where in its epoch a checkpoint was written.
+
+    Args:
+        checkpoint: Lightning's dictionary, whose count of epochs is put right.
+
+    Attributes:
+        is_inside: Whether the epoch had begun and was not over.
+        batches: Batches of the epoch that were trained on.
+        of_loaders: What each training loader that can tell its position said of it.
+        random: What `TrainingEpochs.state` returned; empty in a checkpoint of plain Lightning.
+    """
+
+    def __init__(self, checkpoint: dict[str, Any]) -> None:
+        loop = checkpoint.get("loops", {}).get("fit_loop", {})
+        progress = loop.get("epoch_loop.batch_progress", {})
+        self.batches: int = progress.get("current", {}).get("processed", 0)
+        self.is_inside: bool = self.batches > 0 and not progress["is_last_batch"]
+        if self.is_inside:
+            # Lightning counts an epoch that `max_steps` cut short as done, too.
+            for counts in loop["epoch_progress"].values():
+                counts["processed"] = counts["completed"] = counts["ready"] - 1
+        states = list(loop.get("state_dict", {}).get("combined_loader") or [])
+        # Loaders over indices said where they stood before release 0.3.
+        self.of_loaders = [state for state in states if "consumed" not in state]
+        self.random: dict[str, Any] = checkpoint.get("random") or {}
+
+
+class TrainingEpochs:
+    """One fit's epochs. The strategy makes one for each fit, and ends it after.
+
+    Args:
+        trainer: Whose fit it is.
+        stream: What this rank draws.
+        synchronize: Lets all ranks draw on as the first one does; called before an epoch's order
+            is drawn.
+
+    Attributes:
+        samples: Samples of the epoch that were trained on, by all ranks; None where a batch does
+            not tell.
+    """
+
+    def __init__(
+        self, trainer: Trainer, stream: RankStream, synchronize: Callable[[], None]
+    ) -> None:
+        self.trainer = trainer
+        self.stream = stream
+        self.synchronize = synchronize
+        self.place: Place | None = None
+        self.samples: int | None = 0
+        self._iterator: State | None = None
+        self._first: State | None = None
+        self._own: dict[str, list[torch.Tensor]] = {}
+        self._loop = trainer.fit_loop.epoch_loop
+        self._on_run_start = partial(type(self._loop).on_run_start, self._loop)
+        self._loop.on_run_start = self._epoch_starts  # type: ignore[method-assign]
+
+    def resume_from(self, place: Place) -> None:
+        """Go on where a checkpoint was written; before any training loader is asked for."""
+        self.place = place
+        self.stream.seed = place.random.get("seed", self.stream.seed)
+
+    def end(self) -> None:
+        """Leave Lightning's loop as it was."""
+        self._loop.__dict__.pop("on_run_start", None)
+
+    @property
+    def _loaders(self) -> list[Any]:
+        combined = self.trainer.fit_loop._combined_loader
+        return [] if combined is None else combined.flattened
+
+    def loader(self, loader: Any) -> Any:
+        """Take a training loader; Lightning makes its iterator next.
+
+        Returns:
+            What stands for it until the epoch starts, where a resume goes on inside.
+        """
+        set_epoch(loader, self.trainer.current_epoch)
+        if isinstance(loader, SharedLoader):
+            loader.begin(self.trainer.current_epoch)
+        place = self.place
+        if place is not None:
+            # Lightning would load them once more, when the first batches are read.
+            self.trainer.fit_loop._combined_loader_states_to_load = []
+            if is_stateful(loader):
+                _put(loader, place)
+            elif place.is_inside:
+                _refuse_without_indices(loader)
+                return Waiting(loader)
+            elif place.random:
+                set_state(from_tensors(place.random["now"]))
+                _set_generators([loader], place.random["generators"], "now")
+        self._note_iterators([loader])
+        return loader
+
+    def _note_iterators(self, loaders: list[Any]) -> None:
+        self._iterator = self.stream.common_state
+        self._own = {"iterator": _states_of(loaders)}
+
+    def _epoch_starts(self, data_fetcher: Any) -> None:
+        """Stands for `on_run_start` of Lightning's loop, after which the first batch is read.
+
+        In it the iterators of every epoch but the first are made.
+        """
+        fit_loop = self.trainer.fit_loop
+        place, self.place = self.place, None
+        if place is not None and place.of_loaders and place.is_inside:
+            raise UserError(
+                "resume: the checkpoint was written inside an epoch with more training loaders "
+                f"than there are; give as many, {WAY_OUT}"
+            )
+        if place is not None and place.is_inside:
+            self._resume(data_fetcher, place)
+            self._on_run_start(data_fetcher)
+            return
+        self.samples = 0
+        is_new = self.trainer.current_epoch > 0 and not (
+            fit_loop.is_resuming or self._loop.restarting
+        )
+        if is_new:
+            self.synchronize()
+            for loader in self._loaders:
+                set_epoch(loader, self.trainer.current_epoch)
+                if isinstance(loader, SharedLoader):
+                    loader.begin(self.trainer.current_epoch)
+            self._note_iterators(self._loaders)
+        self._on_run_start(data_fetcher)
+        self._first = self.stream.common_state
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of random numbers: plain data."""
+        now = to_tensors(self.stream.common_state)
+        generators = {"now": _states_of(self._loaders), **self._own}
+        state: dict[str, Any] = {"now": now, "generators": generators, "seed": self.stream.seed}
+        if self._iterator is not None and self._first is not None:
+            state["iterator"] = to_tensors(self._iterator)
+            state["first"] = to_tensors(self._first)
+            state["samples"] = self.samples
+        return state
+
+    def _resume(self, data_fetcher: Any, place: Place) -> None:
+        """Make the iterators of an epoch of which a part was trained on, and go on with the rest.
+
+        Raises:
+            UserError: If that cannot be.
+        """
+        combined = self.trainer.fit_loop._combined_loader
+        assert combined is not None
+        random = place.random
+        waiting = combined.flattened
+        loaders = [each.loader if isinstance(each, Waiting) else each for each in waiting]
+        if "iterator" in random:
+            self._iterator, self._first = (from_tensors(random[k]) for k in ("iterator", "first"))
+            set_state(self._iterator)
+            _set_generators(loaders, random["generators"], "iterator")
+            self._own = {"iterator": _states_of(loaders)}
+        elif any(map(_is_drawn, loaders)) and self.trainer.is_global_zero:
+            print(
+                "resume: the checkpoint does not say in which order the epoch's samples were "
+                "drawn: they are drawn again, so some are seen twice in it"
+            )
+        self.samples = random.get("samples")
+        walked = self._walked([each for each in waiting if isinstance(each, Waiting)], place)
+        combined.flattened = [walked.get(id(each), each) for each in loaders]
+        iter(data_fetcher)
+        combined.flattened = loaders
+        if random:
+            set_state(from_tensors(random["now"]))
+            _set_generators(loaders, random["generators"], "now")
+
+    def _walked(self, waiting: list["Waiting"], place: Place) -> dict[int, Any]:
+        """For loaders, by their ids, what begins where the checkpoint was written."""
+        combined = self.trainer.fit_loop._combined_loader
+        assert combined is not None
+        walks = [Walk(each.loader, _draws_ahead(each.loader)) for each in waiting]
+        # Loaders of several lengths start again as they do in training.
+        walking = CombinedLoader(list(walks), combined._mode)
+        iter(walking)
+        if self._first is not None and place.random:
+            set_state(self._first)
+        wanted = place.random.get("samples") if len(walks) == 1 else None
+        number = 0
+        try:
+            while number < place.batches if wanted is None else walks[0].samples < wanted:
+                if walks:
+                    next(walking)
+                number += 1
+        except StopIteration:
+            raise UserError(
+                f"resume: the checkpoint was written inside an epoch, after {place.batches} "
+                f"batches, and there are {number} now; leave the batch size and the data as they "
+                f"were, {WAY_OUT}"
+            ) from None
+        if wanted is not None and walks[0].samples != wanted:
+            raise UserError(
+                "resume: the checkpoint was written inside an epoch, and no batch ends at sample "
+                f"{wanted} now; leave the batch size and the data as they were, {WAY_OUT}"
+            )
+        return {id(walk.loader): _from(walk, place.batches) for walk in walks}
+
+
+class Waiting:
+    """Stands for a loader until the epoch that it is resumed in starts; it yields nothing."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+class Walk:
+    """Walks the indices of a loader's batches, and reads none of them.
+
+    Args:
+        loader: What the user wrote, or what stands for it.
+        draws_ahead: Whether the first indices are drawn with the iterator.
+
+    Attributes:
+        samples: How many it has passed, since its iterator was last made.
+    """
+
+    def __init__(self, loader: Any, draws_ahead: bool) -> None:
+        self.loader = loader
+        self.draws_ahead = draws_ahead
+        self.samples = 0
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        draw_base_seed(self.loader)
+        batches = self.loader.batch_sampler
+        self._left = iter(self.loader.sampler if batches is None else batches)
+        self._ahead = [next(self._left)] if self.draws_ahead else []
+        self.samples = 0
+        return self
+
+    def __next__(self) -> Any:
+        indices = self._ahead.pop() if self._ahead else next(self._left)
+        self.samples += len(indices) if hasattr(indices, "__len__") else 1
+        return indices
+
+
+class _Left:
+    """The rest of a sampler's pass, and all of every later one."""
+
+    def __init__(self, sampler: Any, walk: Walk) -> None:
+        self.sampler = sampler
+        self._walk: Walk | None = walk
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "sampler":
+            raise AttributeError(name)
+        return getattr(self.sampler, name)
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        walk, self._walk = self._walk, None
+        return iter(self.sampler) if walk is None else iter(walk.__next__, None)
+
+
+def _from(walk: Walk, number: int) -> Any:
+    """A loader whose first iterator begins where a walk has come to."""
+    loader = walk.loader
+    if isinstance(loader, RankLoader):
+        loader.resume(iter(walk.__next__, None), number)
+        return loader
+    rest: DataLoader[Any] = copy(loader)
+    name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    vars(rest).update({name: _Left(getattr(loader, name), walk), "_iterator": None})
+    return rest
+
+
+def _draws_ahead(loader: Any) -> bool:
+    """Whether the first indices are drawn when the iterator is made.
+
+    They are for workers, and where Lightning reads ahead to know which batch is the last.
+    """
+    return loader.num_workers > 0 or not hasattr(loader.batch_sampler, "__len__")
+
+
+def _refuse_without_indices(loader: Any) -> None:
+    walks = isinstance(loader, RankLoader) or (
+        isinstance(loader, DataLoader) and has_indices(loader)
+    )
+    if not walks:
+        kind = loader.dataset if isinstance(loader, DataLoader) else loader
+        raise UserError(
+            f"resume: the checkpoint was written inside an epoch, and {type(kind).__name__} cannot "
+            f"be put where it stood; give it state_dict and load_state_dict, {WAY_OUT}"
+        )
+
+
+def _put(loader: Any, place: Place) -> None:
+    """Put a loader that can tell its position where the checkpoint's stood, one after the other."""
+    inside = {"is_inside": place.is_inside} if isinstance(loader, SharedLoader) else {}
+    try:
+        if place.of_loaders:
+            loader.load_state_dict(place.of_loaders.pop(0), **inside)
+        elif place.is_inside:
+            raise ValueError("there are more training loaders now; give as many as before")
+    except (ValueError, KeyError) as error:
+        raise UserError(
+            f"resume: the checkpoint was written inside an epoch, and {error}, {WAY_OUT}"
+        ) from None
+
+
+def _is_drawn(loader: Any) -> bool:
+    return type(getattr(loader, "sampler", None)) is not SequentialSampler
+
+
+def _states_of(loaders: list[Any]) -> list[torch.Tensor]:
+    return [generator.get_state() for loader in loaders for generator in generators_of(loader)]
+
+
+def _set_generators(loaders: list[Any], states: dict[str, list[torch.Tensor]], name: str) -> None:
+    generators = [generator for loader in loaders for generator in generators_of(loader)]
+    for generator, state in zip(generators, states.get(name, []), strict=False):
+        generator.set_state(state)
