@@ -183,12 +183,10 @@ class RankIndices:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        walked, self._walked = self._walked, None
-        return self._own(walked, self._start)
-
-    def _own(self, batches: Iterator[Any] | None, start: int) -> Iterator[list[Any]]:
+        # An iterator over processes asks for two of these, and reads one.
+        batches, self._walked = self._walked, None
         loader = self.loader
-        for number in count(start):
+        for number in count(self._start):
             with loader.stream.common():
                 batches = iter(self.batches) if batches is None else batches
                 batch: Any = next(batches, END)
@@ -255,9 +253,9 @@ def size_of_batch(loader: Any, batch_idx: int) -> int | None:
 
 
 OPTIONS = (
-    "num_workers collate_fn pin_memory timeout worker_init_fn generator multiprocessing_context "
-    "prefetch_factor persistent_workers"
-).split()
+    *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator"),
+    *("multiprocessing_context", "prefetch_factor", "persistent_workers"),
+)
 
 
 def without_state(loader: DataLoader[Any]) -> DataLoader[Any]:

@@ -297,8 +297,9 @@ class _Left:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:
+        # An iterator over processes asks for two of these, and reads one.
         walk, self._walk = self._walk, None
-        return iter(self.sampler) if walk is None else iter(walk.__next__, None)
+        yield from iter(self.sampler) if walk is None else iter(walk.__next__, None)
 
 
 def _from(walk: Walk, number: int) -> Any:

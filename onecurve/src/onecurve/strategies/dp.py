@@ -16,17 +16,14 @@ from typing import Any
 
 import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.nn.parallel import parallel_apply, replicate
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from ..errors import UserError
-from .first_batch import first_inputs
+from ..errors import UserError, say
 from .redirect import forward_replaced
 from .single import Single
-from .trial import outcome, report_changed, same, set_modes
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and named arguments of a call."""
@@ -36,44 +33,22 @@ class DP(Single):
     """Data parallelism in one process, over `trainer.devices` devices or parts."""
 
     name = "dp"
-
-    def setup(self, trainer: Trainer) -> None:
-        """Set up, and compare the parts of the first batch with the whole.
-
-        Raises:
-            UserError: If `forward` gives something else for the parts.
-        """
-        super().setup(trainer)
-        if trainer.state.fn == TrainerFn.FITTING:
-            inputs = first_inputs(trainer)
-            if inputs is not None:
-                self._check_parts(inputs)
-
-    def _check_parts(self, inputs: tuple[Tensor, ...]) -> None:
-        module = self._connected_module
-        modes = {part: part.training for part in module.modules()}
-        try:
-            with self.precision_plugin.forward_context():
-                module.eval()
-                whole = outcome(module.forward, inputs, module).outputs
-                parts = outcome(self._split_forward(module), inputs, module).outputs
-                set_modes(modes)
-                changed = outcome(module.forward, inputs, module).changed
-        finally:
-            set_modes(modes)
-        if not same(whole, parts):
-            raise UserError(
-                f"strategy=dp: {type(module).__name__}.forward gives something else for the parts "
-                "of a batch than for the whole: the batch must be the first dimension, and a "
-                "sample's output its own; use strategy=ddp"
-            )
-        report_changed("dp", "part of a batch", changed)
+    # Into how many parts a batch was split at most, so far.
+    _parts: int = 0
 
     def task_step(self, name: str, *args: Any) -> Any:
         """Run a step of the task with `forward` split over the devices."""
         module = self._connected_module
         with forward_replaced(module, self._split_forward(module)):
-            return super().task_step(name, *args)
+            output = super().task_step(name, *args)
+        if self._parts == 0:
+            self._parts = 1
+            say(
+                f"strategy=dp: {name} of {type(module).__name__} does not call self(...), so "
+                "nothing is split and one device computes all; call self(inputs) there, or use "
+                "strategy=ddp"
+            )
+        return output
 
     def _split_forward(self, module: LightningModule) -> Callable[..., Any]:
         devices = self.parallel_devices or [self.root_device]
@@ -81,6 +56,7 @@ class DP(Single):
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             parts = split((args, kwargs), len(devices))
+            self._parts = max(self._parts, len(parts))
             if self.root_device.type == "cuda":
                 return joined(_on_replicas(module, parts, devices[: len(parts)]))
             return joined([whole(*args, **kwargs) for args, kwargs in parts])

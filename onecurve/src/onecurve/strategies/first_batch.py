@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_unflatten
 
 from ..batch.loader import kept_generators
 from ..batch.random import kept_state
+from ..batch.resume import Waiting
 from ..batch.share import SharedLoader
 from .logging_together import log_replaced
 from .redirect import forward_replaced
@@ -95,6 +96,8 @@ def _first_batch(trainer: Trainer) -> Any:
 
 
 def _first_of(loader: Any) -> Any:
+    if isinstance(loader, Waiting):
+        loader = loader.loader
     if isinstance(loader, SharedLoader):
         return loader.first()
     with kept_generators(loader):

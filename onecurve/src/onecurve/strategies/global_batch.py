@@ -32,7 +32,7 @@ from ..batch.loader import (
     seed_workers,
     without_state,
 )
-from ..batch.random import Draws, OneStream, RankStream, get_state, set_state
+from ..batch.random import Draws, OneStream, RankStream, get_state, kept_state, set_state
 from ..batch.resume import TrainingEpochs
 from ..batch.share import Share, shared_in_step
 from ..batch.stream import StreamLoader
@@ -70,7 +70,8 @@ class GlobalBatch(WeighedSteps):
 
     def setup_environment(self) -> None:
         """Join the other ranks, if there are any. Lightning calls this first."""
-        super().setup_environment()
+        with kept_state():  # Lightning seeds the generators again where ranks meet
+            super().setup_environment()
         self.lay_out()
         trainer = self._connected_module.trainer
         # Lightning's would share the samples out before `process_dataloader` does, and repeats
