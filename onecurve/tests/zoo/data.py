@@ -19,6 +19,8 @@ from torch.utils.data import (
     random_split,
 )
 
+from onecurve import seeded
+
 SAMPLES, BATCH = 21, 10
 
 
@@ -81,7 +83,7 @@ class Augmented(Dataset[Any]):
 
 
 def split() -> DataLoader[Any]:
-    half, _ = random_split(Augmented(), [21, 9], torch.Generator().manual_seed(1))
+    half, _ = random_split(seeded(Augmented()), [21, 9], torch.Generator().manual_seed(1))
     return DataLoader(half, BATCH, shuffle=True)
 
 
@@ -114,7 +116,7 @@ def two_uneven() -> dict[str, DataLoader[Any]]:
 
 
 def two_as(mode: Any) -> CombinedLoader:
-    longer = DataLoader(Augmented(), 4, shuffle=True)
+    longer = DataLoader(seeded(Augmented()), 4, shuffle=True)
     return CombinedLoader({"a": DataLoader(pairs(4), 2, shuffle=True), "b": longer}, mode)
 
 

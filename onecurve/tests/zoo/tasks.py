@@ -303,7 +303,7 @@ class LogsSometimes(Plain):
     """A value that is logged for some batches only."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        if batch[1].max() > 9:
+        if batch[1].max() > 12:
             self.log("train/large", batch[1].max())
         return super().training_step(batch, batch_idx)
 

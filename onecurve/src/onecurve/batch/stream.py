@@ -35,6 +35,7 @@ class StreamLoader(SharedLoader):
 
     Attributes:
         fingerprint: Tells the first batch, of all ranks, from others.
+        is_compared: Whether it was found to be the same on all ranks.
     """
 
     epoch: int
@@ -43,7 +44,10 @@ class StreamLoader(SharedLoader):
     _states: dict[int, Any]
     _put: Any
     _first: Any
+    _after: Any
+    is_compared: bool
     _waiting: Iterator[Any] | None
+    _opened: Any
 
     def __init__(
         self, loader: DataLoader[Any], *, rank: int, num_replicas: int, training: bool
@@ -65,11 +69,11 @@ class StreamLoader(SharedLoader):
         elif training and is_stateful(dataset) and loader.num_workers == 0:
             keeper = dataset
         vars(self).update(_source=source, _keeps=keeps, _keeper=keeper, training=training)
-        vars(self).update(fingerprint=0, _first=None)
+        vars(self).update(fingerprint=0, is_compared=False, _first=None, _after=None)
         self._reset(0)
 
     def _reset(self, epoch: int, batches: int = 0, put: Any = None) -> None:
-        vars(self).update(epoch=epoch, _waiting=None, _totals={}, _ended=False)
+        vars(self).update(epoch=epoch, _waiting=None, _opened=None, _totals={}, _ended=False)
         # Batches of this epoch that were trained on, and that were read.
         vars(self).update(_trained=batches, _read=batches)
         # Where the source stood before each batch, and where it has to be put.
@@ -94,23 +98,29 @@ class StreamLoader(SharedLoader):
         vars(self._source).update(_iterator=iterator)
 
     def __iter__(self) -> Iterator[Any]:
-        reading, self._waiting = self._waiting, None
-        return self._batches() if reading is None else self._looked_at(reading)
+        if self._waiting is None:
+            self._opened = self._begin_pass()
+        return self._reading(self._opened)
 
-    def _looked_at(self, reading: Iterator[Any]) -> Iterator[Any]:
-        yield self._first
-        yield from reading
+    def _reading(self, batches: Iterator[Any]) -> Iterator[Any]:
+        waiting, self._waiting, self._opened = self._waiting, None, None
+        if waiting is not None:
+            set_state(self._after)  # as if it had been read now
+            yield self._first
+            batches = waiting
+        yield from batches
 
     def first(self) -> Any:
         if self._first is None:
             before = get_state()
-            reading = self._batches()
+            reading = self._opened or self._begin_pass()
             self._first = next(reading, None)
-            self._waiting = reading
+            self._waiting, self._after = reading, get_state()
             set_state(before)
         return self._first
 
-    def _batches(self) -> Iterator[Any]:
+    def _begin_pass(self) -> Iterator[Any]:
+        """Make the source's iterator, as a loader does, at once."""
         if not self._ended or not self.training:
             self._put = self._behind() if self._keeper is not None else None
             self._read = self._trained if self.training else 0
@@ -122,6 +132,9 @@ class StreamLoader(SharedLoader):
         source = iter(self._source)
         if put is not None and put["random"] is not None:
             set_state(put["random"])
+        return self._batches(source, start)
+
+    def _batches(self, source: Iterator[Any], start: int) -> Iterator[Any]:
         while True:
             if self._keeper is not None:
                 self._states[self._read]["random"] = get_state()

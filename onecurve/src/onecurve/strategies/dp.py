@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from ..errors import UserError, say
 from .redirect import forward_replaced
 from .single import Single
+from .trial import report_changed
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and named arguments of a call."""
@@ -37,26 +38,37 @@ class DP(Single):
     _parts: int = 0
 
     def task_step(self, name: str, *args: Any) -> Any:
-        """Run a step of the task with `forward` split over the devices."""
+        """Run a step of the task with `forward` split over the devices.
+
+        The first training step says what is not as under `single`, as far as it shows.
+        """
         module = self._connected_module
+        is_first = name == "training_step" and self._parts == 0
+        before = {key: each.clone() for key, each in module.named_buffers()} if is_first else {}
         with forward_replaced(module, self._split_forward(module)):
             output = super().task_step(name, *args)
-        if self._parts == 0:
+        if is_first and self._parts == 0:
             self._parts = 1
             say(
                 f"strategy=dp: {name} of {type(module).__name__} does not call self(...), so "
                 "nothing is split and one device computes all; call self(inputs) there, or use "
                 "strategy=ddp"
             )
+        elif is_first and self._parts > 1:
+            now = dict(module.named_buffers())
+            changed = [key for key, value in before.items() if not torch.equal(value, now[key])]
+            report_changed("dp", "part of a batch", changed)
         return output
 
     def _split_forward(self, module: LightningModule) -> Callable[..., Any]:
         devices = self.parallel_devices or [self.root_device]
         whole = module.forward
+        trains = module.trainer.training
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            parts = split((args, kwargs), len(devices))
-            self._parts = max(self._parts, len(parts))
+            parts = split((args, kwargs), len(devices), self._known if trains else None)
+            if trains:
+                self._parts = max(self._parts, len(parts))
             if self.root_device.type == "cuda":
                 return joined(_on_replicas(module, parts, devices[: len(parts)]))
             return joined([whole(*args, **kwargs) for args, kwargs in parts])
@@ -64,17 +76,23 @@ class DP(Single):
         return forward
 
 
-def split(arguments: Arguments, count: int) -> list[Arguments]:
-    """Cut every tensor among the arguments of a call into `count` parts along its first dimension.
+def split(arguments: Arguments, count: int, samples: int | None = None) -> list[Arguments]:
+    """Split every tensor among the arguments of a call into `count` parts of its first dimension.
 
     Other arguments go with every part. A batch of fewer samples makes fewer parts.
 
+    Args:
+        arguments: Of the call.
+        count: How many parts.
+        samples: Of the batch, where that is known.
+
     Raises:
-        UserError: If the tensors' first dimensions differ.
+        UserError: If the tensors' first dimensions differ, or the second one is that of the batch.
     """
     tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
     sizes = {tensor.shape[:1] for tensor in tensors}
-    if len(sizes) != 1 or not tensors[0].ndim:
+    is_second = any(t.ndim > 2 and t.shape[1] == samples != t.shape[0] for t in tensors)
+    if len(sizes) != 1 or not tensors[0].ndim or is_second:
         raise UserError(
             "strategy=dp: the first dimension of every tensor that forward takes must be the "
             f"batch, but it got {', '.join(str(list(tensor.shape)) for tensor in tensors)}; "

@@ -34,6 +34,8 @@ class Single(GlobalBatch, SingleDeviceStrategy):
     name = "single"
     # The Trainer fills this in from `trainer.accelerator` and `trainer.devices`.
     parallel_devices: list[torch.device] | None = None
+    # Samples of the training batch under way, where its loader says so.
+    _known: int | None = None
 
     def __init__(self, activation_checkpointing: Recomputed = "none", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -71,6 +73,7 @@ class Single(GlobalBatch, SingleDeviceStrategy):
     def _weighed_step(self, *args: Any) -> STEP_OUTPUT:
         samples, is_exact = self._samples(args[0])
         self._count = samples
+        self._known = samples if is_exact else None
         output: STEP_OUTPUT = self._run_step("training_step", *args)
         loop = self._connected_module.trainer.fit_loop
         for loader in loop._combined_loader.flattened if loop._combined_loader is not None else []:

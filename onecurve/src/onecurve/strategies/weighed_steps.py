@@ -77,7 +77,8 @@ class WeighedSteps(CheckpointFiles):
         """Run a step on what the task makes of its batch, counted as the task says."""
         module, batch = self._connected_module, args[0]
         rows = self._rows_to_prepare() if prepares(module) else None
-        self._prepared = prepared(module, batch, rows)
+        with self.precision_plugin.forward_context():  # in the types of the step
+            self._prepared = prepared(module, batch, rows)
         weight = None
         if self._prepared is not None and name != "predict_step":
             weight = weight_of(module, self._prepared.targets)
@@ -171,6 +172,7 @@ class WeighedSteps(CheckpointFiles):
         loaders = shared_in_step(loop._combined_loader, loop.batch_idx)
         if not loaders:
             return self._run_step("training_step", *args)  # type: ignore[no-any-return]
+        self.compare_streams(loaders)
         shares = [loader.share(loop.batch_idx) for loader in loaders]
         if self._say_unlike and (line := unlike(shares, self.data_parallel_size)):
             self._say_unlike = False
