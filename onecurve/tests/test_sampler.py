@@ -1,8 +1,8 @@
-"""Every sample of an epoch is seen exactly once, whatever the number of ranks."""
+"""Every sample of an epoch is seen exactly once, in the loader's order, by any number of ranks."""
 
 import random
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -21,124 +21,12 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from onecurve import seeded
+from onecurve.batch.loader import RankLoader, has_indices, refuse_shared, size_of_batch
+from onecurve.batch.random import Draws, RankStream
+from onecurve.batch.resume import Walk
+from onecurve.batch.seeded import set_epoch
 from onecurve.errors import UserError
-from onecurve.strategies.batches import Own, Permuted
-from onecurve.strategies.loader import shard
-from onecurve.strategies.sampler import GlobalBatchSampler
-
-
-def samplers(
-    num_samples: int, batch_size: int, ranks: int, *, drop_last: bool = False, merge: bool = False
-) -> list[GlobalBatchSampler]:
-    return [
-        GlobalBatchSampler(
-            Permuted(num_samples, batch_size, shuffle=True, drop_last=drop_last),
-            seed=3,
-            rank=rank,
-            num_replicas=ranks,
-            merge=merge,
-        )
-        for rank in range(ranks)
-    ]
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-@pytest.mark.parametrize(("num_samples", "batch_size"), [(20, 5), (23, 10), (7, 10), (100, 32)])
-def test_ranks_share_each_global_batch(num_samples: int, batch_size: int, ranks: int) -> None:
-    parts = samplers(num_samples, batch_size, ranks)
-    whole = list(samplers(num_samples, batch_size, 1)[0])
-    assert {len(part) for part in parts} == {len(whole)}
-    for batch_idx, batch in enumerate(whole):
-        shares = [part.share(batch_idx) for part in parts]
-        assert sum(share.size for share in shares) == len(batch)
-        assert max(share.size for share in shares) - min(share.size for share in shares) <= 1
-    for batches in zip(whole, *parts, strict=True):
-        batch, *shares_of_batch = batches
-        shares_seen = list(chain.from_iterable(shares_of_batch))
-        if len(batch) >= ranks:
-            assert shares_seen == batch
-
-
-def test_the_order_depends_on_seed_and_epoch_alone() -> None:
-    first, second = samplers(50, 10, 1)[0], samplers(50, 10, 1)[0]
-    assert list(first) == list(second)
-    second.set_epoch(1)
-    assert list(first) != list(second)
-    first.set_epoch(1)
-    assert list(first) == list(second)
-    other_seed = GlobalBatchSampler(Permuted(50, 10, shuffle=True), seed=4)
-    assert list(other_seed) != list(samplers(50, 10, 1)[0])
-
-
-def test_a_rank_without_a_share_gets_one_sample_that_weighs_nothing() -> None:
-    sampler = samplers(21, 10, 2)[1]
-    assert [len(batch) for batch in sampler] == [5, 5, 1]
-    assert sampler.share(2).size == 0
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_evaluation_repeats_nothing_and_leaves_no_rank_out(ranks: int) -> None:
-    parts = samplers(21, 10, ranks, merge=True)
-    seen = sorted(chain.from_iterable(chain.from_iterable(parts)))
-    assert seen == list(range(21))
-    assert all(part.share(batch_idx).size for part in parts for batch_idx in range(len(part)))
-
-
-def test_evaluation_refuses_fewer_samples_than_ranks() -> None:
-    with pytest.raises(ValueError, match="2 samples cannot be shared by 3 ranks"):
-        len(samplers(2, 10, 3, merge=True)[0])
-
-
-@pytest.mark.parametrize("ranks_after", [1, 2, 3])
-def test_an_interrupted_epoch_goes_on_under_another_world_size(ranks_after: int) -> None:
-    before = samplers(97, 10, 2)
-    seen = [
-        next(batch for i, batch in enumerate(part) if i == b) for b in range(4) for part in before
-    ]
-    for part in before:
-        part.consumed = 40
-    after = samplers(97, 10, ranks_after)
-    for part in after:
-        part.load_state_dict(before[0].state_dict())
-    rest = chain.from_iterable(chain.from_iterable(after))
-    assert sorted([*chain.from_iterable(seen), *rest]) == list(range(97))
-
-
-def test_a_finished_epoch_goes_on_with_the_next() -> None:
-    sampler = samplers(20, 10, 1)[0]
-    sampler.load_state_dict({"seed": 3, "epoch": 4, "consumed": 20})
-    assert (sampler.epoch, sampler.first_batch()) == (5, 0)
-
-
-def test_drop_last_leaves_the_tail_out() -> None:
-    assert [len(batch) for batch in samplers(25, 10, 1, drop_last=True)[0]] == [10, 10]
-
-
-def test_an_ordinary_loader_is_shared() -> None:
-    data = TensorDataset(torch.arange(10))
-    loader = DataLoader(data, batch_size=4, shuffle=False)
-    parts = [shard(loader, rank=r, num_replicas=2, seed=0, training=True) for r in range(2)]
-    assert [[batch[0].tolist() for batch in part] for part in parts] == [
-        [[0, 1], [4, 5], [8]],
-        [[2, 3], [6, 7], [9]],
-    ]
-
-
-def seen(loader: DataLoader[Any], ranks: int, **options: Any) -> list[list[int]]:
-    """What all ranks together see, batch by batch."""
-    options = {"seed": 3, "training": True} | options
-    parts = [shard(loader, rank=rank, num_replicas=ranks, **options) for rank in range(ranks)]
-    counts = [
-        [part.batch_sampler.share(number).size for part in parts] for number in range(len(parts[0]))
-    ]
-    return [
-        [
-            int(index)
-            for (share,), count in zip(shares, sizes, strict=True)
-            for index in share[:count]
-        ]
-        for shares, sizes in zip(zip(*parts, strict=True), counts, strict=True)
-    ]
 
 
 class ByLength(Sampler[list[int]]):
@@ -153,8 +41,23 @@ class ByLength(Sampler[list[int]]):
         yield from batches
 
 
+class Lazy(Sampler[int]):
+    """Draws one number after the other, with every generator that there is."""
+
+    def __len__(self) -> int:
+        return 11
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(11):
+            yield (int(torch.randint(10, ())) + random.randrange(10) + np.random.randint(10)) % 10
+
+
 TEN = TensorDataset(torch.arange(10))
-OWN = {
+LOADERS: dict[str, dict[str, Any]] = {
+    "in order": {"batch_size": 4},
+    "shuffled": {"batch_size": 3, "shuffle": True},
+    "drop_last": {"batch_size": 4, "shuffle": True, "drop_last": True},
+    "more than there are": {"batch_size": 20, "shuffle": True},
     "weighted": {"sampler": WeightedRandomSampler([*[1.0] * 5, *[9.0] * 5], 25), "batch_size": 4},
     "with replacement": {
         "sampler": RandomSampler(TEN, replacement=True, num_samples=30),
@@ -162,60 +65,115 @@ OWN = {
     },
     "some": {"sampler": SubsetRandomSampler([1, 3, 5, 7, 9]), "batch_size": 2},
     "by length": {"batch_sampler": ByLength()},
-    "own generator": {
-        "sampler": WeightedRandomSampler([1.0] * 10, 20, generator=torch.Generator()),
-        "batch_size": 5,
-    },
+    "lazy": {"sampler": Lazy(), "batch_size": 4},
+    "own generator": {"batch_size": 4, "shuffle": True, "generator": torch.Generator()},
+    "processes": {"batch_size": 3, "shuffle": True, "num_workers": 1},
 }
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_what_a_sampler_of_ones_own_yields_is_shared(name: str) -> None:
-    loader = DataLoader(TEN, **OWN[name])
+def parts_of(loader: DataLoader[Any], ranks: int, training: bool = True) -> list[RankLoader]:
+    return [
+        RankLoader(
+            loader, rank=rank, num_replicas=ranks, stream=RankStream(rank), training=training
+        )
+        for rank in range(ranks)
+    ]
+
+
+def seen(loader: DataLoader[Any], ranks: int) -> list[list[int]]:
+    """What all ranks together see, batch by batch; each begins with the same random numbers."""
+    of_ranks = []
+    for rank, part in enumerate(parts_of(loader, ranks)):
+        seed(loader)
+        own = []
+        for epoch in (0, 1):
+            part.begin(epoch)
+            for number, (samples,) in enumerate(part):
+                share = part.share(number)
+                assert len(samples) == max(share.size, 1)
+                own.append(samples[: share.size].tolist())
+                with part.stream.own(Draws.STEP, epoch, number):
+                    torch.rand(rank)  # a step draws other numbers on every rank
+        of_ranks.append(own)
+    return [list(chain(*shares)) for shares in zip(*of_ranks, strict=True)]
+
+
+def seed(loader: DataLoader[Any]) -> None:
     torch.manual_seed(1)
-    whole = seen(loader, 1)
-    # Its own numbers and sizes, and the same whatever was drawn before.
-    torch.manual_seed(2)
-    assert [len(batch) for batch in whole] == [len(batch) for batch in seen(loader, 2)]
-    assert seen(loader, 2) == whole
-    assert sum(len(batch) for batch in whole) == {"weighted": 25, "with replacement": 30, "some": 5,
-        "by length": 10, "own generator": 20}[name]  # fmt: skip
+    random.seed(1)
+    np.random.seed(1)
+    if loader.generator is not None:
+        loader.generator.manual_seed(1)
 
 
-def test_a_sampler_of_ones_own_draws_anew_in_each_epoch_and_goes_on_inside() -> None:
-    loader = DataLoader(TEN, **OWN["own generator"])
-    first = Own(loader.batch_sampler)
-    epochs = [list(first.epoch(3, number).order) for number in (0, 1)]
-    assert epochs[0] != epochs[1]
-    again = GlobalBatchSampler(Own(loader.batch_sampler), seed=3)
-    again.load_state_dict({"seed": 3, "epoch": 1, "consumed": 10})
-    assert [index for batch in again for index in batch] == epochs[1][10:]
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("name", LOADERS)
+def test_ranks_together_see_the_loader_s_own_batches(name: str, ranks: int) -> None:
+    loader = DataLoader(TEN, **LOADERS[name])
+    seed(loader)
+    epochs = [[samples.tolist() for (samples,) in loader] for _ in (0, 1)]
+    assert seen(loader, ranks) == [*epochs[0], *epochs[1]]
+    sizes = [size_of_batch(loader, number) for number in range(len(epochs[0]))]
+    assert name == "by length" or sizes == [len(batch) for batch in epochs[0]]
 
 
-def test_what_cannot_be_shared_is_kept_or_refused() -> None:
-    class Loader(DataLoader[Any]):
-        """Of one's own."""
+def test_shares_differ_by_one_sample_at_most_and_an_empty_one_borrows() -> None:
+    parts = parts_of(DataLoader(TEN, 9), 2)
+    batches = [[len(samples) for (samples,) in part] for part in parts]
+    assert batches == [[5, 1], [4, 1]]
+    assert [part.share(0).size for part in parts] == [5, 4]
+    assert [part.share(1).size for part in parts] == [1, 0]
+    assert parts[1].share(2).total == 0, "there is none"
 
-    loader = Loader(TEN, batch_size=4)
-    assert shard(loader, rank=0, num_replicas=1, seed=0, training=True) is loader
-    with pytest.raises(UserError, match=r"Loader decides .* 2 ranks; .*strategy=single"):
-        shard(loader, rank=0, num_replicas=2, seed=0, training=True)
-    cut = DataLoader(TEN, sampler=DistributedSampler(TEN, num_replicas=2, rank=0))
+
+def test_attributes_are_those_of_the_user_s_loader() -> None:
+    loader = DataLoader(TEN, 4, sampler=WeightedRandomSampler([1.0] * 10, 10))
+    loader.note = "mine"  # type: ignore[attr-defined]
+    (part, _) = parts_of(loader, 2)
+    assert part.note == "mine"
+    assert part.batch_size == 4
+    assert part.sampler is loader.sampler
+    assert part.batch_sampler is loader.batch_sampler
+    part.worker_init_fn = print
+    assert loader.worker_init_fn is print
+    part.batch_sampler.batch_size = 5
+    assert [len(samples) for (samples,) in part] == [3, 3]
+
+
+def test_a_sampler_without_an_end_is_walked_lazily() -> None:
+    class Endless(Sampler[int]):
+        def __iter__(self) -> Iterator[int]:
+            while True:
+                yield from torch.randperm(10).tolist()
+
+    (part, _) = parts_of(DataLoader(TEN, 4, sampler=Endless()), 2)
+    assert [len(samples) for (samples,) in islice(part, 50)] == [2] * 50
+
+
+def test_what_a_data_set_makes_as_a_whole_is_shared_by_rows() -> None:
+    batches = DataLoader(TEN, None, sampler=[[0, 1, 2], [3], [4, 5, 6, 7]])  # type: ignore[arg-type]
+    first, second = parts_of(batches, 2)
+    assert [rows.tolist() for (rows,) in first] == [[0, 1], [3], [4, 5]]
+    assert [rows.tolist() for (rows,) in second] == [[2], [3], [6, 7]]
+    assert second.share(1).size == 0
+
+
+def test_what_cannot_be_shared_is_refused() -> None:
+    class Collated(DataLoader[Any]):
+        """With no more than a function of its own."""
+
+    class Own(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            return iter(())
+
+    refuse_shared(Collated(TEN, 4), 2)
+    assert not has_indices(Own(TEN))
+    refuse_shared(Own(TEN, 4), 1)
+    with pytest.raises(UserError, match=r"Own decides .* 2 ranks; .*strategy=single"):
+        refuse_shared(Own(TEN, 4), 2)
+    shared = DataLoader(TEN, sampler=DistributedSampler(TEN, num_replicas=2, rank=0))
     with pytest.raises(UserError, match=r"has a DistributedSampler.* leave it out"):
-        shard(cut, rank=0, num_replicas=2, seed=0, training=True)
-
-
-def test_a_limit_leaves_the_tail_out_under_every_number_of_ranks() -> None:
-    loader = DataLoader(TEN, batch_size=3)
-    for limit in (3, 0.75):
-        parts = [
-            shard(loader, rank=rank, num_replicas=2, seed=0, training=False, limit=limit)
-            for rank in range(2)
-        ]
-        # Lightning leaves after three of these.
-        assert {len(part) for part in parts} == {4}
-        assert [len(batch) for (batch,) in parts[0]][:3] == [2, 2, 2]
-    assert [len(batch) for batch in seen(loader, 2, training=False)] == [3, 3, 4]
+        refuse_shared(shared, 2)
 
 
 class Noisy(Dataset[Tensor]):
@@ -230,54 +188,37 @@ class Noisy(Dataset[Tensor]):
         return index + torch.rand(()) * rng.random()
 
 
-def test_augmentation_inside_a_subset_is_drawn_by_sample() -> None:
-    halves = Subset(Subset(Noisy(), range(2, 8)), [5, 3, 1, 0])
-    whole, first, second = (
-        torch.cat(list(shard(DataLoader(halves, batch_size=4), **ranks, seed=0, training=True)))
-        for ranks in (
-            {"rank": 0, "num_replicas": 1},
-            {"rank": 0, "num_replicas": 2},
-            {"rank": 1, "num_replicas": 2},
-        )
-    )
-    assert torch.equal(whole, torch.cat([first, second]))
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_seeded_data_set_draws_by_sample(workers: int) -> None:
+    halves = Subset(seeded(Subset(Noisy(), range(2, 8)), seed=3), [5, 3, 1, 0])
+    loader = DataLoader(halves, batch_size=4, num_workers=workers)
+    before = torch.get_rng_state()
+    whole = [halves[index] for index in range(4)]
+    assert torch.equal(torch.get_rng_state(), before), "and leaves the generators alone"
+    parts = parts_of(loader, 2)
+    assert torch.equal(torch.cat([torch.cat(list(part)) for part in parts]), torch.stack(whole))
+    set_epoch(loader, 1)
+    later = torch.cat([torch.cat(list(part)) for part in parts])
+    assert (later.floor() == torch.stack(whole).floor()).all()
+    assert (later != torch.stack(whole)).all()
 
 
-def test_batches_of_another_size_do_not_go_on_inside_an_epoch() -> None:
-    before = samplers(103, 8, 1)[0]
-    before.consume(4)
-    with pytest.raises(ValueError, match="no batch ends at sample 40"):
-        samplers(103, 16, 1)[0].load_state_dict(before.state_dict())
-    # Where a batch ends there, or the epoch is over, they do.
-    half = samplers(103, 4, 1)[0]
-    half.load_state_dict(before.state_dict())
-    assert half.first_batch() == 10
-    whole = samplers(103, 8, 1, drop_last=True)[0]
-    whole.consume(11)
-    other = samplers(103, 50, 1, drop_last=True)[0]
-    other.load_state_dict(whole.state_dict())
-    assert (other.epoch, other.consumed) == (1, 0)
+def test_ranks_draw_other_numbers_for_their_own_samples() -> None:
+    for options in ({}, {"num_workers": 1}):
+        drawn = []
+        for part in parts_of(DataLoader(Noisy(), 8, **options), 2):  # type: ignore[arg-type]
+            torch.manual_seed(1)
+            np.random.seed(1)
+            (samples,) = part
+            drawn.append(samples % 1)
+        assert not set(drawn[0].tolist()) & set(drawn[1].tolist())
 
 
-def test_a_batch_counts_once_however_often_it_is_trained_on() -> None:
-    sampler = samplers(20, 10, 2)[0]
-    assert [sampler.consume(0), sampler.consume(0), sampler.consume(1)] == [10, 0, 10]
-
-
-def test_a_loader_beside_a_longer_one_draws_anew_in_each_pass_and_goes_on_inside() -> None:
-    sampler = samplers(10, 4, 1)[0]
-    sampler.repeats = True
-    first = list(sampler)
-    assert list(sampler) == first, "nothing was trained on in between"
-    for number in range(3):
-        sampler.consume(number)
-    second = list(sampler)
-    assert sorted(chain(*second)) == sorted(chain(*first))
-    assert second != first
-    assert [sampler.share(number).total for number in range(3, 6)] == [4, 4, 2]
-    # Where a pass is over and the epoch is not, the next pass is drawn.
-    for number, rest in ((2, second), (3, second[1:])):
-        sampler.consume(number)
-        again = samplers(10, 4, 1)[0]
-        again.load_state_dict(sampler.state_dict(), is_inside=True)
-        assert list(again) == rest
+@pytest.mark.parametrize("draws_ahead", [False, True])
+def test_a_walk_comes_to_the_indices_that_a_loader_reads(draws_ahead: bool) -> None:
+    loader = DataLoader(TEN, 3, shuffle=True, num_workers=int(draws_ahead))
+    torch.manual_seed(1)
+    read = [samples.tolist() for (samples,) in loader]
+    torch.manual_seed(1)
+    walk = iter(Walk(loader, draws_ahead))
+    assert [next(walk) for _ in range(4)] == read

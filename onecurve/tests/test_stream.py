@@ -2,7 +2,8 @@
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -16,43 +17,36 @@ from zoo.data import Stateful, Whole
 from zoo.train import LIGHTNING, predicted
 
 import onecurve
+from onecurve import seeded
+from onecurve.batch.stream import StreamLoader
 from onecurve.launch.environment import unchanged_environment
-from onecurve.strategies.loader import shard
-from onecurve.strategies.stream import StreamLoader
 
 
 class Noisy(IterableDataset[Tensor]):
     """Shares itself out among worker processes, in an order and with noise that are drawn."""
 
-    epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
     def __iter__(self) -> Iterator[Tensor]:
         worker = get_worker_info()
         first, step = (worker.id, worker.num_workers) if worker else (0, 1)
         for number in torch.randperm(23)[first::step].tolist():
-            yield self.epoch * 100 + number + torch.rand(())
+            yield number + torch.rand(())
 
 
-def shares(loader: DataLoader[Any], ranks: int, **options: Any) -> list[StreamLoader]:
-    options = {"seed": 3, "training": True} | options
-    found: Any = [shard(loader, rank=rank, num_replicas=ranks, **options) for rank in range(ranks)]
-    return found
+def shares(loader: DataLoader[Any], ranks: int) -> list[StreamLoader]:
+    return [
+        StreamLoader(loader, rank=rank, num_replicas=ranks, training=True) for rank in range(ranks)
+    ]
 
 
-def epoch(parts: list[StreamLoader], number: int = 0) -> list[list[float]]:
-    """What all ranks together see, batch by batch, without what a rank without a share is given."""
-    for part in parts:
-        part.set_epoch(number)
+def epochs(part: StreamLoader, numbers: Sequence[int]) -> list[list[float]]:
+    """What a rank sees of several epochs, without what it is given where it has no share."""
+    torch.manual_seed(1)
     batches = []
-    for index, of_ranks in enumerate(zip(*parts, strict=True)):
-        sizes = [part.share(index).size for part in parts]
-        assert max(sizes) - min(sizes) <= 1
-        batches.append(
-            [v for batch, size in zip(of_ranks, sizes, strict=True) for v in batch[:size].tolist()]
-        )
+    for number in numbers:
+        part.begin(number)
+        for index, batch in enumerate(part):
+            batches.append(batch[: part.share(index).size].tolist())
+            part.trained(index)
     return batches
 
 
@@ -65,31 +59,38 @@ def epoch(parts: list[StreamLoader], number: int = 0) -> list[list[float]]:
         {"num_workers": 2, "persistent_workers": True, "drop_last": True},
     ],
 )
-def test_ranks_together_see_what_one_sees(options: dict[str, Any]) -> None:
+def test_ranks_together_see_what_the_loader_yields(options: dict[str, Any]) -> None:
     loader = DataLoader(Noisy(), 5, **options)
-    whole, parts = shares(loader, 1), shares(loader, 3)
-    for number in range(2):
-        # Whatever was drawn before.
-        torch.manual_seed(number)
-        seen = epoch(whole, number)
-        torch.manual_seed(7)
-        assert epoch(parts, number) == seen
-        assert {int(sample) // 100 for batch in seen for sample in batch} == {number}
-        sizes = [len(batch) for batch in seen]
-        if not options:
-            assert sizes == [5, 5, 5, 5, 3]
-            assert len({int(sample) for batch in seen for sample in batch}) == 23
-    torch.manual_seed(7)
-    before = torch.random.get_rng_state()
-    epoch(whole)
-    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(1)
+    whole = [batch.tolist() for _ in (0, 1) for batch in loader]
+    of_ranks = [epochs(part, (0, 1)) for part in shares(loader, 3)]
+    assert [[*chain(*batch)] for batch in zip(*of_ranks, strict=True)] == whole
+    for batch in zip(*of_ranks, strict=True):
+        sizes = [len(share) for share in batch]
+        assert max(sizes) - min(sizes) <= 1
+    if not options:
+        assert [len(batch) for batch in whole] == 2 * [5, 5, 5, 5, 3]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_seeded_stream_draws_by_epoch_process_and_sample(workers: int) -> None:
+    stream = seeded(Noisy(), seed=3)
+    loader = DataLoader(stream, 5, num_workers=workers)
+    read = []
+    for number in (0, 1, 0):
+        stream.set_epoch(number)
+        torch.manual_seed(len(read))  # whatever was drawn before
+        read.append(torch.cat(list(loader)))
+    assert torch.equal(read[0], read[2])
+    assert not torch.equal(read[0], read[1])
+    assert workers or len(set(read[0].long().tolist())) == 23
 
 
 def test_processes_that_read_end_with_their_loader() -> None:
     """A collection of garbage would end their queues first, and then wait 5 s for each of them."""
     loader = DataLoader(Noisy(), 5, num_workers=1, persistent_workers=True)
     parts = shares(loader, 1)
-    assert len(epoch(parts)) == 5
+    assert len(epochs(parts[0], (0,))) == 5
     last = weakref.ref(parts[0])
     gc.disable()
     try:
@@ -118,14 +119,15 @@ class Lazy(IterableDataset[Any]):
 
 
 def test_a_stream_may_leave_out_what_other_ranks_keep() -> None:
-    parts = [
-        shard(DataLoader(Lazy(), 5, drop_last=True), rank=r, num_replicas=2, seed=0, training=True)
-        for r in range(2)
-    ]
-    seen: Any = parts
-    batches = epoch(seen)
+    seen, read = [], []
+    for rank in range(2):
+        loader = DataLoader(Lazy(), 5, drop_last=True)
+        part = StreamLoader(loader, rank=rank, num_replicas=2, training=True)
+        seen.append(epochs(part, (0,)))
+        read.append(part.dataset.read)
+    batches = [[*first, *second] for first, second in zip(*seen, strict=True)]
     assert batches == [[float(n) for n in range(first, first + 5)] for first in (0, 5, 10, 15)]
-    assert [part.dataset.read for part in seen] == [14, 8]
+    assert read == [14, 8]
 
 
 def test_whole_batches_are_cut_by_rows_or_refused() -> None:
@@ -150,10 +152,10 @@ def test_what_is_read_ahead_is_read_again_and_looking_consumes_nothing() -> None
     first = loader.first()[0]
     reading = iter(loader)
     assert torch.equal(next(reading)[0], first)
-    loader.consume(0)
-    ahead = next(reading)[0]
+    loader.trained(0)
+    ahead = next(reading)[1]
     again = iter(loader)
-    assert torch.equal(next(again)[0][1:], ahead[1:]), "but for the noise of the first sample"
+    assert torch.equal(next(again)[1], ahead), "the same samples, with noise that is drawn again"
     assert len(dataset.left) == 21 - 8
 
 

@@ -20,8 +20,16 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch.utils.data import DataLoader, SequentialSampler
 
 from ..errors import UserError
-from .loader import RankLoader, draw_base_seed, generators_of, has_indices
-from .random import RankStream, State, from_tensors, set_state, to_tensors
+from .loader import RankLoader, draw_base_seed, generators_of, has_indices, is_stream
+from .random import (
+    RankStream,
+    State,
+    from_tensors,
+    get_state,
+    kept_state,
+    set_state,
+    to_tensors,
+)
 from .seeded import set_epoch
 from .share import SharedLoader
 from .stream import is_stateful
@@ -38,6 +46,7 @@ class Place:
     Attributes:
         is_inside: Whether the epoch had begun and was not over.
         batches: Batches of the epoch that were trained on.
+        epoch: The one that goes on, or begins.
         of_loaders: What each training loader that can tell its position said of it.
         random: What `TrainingEpochs.state` returned; empty in a checkpoint of plain Lightning.
     """
@@ -47,13 +56,15 @@ class Place:
         progress = loop.get("epoch_loop.batch_progress", {})
         self.batches: int = progress.get("current", {}).get("processed", 0)
         self.is_inside: bool = self.batches > 0 and not progress["is_last_batch"]
+        begun = loop.get("epoch_progress", {}).get("current", {}).get("ready", 0)
+        self.epoch: int = begun - self.is_inside
         if self.is_inside:
             # Lightning counts an epoch that `max_steps` cut short as done, too.
             for counts in loop["epoch_progress"].values():
                 counts["processed"] = counts["completed"] = counts["ready"] - 1
         states = list(loop.get("state_dict", {}).get("combined_loader") or [])
         # Loaders over indices said where they stood before release 0.3.
-        self.of_loaders = [state for state in states if "consumed" not in state]
+        self.of_loaders = [state for state in states if state and "consumed" not in state]
         self.random: dict[str, Any] = checkpoint.get("random") or {}
 
 
@@ -90,10 +101,19 @@ class TrainingEpochs:
         """Go on where a checkpoint was written; before any training loader is asked for."""
         self.place = place
         self.stream.seed = place.random.get("seed", self.stream.seed)
+        validation = self._loop.val_loop
+        counted_as_run = partial(type(validation).increment_progress_to_evaluation_end, validation)
+
+        def count_as_run() -> None:
+            with kept_state():  # its draws are in the state that is resumed
+                counted_as_run()
+
+        validation.increment_progress_to_evaluation_end = count_as_run  # type: ignore[method-assign]
 
     def end(self) -> None:
-        """Leave Lightning's loop as it was."""
+        """Leave Lightning's loops as they were."""
         self._loop.__dict__.pop("on_run_start", None)
+        self._loop.val_loop.__dict__.pop("increment_progress_to_evaluation_end", None)
 
     @property
     def _loaders(self) -> list[Any]:
@@ -106,10 +126,11 @@ class TrainingEpochs:
         Returns:
             What stands for it until the epoch starts, where a resume goes on inside.
         """
-        set_epoch(loader, self.trainer.current_epoch)
-        if isinstance(loader, SharedLoader):
-            loader.begin(self.trainer.current_epoch)
         place = self.place
+        epoch = self.trainer.current_epoch if place is None else place.epoch
+        set_epoch(loader, epoch)
+        if isinstance(loader, SharedLoader):
+            loader.begin(epoch)
         if place is not None:
             # Lightning would load them once more, when the first batches are read.
             self.trainer.fit_loop._combined_loader_states_to_load = []
@@ -160,7 +181,7 @@ class TrainingEpochs:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of random numbers: plain data."""
-        now = to_tensors(self.stream.common_state)
+        now = to_tensors(self._after_validation())
         generators = {"now": _states_of(self._loaders), **self._own}
         state: dict[str, Any] = {"now": now, "generators": generators, "seed": self.stream.seed}
         if self._iterator is not None and self._first is not None:
@@ -168,6 +189,26 @@ class TrainingEpochs:
             state["first"] = to_tensors(self._first)
             state["samples"] = self.samples
         return state
+
+    def _after_validation(self) -> State:
+        """Where the common stream stands, once the validation that is due was run.
+
+        What a step saves before its validation is resumed after it. A validation draws its loaders'
+        seeds of workers, whether they have any.
+        """
+        fit_loop, state = self.trainer.fit_loop, self.stream.common_state
+        progress = self._loop.batch_progress.current
+        fetcher = fit_loop._data_fetcher
+        in_step = progress.processed > progress.completed
+        if not in_step or fetcher is None or not self._loop._should_check_val_fx(fetcher):
+            return state
+        combined = self._loop.val_loop._combined_loader
+        with kept_state():
+            set_state(state)
+            for loader in combined.flattened if combined is not None else []:
+                if isinstance(getattr(loader, "loader", loader), DataLoader):
+                    draw_base_seed(loader)
+            return get_state()
 
     def _resume(self, data_fetcher: Any, place: Place) -> None:
         """Make the iterators of an epoch of which a part was trained on, and go on with the rest.
@@ -231,7 +272,10 @@ class TrainingEpochs:
 
 
 class Waiting:
-    """Stands for a loader until the epoch that it is resumed in starts; it yields nothing."""
+    """Stands for a loader until the epoch that it is resumed in starts; it yields nothing.
+
+    To Lightning it is one that can tell its position, so that no warning says that it cannot.
+    """
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -246,6 +290,12 @@ class Waiting:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Its place is told by `TrainingEpochs`."""
 
 
 class Walk:
@@ -323,15 +373,16 @@ def _draws_ahead(loader: Any) -> bool:
 
 
 def _refuse_without_indices(loader: Any) -> None:
-    walks = isinstance(loader, RankLoader) or (
-        isinstance(loader, DataLoader) and has_indices(loader)
+    own = loader.loader if isinstance(loader, RankLoader) else loader
+    if isinstance(own, DataLoader) and has_indices(own):
+        return
+    is_read = isinstance(own, DataLoader) and is_stream(own)
+    ways = " and read it with num_workers=0, use torchdata's StatefulDataLoader" if is_read else ""
+    raise UserError(
+        "resume: the checkpoint was written inside an epoch, and "
+        f"{type(own.dataset if is_read else own).__name__} cannot be put where it stood; give it "
+        f"state_dict and load_state_dict{ways}, {WAY_OUT}"
     )
-    if not walks:
-        kind = loader.dataset if isinstance(loader, DataLoader) else loader
-        raise UserError(
-            f"resume: the checkpoint was written inside an epoch, and {type(kind).__name__} cannot "
-            f"be put where it stood; give it state_dict and load_state_dict, {WAY_OUT}"
-        )
 
 
 def _put(loader: Any, place: Place) -> None:

@@ -56,11 +56,11 @@ class Single(GlobalBatch, SingleDeviceStrategy):
         super().setup_environment()
 
     def shared(self, loader: Any) -> Any:
-        """The loader itself, unless it can tell where it stands."""
-        is_read = isinstance(loader, DataLoader) and is_stream(loader)
-        if is_read and loader.num_workers == 0 and is_stateful(loader.dataset):
-            return super().shared(loader)
-        return loader
+        """The loader itself, unless it is a stream that can tell where it stands."""
+        if not isinstance(loader, DataLoader) or not is_stream(loader):
+            return loader
+        is_here = loader.num_workers == 0 and is_stateful(loader.dataset)
+        return super().shared(loader) if is_here or is_stateful(loader) else loader
 
     def batch_to_device(
         self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0

@@ -1,0 +1,293 @@
+"""`Single` is a plain Trainer: the same samples, order, random numbers, loaders and attributes."""
+
+import copy
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import BasePredictionWriter
+from lightning.pytorch.plugins import Precision
+from torch import Tensor, nn
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    Sampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+import onecurve
+from onecurve.launch.environment import unchanged_environment
+
+
+class Noisy(TensorDataset):
+    """Augments in the process that reads it."""
+
+    def __getitem__(self, index: int) -> Any:
+        return tuple(part + torch.rand(()) for part in super().__getitem__(index))
+
+
+class Net(LightningModule):
+    """Dropout, a draw of its own in the step, and what it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+        self.seen: list[float] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.seen += batch[0][:, 0].tolist()
+        loss = (self.net(batch[0]) - torch.randn(len(batch[0]), 1)).square().mean()
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val", self.net(batch[0]).mean())
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("test", self.net(batch[0]).mean())
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        return batch[0][:, 0].tolist()
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.01, momentum=0.9)
+
+
+def rows(count: int = 22) -> Tensor:
+    return torch.randn(count, 4, generator=torch.Generator().manual_seed(0))
+
+
+def loader(**options: Any) -> DataLoader[Any]:
+    options = {"batch_size": 4, "shuffle": True} | options
+    return DataLoader(Noisy(rows()), **options)
+
+
+def trainer(single: bool, **options: Any) -> Trainer:
+    quiet = ("logger", "enable_progress_bar", "enable_checkpointing", "enable_model_summary")
+    options = {"max_epochs": 3, **dict.fromkeys(quiet, False)} | options
+    strategy = onecurve.Single() if single else "auto"
+    return Trainer(accelerator="cpu", devices=1, strategy=strategy, **options)
+
+
+def drawn() -> tuple[float, ...]:
+    """What the generators give next."""
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+def all_of_a_fit(single: bool, **options: Any) -> Any:
+    net, one = Net(), trainer(single, gradient_clip_val=0.5)
+    one.fit(net, loader(**options), loader(shuffle=False))
+    weights = [parameter.tolist() for parameter in net.parameters()]
+    metrics = {name: value.item() for name, value in one.callback_metrics.items()}
+    tested = one.test(net, loader(shuffle=False), verbose=False)
+    return net.seen, weights, metrics, tested, drawn()
+
+
+def processes(single: bool) -> Any:
+    return all_of_a_fit(single, num_workers=1)
+
+
+def own_generator(single: bool) -> Any:
+    return all_of_a_fit(single, generator=torch.Generator().manual_seed(5))
+
+
+def several_networks(single: bool) -> Any:
+    """Fitted one after the other, as of an ensemble; each draws where the one before ended."""
+    members = []
+    for _ in range(3):
+        net = Net()
+        trainer(single, max_epochs=1).fit(net, loader())
+        members.append(net.net[0].weight.tolist())  # type: ignore[union-attr]
+    assert members[0] != members[1] != members[2]
+    return members, drawn()
+
+
+def several_networks_without_a_seed(single: bool) -> Any:
+    os.environ.pop("PL_GLOBAL_SEED", None)
+    return several_networks(single)
+
+
+class Endless(Sampler[int]):
+    def __len__(self) -> int:
+        return 16
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield from torch.randperm(16).tolist()
+
+
+def a_sampler_without_an_end(single: bool) -> Any:
+    return all_of_a_fit(single, sampler=Endless(), shuffle=False)
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        for row in rows()[torch.randperm(22)]:
+            yield (row + torch.rand(()),)
+
+
+def a_stream(single: bool) -> Any:
+    net, one = Net(), trainer(single)
+    one.fit(net, DataLoader(Stream(), 4), DataLoader(Stream(), 4))
+    return net.seen, drawn()
+
+
+class Look(Callback):
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        found: Any = trainer.train_dataloader
+        kinds = [type(part).__name__ for part in (found.sampler, found.batch_sampler)]
+        self.found = found is self.own, found.batch_size, kinds, found.note, type(found.dataset)  # type: ignore[attr-defined]
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A curriculum, and batches that grow."""
+        found: Any = trainer.train_dataloader
+        if trainer.current_epoch == 1:
+            found.sampler.weights = torch.eye(22, dtype=torch.double)[3]
+            found.batch_sampler.batch_size = 8
+
+
+def attributes_of_the_loader(single: bool) -> Any:
+    look, net = Look(), Net()
+    look.own = loader(sampler=WeightedRandomSampler(torch.ones(22), 22), shuffle=False)  # type: ignore[attr-defined]
+    look.own.note = "mine"  # type: ignore[attr-defined]
+    trainer(single, callbacks=[look]).fit(net, look.own)  # type: ignore[attr-defined]
+    return look.found, net.seen
+
+
+def the_same_trainer_again(single: bool) -> Any:
+    net, one = Net(), trainer(single, max_epochs=1)
+    one.fit(net, loader())
+    one.fit_loop.max_epochs = 3
+    one.fit(net, loader())
+    return one.current_epoch, one.global_step, net.seen, drawn()
+
+
+class Written(BasePredictionWriter):
+    def __init__(self) -> None:
+        super().__init__("batch_and_epoch")
+        self.seen: list[Any] = []
+
+    def write_on_batch_end(self, *args: Any) -> None:
+        self.seen.append(args[3])
+
+    def write_on_epoch_end(self, *args: Any) -> None:
+        self.seen.append(args[3])
+
+
+def indices_of_predictions(single: bool) -> Any:
+    writer = Written()
+    found = trainer(single, callbacks=[writer]).predict(Net(), DataLoader(TensorDataset(rows()), 5))
+    assert writer.seen[-2] == [20, 21]
+    return found, writer.seen
+
+
+def empty_sets(single: bool) -> Any:
+    nothing = DataLoader(TensorDataset(rows(0)), 4)
+    one = trainer(single)
+    one.fit(Net(), nothing)
+    return one.global_step, one.test(Net(), nothing, verbose=False)
+
+
+class OwnClipping(Precision):
+    calls = 0
+
+    def clip_grad_by_norm(self, optimizer: Any, clip_val: Any) -> None:
+        type(self).calls += 1
+        super().clip_grad_by_norm(optimizer, clip_val)
+
+
+def clipping_of_a_plugin(single: bool) -> Any:
+    OwnClipping.calls = 0
+    trainer(single, gradient_clip_val=0.1, plugins=[OwnClipping()]).fit(Net(), loader())
+    return OwnClipping.calls
+
+
+def what_is_left_on_the_module(single: bool) -> Any:
+    net = Net()
+    trainer(single).fit(net, loader())
+    return sorted(vars(net)), type(copy.deepcopy(net)).__name__
+
+
+@pytest.fixture
+def _no_seed_in_the_environment() -> Iterator[None]:
+    with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
+        yield
+
+
+@pytest.mark.usefixtures("_no_seed_in_the_environment")
+@pytest.mark.parametrize(
+    "run",
+    [
+        all_of_a_fit,
+        processes,
+        own_generator,
+        several_networks,
+        several_networks_without_a_seed,
+        a_sampler_without_an_end,
+        a_stream,
+        attributes_of_the_loader,
+        the_same_trainer_again,
+        indices_of_predictions,
+        empty_sets,
+        clipping_of_a_plugin,
+        what_is_left_on_the_module,
+    ],
+)
+def test_single_is_a_plain_trainer(run: Callable[[bool], Any]) -> None:
+    outcomes = []
+    for single in (False, True):
+        seed_everything(1, verbose=False)
+        outcomes.append(run(single))
+    assert outcomes[0] == outcomes[1]
+
+
+class SaveAt(Callback):
+    """Writes a checkpoint after a step, and ends there."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        self.path = path
+        self.step = step
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+            trainer.fit_loop.epoch_loop.max_steps = self.step
+
+
+@pytest.mark.usefixtures("_no_seed_in_the_environment")
+@pytest.mark.parametrize("options", [{}, {"generator": None}, {"num_workers": 1}], ids=str)
+@pytest.mark.parametrize("step", [3, 6, 8, 12])
+def test_a_checkpoint_of_any_step_resumes_to_the_bit(
+    options: dict[str, Any], step: int, tmp_path: Path
+) -> None:
+    """With dropout, draws in the step and in the data set: of 6 batches an epoch."""
+
+    def data() -> DataLoader[Any]:
+        own = {"generator": torch.Generator().manual_seed(5)} if "generator" in options else {}
+        made = loader(**options | own)
+        # Workers of a resumed run draw other numbers, unless the data set is seeded.
+        vars(made)["dataset"] = (
+            onecurve.seeded(made.dataset, 1) if made.num_workers else made.dataset
+        )
+        return made
+
+    def fitted(resume: Path | None, *callbacks: Callback) -> Any:
+        seed_everything(1, verbose=False)
+        net, one = Net(), trainer(True, callbacks=list(callbacks))
+        validation = DataLoader(TensorDataset(rows()), 4)
+        one.fit(net, data(), validation, ckpt_path=resume, weights_only=True)
+        return net, drawn()
+
+    path = tmp_path / "a.ckpt"
+    whole, first, rest = fitted(None), fitted(None, SaveAt(path, step)), fitted(path)
+    assert first[0].seen + rest[0].seen == whole[0].seen
+    assert rest[1] == whole[1]
+    for ours, theirs in zip(rest[0].parameters(), whole[0].parameters(), strict=True):
+        assert torch.equal(ours, theirs)
