@@ -117,7 +117,11 @@ ROWS = {
         tasks.Penalized,
         refused=dict.fromkeys(("fsdp", "pipeline"), "in another way than through self"),
     ),
-    "two optimizers": Row(tasks.Adversarial, refused={"pipeline": "optimizes manually"}),
+    "two optimizers": Row(
+        tasks.Adversarial,
+        refused={"pipeline": "optimizes manually"},
+        announced={"dp": r"does not call self\(\.\.\.\), so nothing is split"},
+    ),
     "a GAN": Row(gan.Gan, refused={"pipeline": "optimizes manually"}),
     "an unused layer": Row(
         tasks.Unused,

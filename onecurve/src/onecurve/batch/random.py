@@ -120,13 +120,15 @@ class RankStream:
 
     Args:
         rank: Which share of a batch this rank sees.
+        shares: Whether there are others. Stages of one pipeline fetch and augment alike.
 
     Attributes:
         seed: Of all that ranks draw for themselves in this fit or evaluation.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, shares: bool = True) -> None:
         self.rank = rank
+        self.shares = shares
         self.seed = 0
         self._common: State | None = None
 
@@ -137,6 +139,9 @@ class RankStream:
     @contextmanager
     def own(self, what: Draws, *place: int) -> Iterator[None]:
         """Draw meanwhile what belongs to this rank and to a place in the run."""
+        if what is not Draws.STEP and not self.shares:
+            yield
+            return
         self._common = get_state()
         draw_from(self.seed, *place, self.rank, what)
         try:

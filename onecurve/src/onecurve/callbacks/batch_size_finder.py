@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder
 
+from ..batch.random import kept_state
 from ..errors import say
 from ..limits import Number
 
@@ -44,7 +45,8 @@ class BatchSizeSearch(BatchSizeFinder):
         before, epochs = data.batch_size, trainer.fit_loop.max_epochs
         # A short run has fewer steps than the search needs.
         trainer.fit_loop.max_epochs = -1
-        self.scale_batch_size(trainer, pl_module)
+        with kept_state():
+            self.scale_batch_size(trainer, pl_module)
         trainer.fit_loop.max_epochs = epochs
         found = min(self.optimal_batch_size or 0, self.largest)
         if not found:

@@ -78,7 +78,8 @@ class GlobalBatch(WeighedSteps):
         # some of them; so nobody has to say Trainer(use_distributed_sampler=False).
         trainer._accelerator_connector.use_distributed_sampler = False
         if not hasattr(self, "stream"):
-            self.stream = RankStream(self.data_parallel_rank) if self.draws_apart else OneStream()
+            rank, shares = self.data_parallel_rank, self.data_parallel_size > 1
+            self.stream = RankStream(rank, shares) if self.draws_apart else OneStream()
         self._synchronize()
         self.stream.reseed()
         if trainer.state.fn == TrainerFn.FITTING:
