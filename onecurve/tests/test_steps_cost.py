@@ -16,7 +16,7 @@ from lightning_utilities.core import apply_func
 
 from onecurve.run.logged_in_place import log_in_place
 from onecurve.run.step_hooks import pass_over_empty
-from onecurve.strategies.seeding import draw_from
+from onecurve.batch.random import draw_from
 
 WAS_ON: list[bool] = []
 PROFILERS: list[str] = []

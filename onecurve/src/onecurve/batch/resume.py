@@ -184,6 +184,7 @@ class TrainingEpochs:
         now = to_tensors(self._after_validation())
         generators = {"now": _states_of(self._loaders), **self._own}
         state: dict[str, Any] = {"now": now, "generators": generators, "seed": self.stream.seed}
+        state["loaders"] = len(self._loaders)
         if self._iterator is not None and self._first is not None:
             state["iterator"] = to_tensors(self._iterator)
             state["first"] = to_tensors(self._first)
@@ -221,6 +222,12 @@ class TrainingEpochs:
         random = place.random
         waiting = combined.flattened
         loaders = [each.loader if isinstance(each, Waiting) else each for each in waiting]
+        if random.get("loaders", len(loaders)) != len(loaders):
+            raise UserError(
+                "resume: the checkpoint was written inside an epoch with "
+                f"{random['loaders']} training loaders, and there are {len(loaders)}; give as "
+                f"many, {WAY_OUT}"
+            )
         if "iterator" in random:
             self._iterator, self._first = (from_tensors(random[k]) for k in ("iterator", "first"))
             set_state(self._iterator)

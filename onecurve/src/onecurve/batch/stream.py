@@ -127,8 +127,11 @@ class StreamLoader(SharedLoader):
         start, self._ended = self._read, False
         put, self._put = self._put, None
         if put is not None and put["source"] is not None:
+            # Asked for its state now, torchdata's loader would begin at its start.
             self._keeper.load_state_dict(deepcopy(put["source"]))
-        self._note()
+            self._states[self._read] = {**put}
+        else:
+            self._note()
         source = iter(self._source)
         if put is not None and put["random"] is not None:
             set_state(put["random"])
