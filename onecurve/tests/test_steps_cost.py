@@ -14,9 +14,9 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from lightning_utilities.core import apply_func
 
+from onecurve.batch.random import draw_from
 from onecurve.run.logged_in_place import log_in_place
 from onecurve.run.step_hooks import pass_over_empty
-from onecurve.batch.random import draw_from
 
 WAS_ON: list[bool] = []
 PROFILERS: list[str] = []

@@ -96,19 +96,19 @@ class TrainingEpochs:
         self._loop = trainer.fit_loop.epoch_loop
         self._on_run_start = partial(type(self._loop).on_run_start, self._loop)
         self._loop.on_run_start = self._epoch_starts  # type: ignore[method-assign]
+        validation = self._loop.val_loop
+        counted_as_run = partial(type(validation).increment_progress_to_evaluation_end, validation)
+
+        def count_as_run() -> None:
+            with kept_state():  # it was run, and its draws are in the state that is resumed
+                counted_as_run()
+
+        validation.increment_progress_to_evaluation_end = count_as_run  # type: ignore[method-assign]
 
     def resume_from(self, place: Place) -> None:
         """Go on where a checkpoint was written; before any training loader is asked for."""
         self.place = place
         self.stream.seed = place.random.get("seed", self.stream.seed)
-        validation = self._loop.val_loop
-        counted_as_run = partial(type(validation).increment_progress_to_evaluation_end, validation)
-
-        def count_as_run() -> None:
-            with kept_state():  # its draws are in the state that is resumed
-                counted_as_run()
-
-        validation.increment_progress_to_evaluation_end = count_as_run  # type: ignore[method-assign]
 
     def end(self) -> None:
         """Leave Lightning's loops as they were."""
@@ -138,8 +138,9 @@ class TrainingEpochs:
                 _put(loader, place)
             elif place.is_inside:
                 _refuse_without_indices(loader)
+            if place.is_inside:
                 return Waiting(loader)
-            elif place.random:
+            if place.random:
                 set_state(from_tensors(place.random["now"]))
                 _set_generators([loader], place.random["generators"], "now")
         self._note_iterators([loader])
@@ -221,7 +222,7 @@ class TrainingEpochs:
         assert combined is not None
         random = place.random
         waiting = combined.flattened
-        loaders = [each.loader if isinstance(each, Waiting) else each for each in waiting]
+        loaders = [each.loader for each in waiting]
         if random.get("loaders", len(loaders)) != len(loaders):
             raise UserError(
                 "resume: the checkpoint was written inside an epoch with "
@@ -239,7 +240,7 @@ class TrainingEpochs:
                 "drawn: they are drawn again, so some are seen twice in it"
             )
         self.samples = random.get("samples")
-        walked = self._walked([each for each in waiting if isinstance(each, Waiting)], place)
+        walked = self._walked([each for each in loaders if not is_stateful(each)], place)
         combined.flattened = [walked.get(id(each), each) for each in loaders]
         iter(data_fetcher)
         combined.flattened = loaders
@@ -247,11 +248,11 @@ class TrainingEpochs:
             set_state(from_tensors(random["now"]))
             _set_generators(loaders, random["generators"], "now")
 
-    def _walked(self, waiting: list["Waiting"], place: Place) -> dict[int, Any]:
+    def _walked(self, loaders: list[Any], place: Place) -> dict[int, Any]:
         """For loaders, by their ids, what begins where the checkpoint was written."""
         combined = self.trainer.fit_loop._combined_loader
         assert combined is not None
-        walks = [Walk(each.loader, _draws_ahead(each.loader)) for each in waiting]
+        walks = [Walk(each, _draws_ahead(each)) for each in loaders]
         # Loaders of several lengths start again as they do in training.
         walking = CombinedLoader(list(walks), combined._mode)
         iter(walking)

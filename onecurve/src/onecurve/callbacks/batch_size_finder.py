@@ -1,5 +1,6 @@
 """Finds the largest batch that fits into memory."""
 
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -43,6 +44,7 @@ class BatchSizeSearch(BatchSizeFinder):
         if trainer.fast_dev_run or trainer.ckpt_path:  # type: ignore[attr-defined]
             return
         before, epochs = data.batch_size, trainer.fit_loop.max_epochs
+        is_set_up = trainer.fit_loop._combined_loader is not None
         # A short run has fewer steps than the search needs.
         trainer.fit_loop.max_epochs = -1
         with kept_state():
@@ -55,7 +57,9 @@ class BatchSizeSearch(BatchSizeFinder):
         self.final_facts = {"largest_batch_size": found}
         data.batch_size = found if self.apply else before
         trainer.fit_loop._combined_loader = None
-        trainer.fit_loop.setup_data()
+        # It draws once, also where a scheduler has asked for the number of batches.
+        with kept_state() if is_set_up else nullcontext():
+            trainer.fit_loop.setup_data()
         # Schedulers count steps, and there may be fewer now.
         trainer.strategy.setup_optimizers(trainer)
         does = "training with it" if self.apply else f"training goes on with {before}"
