@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import UserError
 
 KINDS: dict[str, type] = {
-    **dict.fromkeys(("config", "layout", "logs", "loops", "callbacks", "hyper_parameters"), dict),
+    **dict.fromkeys(("config", "layout", "logs", "loops", "callbacks"), dict),
     **dict.fromkeys(("optimizer_states", "lr_schedulers"), list),
     **dict.fromkeys(("epoch", "global_step"), int),
 }
