@@ -66,11 +66,10 @@ def read_checkpoint(
     """
     remote = is_address(str(path))
     if not remote and not is_checked and (reason := damage(path)):
-        kind = UserError if Path(path).exists() else NoCheckpoint
-        raise kind(
-            f"{path}: is no complete checkpoint: {reason}; give one that a training run wrote, "
-            "such as runs/.../checkpoints/best.ckpt"
-        )
+        give = "give one that a training run wrote, such as runs/.../checkpoints/best.ckpt"
+        if not Path(path).exists():
+            raise NoCheckpoint(f"Checkpoint file not found: {path}; {give}")
+        raise UserError(f"{path}: is no complete checkpoint: {reason}; {give}")
     try:
         if remote:
             checkpoint = TorchCheckpointIO().load_checkpoint(path, weights_only=weights_only)
