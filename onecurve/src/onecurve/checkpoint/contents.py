@@ -64,7 +64,7 @@ def read_checkpoint(
         NoCheckpoint: If there is no such file, a UserError and a FileNotFoundError.
         UserError: If it is no complete checkpoint.
     """
-    remote = is_address(str(path))
+    remote = is_address(path)
     if not remote and not is_checked and (reason := damage(path)):
         give = "give one that a training run wrote, such as runs/.../checkpoints/best.ckpt"
         if not Path(path).exists():

@@ -76,7 +76,7 @@ class LocalFiles(TorchCheckpointIO):
         Raises:
             OSError: If it cannot be written; what was there is untouched.
         """
-        if is_address(str(path)):
+        if is_address(path):
             super().save_checkpoint(checkpoint, path)
         else:
             write_checkpoint(checkpoint, path)
@@ -91,13 +91,7 @@ class LocalFiles(TorchCheckpointIO):
         map_location: Any = None,
         weights_only: bool | None = None,
     ) -> dict[str, Any]:
-        """Read a file, once everything is written; the tensors of a sharded one are read later.
-
-        Args:
-            path: The file, or an address.
-            map_location: Not used: it is read onto the CPU.
-            weights_only: False for a file that holds more than plain data, and is trusted.
-        """
+        """Read a file onto the CPU, once everything is written; a sharded one's tensors later."""
         self.finish()
         if self._in_hand and self._in_hand[0] == Path(path):
             checkpoint, self._in_hand = self._in_hand[1], None
@@ -169,7 +163,7 @@ class LocalFiles(TorchCheckpointIO):
             self.put(checkpoint, path)
             self._last_failed = False
             self._missing.clear()
-            if self._mirror and self.has_written_all() and not is_address(str(path)):
+            if self._mirror and self.has_written_all() and not is_address(path):
                 self._mirror.put(Path(path))
         except OSError as error:
             self._last_failed = True
@@ -193,7 +187,7 @@ class LocalFiles(TorchCheckpointIO):
         if self._last_failed:
             return
         super().remove_checkpoint(path)
-        if self._mirror and not is_address(str(path)):
+        if self._mirror and not is_address(path):
             self._mirror.remove(Path(path))
 
 

@@ -30,12 +30,12 @@ class ShardedFolders(LocalFiles):
         """Write this rank's part.
 
         Raises:
-            UserError: If it is to be written to an address.
+            UserError: If the place is an address.
         """
-        if is_address(str(path)):
+        if is_address(path):
             raise UserError(
-                f"checkpoint.format=sharded: {path} is an address, and a sharded checkpoint is "
-                "written to a disk that all ranks see; name a folder, or use checkpoint.format=file"
+                f"checkpoint.format=sharded: {path} is no folder of a disk that all ranks see; "
+                "name one, or use checkpoint.format=file"
             )
         write_shards(checkpoint, Path(path), self._group)
 
