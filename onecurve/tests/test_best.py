@@ -3,12 +3,17 @@
 import json
 import shutil
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import EPOCH, Cli, Outcome
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from plain_lightning import Regression, loader
 
+from onecurve import BestAndLast, Single
 from onecurve.checkpoint.contents import read_checkpoint
 
 
@@ -41,7 +46,7 @@ KEEPS = "callbacks.checkpoint.save_top_k"
 def kept(run: Path) -> dict[str, float]:
     """The scores of what a run keeps as its best, by file, best first."""
     states = read_checkpoint(run / "checkpoints/last.ckpt")["callbacks"]
-    (state,) = (states[key] for key in states if key.startswith("BestAndLast"))
+    (state,) = (states[key] for key in states if key.startswith("ModelCheckpoint"))
     assert state["dirpath"] == str(run / "checkpoints")
     scores = {Path(path): float(score) for path, score in state["best_k_models"].items()}
     assert {path.parent for path in scores} == {run / "checkpoints"}
@@ -203,3 +208,40 @@ def test_a_metric_counts_for_the_weights_that_it_was_measured_with(
     assert {step(run, name): score for name, score in kept(run).items()} == {
         each: values[each] for each in steps
     }
+
+
+def test_the_arguments_are_those_of_model_checkpoint() -> None:
+    ours, theirs = (
+        [(each.name, each.default) for each in signature(kind).parameters.values()]
+        for kind in (BestAndLast, ModelCheckpoint)
+    )
+    assert ours[: len(theirs)] == theirs
+    assert [name for name, _ in ours[len(theirs) :]] == ["last_every_n_steps", "last_every_minutes"]
+    given: dict[str, Any] = {
+        name: not default for name, default in theirs if isinstance(default, bool)
+    }
+    given |= {"dirpath": "/a", "filename": "b", "monitor": "c", "save_last": "link", "mode": "max"}
+    given |= {"save_top_k": 3, "every_n_train_steps": 5, "save_on_train_epoch_end": True}
+    own, plain = BestAndLast(**given), ModelCheckpoint(**given)
+    assert {name: vars(own)[name] for name in vars(plain)} == vars(plain)
+
+
+@pytest.mark.parametrize("kinds", [(ModelCheckpoint, BestAndLast), (BestAndLast, ModelCheckpoint)])
+def test_one_goes_on_with_what_the_other_has_kept(
+    tmp_path: Path, kinds: tuple[type[ModelCheckpoint], type[ModelCheckpoint]]
+) -> None:
+    best = []
+    for kind, epochs, resume in zip(kinds, (2, 3), (None, tmp_path / "last.ckpt"), strict=True):
+        keeps = kind(tmp_path, monitor="val/script", filename="{step}", save_last=True)
+        trainer = Trainer(
+            accelerator="cpu",
+            strategy=Single(),
+            callbacks=[keeps, Script({2: 0.5, 4: 1.0, 6: 1.5})],
+            limit_train_batches=2,
+            max_epochs=epochs,
+            logger=False,
+            enable_progress_bar=False,
+        )
+        trainer.fit(Regression(), loader(False), loader(False), ckpt_path=resume)
+        best.append((keeps.best_model_path, keeps.best_model_score))
+    assert best == [(str(tmp_path / "step=2.ckpt"), 0.5)] * 2

@@ -10,12 +10,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+import fsspec
+import numpy as np
 import pytest
 import torch
 from conftest import EPOCH, TINY, Cli, one_of_a_kind
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.demos.boring_classes import BoringModel
+from plain_lightning import Regression, loader
+from torch import nn
 
+from onecurve import LocalFiles, Single, read_checkpoint
 from onecurve.checkpoint.file import damage, write_checkpoint
+from onecurve.errors import UserError
 from onecurve.limits import Existing
 
 CONTENT = {"weights": torch.arange(100.0), "names": ["a", "b"], "step": 3}
@@ -222,3 +232,88 @@ def test_another_network_is_refused_and_its_weights_can_be_taken(train: Cli, cli
     assert started.status == 0, started.err
     assert "init: 3 of 6 weights are from" in started.out
     assert "as they were drawn: hidden2.weight, hidden2.bias, output.weight" in started.out
+
+
+def trainer(**options: Any) -> Trainer:
+    quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "logger"), False)
+    given = {"max_epochs": 1, "enable_checkpointing": False} | options
+    return Trainer(accelerator="cpu", devices=1, strategy=Single(), **quiet | given)
+
+
+def fitted(module: LightningModule, **options: Any) -> Trainer:
+    one = trainer(**options)
+    one.fit(module, loader(shuffle=False))
+    return one
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_an_address_is_no_folder_of_this_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, background: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    address = f"memory://written-{background}"
+    # The third replaces the second, which is removed.
+    keeps = ModelCheckpoint(dirpath=address, filename="{epoch}", save_last=True)
+    io = LocalFiles(background=background)
+    one = fitted(
+        Regression(), max_epochs=3, enable_checkpointing=True, callbacks=[keeps], plugins=[io]
+    )
+    files = fsspec.filesystem("memory").ls(f"/written-{background}", detail=False)
+    assert {Path(file).name for file in files} == {"epoch=2.ckpt", "last.ckpt"}
+    assert keeps.best_model_path == f"{address}/epoch=2.ckpt"
+    assert list(tmp_path.iterdir()) == []
+
+    two = trainer(max_epochs=4)
+    two.fit(Regression(), loader(shuffle=False), ckpt_path=f"{address}/last.ckpt")
+    assert (two.current_epoch, two.global_step) == (4, 4 * one.num_training_batches)
+    assert read_checkpoint(f"{address}/last.ckpt")["global_step"] == one.global_step
+
+
+class NotPlain(BoringModel):
+    left_out: tuple[str, ...] = ()
+
+    def __init__(self, activation: nn.Module | None = None, places: Any = (), no: int = 0) -> None:
+        super().__init__()
+        self.save_hyperparameters(ignore=self.left_out)
+
+
+class Ignores(NotPlain):
+    left_out = ("activation", "places")
+
+
+def test_what_cannot_be_read_again_is_said_when_it_is_written(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file, arguments = tmp_path / "a.ckpt", (nn.ReLU(), [1, {"a": np.float64(1)}])
+    one = trainer()
+    one.fit(NotPlain(*arguments))
+    for _ in range(2):
+        one.save_checkpoint(file)
+    said = [line for line in capfd.readouterr().err.splitlines() if "weights_only" in line]
+    assert said == [
+        "checkpoint: weights_only=True, the default, does not read hyper_parameters.activation "
+        "(ReLU), hyper_parameters.places.1.a (float64) again; read it with trainer.fit(..., "
+        "ckpt_path=FILE, weights_only=False), or leave it out: "
+        "save_hyperparameters(ignore=['activation', 'places'])"
+    ]
+    # It is so, and what it advises is right.
+    with pytest.raises(UserError, match=r"holds more than plain data .*weights_only=False"):
+        trainer(max_epochs=2).fit(NotPlain(), ckpt_path=file)
+    two = trainer(max_epochs=2)
+    two.fit(NotPlain(), ckpt_path=file, weights_only=False)
+    assert two.current_epoch == 2
+    one = trainer()
+    one.fit(Ignores(*arguments))
+    one.save_checkpoint(file)
+    assert "weights_only" not in capfd.readouterr().err
+    assert read_checkpoint(file)["hyper_parameters"] == {"no": 0}
+
+
+def test_errors_are_those_of_a_plain_trainer(tmp_path: Path) -> None:
+    missing = tmp_path / "a.ckpt"
+    for place in (missing, "memory://nowhere/a.ckpt"):
+        with pytest.raises(FileNotFoundError, match=f"^Checkpoint file not found: {place}"):
+            trainer().fit(Regression(), loader(shuffle=False), ckpt_path=place)
+    with pytest.raises(TypeError, match="storage_options"):
+        fitted(Regression()).save_checkpoint(missing, storage_options={"x": 1})
+    assert not missing.exists()

@@ -42,15 +42,11 @@ class GarbageCollection(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         gc.collect()
 
-    def on_train_end(self, *_: Any) -> None:
-        """Turn it on again."""
+    def on_exception(self, *_: Any) -> None:
+        """An error, a signal or Ctrl-C."""
+        self.teardown()
+
+    def teardown(self, *_: Any, **__: Any) -> None:
         if self._was_on:
             gc.enable()
         self._was_on = False
-
-    def on_exception(self, *_: Any) -> None:
-        """An error, a signal or Ctrl-C."""
-        self.on_train_end()
-
-    def teardown(self, *_: Any, **__: Any) -> None:
-        self.on_train_end()

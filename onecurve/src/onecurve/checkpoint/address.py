@@ -34,9 +34,9 @@ class Listing(NamedTuple):
     and ``sha256``. The highest number is the newest."""
 
 
-def is_address(text: str) -> bool:
-    """Whether a text names a place by a scheme, whatever that is."""
-    return "://" in text
+def is_address(place: str | Path) -> bool:
+    """Whether a place is named by a scheme, whatever that is."""
+    return "://" in str(place)
 
 
 def refusal(address: str) -> str | None:

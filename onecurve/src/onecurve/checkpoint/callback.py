@@ -1,7 +1,9 @@
 """`callbacks=checkpoint`: Lightning's ModelCheckpoint, with a clock of its own for last.ckpt."""
 
 import time
-from typing import Annotated, Any, Literal, TypedDict, Unpack
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -9,12 +11,6 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from ..limits import Number
-
-
-class Options(TypedDict, total=False):
-    """Limits of arguments of ModelCheckpoint; the others are passed on as they are."""
-
-    filename: str | None
 
 
 class BestAndLast(ModelCheckpoint):
@@ -25,24 +21,55 @@ class BestAndLast(ModelCheckpoint):
     minutes, whatever comes first. What a validation measured never counts for later weights,
     whenever else (`every_n_train_steps`, ...) there is something to save.
 
+    Takes the arguments of ModelCheckpoint in their order, and its state out of a checkpoint; the
+    state that it saves is one of ModelCheckpoint's.
+
     Args:
-        last_every_n_steps: Optimizer steps between two last.ckpt; None for none.
-        last_every_minutes: Minutes between two last.ckpt; None for none.
+        dirpath: As in ModelCheckpoint, like all that are not named here.
+        filename: "best" gains the epoch and the step where `save_top_k` keeps more than one.
         monitor: The metric by which weights are best; None keeps the newest.
         mode: Whether less or more of it is better.
-        options: The others of ModelCheckpoint. The `filename` "best" gains the epoch and the step
-            where `save_top_k` keeps more than one.
+        last_every_n_steps: Optimizer steps between two last.ckpt; None for none.
+        last_every_minutes: Minutes between two last.ckpt; None for none.
     """
 
     def __init__(
         self,
+        dirpath: str | Path | None = None,
+        filename: str | None = None,
+        monitor: str | None = None,
+        verbose: bool = False,
+        save_last: bool | Literal["link"] | None = None,
+        save_top_k: int = 1,
+        save_on_exception: bool = False,
+        save_weights_only: bool = False,
+        mode: Literal["min", "max"] = "min",
+        auto_insert_metric_name: bool = True,
+        every_n_train_steps: int | None = None,
+        train_time_interval: timedelta | None = None,
+        every_n_epochs: int | None = None,
+        save_on_train_epoch_end: bool | None = None,
+        enable_version_counter: bool = True,
         last_every_n_steps: Annotated[int, Number(least=1)] | None = None,
         last_every_minutes: Annotated[float, Number(above=0)] | None = None,
-        monitor: str | None = None,
-        mode: Literal["min", "max"] = "min",
-        **options: Unpack[Options],
     ) -> None:
-        super().__init__(monitor=monitor, mode=mode, **options)
+        super().__init__(
+            dirpath,
+            filename,
+            monitor,
+            verbose,
+            save_last,
+            save_top_k,
+            save_on_exception,
+            save_weights_only,
+            mode,
+            auto_insert_metric_name,
+            every_n_train_steps,
+            train_time_interval,
+            every_n_epochs,
+            save_on_train_epoch_end,
+            enable_version_counter,
+        )
         if self.filename == "best" and self.save_top_k not in (0, 1):
             named = self.auto_insert_metric_name
             self.filename = "best-{epoch}-{step}" if named else "best-epoch{epoch}-step{step}"
@@ -58,6 +85,11 @@ class BestAndLast(ModelCheckpoint):
             or self._save_on_train_epoch_end
         )
         self._has_saved_last = False
+
+    @property
+    def state_key(self) -> str:
+        """ModelCheckpoint's: either goes on with what the other has kept."""
+        return super().state_key.replace(type(self).__qualname__, ModelCheckpoint.__qualname__, 1)
 
     def format_checkpoint_name(
         self,

@@ -38,6 +38,7 @@ def apply_changes(checkpoint: dict[str, Any], config: Mapping[str, Any]) -> list
         said += [f"scheduler.{key}={new} (was {old})"] if states else []
     for name, callback in (config.get("callbacks") or {}).items():
         kind = str((callback or {}).get("_target_")).rpartition(".")[2]
+        kind = kind.replace("BestAndLast", "ModelCheckpoint")  # the name under which its state is
         for key, old, new in _changed(before.get("callbacks"), config["callbacks"], name):
             for owner, state in (checkpoint.get("callbacks") or {}).items():
                 # Lightning's name for a state begins with the class.

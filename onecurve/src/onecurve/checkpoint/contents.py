@@ -11,15 +11,22 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import LightningModule
 
 from ..errors import UserError, in_short, some_of
+from .address import is_address
 from .file import damage
 from .keys import refuse_other_kinds
 from .plain import NotPlain, plain_contents
 
 # Of what a checkpoint holds; those of earlier releases say nothing of it.
 FORMAT = 1
+
+
+class NoCheckpoint(UserError, FileNotFoundError):
+    """There is none; for a plain Trainer it is a FileNotFoundError."""
 
 
 def task_arguments(config: dict[str, Any]) -> dict[str, Any]:
@@ -39,47 +46,55 @@ def without_download(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_checkpoint(
-    path: str | Path, whole: bool = True, is_checked: bool = False
+    path: str | Path, whole: bool = True, is_checked: bool = False, weights_only: bool = True
 ) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU without running any code in it (``weights_only=True``).
+    """Read a checkpoint onto the CPU.
 
     Args:
-        path: A file, or the folder of a sharded checkpoint.
+        path: A file, the folder of a sharded checkpoint, or the address of a file.
         whole: Whether to read the tensors of a sharded one; otherwise see `stored`.
         is_checked: Whether `damage` has found nothing already: the command looks before it starts
             the ranks.
+        weights_only: Whether to run no code in it; False reads what holds more than plain data.
 
     Returns:
         Lightning's dictionary: ``state_dict``, ``optimizer_states``, ``loops``, ...
 
     Raises:
-        UserError: If there is no such file, or it is no complete checkpoint.
+        NoCheckpoint: If there is no such file, a UserError and a FileNotFoundError.
+        UserError: If it is no complete checkpoint.
     """
-    path = Path(path)
-    if not is_checked and (reason := damage(path)):
-        raise UserError(
-            f"{path}: is no complete checkpoint: {reason}; give one that a training run wrote, "
-            "such as runs/.../checkpoints/best.ckpt"
-        )
+    remote = is_address(path)
+    if not remote and not is_checked and (reason := damage(path)):
+        give = "give one that a training run wrote, such as runs/.../checkpoints/best.ckpt"
+        if not Path(path).exists():
+            raise NoCheckpoint(f"Checkpoint file not found: {path}; {give}")
+        raise UserError(f"{path}: is no complete checkpoint: {reason}; {give}")
     try:
-        if path.is_dir():
+        if remote:
+            checkpoint = TorchCheckpointIO().load_checkpoint(path, weights_only=weights_only)
+        elif Path(path).is_dir():
             from .sharded.read import read_rest, read_whole
 
-            checkpoint = read_rest(path)
+            checkpoint = read_rest(Path(path), weights_only)
             if whole:
                 checkpoint = read_whole(checkpoint)
-        else:
+        elif weights_only:
             checkpoint = plain_contents(path, is_checked=True)
+        else:
+            checkpoint = torch.load(path, map_location="cpu", weights_only=False)
     except (RuntimeError, EOFError, ValueError, KeyError) as error:
         raise UserError(
             f"{path}: cannot be read ({in_short(error, 80)}); give another, such as "
             "runs/.../checkpoints/best.ckpt"
         ) from None
     except (NotPlain, pickle.UnpicklingError) as error:
-        holds = error if isinstance(error, NotPlain) else f"holds more than plain data ({error})"
+        reason = f"holds more than plain data ({in_short(error, 80)})"
+        holds = error if isinstance(error, NotPlain) else reason
         raise UserError(
             f"{path}: {holds}; give one of tensors, numbers, strings and containers, such as "
-            "runs/.../checkpoints/best.ckpt"
+            "runs/.../checkpoints/best.ckpt; a script that trusts it reads it by "
+            "trainer.fit(..., weights_only=False)"
         ) from None
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
         raise UserError(f"{path}: holds no state_dict; give one that a training run wrote")

@@ -6,6 +6,8 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from .address import is_address
+
 
 def keep_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
     """Make the states of a Trainer's ModelCheckpoints those of this run, before they are loaded.
@@ -48,8 +50,8 @@ def keep_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
 
 
 def _watched(key: str) -> str:
-    """Class, metric and mode out of the key of a ModelCheckpoint's state."""
-    return key.partition(", 'every_n_train_steps'")[0]
+    """Metric and mode out of the key of a ModelCheckpoint's state, or of a subclass's."""
+    return key.partition("{")[2].partition(", 'every_n_train_steps'")[0]
 
 
 def _is_in_place(trainer: Trainer, callback: ModelCheckpoint) -> bool:
@@ -62,6 +64,8 @@ def _as_here(state: dict[str, Any], callback: ModelCheckpoint) -> dict[str, Any]
     """A state with the paths that its files have here, and without files that are gone."""
 
     def here(path: str) -> str:
+        if is_address(path):
+            return path
         if path and Path(path).is_relative_to(state["dirpath"]):
             moved = Path(str(callback.dirpath)) / Path(path).relative_to(state["dirpath"])
             path = str(moved) if moved.exists() else path

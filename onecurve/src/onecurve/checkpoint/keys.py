@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import UserError
 
 KINDS: dict[str, type] = {
-    **dict.fromkeys(("config", "layout", "logs", "loops", "callbacks", "hyper_parameters"), dict),
+    **dict.fromkeys(("config", "layout", "logs", "loops", "callbacks"), dict),
     **dict.fromkeys(("optimizer_states", "lr_schedulers"), list),
     **dict.fromkeys(("epoch", "global_step"), int),
 }
@@ -21,7 +21,9 @@ def refuse_other_kinds(checkpoint: Mapping[str, Any], path: str | Path) -> None:
         UserError: That names the first.
     """
     for key, kind in KINDS.items():
-        if key in checkpoint and not isinstance(checkpoint[key], kind):
+        value = checkpoint.get(key, kind())
+        # Who has no optimizer may write {} for their list.
+        if not isinstance(value, kind) and not (kind is list and value == {}):
             raise UserError(
                 f"{path}: its {key} is no {kind.__name__}; give a file that a training run wrote, "
                 "such as runs/.../checkpoints/best.ckpt"

@@ -17,9 +17,13 @@ def refuse_other_optimizers(
 ) -> None:
     """Refuse the state of other algorithms, which PyTorch would take and fail in the first step.
 
+    A checkpoint without any is Lightning's to go on with: the optimizers begin anew.
+
     Raises:
         UserError: That names what only one of them has.
     """
+    if not states:
+        return
     if len(states) != len(optimizers):
         raise UserError(
             f"optimizer: the checkpoint has the state of {len(states)}, and there are "

@@ -1,16 +1,21 @@
 """Reads plain data out of a file that anybody may have written, and runs no code in it."""
 
+import io
 import pickle
 import warnings
 import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.serialization import get_unsafe_globals_in_checkpoint
 
-from ..errors import in_short
+from ..errors import in_short, some_of
 
 REASON_AT_MOST = 80
+PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 class NotPlain(Exception):
@@ -58,3 +63,36 @@ def _damage(path: Path) -> str | None:
 
 def _reason(error: Exception) -> str:
     return in_short(error, REASON_AT_MOST) or type(error).__name__
+
+
+def not_plain(checkpoint: dict[str, Any]) -> str | None:
+    """What of a checkpoint ``weights_only=True`` does not read, in a line; None if it reads all."""
+    if not (keys := list(_not_plain(checkpoint, ""))):
+        return None
+    found = [f"{key} ({kind})" for key, kind in keys]
+    own = [key.split(".")[1] for key, _ in keys if key.startswith("hyper_parameters.")]
+    leave = f", or leave it out: save_hyperparameters(ignore={own})" if own else ""
+    return (
+        f"weights_only=True, the default, does not read {some_of(found)} again; read it with "
+        f"trainer.fit(..., ckpt_path=FILE, weights_only=False){leave}"
+    )
+
+
+def _not_plain(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Where something lies that is not plain, and its class."""
+    # NumPy's float64 is a float, too, and is not plain.
+    if type(value) in PLAIN or isinstance(value, torch.Tensor):
+        return
+    if type(value) in (dict, OrderedDict):
+        for name, each in value.items():
+            yield from _not_plain(name, f"{key}.{name}")
+            yield from _not_plain(each, f"{key}.{name}" if key else str(name))
+    elif type(value) in (list, tuple, set):
+        for number, each in enumerate(value):
+            yield from _not_plain(each, f"{key}.{number}")
+    else:
+        file = io.BytesIO()
+        torch.save(value, file)
+        file.seek(0)
+        if get_unsafe_globals_in_checkpoint(file):
+            yield key, type(value).__name__

@@ -1,26 +1,29 @@
 """How the Trainer writes, reads and removes checkpoint files: in order, maybe in the background."""
 
 import errno
-import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.plugins import CheckpointIO
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.fabric.utilities.cloud_io import get_filesystem
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from ..errors import UserError, say
+from .address import is_address
 from .contents import read_checkpoint
 from .file import write_checkpoint
 from .mirror import Mirror
+from .plain import not_plain
 
 
-class LocalFiles(CheckpointIO):
-    """Files on a local or shared disk.
+class LocalFiles(TorchCheckpointIO):
+    """Files on a local or shared disk; at an address, such as ``s3://bucket/a.ckpt``, Lightning's.
 
     What was asked for is done in order by one writer; nothing is removed after a file that could
     not be written, because what was to be removed is then the newest that is left.
@@ -45,24 +48,38 @@ class LocalFiles(CheckpointIO):
         self._waiting: list[Future[None]] = []
         self._mirror = mirror
         self._last_failed = False
-        self._missing: dict[Path, str] = {}
+        self._missing: dict[str | Path, str] = {}
         self._in_hand: tuple[Path, dict[str, Any]] | None = None
+        self._said_what_is_not_plain = False
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
+        """Write a file, and say once what of it `weights_only=True` will not read.
+
+        Raises:
+            TypeError: If there are storage options, of which it knows none.
+        """
+        if storage_options is not None:
+            super().save_checkpoint(checkpoint, path, storage_options)  # raises it
+        if not self._said_what_is_not_plain and (line := not_plain(checkpoint)):
+            rank_zero_only(say)(f"checkpoint: {line}")
+            self._said_what_is_not_plain = True
         if self.background:
             self.finish()  # one copy at a time
             checkpoint = tree_map_only(Tensor, _copied, checkpoint)
-        self._do(lambda: self._write(checkpoint, Path(path)))
+        self._do(lambda: self._write(checkpoint, path))
 
-    def put(self, checkpoint: dict[str, Any], path: Path) -> None:
+    def put(self, checkpoint: dict[str, Any], path: str | Path) -> None:
         """Write one file.
 
         Raises:
             OSError: If it cannot be written; what was there is untouched.
         """
-        write_checkpoint(checkpoint, path)
+        if is_address(path):
+            super().save_checkpoint(checkpoint, path)
+        else:
+            write_checkpoint(checkpoint, path)
 
     def has_written_all(self) -> bool:
         """Whether this process is the one that made the last checkpoint whole."""
@@ -74,17 +91,17 @@ class LocalFiles(CheckpointIO):
         map_location: Any = None,
         weights_only: bool | None = None,
     ) -> dict[str, Any]:
-        """Read a file, once everything is written; the tensors of a sharded one are read later."""
+        """Read a file onto the CPU, once everything is written; a sharded one's tensors later."""
         self.finish()
         if self._in_hand and self._in_hand[0] == Path(path):
             checkpoint, self._in_hand = self._in_hand[1], None
             return checkpoint
-        return read_checkpoint(path, whole=False)
+        return read_checkpoint(path, whole=False, weights_only=weights_only is not False)
 
     def has(self, path: str | Path) -> bool:
         """Whether `load_checkpoint` finds it, here on this node."""
         self.finish()
-        return (self._in_hand is not None and self._in_hand[0] == Path(path)) or Path(path).exists()
+        return (self._in_hand is not None and self._in_hand[0] == Path(path)) or _exists(path)
 
     def take_over(self, checkpoint: dict[str, Any], path: Path) -> None:
         """Keep what was read of a file already, until `load_checkpoint` asks for it."""
@@ -92,7 +109,7 @@ class LocalFiles(CheckpointIO):
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Remove a file, unless the one that replaces it could not be written."""
-        self._do(lambda: self._remove(Path(path)))
+        self._do(lambda: self._remove(path))
 
     def poll(self) -> None:
         """Raise what went wrong in the background; called after every step.
@@ -141,19 +158,19 @@ class LocalFiles(CheckpointIO):
         else:
             self._waiting.append(self._writer.submit(work))
 
-    def _write(self, checkpoint: dict[str, Any], path: Path) -> None:
+    def _write(self, checkpoint: dict[str, Any], path: str | Path) -> None:
         try:
             self.put(checkpoint, path)
             self._last_failed = False
             self._missing.clear()
-            if self._mirror and self.has_written_all():
-                self._mirror.put(path)
+            if self._mirror and self.has_written_all() and not is_address(path):
+                self._mirror.put(Path(path))
         except OSError as error:
             self._last_failed = True
             reason = error.strerror or str(error)
             if error.errno == errno.ENOSPC:
                 reason = "the disk is full"
-            if not path.exists():
+            if not _exists(path):
                 self._missing[path] = reason
             if self.stop_on_failure:
                 raise UserError(
@@ -166,15 +183,16 @@ class LocalFiles(CheckpointIO):
                 "was saved before is whole"
             )
 
-    def _remove(self, path: Path) -> None:
+    def _remove(self, path: str | Path) -> None:
         if self._last_failed:
             return
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-        if self._mirror:
-            self._mirror.remove(path)
+        super().remove_checkpoint(path)
+        if self._mirror and not is_address(path):
+            self._mirror.remove(Path(path))
+
+
+def _exists(path: str | Path) -> bool:
+    return bool(get_filesystem(path).exists(str(path)))
 
 
 def _copied(tensor: Tensor) -> Tensor:

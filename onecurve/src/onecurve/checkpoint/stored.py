@@ -49,7 +49,7 @@ def optimizer_states_here(
         optimizer_state_here(
             state, [parameter for group in optimizer.param_groups for parameter in group["params"]]
         )
-        for state, optimizer in zip(states, optimizers, strict=True)
+        for state, optimizer in zip(states, optimizers, strict=False)
     ]
 
 

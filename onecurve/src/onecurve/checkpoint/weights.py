@@ -5,7 +5,7 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from ..errors import UserError
+from ..errors import UserError, some_of
 from .existing import ExistingOrAddress
 from .plain import NotPlain, plain_contents
 
@@ -58,5 +58,4 @@ def load_weights(net: nn.Module, *, file: Annotated[str, WEIGHTS] | None) -> Non
         ("not used", [name for name in given if name not in fits]),
     ):
         if names:
-            rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            print(f"init: {what}: {', '.join(names[:3])}{rest}")
+            print(f"init: {what}: {some_of(names)}")

@@ -15,10 +15,10 @@ from .folder import complete_folder
 from .torch_files import AVERAGES, MODEL, OPTIMIZERS, REST, ShardReader, without_hints
 
 
-def read_rest(path: Path) -> dict[str, Any]:
+def read_rest(path: Path, weights_only: bool = True) -> dict[str, Any]:
     """Lightning's dictionary, in which tensors of the network and of optimizers have no memory."""
     folder = complete_folder(path)
-    checkpoint: dict[str, Any] = torch.load(folder / REST, weights_only=True)
+    checkpoint: dict[str, Any] = torch.load(folder / REST, weights_only=weights_only)
     for key, stored in ShardReader(folder).read_metadata().state_dict_metadata.items():
         if not isinstance(stored, TensorStorageMetadata):
             continue

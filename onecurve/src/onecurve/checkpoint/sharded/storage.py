@@ -5,6 +5,8 @@ from typing import Any, cast
 
 import torch.distributed as dist
 
+from ...errors import UserError
+from ..address import is_address
 from ..storage import LocalFiles
 from .write import write_shards
 
@@ -24,8 +26,18 @@ class ShardedFolders(LocalFiles):
             self._group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
         super().save_checkpoint(checkpoint, path, storage_options)
 
-    def put(self, checkpoint: dict[str, Any], path: Path) -> None:
-        write_shards(checkpoint, path, self._group)
+    def put(self, checkpoint: dict[str, Any], path: str | Path) -> None:
+        """Write this rank's part.
+
+        Raises:
+            UserError: If the place is an address.
+        """
+        if is_address(path):
+            raise UserError(
+                f"checkpoint.format=sharded: {path} is no folder of a disk that all ranks see; "
+                "name one, or use checkpoint.format=file"
+            )
+        write_shards(checkpoint, Path(path), self._group)
 
     def has_written_all(self) -> bool:
         return self._group is None or dist.get_rank(self._group) == 0
