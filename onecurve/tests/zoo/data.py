@@ -165,7 +165,7 @@ class Stateful(Shuffled):
             yield inputs + 0.1 * torch.randn(4), targets
 
     def state_dict(self) -> dict[str, Any]:
-        return {"left": self.left}
+        return {"left": [*self.left]}  # what is read ahead changes its own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.left = state["left"]
