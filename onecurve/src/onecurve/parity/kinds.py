@@ -36,13 +36,7 @@ TO_DO = {
 
 
 def kinds_of(rows: Sequence[Row], plain: Watch, other: Watch) -> list[str]:
-    """What the differences come from; empty if there are none.
-
-    Args:
-        rows: The lines of the comparison.
-        plain: The run of the plain Trainer.
-        other: The run of the strategy.
-    """
+    """What the differences between the plain Trainer's run and the other one come from."""
     first = {row.quantity: row.step for row in rows if row.step is not None}
     of_run = {name: step for name, step in first.items() if not name.startswith("resumed")}
     if not of_run:
@@ -55,7 +49,7 @@ def kinds_of(rows: Sequence[Row], plain: Watch, other: Watch) -> list[str]:
         return [SAMPLES]
     if not of_run.keys() & {LOSS, GRADIENT, END}:
         return [LOGGED]
-    if found := [BATCHNORM] * bool(other.batchnorm) + [DRAWS] * plain.draws:
+    if found := [BATCHNORM] * other.batchnorm + [DRAWS] * plain.draws:
         return found
     if of_run.get(LOSS) == begins and other.shares > 1:
         return [MEAN]

@@ -29,25 +29,20 @@ class Parity:
     @property
     def equal(self) -> bool:
         """Whether no quantity is apart."""
-        return all(row.equal for row in self.rows)
-
-    def summary(self) -> str:
-        """The verdict in a line: equal, or the first difference and what it likely comes from."""
-        apart = [row for row in self.rows if row.step is not None]
-        if not apart:
-            return f"{self.title}: equal"
-        first = min(apart, key=lambda row: row.step or 0)
-        where = f"{first.quantity} differs from step {first.step} on, {first.what}"
-        return f"{self.title}: {where}; likely {' and '.join(self.kinds)}"
+        return all(row.step is None for row in self.rows)
 
     def table(self) -> str:
-        """All lines, the verdict, and what to do."""
+        """All lines, the first difference, what it likely comes from, and what to do."""
         width = max(len(row.quantity) for row in self.rows)
         lines = [f"{'':{width}}  absolute  relative"]
         for row in self.rows:
-            end = "equal" if row.equal else f"differs from step {row.step} on"
+            end = "equal" if row.step is None else f"differs from step {row.step} on"
             lines.append(f"{row.quantity:{width}}  {row.absolute:8.1e}  {row.relative:8.1e}  {end}")
-        return "\n".join([*lines, self.summary(), *(f"{k}: {TO_DO[k]}" for k in self.kinds)])
+        if self.equal:
+            return "\n".join([*lines, f"{self.title}: equal"])
+        first = min((r for r in self.rows if r.step is not None), key=lambda row: row.step or 0)
+        lines.append(f"{self.title}: first {first.quantity} in step {first.step}, {first.what}")
+        return "\n".join([*lines, *(f"Likely {kind}: {TO_DO[kind]}." for kind in self.kinds)])
 
     def draw(self, path: str | Path) -> None:
         """Write a page with the curves of the loss, and all differences by step."""

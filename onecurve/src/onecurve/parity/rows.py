@@ -21,13 +21,8 @@ class Row(NamedTuple):
     quantity: str
     absolute: float
     relative: float
-    step: int | None
+    step: int | None = None
     what: str = ""
-
-    @property
-    def equal(self) -> bool:
-        """Whether no difference is above the tolerance."""
-        return self.step is None
 
 
 def rows_of(plain: Watch, other: Watch, tolerance: float) -> Iterator[Row]:
@@ -37,7 +32,7 @@ def rows_of(plain: Watch, other: Watch, tolerance: float) -> Iterator[Row]:
         one, two = (run.curves.get(name, []) for run in (plain, other))
         if one or two:
             yield _of_curves(name, one, two, tolerance)
-    yield _of_weights(END, plain.end, other.end, plain.sums[-1][0], tolerance)
+    yield _of_weights(END, plain.end, other.end, plain.step, tolerance)
 
 
 def row_of_resume(whole: Watch, resumed: Watch, tolerance: float) -> Row:
@@ -46,32 +41,26 @@ def row_of_resume(whole: Watch, resumed: Watch, tolerance: float) -> Row:
     Means over an epoch of training are left out: Lightning takes them of what follows a resume.
     """
     after = whole.save_after or 0
-    rows = [_of_weights(END, whole.end, resumed.end, whole.sums[-1][0], tolerance)]
+    rows = [_of_weights(END, whole.end, resumed.end, whole.step, tolerance)]
     for name in whole.curves.keys() - whole.of_epochs:
         rest = [(step, value) for step, value in whole.curves[name] if step > after]
         rows.append(_of_curves(name, rest, resumed.curves.get(name, []), tolerance))
-    apart = [row for row in rows if not row.equal]
-    first = min(apart, key=lambda row: (row.step, row.quantity != LOSS), default=rows[0])
-    what = f"{first.quantity} {first.what}".strip() if apart else ""
+    apart = [row for row in rows if row.step is not None]
+    first = min(apart, key=lambda row: (row.step, row.quantity != LOSS), default=Row("", 0, 0))
     absolute, relative = max(row.absolute for row in rows), max(row.relative for row in rows)
+    what = f"{first.quantity} {first.what}".strip()
     return Row(f"resumed after step {after}", absolute, relative, first.step, what)
 
 
 def points(plain: Curve, other: Curve) -> Iterator[tuple[int, float, float]]:
-    """Step, absolute and relative difference of each two values; infinite from where one ends."""
-    for (step, one), (other_step, two) in zip(plain, other, strict=False):
-        if step != other_step:
-            break
-        is_same = one == two or (math.isnan(one) and math.isnan(two))
-        apart = 0.0 if is_same else abs(one - two)
+    """Step, absolute and relative difference of each two values; infinite where one is missing."""
+    for (step, one), (_, two) in zip(plain, other, strict=False):
+        apart = 0.0 if one == two or (math.isnan(one) and math.isnan(two)) else abs(one - two)
         apart = apart if math.isfinite(apart) else math.inf
-        size = max(abs(one), abs(two), ROUNDED)
-        yield step, apart, apart / size if math.isfinite(apart) else apart
-    else:
-        if len(plain) == len(other):
-            return
-        step = max(plain, other, key=len)[min(len(plain), len(other))][0]
-    yield step, math.inf, math.inf
+        relative = apart / max(abs(one), abs(two), ROUNDED) if math.isfinite(apart) else apart
+        yield step, apart, relative
+    for step, _ in max(plain, other, key=len)[min(len(plain), len(other)) :]:
+        yield step, math.inf, math.inf
 
 
 def _of_curves(name: str, plain: Curve, other: Curve, tolerance: float) -> Row:
@@ -81,7 +70,7 @@ def _of_curves(name: str, plain: Curve, other: Curve, tolerance: float) -> Row:
         if far > tolerance:
             one, two = (repr(c[number][1]) if number < len(c) else "none" for c in (plain, other))
             return Row(name, absolute, relative, step, f"{two} instead of {one}")
-    return Row(name, absolute, relative, None)
+    return Row(name, absolute, relative)
 
 
 def _of_weights(
@@ -90,16 +79,13 @@ def _of_weights(
     """By the size of all of them: one may have no gradient but rounding."""
     if unlike := plain.keys() ^ other.keys():
         return Row(name, math.inf, math.inf, step, f"only one of them has {min(unlike)}")
-    apart = {key: plain[key].double() - other[key].double() for key in plain}
-    size = _norm(plain)
-    absolute = max((float(each.abs().max()) for each in apart.values() if each.numel()), default=0)
-    relative = _norm(apart) / size if size else absolute
+    sizes = {key: tensor.double().norm() for key, tensor in plain.items()}
+    apart = {key: (plain[key].double() - other[key].double()).norm() for key in plain}
+    if not apart:
+        return Row(name, 0.0, 0.0)
+    size, absolute = (float(torch.stack([*each.values()]).norm()) for each in (sizes, apart))
+    relative = absolute / size if size else absolute
     if relative <= tolerance:
-        return Row(name, absolute, relative, None)
-    most = max(apart, key=lambda key: float(apart[key].norm()))
+        return Row(name, absolute, relative)
+    most = max(apart, key=lambda key: float(apart[key]))
     return Row(name, absolute, relative, step, f"most of all {most}")
-
-
-def _norm(tensors: dict[str, Tensor]) -> float:
-    norms = [tensor.double().norm() for tensor in tensors.values()]
-    return float(torch.stack(norms).norm()) if norms else 0.0

@@ -4,10 +4,10 @@ import copy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
-from lightning.fabric.plugins.environments import LightningEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 from lightning.pytorch.utilities.seed import isolate_rng
@@ -21,13 +21,22 @@ from .result import Parity
 from .rows import TOLERANCE, row_of_resume, rows_of
 from .watch import Log, Watch
 
-MakeTask = Callable[[], LightningModule]
-MakeData = Callable[[], Any] | None
+
+class Asked(NamedTuple):
+    """The arguments of `parity`."""
+
+    make_task: Callable[[], LightningModule]
+    make_data: Callable[[], Any] | None
+    strategy: Strategy
+    options: dict[str, Any]
+    steps: int
+    tolerance: float
+    seed: int
 
 
 def parity(
-    make_task: MakeTask,
-    make_data: MakeData = None,
+    make_task: Callable[[], LightningModule],
+    make_data: Callable[[], Any] | None = None,
     *,
     strategy: Strategy,
     devices: int | None = None,
@@ -59,49 +68,37 @@ def parity(
     """
     options["devices"] = devices or (1 if type(strategy) is Single else 2)
     ranks = 1 if isinstance(strategy, SingleDeviceStrategy) else options["devices"]
-    arguments = (make_task, make_data, strategy, options, steps, tolerance, seed)
+    asked = Asked(make_task, make_data, strategy, options, steps, tolerance, seed)
     with isolate_rng():
-        result: Parity = launch(compared_here, *arguments, devices=ranks)
+        result: Parity = launch(compared_here, asked, devices=ranks)
     return result
 
 
-def compared_here(
-    make_task: MakeTask,
-    make_data: MakeData,
-    strategy: Strategy,
-    options: dict[str, Any],
-    steps: int,
-    tolerance: float,
-    seed: int,
-) -> Parity:
-    """One rank's part. The arguments are those of `parity`."""
-
-    def run(watch: Watch, given: dict[str, Any], checkpoint: Path | None = None) -> Watch:
-        seed_everything(seed, workers=True, verbose=False)
-        _fit(make_task, make_data, shortened(steps, given), watch, checkpoint)
-        return watch
-
+def compared_here(asked: Asked) -> Parity:
+    """One rank's part."""
+    strategy, options = asked.strategy, asked.options
     with unchanged_environment(LIGHTNING_VARIABLES[:2]):
-        other = run(Watch(max(1, steps * 3 // 4)), {**options, "strategy": copy.deepcopy(strategy)})
+        save = Watch(max(1, asked.steps * 3 // 4))  # inside the second epoch
+        other = _run(asked, save, {"strategy": copy.deepcopy(strategy)})
         again = None
-        if other.checkpoint and (other.save_after or 0) < other.sums[-1][0]:
-            again = run(Watch(), {**options, "strategy": strategy}, other.checkpoint)
+        if other.checkpoint and (other.save_after or 0) < other.step:
+            again = _run(asked, Watch(), {"strategy": strategy}, other.checkpoint)
         name = getattr(strategy, "name", type(strategy).__name__)
-        title = f"{name} beside a plain Trainer, in float64"
         if dist.is_initialized():
-            title = title.replace(" beside", f" of {dist.get_world_size()} ranks beside")
-            is_first = dist.get_rank() == 0
+            rank, ranks = dist.get_rank(), dist.get_world_size()
+            name = f"{name} of {ranks} ranks"
             # Metrics of the plain run would else look for the others.
             dist.destroy_process_group()
-            if not is_first:
-                return Parity(title)
+            if rank:
+                return Parity(name)
         if other.checkpoint:
             shutil.rmtree(other.checkpoint.parent)
         devices = options["devices"][:1] if isinstance(options["devices"], list) else 1
         alone = {"devices": devices, "num_nodes": 1, "plugins": [LightningEnvironment()]}
-        plain = run(Watch(), {**options, **alone, "strategy": "auto"})
-    rows = list(rows_of(plain, other, tolerance))
-    rows += [row_of_resume(other, again, tolerance)] if again else []
+        plain = _run(asked, Watch(), {**alone, "strategy": "auto"})
+    rows = list(rows_of(plain, other, asked.tolerance))
+    rows += [row_of_resume(other, again, asked.tolerance)] if again else []
+    title = f"{name} beside a plain Trainer, in float64"
     return Parity(title, rows, kinds_of(rows, plain, other), plain.curves, other.curves)
 
 
@@ -115,29 +112,26 @@ def shortened(steps: int, options: dict[str, Any]) -> dict[str, Any]:
         "limit_val_batches": 2,
         "num_sanity_val_steps": 0,
         "log_every_n_steps": 1,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
+        **{f"enable_{what}": False for what in ("checkpointing", "progress_bar", "model_summary")},
         **options,
     }
 
 
-def _fit(
-    make_task: MakeTask,
-    make_data: MakeData,
-    options: dict[str, Any],
-    watch: Watch,
-    checkpoint: Path | None,
-) -> None:
+def _run(
+    asked: Asked, watch: Watch, options: dict[str, Any], checkpoint: Path | None = None
+) -> Watch:
+    seed_everything(asked.seed, workers=True, verbose=False)
+    options = shortened(asked.steps, asked.options) | options
     callbacks = [watch, *copy.deepcopy(options.pop("callbacks", None) or [])]
     trainer = Trainer(**options, callbacks=callbacks, logger=Log(watch))
     if not isinstance(trainer.strategy, ForCallbacks):
         # Lightning's own, and what a task or a callback may ask of ours beside it.
         kind = type(trainer.strategy)
         trainer.strategy.__class__ = type(kind.__name__, (ForCallbacks, kind), {})
-    data = make_data() if make_data else None
+    data = asked.make_data() if asked.make_data else None
     if isinstance(data, LightningDataModule):
-        trainer.fit(make_task(), datamodule=data, ckpt_path=checkpoint)
+        trainer.fit(asked.make_task(), datamodule=data, ckpt_path=checkpoint)
     else:
-        loaders = data if isinstance(data, tuple) else (data,)
-        trainer.fit(make_task(), *loaders, ckpt_path=checkpoint)
+        train, val = data if isinstance(data, tuple) else (data, None)
+        trainer.fit(asked.make_task(), train, val, ckpt_path=checkpoint)
+    return watch

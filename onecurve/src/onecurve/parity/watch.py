@@ -20,36 +20,23 @@ LOSS, GRADIENT = "loss", "gradient norm"
 
 
 class Watch(Callback):
-    """Notes what a run is compared by, and saves a checkpoint on the way.
-
-    Args:
-        save_after: The step after which it is saved, then that after which it was; None for none.
-
-    Attributes:
-        curves: By quantity: `LOSS`, `GRADIENT` and what a logger is told.
-        of_epochs: Names of what was logged over an epoch of training.
-        start: The unsharded state before the first step; on rank 0, as `end`.
-        end: That after the last step.
-        sums: Of all numbers in each global batch.
-        checkpoint: The file that was saved.
-        draws: Whether a step drew random numbers.
-        batchnorm: Layers that took statistics of the samples that this rank sees.
-        shares: How many ranks see different samples.
-    """
+    """Notes what a run is compared by, and saves a checkpoint after a step, if one is given."""
 
     def __init__(self, save_after: int | None = None) -> None:
         self.save_after = save_after
+        self.checkpoint: Path | None = None
+        # By quantity; then the sum of all numbers in each global batch.
         self.curves: dict[str, Curve] = defaultdict(list)
+        self.sums: Curve = []
+        # Names of what was logged over an epoch of training.
         self.of_epochs: set[str] = set()
+        # Unsharded states before the first step and after the last one, on rank 0.
         self.start: dict[str, Tensor] = {}
         self.end: dict[str, Tensor] = {}
-        self.sums: Curve = []
-        self.checkpoint: Path | None = None
-        self.draws = False
-        self.batchnorm: list[str] = []
-        self.shares = 1
-        self.step = 0
-        self.is_epoch_over = False
+        # Whether a step drew random numbers; layers that took statistics of what this rank sees;
+        # how many ranks see different samples.
+        self.draws, self.batchnorm, self.shares = False, False, 1
+        self.step, self.is_epoch_over = 0, False
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: nn.Module, batch: Any, batch_idx: int
@@ -57,11 +44,12 @@ class Watch(Callback):
         if not self.sums:  # after the task's own on_train_start
             self.start = _state(trainer)
             self.shares = getattr(trainer.strategy, "data_parallel_size", trainer.world_size)
-        parts = {n: part for n, part in pl_module.named_modules() if isinstance(part, _BatchNorm)}
-        of_rank = {n: part for n, part in parts.items() if not isinstance(part, nn.SyncBatchNorm)}
-        self.batchnorm = [name for name, part in of_rank.items() if part.training]
-        self.is_epoch_over = False
-        self.step = trainer.global_step + 1
+        self.batchnorm = any(
+            isinstance(part, _BatchNorm) and not isinstance(part, nn.SyncBatchNorm)
+            for part in pl_module.modules()
+            if part.training
+        )
+        self.step, self.is_epoch_over = trainer.global_step + 1, False
         self._random = _random_state()
 
     def on_before_optimizer_step(self, trainer: Trainer, *_: Any, **__: Any) -> None:
@@ -81,7 +69,7 @@ class Watch(Callback):
         self.sums.append((self.step, _mean(trainer, numbers) * self.shares))
         if self.save_after and trainer.global_step >= self.save_after and not self.checkpoint:
             self.save_after = trainer.global_step
-            folder = tempfile.mkdtemp(prefix="parity-") if trainer.is_global_zero else None
+            folder = tempfile.mkdtemp(prefix="parity-") if trainer.is_global_zero else ""
             self.checkpoint = Path(trainer.strategy.broadcast(folder), "middle.ckpt")
             trainer.save_checkpoint(self.checkpoint)
 
@@ -91,19 +79,20 @@ class Watch(Callback):
     def on_train_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         self.end = _state(trainer)
         for name, value in trainer.callback_metrics.items():
-            if name not in self.curves:  # logged with logger=False
+            # Logged with logger=False; that of a step and of an epoch has both names, too.
+            if not self.curves.keys() & {name, f"{name}_epoch"}:
                 self.curves[name].append((self.step, float(value)))
 
 
 class Log(DummyLogger):
-    """Notes what is logged. Lightning calls it on the first rank alone."""
+    """Tells a `Watch` what is logged. Lightning calls it on the first rank alone."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
         self.watch = watch
 
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:  # type: ignore[override]
-        # Batches of an evaluation have a count of steps of their own.
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        # By the steps of training: batches of an evaluation have a count of their own.
         for name in [name for name in metrics if name != "epoch"]:
             self.watch.curves[name].append((self.watch.step, float(metrics[name])))
             if self.watch.is_epoch_over:
@@ -121,6 +110,6 @@ def _state(trainer: Trainer) -> dict[str, Tensor]:
 
 def _random_state() -> bytes:
     """Where the generators stand that a step draws from."""
-    states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    states = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     drawn = b"".join(state.numpy().tobytes() for state in [torch.get_rng_state(), *states])
     return drawn + repr((random.getstate(), np.random.get_state(legacy=False))).encode()
