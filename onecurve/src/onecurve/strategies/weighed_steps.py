@@ -16,7 +16,6 @@ from ..optim.fused import tidied
 from .accumulation import Window, rows
 from .checkpoint_files import CheckpointFiles
 from .logging_together import LoggingTogether
-from .mean_loss import looked_at
 from .prepared import Prepared, Rows, prepared, prepared_once, prepares
 from .seeding import Draws, draw_from, global_seed
 from .shared_loader import Share, share_of, shared_in_step, together, unlike
@@ -32,7 +31,6 @@ class WeighedSteps(CheckpointFiles):
         data_parallel_size: How many ranks see different samples.
         samples_seen: Training samples processed by all ranks in this process's life. Callbacks may
             read it.
-        check_loss: Whether to look at the next loss: see `mean_loss`.
         name: What ``strategy=...`` calls it.
     """
 
@@ -41,7 +39,6 @@ class WeighedSteps(CheckpointFiles):
     data_parallel_rank: int = 0
     data_parallel_size: int = 1
     samples_seen: int = 0
-    check_loss: bool = True
     _weight: float = 1.0
     _share: Share | None = None
     # What the batch under way counts over all ranks, and the window of batches that it is in.
@@ -51,7 +48,6 @@ class WeighedSteps(CheckpointFiles):
     # rank.
     _evaluated: tuple[int, int, bool] = (0, 0, True)
     _prepared: Prepared | None = None
-    _has_taken_all: bool = False
     _say_unlike: bool = True
     _together: LoggingTogether | None = None
 
@@ -190,15 +186,8 @@ class WeighedSteps(CheckpointFiles):
         self._weight = share.size * self.data_parallel_size / share.total
         self._count = share.total
         module = self._connected_module
-        around: AbstractContextManager[None] = nullcontext()
-        if not share.size:
-            around = counting_nothing(module)
-        elif self.data_parallel_rank == 0 and self.data_parallel_size > 1 and self.check_loss:
-            # Once.
-            self.check_loss = False
-            around = looked_at(module, self.name, lambda: self._has_taken_all, self.is_global_zero)
         try:
-            with around:
+            with nullcontext() if share.size else counting_nothing(module):
                 output = self._run_step("training_step", *args)
         finally:
             weight, self._weight, self._share = self._weight, 1.0, None
