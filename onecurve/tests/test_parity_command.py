@@ -123,6 +123,12 @@ class DrawnLate(Plain):
         nn.init.constant_(self.net[0].bias, self.trainer.world_size)  # type: ignore[arg-type]
 
 
+class KnowsItsStrategy(Plain):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        loss = super().training_step(batch, batch_idx)
+        return None if loss is None else loss * len(type(self.trainer.strategy).__name__)
+
+
 def loader(shuffle: bool = False, samples: int = 30) -> DataLoader[Any]:
     drawn = torch.randn(samples, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return DataLoader(TensorDataset(drawn[:, :4], drawn[:, 4:]), batch_size=8, shuffle=shuffle)
@@ -201,9 +207,11 @@ APART = {
     kinds.RESUME: (Remembers, loaders, "single"),
     kinds.LATE_WEIGHTS: (DrawnLate, loaders, "ddp"),
     kinds.SAMPLES: (Plain, noisy, "ddp"),
+    kinds.UNKNOWN: (KnowsItsStrategy, loaders, "dp"),
 }
 QUICK = [
     *(kinds.MEAN, kinds.BATCHNORM, kinds.GRADIENTS, kinds.LOGGED, kinds.RESUME, kinds.SAMPLES),
+    kinds.UNKNOWN,
 ]
 
 
