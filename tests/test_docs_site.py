@@ -39,7 +39,7 @@ def has_all(site: Path, *pages: str) -> None:
 def has_the_library(site: Path) -> None:
     """Every public name and drawing."""
     reference = (site / "api.html").read_text()
-    named = re.findall(r'id="onecurve\.(?:launch\.in_ranks\.)?(\w+)"', reference)
+    named = re.findall(r'id="onecurve\.(?:launch\.in_ranks\.|parity\.runs\.)?(\w+)"', reference)
     source = (LIBRARY / "src/onecurve/__init__.py").read_text()
     public = re.findall(r'^    "(\w+)",$', source, re.MULTILINE)
     assert len(public) >= 18

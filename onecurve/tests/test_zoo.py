@@ -55,6 +55,9 @@ def test_a_cell(name: str, strategy: str) -> None:
             assert_equal(result, single)
         return
     assert not result["said"]
+    if strategy in row.apart:
+        assert largest_difference(single["losses"], result["losses"]) > 1e-4
+        return
     assert_equal(result, single)
 
 

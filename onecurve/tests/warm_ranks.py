@@ -9,6 +9,7 @@ does a job again that fails here.
 """
 
 import gc
+import itertools
 import multiprocessing
 import os
 import sys
@@ -32,6 +33,8 @@ from onecurve.run.outcome import unless_stopped
 
 # What a run leaves behind grows.
 MOST_RUNS = 60
+MOST_GROUPS = 1000
+"""Of a run."""
 by_torchelastic = agent.start_ranks
 
 
@@ -84,7 +87,7 @@ RANKS: dict[int, Ranks] = {}
 def start_ranks(work: Any, arguments: tuple[Any, ...], **options: Any) -> Any:
     """As `agent.start_ranks`, with ranks that are there already."""
     processes: int = options["processes"]
-    if processes > 4 or options["max_restarts"] or rendezvous.current:
+    if processes > 4 or options.get("max_restarts") or rendezvous.current:
         return by_torchelastic(work, arguments, **options)
     if processes in RANKS and RANKS[processes].runs == MOST_RUNS:
         RANKS.pop(processes).end()
@@ -105,7 +108,7 @@ def _serve(rank: int, number: int, parent: Connection) -> None:
     told |= {"MASTER_ADDR": HOST, "TORCHELASTIC_RUN_ID": "tests"}
     told |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_USE_AGENT_STORE": True}
     os.environ.update({name: str(value) for name, value in told.items()})
-    while True:
+    for run in itertools.count(1):
         folder, sys.path[:], port, *job = parent.recv()
         os.chdir(folder)
         os.environ["MASTER_PORT"] = str(port)
@@ -113,16 +116,15 @@ def _serve(rank: int, number: int, parent: Connection) -> None:
         parent.recv()
         # Weights would be drawn in that of the run before.
         torch.set_default_dtype(torch.float32)
-        if distributed.is_initialized():
-            _end_groups()
+        _end_groups(run)
         gc.collect()
 
 
-def _end_groups() -> None:
+def _end_groups(run: int) -> None:
     """DTensor keeps groups by their names, which are numbers: no group gets one of before."""
-    made = distributed_c10d._world.group_count
-    distributed.destroy_process_group()
-    distributed_c10d._world.group_count = made
+    if distributed.is_initialized():  # a comparison ends its own
+        distributed.destroy_process_group()
+    distributed_c10d._world.group_count = MOST_GROUPS * run
     _clear_sharding_prop_cache()
     _gen_transform_infos.cache_clear()
     clear_redistribute_planner_cache()

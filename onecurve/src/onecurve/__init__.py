@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .chunked_loss import chunked_cross_entropy
     from .errors import UserError
     from .launch.in_ranks import launch
+    from .parity.runs import parity
     from .run.outcome import RankFailed
     from .strategies.context.positions import positions
     from .strategies.ddp import DDP
@@ -49,6 +50,7 @@ __all__ = [
     "chunked_cross_entropy",
     "launch",
     "mesh",
+    "parity",
     "positions",
     "read_checkpoint",
     "seeded",
@@ -84,9 +86,9 @@ def __getattr__(name: str) -> Any:
             return version("onecurve")
         except PackageNotFoundError:
             raise AttributeError("onecurve is not installed, and only that has a version") from None
-    if name == "launch":
+    if name in ("launch", "parity"):
         # A package of that name, which can be called: as importing any part of it would bind it.
-        return import_module(".launch", __name__)
+        return import_module(f".{name}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -36,6 +36,11 @@ def export(script: str) -> None:
     _run(script, "onecurve.run.export.work")
 
 
+def parity(script: str) -> None:
+    """Compare a strategy with a plain Trainer; the exit status is 1 if they differ."""
+    _run(script, "onecurve.parity.work.work")
+
+
 def plan(script: str) -> None:
     """Tell which mesh to take."""
     _run(script, "onecurve.planner.work.work")

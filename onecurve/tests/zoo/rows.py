@@ -1,7 +1,7 @@
 """The table: a task, its data, and what each strategy makes of it.
 
 A cell is equal to single in float64; or the strategy refuses it before the first step in one line,
-or announces in one that it will be another.
+or announces in one that it will be another; or it is apart, as `onecurve.parity` tells.
 """
 
 from collections.abc import Callable
@@ -26,6 +26,7 @@ class Row:
         data: Makes what `Trainer.fit` takes for training.
         refused: For a strategy that cannot run it, a pattern of its answer.
         announced: For a strategy that runs it otherwise, a pattern of what it says.
+        apart: Strategies that train on another loss, for it is no mean over samples.
         trainer: Arguments of the Trainer.
         validation: Makes what it takes for validation.
     """
@@ -34,11 +35,12 @@ class Row:
     data: Callable[[], Any] = data.plain
     refused: dict[str, str] = field(default_factory=dict)
     announced: dict[str, str] = field(default_factory=dict)
+    apart: tuple[str, ...] = ()
     trainer: dict[str, Any] = field(default_factory=dict)
     validation: Callable[[], Any] = VALIDATION
 
 
-NO_MEAN = dict.fromkeys(("ddp", "fsdp"), r"\.loss is no mean over samples")
+NO_MEAN = ("ddp", "fsdp")
 # Of PyTorch's, those for any parameters; AdamW is that of all other rows.
 OPTIMIZERS = (
     "Adadelta", "Adagrad", "Adam", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
@@ -111,8 +113,8 @@ ROWS = {
     "LBFGS with a line search": Row(
         tasks.Lbfgs, refused=dict.fromkeys(("fsdp", "pipeline"), "LBFGS")
     ),
-    "a sum": Row(tasks.Summed, refused={"pipeline": "mean"}, announced=NO_MEAN),
-    "a weighted mean": Row(tasks.ClassWeighted, refused={"pipeline": "mean"}, announced=NO_MEAN),
+    "a sum": Row(tasks.Summed, refused={"pipeline": "mean"}, apart=NO_MEAN),
+    "a weighted mean": Row(tasks.ClassWeighted, refused={"pipeline": "mean"}, apart=NO_MEAN),
     "a penalty": Row(
         tasks.Penalized,
         refused=dict.fromkeys(("fsdp", "pipeline"), "in another way than through self"),
@@ -147,7 +149,7 @@ ROWS = {
         announced={"dp": "calls will differ .* with each part of a batch"},
     ),
     "padding": Row(
-        tasks.Padded, data.tokens, {"pipeline": "mean"}, NO_MEAN, validation=data.tokens
+        tasks.Padded, data.tokens, {"pipeline": "mean"}, apart=NO_MEAN, validation=data.tokens
     ),
     "padding, with a weight": Row(tasks.PaddedWeighed, data.tokens, validation=data.tokens),
     "padding, accumulated": Row(
@@ -161,7 +163,7 @@ ROWS = {
     ),
     "noise in prepare": Row(tasks.Denoising),
     "negatives in the batch": Row(
-        tasks.Contrastive, refused={"pipeline": "mean"}, announced=NO_MEAN, trainer=FULL_BATCHES
+        tasks.Contrastive, refused={"pipeline": "mean"}, apart=NO_MEAN, trainer=FULL_BATCHES
     ),
     "negatives of all ranks": Row(
         tasks.ContrastiveOfAll, refused={"pipeline": "all_samples"}, trainer=FULL_BATCHES

@@ -17,12 +17,16 @@ NEEDED = {
         *("task", "data", "model", "init", "optimizer", "scheduler", "trainer", "strategy"),
         *("launch", "paths", "seed", "monitor", "mode", "test", "resume", "checkpoint"),
     ),
+    "parity": (
+        *("task", "data", "trainer", "strategy", "launch", "paths", "parity"),
+        *("seed", "monitor", "mode"),
+    ),
     "plan": ("task", "data", "trainer", "plan", "paths", "seed"),
     "evaluate": ("checkpoint", "data", "trainer", "strategy", "launch", "paths"),
     "predict": ("checkpoint", "predict", "paths"),
 }
 # All keys of these, and some of others.
-WHOLE = ("checkpoint", "launch", "paths", "plan", "predict")
+WHOLE = ("checkpoint", "launch", "parity", "paths", "plan", "predict")
 PARTS = tuple(f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes"))
 PARTS += ("strategy.name", "strategy.processes")
 # What is said of a part of the run, and not to it.

@@ -10,6 +10,8 @@ Result = TypeVar("Result")
 
 # In what `work` returns: the signal that stopped training.
 STOPPED = "stopped_by_signal"
+# In what `work` returns: the line that the command ends with, and the status 1, all being done.
+DIFFERS = "differs"
 
 
 class RankFailed(Exception):
@@ -68,8 +70,11 @@ def unless_stopped(result: Result, received: Sequence[int] = ()) -> Result:
         received: Signals that this process passed on to the ranks.
 
     Raises:
-        RankFailed: If training was stopped by a signal. Its exit status is 128 + the signal.
+        RankFailed: If training was stopped by a signal, with the exit status 128 + the signal; or
+            if `work` has done all of it and found a difference.
     """
+    if isinstance(result, dict) and DIFFERS in result:
+        raise RankFailed(str(result[DIFFERS]))
     if not is_stopped(result):
         return result
     assert isinstance(result, dict)

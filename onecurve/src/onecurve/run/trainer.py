@@ -90,19 +90,13 @@ def build_trainer(
         logs_metrics: Whether metrics.csv is written, whatever loggers there are.
     """
     log_in_place()
-    callbacks = [*_instances("callbacks", cfg.get("callbacks"), Callback), *extra_callbacks]
-    loggers = _instances("logger", cfg.get("logger"), Logger)
+    callbacks = [*instances("callbacks", cfg.get("callbacks"), Callback), *extra_callbacks]
+    loggers = instances("logger", cfg.get("logger"), Logger)
     if logs_metrics and not any(_writes_metrics(logger, run_dir) for logger in loggers):
         loggers.append(BufferedCSVLogger(str(run_dir), "", "", flush_logs_every_n_steps=100))
-    one_device = cfg.strategy.processes == "one"
-    arguments: dict[str, Any] = OmegaConf.to_container(cfg.trainer)  # type: ignore[assignment]
-    arguments["accelerator"] = machine.accelerator(cfg.trainer, one_device)
-    arguments["num_nodes"] = machine.num_nodes(cfg.trainer)
-    # A list says which GPUs; of CPUs there is only a number.
-    if arguments["devices"] in ("auto", -1, "-1") or arguments["accelerator"] == "cpu":
-        arguments["devices"] = machine.local_devices(cfg.trainer, one_device)
+    arguments = arguments_of(cfg)
     arguments["profiler"] = arguments.get("profiler") or NoProfiler()
-    strategy = made("strategy", _without_facts(cfg.strategy), Strategy)
+    strategy = strategy_of(cfg)
     strategy.checkpoint_io = _storage(cfg, run_dir)
     strategy.report_dir = run_dir
     strategy.compiled = cfg.get("compile", "none")
@@ -121,6 +115,25 @@ def build_trainer(
         )
     pass_over_empty(trainer.callbacks)  # type: ignore[attr-defined]
     return trainer
+
+
+def arguments_of(cfg: DictConfig) -> dict[str, Any]:
+    """What a configuration says to a Trainer, with the devices that it means here."""
+    one_device = cfg.strategy.processes == "one"
+    arguments: dict[str, Any] = OmegaConf.to_container(cfg.trainer)  # type: ignore[assignment]
+    arguments["accelerator"] = machine.accelerator(cfg.trainer, one_device)
+    arguments["num_nodes"] = machine.num_nodes(cfg.trainer)
+    # A list says which GPUs; of CPUs there is only a number.
+    if arguments["devices"] in ("auto", -1, "-1") or arguments["accelerator"] == "cpu":
+        arguments["devices"] = machine.local_devices(cfg.trainer, one_device)
+    return arguments
+
+
+def strategy_of(cfg: DictConfig) -> Any:
+    """The strategy of a configuration, without what is only said of it."""
+    about = {"name", "processes"}
+    options = {key: value for key, value in cfg.strategy.items() if key not in about}
+    return made("strategy", options, Strategy)
 
 
 def best_checkpoint(trainer: Trainer) -> str | None:
@@ -168,7 +181,8 @@ def close_loggers(trainer: Trainer) -> None:
             finish()
 
 
-def _instances(name: str, group: DictConfig | None, kind: type) -> list[Any]:
+def instances(name: str, group: DictConfig | None, kind: type) -> list[Any]:
+    """What the entries of a group describe, in their order."""
     entries = (group or {}).items()
     return [made(f"{name}.{key!s}", entry, kind) for key, entry in entries if entry]
 
@@ -199,8 +213,3 @@ def _sharded_folders() -> type[LocalFiles]:
             "checkpoint.format=file"
         ) from None
     return ShardedFolders
-
-
-def _without_facts(cfg: DictConfig) -> dict[Any, Any]:
-    about = {"name", "processes"}
-    return {key: value for key, value in cfg.items() if key not in about}

@@ -30,7 +30,6 @@ class DDP(RankPerDevice):
     Args:
         communication_dtype: Send gradients as "bf16" or "fp16"; None sends them as they are.
         activation_checkpointing: What a backward pass computes again: see `layers_made`.
-        check_loss: Say so, if the first loss is no mean over samples: see `mean_loss`.
         backend: What carries the gradients: see `RankPerDevice`.
         kwargs: What `lightning.pytorch.strategies.DDPStrategy` takes.
     """
@@ -41,12 +40,10 @@ class DDP(RankPerDevice):
         self,
         communication_dtype: Literal["bf16", "fp16"] | None = None,
         activation_checkpointing: Recomputed = "none",
-        check_loss: bool = True,
         backend: Backend = "auto",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.check_loss = check_loss
         self.backend = backend
         self.activation_checkpointing = activation_checkpointing
         self.communication_dtype = communication_dtype

@@ -50,7 +50,6 @@ class RankPerDevice(GlobalBatch, DDPStrategy):
 
     def all_samples(self, tensor: Tensor) -> Tensor:
         """See `ForCallbacks`."""
-        self._has_taken_all = True
         if self.data_parallel_size == 1:
             return tensor
         if self._share is not None and not self._share.size:

@@ -18,7 +18,6 @@ from ..optim.fused import tidied
 from .accumulation import Window, rows
 from .checkpoint_files import CheckpointFiles
 from .logging_together import LoggingTogether
-from .mean_loss import looked_at
 from .prepared import Prepared, Rows, prepared, prepared_once, prepares
 from .weight import counting_by, weighs, weight_of
 from .without_share import counting_nothing
@@ -33,7 +32,6 @@ class WeighedSteps(CheckpointFiles):
         samples_seen: Training samples processed by all ranks in this process's life. Callbacks may
             read it.
         stream: What this rank draws.
-        check_loss: Whether to look at the next loss: see `mean_loss`.
         name: What ``strategy=...`` calls it.
     """
 
@@ -43,7 +41,6 @@ class WeighedSteps(CheckpointFiles):
     data_parallel_size: int = 1
     samples_seen: int = 0
     stream: RankStream
-    check_loss: bool = True
     _weight: float = 1.0
     _share: Share | None = None
     # What the batch under way counts over all ranks, and the window of batches that it is in.
@@ -54,7 +51,6 @@ class WeighedSteps(CheckpointFiles):
     # The last batch whose samples were counted.
     _counted: int = 0
     _prepared: Prepared | None = None
-    _has_taken_all: bool = False
     _say_unlike: bool = True
     _together: LoggingTogether | None = None
 
@@ -182,14 +178,8 @@ class WeighedSteps(CheckpointFiles):
         self._weight = share.size * self.data_parallel_size / share.total
         self._count = share.total
         module = self._connected_module
-        around: AbstractContextManager[None] = nullcontext()
-        if not share.size:
-            around = counting_nothing(module)
-        elif self.data_parallel_rank == 0 and self.data_parallel_size > 1 and self.check_loss:
-            self.check_loss = False
-            around = looked_at(module, self.name, lambda: self._has_taken_all, self.is_global_zero)
         try:
-            with around:
+            with nullcontext() if share.size else counting_nothing(module):
                 output = self._run_step("training_step", *args)
         finally:
             weight, self._weight, self._share = self._weight, 1.0, None

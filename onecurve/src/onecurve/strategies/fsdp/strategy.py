@@ -40,7 +40,6 @@ class FSDP(Sharded):
         activation_checkpointing: What a backward pass computes again: see `layers_made`.
         replicas: Groups of ranks that hold all shards each; the batch is shared by all ranks.
             Neighbouring ranks form a group.
-        check_loss: Say so, if the first loss is no mean over samples: see `mean_loss`.
         timeout_seconds: How long a rank waits for the others in a collective before it fails.
         backend: What carries what they send: see `RankPerDevice`.
     """
@@ -53,7 +52,6 @@ class FSDP(Sharded):
         cpu_offload: bool = False,
         activation_checkpointing: Recomputed = "none",
         replicas: Annotated[int, Number(least=1)] = 1,
-        check_loss: bool = True,
         timeout_seconds: Seconds = 1800,
         backend: Backend = "auto",
     ) -> None:
@@ -61,6 +59,5 @@ class FSDP(Sharded):
         super().__init__(
             "fsdp", {"replicate": replicas, "shard": "auto"}, sharding, timeout_seconds
         )
-        self.check_loss = check_loss
         self.backend = backend
         self.activation_checkpointing = activation_checkpointing

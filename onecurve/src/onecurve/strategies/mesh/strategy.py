@@ -39,7 +39,6 @@ def mesh(
     microbatches: Annotated[int, Number(least=1)] = 4,
     stages_per_rank: Annotated[int, Number(least=1)] | Literal["auto"] = "auto",
     balance: Sequence[int] | str = "auto",
-    check_loss: bool = True,
     timeout_seconds: Seconds = 1800,
     backend: Backend = "auto",
 ) -> Sharded:
@@ -64,7 +63,6 @@ def mesh(
         microbatches: See there.
         stages_per_rank: See there.
         balance: See there.
-        check_loss: Say so, if the first loss is no mean over samples: see `mean_loss`.
         timeout_seconds: How long a rank waits for the others in a collective before it fails.
         backend: What carries what they send: see `RankPerDevice`.
     """
@@ -95,7 +93,6 @@ def mesh(
     else:
         made = Sharded("mesh", sizes, sharding, timeout_seconds)
     made.plan, made.sequence = plan, sequence
-    made.check_loss = check_loss
     made.backend = backend
     made.activation_checkpointing = activation_checkpointing
     return made

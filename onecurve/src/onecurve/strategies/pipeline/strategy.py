@@ -28,8 +28,6 @@ class Pipeline(Pipelined):
             each stage.
         replicas: Pipelines side by side, which share the batch. Neighbouring ranks form a pipeline.
         activation_checkpointing: What a backward pass computes again: see `layers_made`.
-        check_loss: Say so, if the first loss of several replicas is no mean: see `mean_loss`. Those
-            of micro-batches are always compared.
         timeout_seconds: How long a rank waits for another before it fails.
         backend: What carries what they send: see `RankPerDevice`.
 
@@ -45,7 +43,6 @@ class Pipeline(Pipelined):
         balance: Sequence[int] | str = "auto",
         replicas: Annotated[int, Number(least=1)] = 1,
         activation_checkpointing: Recomputed = "none",
-        check_loss: bool = True,
         timeout_seconds: Seconds = 1800,
         backend: Backend = "auto",
     ) -> None:
@@ -59,6 +56,5 @@ class Pipeline(Pipelined):
             stages_per_rank=stages_per_rank,
             balance=balance,
         )
-        self.check_loss = check_loss
         self.backend = backend
         self.activation_checkpointing = activation_checkpointing

@@ -32,7 +32,6 @@ class Tensor(Sharded):
         sequence: Cut what lies between cut layers along the sequence, dimension 1.
         replicas: Groups of ranks that hold all layers each; the batch is shared by them.
         activation_checkpointing: What a backward pass computes again: see `layers_made`.
-        check_loss: Say so, if the first loss is no mean over samples: see `mean_loss`.
         timeout_seconds: How long a rank waits for the others in a collective before it fails.
         backend: What carries what they send: see `RankPerDevice`.
     """
@@ -43,7 +42,6 @@ class Tensor(Sharded):
         sequence: bool = False,
         replicas: Annotated[int, Number(least=1)] = 1,
         activation_checkpointing: Recomputed = "none",
-        check_loss: bool = True,
         timeout_seconds: Seconds = 1800,
         backend: Backend = "auto",
     ) -> None:
@@ -52,6 +50,5 @@ class Tensor(Sharded):
         sharding = Sharding(reshard_after_forward=False)
         super().__init__("tensor", sizes, sharding, timeout_seconds)
         self.plan, self.sequence = plan, sequence
-        self.check_loss = check_loss
         self.backend = backend
         self.activation_checkpointing = activation_checkpointing

@@ -1,0 +1,1 @@
+"""What `parity.py` is asked, with limits."""

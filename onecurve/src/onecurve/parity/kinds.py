@@ -1,0 +1,58 @@
+"""What a difference comes from, most likely, and what to do about it."""
+
+from collections.abc import Sequence
+
+from .rows import END, START, TOLERANCE, Row, points
+from .watch import GRADIENT, LOSS, Watch
+
+LATE_WEIGHTS = "weights that are drawn late"
+SAMPLES = "other samples"
+BATCHNORM = "BatchNorm"
+DRAWS = "random draws"
+MEAN = "a mean over something else than samples"
+GRADIENTS = "gradients that the strategy does not see"
+LOGGED = "values that are gathered per rank"
+RESUME = "state that is not in the checkpoint"
+UNKNOWN = "unknown"
+
+TO_DO = {
+    LATE_WEIGHTS: "draw them in __init__: when a hook is called they may be sharded already",
+    SAMPLES: "shuffle=False shows whether it is their order; leave out of the comparison what "
+    "draws random numbers in the data set or a hook of the batch (augmentation)",
+    BATCHNORM: "it takes the statistics of a rank's share; on GPUs trainer.sync_batchnorm=true "
+    "takes those of all, and a layer such as GroupNorm needs none",
+    DRAWS: "each rank draws its own (dropout, noise): compare with p=0, or without the noise",
+    MEAN: "add weight(targets) where something else counts, such as tokens that are no padding; "
+    "take self.trainer.strategy.all_samples(tensor) where samples are compared with each other; "
+    "divide a sum by a number that does not depend on the share",
+    GRADIENTS: "call self.manual_backward(loss) where a step starts its own backward pass, and let "
+    "what depends on weights alone, such as a penalty, be part of the loss that it returns",
+    LOGGED: "training is the same, and what it tells is not: log by self.log or a torchmetrics "
+    "object, with batch_size=... where that is not the number of samples",
+    RESUME: "put what a step leaves for the next one into a buffer, or into on_save_checkpoint",
+    UNKNOWN: "compare strategy=single: if that is apart as well, it is not the parallelism; what a "
+    "step keeps for the next one (a queue, a hidden state) is of its rank's share",
+}
+
+
+def kinds_of(rows: Sequence[Row], plain: Watch, other: Watch) -> list[str]:
+    """What the differences between the plain Trainer's run and the other one come from."""
+    first = {row.quantity: row.step for row in rows if row.step is not None}
+    of_run = {name: step for name, step in first.items() if not name.startswith("resumed")}
+    if not of_run:
+        return [RESUME] * bool(first)
+    if START in of_run:
+        return [LATE_WEIGHTS]
+    begins = min(of_run.values())
+    apart = [step for step, _, far in points(plain.sums, other.sums) if far > TOLERANCE]
+    if apart and apart[0] <= begins:
+        return [SAMPLES]
+    if not of_run.keys() & {LOSS, GRADIENT, END}:
+        return [LOGGED]
+    if found := [BATCHNORM] * other.batchnorm + [DRAWS] * plain.draws:
+        return found
+    if of_run.get(LOSS) == begins and other.shares > 1:
+        return [MEAN]
+    if of_run.get(GRADIENT) == begins != of_run.get(LOSS):
+        return [GRADIENTS]
+    return [UNKNOWN]

@@ -1,0 +1,137 @@
+"""The runs that are compared: under the strategy, resumed under it, and by a plain Trainer."""
+
+import copy
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
+from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
+from lightning.pytorch.utilities.seed import isolate_rng
+
+from ..launch.environment import LIGHTNING_VARIABLES, unchanged_environment
+from ..launch.in_ranks import launch
+from ..strategies.for_callbacks import ForCallbacks
+from ..strategies.single import Single
+from .kinds import kinds_of
+from .result import Parity
+from .rows import TOLERANCE, row_of_resume, rows_of
+from .watch import Log, Watch
+
+
+class Asked(NamedTuple):
+    """The arguments of `parity`."""
+
+    make_task: Callable[[], LightningModule]
+    make_data: Callable[[], Any] | None
+    strategy: Strategy
+    options: dict[str, Any]
+    steps: int
+    tolerance: float
+    seed: int
+
+
+def parity(
+    make_task: Callable[[], LightningModule],
+    make_data: Callable[[], Any] | None = None,
+    *,
+    strategy: Strategy,
+    devices: int | None = None,
+    steps: int = 8,
+    tolerance: float = TOLERANCE,
+    seed: int = 0,
+    **options: Any,
+) -> Parity:
+    """Train some steps under a strategy and by a plain Trainer, in float64, and compare them.
+
+    Compared are each step's loss and the norm of its gradients before clipping, all that is logged
+    in training and validation, the weights, and a resume in the middle. It starts the ranks, and
+    must be called, as `launch`. Where there are ranks already, rank 0's result has the rows.
+
+    Args:
+        make_task: Makes the task; called for each of the three runs, after the same seed.
+        make_data: Makes a LightningDataModule, the training loader, or a tuple of that and those
+            for validation; None where the task has its own.
+        strategy: What is compared with the plain Trainer.
+        devices: Those of the strategy; by default 2, or 1 for `Single`.
+        steps: Optimizer steps, in two epochs or more.
+        tolerance: The largest relative difference that is none.
+        seed: What everything random follows from.
+        options: Of both Trainers: ``accelerator="cpu"``, ``accumulate_grad_batches=2``, ...
+
+    Raises:
+        UserError: If the strategy refuses the task.
+        RankFailed: If a rank failed.
+    """
+    options["devices"] = devices or (1 if type(strategy) is Single else 2)
+    ranks = 1 if isinstance(strategy, SingleDeviceStrategy) else options["devices"]
+    asked = Asked(make_task, make_data, strategy, options, steps, tolerance, seed)
+    with isolate_rng():
+        result: Parity = launch(compared_here, asked, devices=ranks)
+    return result
+
+
+def compared_here(asked: Asked) -> Parity:
+    """One rank's part."""
+    strategy, options = asked.strategy, asked.options
+    with unchanged_environment(LIGHTNING_VARIABLES[:2]):
+        save = Watch(max(1, asked.steps * 3 // 4))  # inside the second epoch
+        other = _run(asked, save, {"strategy": copy.deepcopy(strategy)})
+        again = None
+        if other.checkpoint and (other.save_after or 0) < other.step:
+            again = _run(asked, Watch(), {"strategy": strategy}, other.checkpoint)
+        name = getattr(strategy, "name", type(strategy).__name__)
+        if dist.is_initialized():
+            rank, ranks = dist.get_rank(), dist.get_world_size()
+            name = f"{name} of {ranks} ranks"
+            # Metrics of the plain run would else look for the others.
+            dist.destroy_process_group()
+            if rank:
+                return Parity(name)
+        if other.checkpoint:
+            shutil.rmtree(other.checkpoint.parent)
+        devices = options["devices"][:1] if isinstance(options["devices"], list) else 1
+        alone = {"devices": devices, "num_nodes": 1, "plugins": [LightningEnvironment()]}
+        plain = _run(asked, Watch(), {**alone, "strategy": "auto"})
+    rows = list(rows_of(plain, other, asked.tolerance))
+    rows += [row_of_resume(other, again, asked.tolerance)] if again else []
+    title = f"{name} beside a plain Trainer, in float64"
+    return Parity(title, rows, kinds_of(rows, plain, other), plain.curves, other.curves)
+
+
+def shortened(steps: int, options: dict[str, Any]) -> dict[str, Any]:
+    """A Trainer's options, with what makes a run one of so many steps where they do not say it."""
+    return {
+        "precision": "64-true",
+        "max_steps": steps,
+        "max_epochs": steps,  # an epoch may have one step
+        "limit_train_batches": max(1, steps // 2) * (options.get("accumulate_grad_batches") or 1),
+        "limit_val_batches": 2,
+        "num_sanity_val_steps": 0,
+        "log_every_n_steps": 1,
+        **{f"enable_{what}": False for what in ("checkpointing", "progress_bar", "model_summary")},
+        **options,
+    }
+
+
+def _run(
+    asked: Asked, watch: Watch, options: dict[str, Any], checkpoint: Path | None = None
+) -> Watch:
+    seed_everything(asked.seed, workers=True, verbose=False)
+    options = shortened(asked.steps, asked.options) | options
+    callbacks = [watch, *copy.deepcopy(options.pop("callbacks", None) or [])]
+    trainer = Trainer(**options, callbacks=callbacks, logger=Log(watch))
+    if not isinstance(trainer.strategy, ForCallbacks):
+        # Lightning's own, and what a task or a callback may ask of ours beside it.
+        kind = type(trainer.strategy)
+        trainer.strategy.__class__ = type(kind.__name__, (ForCallbacks, kind), {})
+    data = asked.make_data() if asked.make_data else None
+    if isinstance(data, LightningDataModule):
+        trainer.fit(asked.make_task(), datamodule=data, ckpt_path=checkpoint)
+    else:
+        train, val = data if isinstance(data, tuple) else (data, None)
+        trainer.fit(asked.make_task(), train, val, ckpt_path=checkpoint)
+    return watch

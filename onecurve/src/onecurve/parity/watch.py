@@ -1,0 +1,115 @@
+"""What runs are compared by: a callback and a logger note it, and change nothing."""
+
+import random
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers.logger import DummyLogger
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_leaves
+
+Curve = list[tuple[int, float]]
+"""Optimizer step, counted from 1, and value."""
+LOSS, GRADIENT = "loss", "gradient norm"
+
+
+class Watch(Callback):
+    """Notes what a run is compared by, and saves a checkpoint after a step, if one is given."""
+
+    def __init__(self, save_after: int | None = None) -> None:
+        self.save_after = save_after
+        self.checkpoint: Path | None = None
+        # By quantity; then the sum of all numbers in each global batch.
+        self.curves: dict[str, Curve] = defaultdict(list)
+        self.sums: Curve = []
+        # Names of what was logged over an epoch of training.
+        self.of_epochs: set[str] = set()
+        # Unsharded states before the first step and after the last one, on rank 0.
+        self.start: dict[str, Tensor] = {}
+        self.end: dict[str, Tensor] = {}
+        # Whether a step drew random numbers; layers that took statistics of what this rank sees;
+        # how many ranks see different samples.
+        self.draws, self.batchnorm, self.shares = False, False, 1
+        self.step, self.is_epoch_over = 0, False
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: nn.Module, batch: Any, batch_idx: int
+    ) -> None:
+        if not self.sums:  # after the task's own on_train_start
+            self.start = _state(trainer)
+            self.shares = getattr(trainer.strategy, "data_parallel_size", trainer.world_size)
+        self.batchnorm = any(
+            isinstance(part, _BatchNorm) and not isinstance(part, nn.SyncBatchNorm)
+            for part in pl_module.modules()
+            if part.training
+        )
+        self.step, self.is_epoch_over = trainer.global_step + 1, False
+        self._random = _random_state()
+
+    def on_before_optimizer_step(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+        norm = trainer.strategy.gradient_norm()  # type: ignore[attr-defined]
+        self.curves[GRADIENT].append((trainer.global_step + 1, float(norm)))
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.draws |= _random_state() != self._random
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if isinstance(loss, Tensor):  # a rank's is weighed by its share already
+            self.curves[LOSS].append((self.step, _mean(trainer, loss.detach())))
+        leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+        numbers = torch.zeros((), dtype=torch.float64, device=pl_module.device)
+        numbers += sum(leaf.detach().double().sum() for leaf in leaves)
+        self.sums.append((self.step, _mean(trainer, numbers) * self.shares))
+        if self.save_after and trainer.global_step >= self.save_after and not self.checkpoint:
+            self.save_after = trainer.global_step
+            folder = tempfile.mkdtemp(prefix="parity-") if trainer.is_global_zero else ""
+            self.checkpoint = Path(trainer.strategy.broadcast(folder), "middle.ckpt")
+            trainer.save_checkpoint(self.checkpoint)
+
+    def on_train_epoch_end(self, *_: Any, **__: Any) -> None:
+        self.is_epoch_over = True
+
+    def on_train_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+        self.end = _state(trainer)
+        for name, value in trainer.callback_metrics.items():
+            # Logged with logger=False; that of a step and of an epoch has both names, too.
+            if not self.curves.keys() & {name, f"{name}_epoch"}:
+                self.curves[name].append((self.step, float(value)))
+
+
+class Log(DummyLogger):
+    """Tells a `Watch` what is logged. Lightning calls it on the first rank alone."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        # By the steps of training: batches of an evaluation have a count of their own.
+        for name in [name for name in metrics if name != "epoch"]:
+            self.watch.curves[name].append((self.watch.step, float(metrics[name])))
+            if self.watch.is_epoch_over:
+                self.watch.of_epochs.add(name)
+
+
+def _mean(trainer: Trainer, value: Tensor) -> float:
+    return float(trainer.strategy.reduce(value, reduce_op="mean"))
+
+
+def _state(trainer: Trainer) -> dict[str, Tensor]:
+    state = trainer.strategy.lightning_module_state_dict()
+    return {n: v.detach().cpu().clone() for n, v in state.items() if isinstance(v, Tensor)}
+
+
+def _random_state() -> bytes:
+    """Where the generators stand that a step draws from."""
+    states = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    drawn = b"".join(state.numpy().tobytes() for state in [torch.get_rng_state(), *states])
+    return drawn + repr((random.getstate(), np.random.get_state(legacy=False))).encode()

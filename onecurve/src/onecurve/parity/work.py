@@ -1,0 +1,52 @@
+"""What one process of `python parity.py` does."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningDataModule
+from omegaconf import OmegaConf
+
+from ..run import record
+from ..run.building import made
+from ..run.fit import build_task
+from ..run.outcome import DIFFERS
+from ..run.to_type import typed_here
+from ..run.trainer import arguments_of, instances, strategy_of
+from ..run.trainer_arguments import refusing_arguments
+from .runs import Asked, compared_here, shortened
+
+
+def work(config: dict[str, Any], run_dir: Path) -> dict[str, Any]:
+    """Compare what is composed under its strategy with a plain Trainer, and print the table.
+
+    Args:
+        config: The resolved configuration of `parity.py`.
+        run_dir: Where parity.txt and parity.html go.
+
+    Returns:
+        What the command ends with, if there is a difference.
+    """
+    cfg = OmegaConf.create(config)
+    own = {*shortened(1, {}), "min_epochs", "max_time", "profiler"}
+    options = {name: value for name, value in arguments_of(cfg).items() if name not in own}
+    options["callbacks"] = instances("callbacks", cfg.get("callbacks"), Callback)
+    make_data = partial(made, "data", cfg.data, LightningDataModule)
+    asked = (strategy_of(cfg), options, cfg.parity.steps, cfg.parity.tolerance, cfg.seed)
+    with refusing_arguments():
+        found = compared_here(Asked(partial(build_task, cfg), make_data, *asked))
+    if not found.rows:  # of another rank than the first
+        return {}
+    table, picture = found.table(), run_dir / "parity.html"
+    (run_dir / "parity.txt").write_text(table + "\n")
+    record.finished(run_dir, {"strategy": cfg.strategy.name, "equal": found.equal})
+    print(table)
+    try:
+        found.draw(picture)
+        print(f"Picture: {typed_here().short(picture)}")
+    except ModuleNotFoundError as error:
+        print(f"parity.html: needs {error.name}; the extra `sweep` of onecurve brings it")
+    if found.equal:
+        return {}
+    kinds = " and ".join(found.kinds)
+    return {DIFFERS: f"strategy={cfg.strategy.name}: differs from a plain Trainer: {kinds}"}

@@ -1,0 +1,299 @@
+"""`onecurve.parity` and parity.py: what is equal, and what a difference is said to come from."""
+
+import os
+import random
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import warm_ranks
+from conftest import Cli, one_of_a_kind
+from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import onecurve
+from onecurve.launch import agent
+from onecurve.parity import kinds
+from onecurve.strategies.for_callbacks import ForCallbacks
+from onecurve.testing import assert_parity
+
+
+class Plain(LightningModule):
+    """As somebody writes one who knows nothing of this library."""
+
+    def __init__(self, layer: Any = nn.Tanh, monitor: str = "val", mode: str = "min") -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 8), layer(), nn.Linear(8, 4))
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.mse_loss(outputs, targets)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.net(inputs)
+        return outputs
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        loss = self.loss(self(batch[0]), batch[1])
+        self.log("train", loss, on_step=True, on_epoch=True, batch_size=self.size(batch[1]))
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val", self.loss(self(batch[0]), batch[1]), batch_size=self.size(batch[1]))
+
+    def size(self, targets: Tensor) -> int:
+        return len(targets)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+class Tokens(Plain):
+    """A mean over what is no padding."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        counts = targets > -0.5
+        return (outputs - targets).square()[counts].mean()
+
+
+class WeighedTokens(Tokens):
+    def weight(self, targets: Tensor) -> Tensor:
+        return (targets > -0.5).sum()
+
+    def size(self, targets: Tensor) -> int:
+        return int(self.weight(targets))
+
+
+class Contrast(Plain):
+    def together(self, rows: Tensor) -> Tensor:
+        return rows
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        one, two = (nn.functional.normalize(self.together(each)) for each in (outputs, targets))
+        return nn.functional.cross_entropy(one @ two.T, torch.arange(len(one)))
+
+
+class ContrastOfAll(Contrast):
+    def together(self, rows: Tensor) -> Tensor:
+        gathered: Tensor = self.trainer.strategy.all_samples(rows)  # type: ignore[attr-defined]
+        return gathered
+
+
+class BackwardByHand(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        self.loss(self(batch[0]), batch[1]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return None
+
+
+class CountsByItself(Plain):
+    seen = 0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        self.seen += len(batch[0])
+        self.log("seen", float(self.seen))
+        return super().training_step(batch, batch_idx)
+
+
+class Remembers(Plain):
+    """What a step leaves for the next one is in no checkpoint."""
+
+    last = 0.0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        loss = super().training_step(batch, batch_idx)
+        assert loss is not None
+        last, self.last = self.last, float(loss.detach())
+        return loss * (1 + last)
+
+
+class DrawnLate(Plain):
+    def on_train_start(self) -> None:
+        nn.init.constant_(self.net[0].bias, self.trainer.world_size)  # type: ignore[arg-type]
+
+
+class KnowsItsStrategy(Plain):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        loss = super().training_step(batch, batch_idx)
+        return None if loss is None else loss * len(type(self.trainer.strategy).__name__)
+
+
+def loader(shuffle: bool = False, samples: int = 30) -> DataLoader[Any]:
+    drawn = torch.randn(samples, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return DataLoader(TensorDataset(drawn[:, :4], drawn[:, 4:]), batch_size=8, shuffle=shuffle)
+
+
+def loaders() -> tuple[DataLoader[Any], DataLoader[Any]]:
+    return loader(), loader(samples=11)
+
+
+class Noisy(Dataset[Any]):
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(4) + index, torch.randn(4)
+
+
+def noisy() -> DataLoader[Any]:
+    return DataLoader(Noisy(), batch_size=8)
+
+
+class Data(LightningDataModule):
+    """Takes whatever keys a configuration has."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return loader()
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return loader(samples=11)
+
+
+STRATEGIES = {
+    "single": onecurve.Single,
+    "dp": onecurve.DP,
+    "ddp": onecurve.DDP,
+    "fsdp": partial(onecurve.FSDP, wrap="min_params", min_params=1),
+    "pipeline": partial(onecurve.Pipeline, microbatches=2),
+    "tensor": onecurve.Tensor,
+}
+
+
+@pytest.fixture
+def warm_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+EQUAL = [
+    *((Plain, name) for name in STRATEGIES),
+    *((task, name) for task in (WeighedTokens, ContrastOfAll) for name in ("ddp", "fsdp")),
+]
+KEPT = [(Plain, "single"), (Plain, "ddp"), (ContrastOfAll, "ddp"), (WeighedTokens, "fsdp")]
+
+
+@pytest.mark.compares
+@pytest.mark.usefixtures("warm_ones")
+@pytest.mark.parametrize(("task", "strategy"), one_of_a_kind(EQUAL, kept=KEPT))
+def test_equal(task: type[Plain], strategy: str) -> None:
+    if strategy == "pipeline":
+        # A batch of 6 has no two micro-batches for each of two stages.
+        assert_parity(task, Data, strategy=STRATEGIES[strategy](), accelerator="cpu", steps=4)
+    else:
+        assert_parity(task, loaders, strategy=STRATEGIES[strategy](), accelerator="cpu", steps=10)
+
+
+APART = {
+    kinds.MEAN: (Tokens, loaders, "ddp"),
+    kinds.MEAN + ", of samples with each other": (Contrast, loaders, "fsdp"),
+    kinds.BATCHNORM: (partial(Plain, partial(nn.BatchNorm1d, 8)), loaders, "ddp"),
+    kinds.DRAWS: (partial(Plain, nn.Dropout), loaders, "ddp"),
+    kinds.GRADIENTS: (BackwardByHand, loaders, "ddp"),
+    kinds.LOGGED: (CountsByItself, loaders, "ddp"),
+    kinds.RESUME: (Remembers, loaders, "single"),
+    kinds.LATE_WEIGHTS: (DrawnLate, loaders, "ddp"),
+    kinds.SAMPLES: (Plain, noisy, "ddp"),
+    kinds.UNKNOWN: (KnowsItsStrategy, loaders, "dp"),
+}
+QUICK = [
+    *(kinds.MEAN, kinds.BATCHNORM, kinds.GRADIENTS, kinds.LOGGED, kinds.RESUME, kinds.SAMPLES),
+    kinds.UNKNOWN,
+]
+
+
+@pytest.mark.compares
+@pytest.mark.usefixtures("warm_ones")
+@pytest.mark.parametrize("name", one_of_a_kind(APART, kept=QUICK))
+def test_a_difference_has_its_likely_kind(name: str) -> None:
+    task, data, strategy = APART[name]
+    found = onecurve.parity(task, data, strategy=STRATEGIES[strategy](), accelerator="cpu")
+    assert not found.equal
+    (kind,) = found.kinds
+    assert name.startswith(kind), found.table()
+    assert f"Likely {kind}: {kinds.TO_DO[kind]}." in found.table()
+
+
+@pytest.mark.xfail(reason="ranks shuffle in another order than a plain Trainer", strict=True)
+@pytest.mark.usefixtures("warm_ones")
+@pytest.mark.parametrize("strategy", ["single", "ddp"])
+def test_shuffled_samples_are_those_of_a_plain_trainer(strategy: str) -> None:
+    shuffled = partial(loader, shuffle=True)
+    assert_parity(Plain, shuffled, strategy=STRATEGIES[strategy](), accelerator="cpu")
+
+
+def test_it_leaves_the_process_as_it_was() -> None:
+    before = torch.get_rng_state(), random.getstate(), dict(os.environ)
+    numbers = np.random.get_state(legacy=False)["state"]["key"].tolist()  # type: ignore[index, call-overload]
+    found = onecurve.parity(Plain, loaders, strategy=onecurve.Single(), accelerator="cpu")
+    with pytest.raises(AssertionError, match=f"{kinds.RESUME}: put what a step leaves"):
+        assert_parity(Remembers, loader, strategy=onecurve.Single(), accelerator="cpu")
+    assert [row.quantity for row in found.rows] == [
+        *("weights at the start", "loss", "gradient norm", "train_step", "val", "train_epoch"),
+        *("weights at the end", "resumed after step 6"),
+    ]
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1:] == (random.getstate(), dict(os.environ))
+    assert numbers == np.random.get_state(legacy=False)["state"]["key"].tolist()  # type: ignore[index, call-overload]
+
+
+def test_the_plain_run_is_plain() -> None:
+    """What a task may ask of a strategy is beside Lightning's own, and not instead."""
+    added = {name for name in vars(ForCallbacks) if not name.startswith("__")}
+    assert added & set(dir(SingleDeviceStrategy)) <= {"_abc_impl"}
+
+
+TINY = (
+    *("data._target_=test_parity_command.Data", "parity.steps=4"),
+    *("trainer.accelerator=cpu", "monitor=val", "mode=min"),
+)
+
+
+@pytest.mark.parametrize(("task", "status"), [("Plain", 0), ("Remembers", 1)])
+def test_the_command(cli: Cli, task: str, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    if status:
+        monkeypatch.setitem(sys.modules, "plotly.subplots", None)
+    chosen = (f"task._target_=test_parity_command.{task}", "~task.num_classes")
+    outcome = cli("parity.py", *chosen, *TINY, "strategy=single")
+    assert outcome.status == status, outcome.err
+    table = (outcome.run / "parity.txt").read_text()
+    assert table in outcome.out
+    assert outcome.metrics == {"status": "finished", "strategy": "single", "equal": status == 0}
+    page = outcome.run / "parity.html"
+    if status:
+        line = f"strategy=single: differs from a plain Trainer: {kinds.RESUME}"
+        assert outcome.err.splitlines()[-1] == line
+        assert "parity.html: needs plotly" in outcome.out
+        assert not page.exists()
+    else:
+        assert table.endswith("single beside a plain Trainer, in float64: equal\n")
+        assert "relative difference" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("parity.steps=1", "parity.steps=1: must be a whole number from 2"),
+        ("parity.step=4", "parity.step: there is no such key; did you mean parity.steps?"),
+        ("strategy=pipeline strategy.microbatches=0", "strategy.microbatches=0: must be"),
+    ],
+)
+def test_the_command_refuses_in_a_line(cli: Cli, typed: str, line: str, tmp_path: Path) -> None:
+    outcome = cli("parity.py", *typed.split())
+    assert outcome.status == (1 if "parity.step=" in typed else 2)
+    assert line in outcome.err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,16 @@
+"""Whether a strategy trains as a plain Trainer does: ``python parity.py strategy=fsdp``."""
+
+import sys
+
+try:
+    from onecurve import cli
+except ModuleNotFoundError as error:
+    print(
+        f"error: {error.name} is not installed in this Python; type `make setup`, then "
+        "`source .venv/bin/activate` (or `uv run`)",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
+if __name__ == "__main__":
+    cli.parity(__file__)
