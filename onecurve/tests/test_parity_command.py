@@ -227,7 +227,6 @@ def test_a_difference_has_its_likely_kind(name: str) -> None:
     assert f"Likely {kind}: {kinds.TO_DO[kind]}." in found.table()
 
 
-@pytest.mark.xfail(reason="ranks shuffle in another order than a plain Trainer", strict=True)
 @pytest.mark.usefixtures("warm_ones")
 @pytest.mark.parametrize("strategy", ["single", "ddp"])
 def test_shuffled_samples_are_those_of_a_plain_trainer(strategy: str) -> None:
