@@ -199,7 +199,7 @@ class TrainingEpochs:
         seeds of workers, whether they have any.
         """
         fit_loop, state = self.trainer.fit_loop, self.stream.common_state
-        progress = self._loop.batch_progress.current
+        progress: Any = self._loop.batch_progress.current
         fetcher = fit_loop._data_fetcher
         in_step = progress.processed > progress.completed
         if not in_step or fetcher is None or not self._loop._should_check_val_fx(fetcher):

@@ -10,7 +10,7 @@ which counts nowhere else.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,10 @@ from ..batch.loader import (
 )
 from ..batch.random import Draws, OneStream, RankStream, get_state, kept_state, set_state
 from ..batch.resume import TrainingEpochs
-from ..batch.share import Share, SharedLoader, shared_in_step
+from ..batch.share import Share, shared_in_step
 from ..batch.stream import StreamLoader
 from ..checkpoint.other_length import fit_to_length
-from ..errors import UserError, say
+from ..errors import say
 from ..optim.capture import never_captured
 from ..optim.fused import keep_kernels, leave_unscaling
 from .clip import clip_by_global_norm
@@ -218,27 +218,6 @@ class GlobalBatch(WeighedSteps):
             number=self._loaders,
             training=training,
         )
-
-    def compare_streams(self, loaders: Sequence[SharedLoader]) -> None:
-        """Compare the first batch that each stream yields, of all ranks together.
-
-        Raises:
-            UserError: If it is another on some ranks.
-        """
-        for loader in loaders:
-            if not isinstance(loader, StreamLoader) or loader.is_compared:
-                continue
-            loader.is_compared = True
-            if not (dist.is_available() and dist.is_initialized()):
-                continue
-            of_ranks: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(of_ranks, loader.fingerprint)
-            if len(set(of_ranks)) > 1:
-                raise UserError(
-                    f"strategy: {type(loader.dataset).__name__} yields other samples on some "
-                    "ranks; let it yield the same on all of them, whatever their rank: each batch "
-                    "is shared out by the strategy"
-                )
 
     def batch_to_device(
         self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0

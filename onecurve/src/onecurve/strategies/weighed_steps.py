@@ -1,6 +1,6 @@
 """A task's steps on a rank: loss and logged values count by samples, draws are the rank's own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from ..batch.random import Draws, RankStream
-from ..batch.share import Share, share_of, shared_in_step, together, unlike
+from ..batch.share import Share, SharedLoader, share_of, shared_in_step, together, unlike
+from ..batch.stream import StreamLoader
 from ..checkpoint.storage import LocalFiles
-from ..errors import say
+from ..errors import UserError, say
 from ..optim.fused import tidied
 from .accumulation import Window, rows
 from .checkpoint_files import CheckpointFiles
@@ -187,6 +188,27 @@ class WeighedSteps(CheckpointFiles):
             loader.trained(loop.batch_idx)
         self._count_samples(sum(loader.share(loop.batch_idx).total for loader in loaders))
         return output if weight == 1.0 else _scaled(output, lambda loss: self.weighed(loss, weight))
+
+    def compare_streams(self, loaders: Sequence[SharedLoader]) -> None:
+        """Compare the first batch that each stream yields, of all ranks together.
+
+        Raises:
+            UserError: If it is another on some ranks.
+        """
+        for loader in loaders:
+            if not isinstance(loader, StreamLoader) or loader.is_compared:
+                continue
+            loader.is_compared = True
+            if not (dist.is_available() and dist.is_initialized()):
+                continue
+            of_ranks: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(of_ranks, loader.fingerprint)
+            if len(set(of_ranks)) > 1:
+                raise UserError(
+                    f"strategy: {type(loader.dataset).__name__} yields other samples on some "
+                    "ranks; let it yield the same on all of them, whatever their rank: each batch "
+                    "is shared out by the strategy"
+                )
 
     def _count_samples(self, samples: int, is_exact: bool = True) -> None:
         """Count the samples of a training batch, once, however often it is trained on."""
