@@ -131,7 +131,7 @@ MISTAKES = {
     "scheduler.warmup=nan": (2, ["scheduler.warmup=nan", "a number"]),
     # A number would be a text: 3.5.ckpt.
     "callbacks.checkpoint.filename=[a]": (2, ["filename=[a]: must be a text or null"]),
-    "callbacks.checkpoint.every_n_train_steps=nan": (2, ["=nan: must be a value", "=null"]),
+    "callbacks.checkpoint.every_n_train_steps=nan": (2, ["=nan: must be a whole number", "=null"]),
     "callbacks.checkpoint.save_top_k=nan": (2, ["callbacks.checkpoint.save_top_k=nan"]),
     "callbacks.lr_monitor.logging_interval=abc": (2, ["must be one of step, epoch, null"]),
     "trainer.devices=1.5": (2, ["trainer.devices=1.5: must be auto, a number from 1"]),

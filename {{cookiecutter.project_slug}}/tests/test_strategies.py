@@ -12,7 +12,17 @@ Once = Callable[..., Path]
 EPOCH = ("trainer.precision=64-true", "trainer.max_epochs=1", "logger=csv")
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "single"])
+def test_every_loss_is_that_of_single(once: Once, strategy: str) -> None:
+    single, other = once(*EPOCH, "strategy=single"), once(*EPOCH, *STRATEGIES[strategy])
+    losses = column(single, "train/loss")
+    assert len(losses) > 10
+    assert sum(losses[-5:]) < sum(losses[:5])
+    for name in ("train/loss", "val/loss", "test/loss"):
+        assert largest_difference(column(single, name), column(other, name)) <= 1e-11, name
+
+
+@pytest.mark.parametrize("strategy", [name for name in ("single", "ddp") if name in STRATEGIES])
 def test_training_is_that_of_a_plain_trainer(cli: Cli, strategy: str) -> None:
     """Losses, gradients, all that is logged, weights, and a resume in the middle."""
     outcome = cli("parity.py", *STRATEGIES[strategy])

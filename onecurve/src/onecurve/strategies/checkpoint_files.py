@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import torch.distributed as dist
 from lightning.fabric.plugins import CheckpointIO
 
 from ..batch.resume import Place, TrainingEpochs
@@ -53,18 +54,18 @@ class CheckpointFiles(ForCallbacks):
     ) -> dict[str, Any]:
         """Read a checkpoint, and remember where in its epoch a fit goes on."""
         checkpoint = self._read(checkpoint_path, weights_only)
-        trainer = self._connected_module.trainer
+        epochs = self.epochs
         # Not where a callback goes back to where this fit began: its loader is there already.
-        if self.epochs is not None and trainer.train_dataloader is None:
-            self.epochs.resume_from(Place(checkpoint))
+        if epochs is not None and epochs.trainer.train_dataloader is None:
+            epochs.resume_from(Place(checkpoint))
             # Where there are max_steps, Lightning would go on inside an epoch that was at its end.
-            trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]
+            epochs.trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]
         return checkpoint
 
     def _read(self, path: str | Path, weights_only: bool | None) -> dict[str, Any]:
         """Read a file, or be told by rank 0, which wrote it on the disk of its node."""
-        files, several = self.checkpoint_io, self._connected_module.trainer.num_nodes > 1
-        if several and isinstance(files, LocalFiles):
+        files, meet = self.checkpoint_io, dist.is_available() and dist.is_initialized()
+        if meet and isinstance(files, LocalFiles) and self._connected_module.trainer.num_nodes > 1:
             all_see_it = self.reduce_boolean_decision(files.has(path))
             if not all_see_it and not self.is_global_zero:
                 return cast(dict[str, Any], self.broadcast(None))

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ..limits import Number
 from .all_samples import all_rows
@@ -47,6 +48,14 @@ class RankPerDevice(GlobalBatch, DDPStrategy):
     def data_parallel_size(self) -> int:  # type: ignore[override]
         """How many ranks see different samples."""
         return self.world_size
+
+    def backward(
+        self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """Weigh a loss whose backward pass a task starts by itself, in its step."""
+        if self._weight != 1.0:
+            closure_loss = closure_loss * self._weight
+        return super().backward(closure_loss, optimizer, *args, **kwargs)
 
     def all_samples(self, tensor: Tensor) -> Tensor:
         """See `ForCallbacks`."""

@@ -225,14 +225,6 @@ class WeighedSteps(CheckpointFiles):
         """A loss, and its gradients, by this rank's share."""
         return loss * weight
 
-    def backward(
-        self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
-    ) -> Tensor:
-        """Weigh a loss whose backward pass a task starts by itself, in its step."""
-        if self._weight != 1.0:
-            closure_loss = closure_loss * self._weight
-        return super().backward(closure_loss, optimizer, *args, **kwargs)
-
     def optimizer_step(
         self,
         optimizer: Optimizer,
