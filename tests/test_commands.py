@@ -108,7 +108,7 @@ def test_before_setup_every_command_says_what_to_type(tmp_path: Path) -> None:
         )
         for command, more, line in typed
     ]
-    assert len(started) == 6 + 5
+    assert len(started) == 7 + 6
     for process, line in started:
         said = process.communicate()[1]
         assert process.returncode == 2, said
