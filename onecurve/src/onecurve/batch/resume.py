@@ -128,9 +128,7 @@ class TrainingEpochs:
         """
         place = self.place
         epoch = self.trainer.current_epoch if place is None else place.epoch
-        set_epoch(loader, epoch)
-        if isinstance(loader, SharedLoader):
-            loader.begin(epoch)
+        _begin([loader], epoch)
         if place is not None:
             # Lightning would load them once more, when the first batches are read.
             self.trainer.fit_loop._combined_loader_states_to_load = []
@@ -172,10 +170,7 @@ class TrainingEpochs:
         )
         if is_new:
             self.synchronize()
-            for loader in self._loaders:
-                set_epoch(loader, self.trainer.current_epoch)
-                if isinstance(loader, SharedLoader):
-                    loader.begin(self.trainer.current_epoch)
+            _begin(self._loaders, self.trainer.current_epoch)
             self._note_iterators(self._loaders)
         self._on_run_start(data_fetcher)
         self._first = self.stream.common_state
@@ -405,6 +400,13 @@ def _put(loader: Any, place: Place) -> None:
         raise UserError(
             f"resume: the checkpoint was written inside an epoch, and {error}, {WAY_OUT}"
         ) from None
+
+
+def _begin(loaders: list[Any], epoch: int) -> None:
+    for loader in loaders:
+        set_epoch(loader, epoch)
+        if isinstance(loader, SharedLoader):
+            loader.begin(epoch)
 
 
 def _is_drawn(loader: Any) -> bool:

@@ -85,8 +85,9 @@ class StreamLoader(SharedLoader):
 
     def _behind(self) -> Any:
         """What was read ahead and never trained on is read again."""
-        is_ahead = self._read != self._trained
-        return {**self._states[self._trained], "random": None} if is_ahead else self._put
+        if self._keeper is None or self._read == self._trained:
+            return self._put
+        return {**self._states[self._trained], "random": None}
 
     @property
     def _iterator(self) -> Any:
@@ -122,7 +123,7 @@ class StreamLoader(SharedLoader):
     def _begin_pass(self) -> Iterator[Any]:
         """Make the source's iterator, as a loader does, at once."""
         if not self._ended or not self.training:
-            self._put = self._behind() if self._keeper is not None else None
+            self._put = self._behind()
             self._read = self._trained if self.training else 0
         start, self._ended = self._read, False
         put, self._put = self._put, None

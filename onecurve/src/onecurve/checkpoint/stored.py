@@ -44,12 +44,14 @@ def optimizer_states_here(
     Raises:
         UserError: If they are of another kind, or number.
     """
+    if not states:  # Lightning's to go on with: the optimizers begin anew
+        return []
     refuse_other_optimizers(states, optimizers)
     return [
         optimizer_state_here(
             state, [parameter for group in optimizer.param_groups for parameter in group["params"]]
         )
-        for state, optimizer in zip(states, optimizers, strict=False)
+        for state, optimizer in zip(states, optimizers, strict=True)
     ]
 
 

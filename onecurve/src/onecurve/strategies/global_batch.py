@@ -34,7 +34,7 @@ from ..batch.loader import (
 )
 from ..batch.random import Draws, OneStream, RankStream, get_state, kept_state, set_state
 from ..batch.resume import TrainingEpochs
-from ..batch.share import Share, shared_in_step
+from ..batch.share import shared_in_step, together
 from ..batch.stream import StreamLoader
 from ..checkpoint.other_length import fit_to_length
 from ..errors import say
@@ -254,7 +254,7 @@ class GlobalBatch(WeighedSteps):
         self._moved[dataloader_idx] += 1
         loaders = shared_in_step(combined, number, dataloader_idx)
         self.compare_streams(loaders)
-        share = loaders[0].share(number) if loaders else Share(0, 1, 1)
+        share = together([loader.share(number) for loader in loaders]) if loaders else None
         self._evaluated = dataloader_idx, number, share
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:

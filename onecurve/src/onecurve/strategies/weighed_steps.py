@@ -47,8 +47,9 @@ class WeighedSteps(CheckpointFiles):
     # What the batch under way counts over all ranks, and the window of batches that it is in.
     _count: float | Tensor | None = None
     _window: Window | None = None
-    # In an evaluation: the loader, the number of its batch, and what this rank has of it.
-    _evaluated: tuple[int, int, Share] = (0, 0, Share(0, 1, 1))
+    # In an evaluation: the loader, the number of its batch, and what this rank has of it; None if
+    # it is not shared out.
+    _evaluated: tuple[int, int, Share | None] = (0, 0, None)
     # The last batch whose samples were counted.
     _counted: int = 0
     _prepared: Prepared | None = None
@@ -124,10 +125,13 @@ class WeighedSteps(CheckpointFiles):
 
     def predict_step(self, *args: Any) -> Any:
         output = self._run_step("predict_step", *args)
-        return output if self._evaluated[2].size else None
+        share = self._evaluated[2]
+        return output if share is None or share.size else None
 
     def _evaluation_step(self, name: str, *args: Any) -> STEP_OUTPUT:
         share = self._evaluated[2]
+        if share is None:
+            return self._run_step(name, *args)  # type: ignore[no-any-return]
         with nullcontext() if share.size else counting_nothing(self._connected_module):
             self._weight = share.size * self.data_parallel_size / share.total
             try:
