@@ -72,6 +72,9 @@ class Fused(nn.Module):
         outputs: Tensor = self.output(seen.transpose(1, 2).flatten(2))
         return outputs
 
+    def tensor_plan(self) -> dict[str, str]:
+        return {"": "heads"}
+
 
 class Stacked(Fused):
     """Rows of `qkv` are all queries, all keys, all values: halves of them are no heads."""

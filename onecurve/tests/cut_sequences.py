@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import onecurve
+from onecurve.errors import UserError
 from onecurve.strategies.context.sequence import on_pieces
 
 WIDTH, LENGTH = 16, 12
@@ -179,8 +180,7 @@ def recomputed(reentrant: bool) -> list[nn.Module]:
 
 def differences(names: Sequence[str]) -> dict[str, dict[str, float]]:
     """How far outputs and gradients of pieces are from those of the whole, on any rank."""
-    if not dist.is_initialized():
-        dist.init_process_group("gloo")
+    group()
     torch.set_default_dtype(torch.float64)
     try:
         return {name: _difference(*CASES[name]) for name in names}
@@ -189,10 +189,55 @@ def differences(names: Sequence[str]) -> dict[str, dict[str, float]]:
 
 
 def is_view_of_one_sample() -> bool:
-    if not dist.is_initialized():
-        dist.init_process_group("gloo")
+    group()
     made = on_pieces(nn.Linear(2, 2), (torch.ones(1, LENGTH, 2),), dist.group.WORLD)
     return bool(made._is_view())
+
+
+def in_a_tree() -> dict[str, Any]:
+    """How far a network that takes and returns trees is from itself on the whole."""
+    group()
+    torch.manual_seed(0)
+    attention = Attention(is_causal=True)
+
+    def forward(given: dict[str, Any], name: str, *, more: Tensor) -> dict[str, Any]:
+        seen = attention(given["inputs"] + more)
+        return {name: (seen, 2 * seen[..., None]), "nothing": None}
+
+    (inputs,) = _hidden()
+    batch = {"inputs": inputs, "label": 3}
+    whole = forward(batch, "seen", more=inputs)
+    pieces = on_pieces(forward, (batch, "seen"), dist.group.WORLD, more=inputs)
+    assert pieces["nothing"] is None
+    return {
+        str(number): float((one - two).abs().max())
+        for number, (one, two) in enumerate(zip(whole["seen"], pieces["seen"], strict=True))
+    }
+
+
+def refusals() -> dict[str, str]:
+    """What is said of networks that cannot work on pieces, by each rank alike."""
+    group()
+    found = {}
+    for name, layer in {
+        "mask": Masked(lambda inputs: some(inputs.shape[1], inputs.shape[1])),
+        "mean": Pooled(),
+    }.items():
+        try:
+            on_pieces(layer, _hidden(), dist.group.WORLD)
+        except UserError as error:
+            found[name] = str(error)
+    return found
+
+
+def group() -> None:
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+
+
+class Pooled(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.mean(1)[..., :5]
 
 
 def _difference(make: Any, given: Any) -> dict[str, float]:

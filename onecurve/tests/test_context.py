@@ -38,6 +38,26 @@ def test_what_a_network_returns_is_no_view() -> None:
 
 
 @pytest.mark.compares
+def test_what_a_network_takes_and_returns_may_be_trees() -> None:
+    assert max(on_ranks("cut_sequences.in_a_tree", 2).values()) <= 1e-6
+
+
+REFUSED = {
+    "mask": "an attention mask has the shape (6, 6), made of a piece of the sequence; use",
+    "mean": "the network returns the shape (3, 5) for 6 of 12 positions, so it brings positions",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_needs_its_neighbours_is_refused_where_a_shape_tells(name: str) -> None:
+    line = on_ranks("cut_sequences.refusals", 2)[name]
+    assert line.startswith("strategy.context=2: ")
+    assert REFUSED[name] in line
+    assert "strategy.context=1" in line.partition("; ")[2]
+    assert "\n" not in line
+
+
+@pytest.mark.compares
 @pytest.mark.parametrize("axes", ["shard x context", "context x tensor", "pipeline x context"])
 def test_pieces_beside_another_axis(axes: str) -> None:
     assert on_ranks("cut_axes.differences", 4)[axes] <= ROUNDING

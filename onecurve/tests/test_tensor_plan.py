@@ -1,18 +1,17 @@
 """What is cut in a network that has no plan, what a plan says, and what is refused."""
 
-import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import torch
-from cut_networks import Fused, Gated, Grouped, Stacked, Task, made
+from cut_networks import Fused, Gated, Task, made
 from torch import nn
 
 from onecurve.errors import UserError
+from onecurve.strategies.tensor.families import heads_of, style_of, styles_within
 from onecurve.strategies.tensor.local_size import local_numel
 from onecurve.strategies.tensor.plan import check_plan, find_plan
 from onecurve.strategies.tensor.report import plan_table, shares
-from onecurve.strategies.tensor.summands import find_summing
 
 
 def plan_of(name: str, given: Any = None, **options: Any) -> tuple[Task, dict[str, str]]:
@@ -20,23 +19,55 @@ def plan_of(name: str, given: Any = None, **options: Any) -> tuple[Task, dict[st
     return task, find_plan(task, {"": task}, given, 2)
 
 
-@pytest.mark.parametrize(
-    ("kind", "summing"), [(Fused, "output"), (Grouped, "output"), (Gated, "down"), (Stacked, None)]
-)
-def test_a_module_is_tried_out(kind: type[nn.Module], summing: str | None) -> None:
-    module = kind()
-    state = torch.random.get_rng_state(), random.getstate()
-    before = [weight.clone() for weight in module.parameters()]
-    assert find_summing(module) == summing
-    assert torch.equal(torch.random.get_rng_state(), state[0])
-    assert all(map(torch.equal, before, module.parameters()))
-    with torch.device("meta"):
-        module = kind()
-    assert find_summing(module) == summing
+def linears(*widths: tuple[int, int]) -> list[nn.Linear]:
+    return [nn.Linear(*width) for width in widths]
+
+
+def module(names: str, layers: Sequence[nn.Module], **attributes: Any) -> nn.Module:
+    """One that holds layers by these names, and says of itself what is given."""
+    made = nn.Module()
+    for name, layer in zip(names.split(), layers, strict=True):
+        setattr(made, name, layer)
+    vars(made).update(attributes)
+    return made
+
+
+ALIKE = [(8, 8)] * 4
+ONES_OWN = {
+    "Llama": (module("q_proj k_proj v_proj o_proj", linears(*ALIKE), head_dim=4), "heads"),
+    "CLIP": (module("k_proj v_proj q_proj out_proj", linears(*ALIKE), num_heads=2), "heads"),
+    "no number of heads": (module("q k v o", linears(*ALIKE)), None),
+    "another parameter": (
+        module("q k v o norm", [*linears(*ALIKE), nn.LayerNorm(8)], heads=2),
+        None,
+    ),
+    "fused": (module("qkv proj", linears((8, 24), (8, 8)), num_heads=2), None),
+    "gated": (module("w1 w2 w3", linears((8, 16), (16, 8), (8, 16))), "colwise"),
+    "two layers": (module("fc1 fc2 drop", [*linears((8, 16), (16, 8)), nn.Dropout()]), "colwise"),
+    "no block": (module("fc1 fc2", linears((8, 16), (16, 4))), None),
+    "not one after the other": (module("fc1 fc2", linears((8, 16), (8, 16))), None),
+}
+
+
+@pytest.mark.parametrize("name", ONES_OWN)
+def test_a_module_is_known_by_its_names(name: str) -> None:
+    module, style = ONES_OWN[name]
+    assert style_of(module) == style
+
+
+def test_the_layer_that_sums_up_is_known_by_its_name_or_the_last() -> None:
+    assert styles_within(Gated()) == {"gate": "colwise", "down": "rowwise", "up": "colwise"}
+    assert styles_within(Fused()) == {"qkv": "colwise", "output": "rowwise"}
+
+
+def test_heads_that_share_keys_are_not_torn_apart() -> None:
+    names, widths = "q_proj k_proj v_proj o_proj", [(8, 8), (8, 4), (8, 4), (8, 8)]
+    assert heads_of(module(names, linears(*widths), head_dim=2)) == 2
+    assert heads_of(module(names, linears(*widths), num_heads=4, num_kv_heads=2)) == 2
 
 
 def test_the_plan_of_a_transformer() -> None:
-    """Of its own layers, of modules that say how they are cut, and of what has been tried out."""
+    """Of its own layers, of modules that say how they are cut, and of those known by names."""
     _, plan = plan_of("gpt")
     assert plan == {
         "network.embedding.tokens": "vocab",

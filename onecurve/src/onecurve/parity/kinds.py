@@ -10,6 +10,8 @@ SAMPLES = "other samples"
 BATCHNORM = "BatchNorm"
 DRAWS = "random draws"
 MEAN = "a mean over something else than samples"
+PLAN = "a plan that cuts what has no parts"
+POSITIONS = "positions that meet outside of attention"
 GRADIENTS = "gradients that the strategy does not see"
 LOGGED = "values that are gathered per rank"
 RESUME = "state that is not in the checkpoint"
@@ -25,6 +27,12 @@ TO_DO = {
     MEAN: "add weight(targets) where something else counts, such as tokens that are no padding; "
     "take self.trainer.strategy.all_samples(tensor) where samples are compared with each other; "
     "divide a sum by a number that does not depend on the share",
+    PLAN: "cut less, by strategy.plan={...}, to find which: nothing but what works on each feature "
+    "may lie between colwise and rowwise, rows of a fused projection have heads outermost, and "
+    "nothing else is computed from the number of heads that a rank has",
+    POSITIONS: "on pieces of a sequence they may meet in F.scaled_dot_product_attention alone "
+    "(nn.MultiheadAttention: need_weights=False), and onecurve.positions(inputs) tells which they "
+    "are; strategy.context=1 leaves sequences whole",
     GRADIENTS: "call self.manual_backward(loss) where a step starts its own backward pass, and let "
     "what depends on weights alone, such as a penalty, be part of the loss that it returns",
     LOGGED: "training is the same, and what it tells is not: log by self.log or a torchmetrics "
@@ -50,6 +58,8 @@ def kinds_of(rows: Sequence[Row], plain: Watch, other: Watch) -> list[str]:
     if not of_run.keys() & {LOSS, GRADIENT, END}:
         return [LOGGED]
     if found := [BATCHNORM] * other.batchnorm + [DRAWS] * plain.draws:
+        return found
+    if found := [PLAN] * (other.tensor > 1) + [POSITIONS] * (other.context > 1):
         return found
     if of_run.get(LOSS) == begins and other.shares > 1:
         return [MEAN]

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
+from ..strategies.mesh.sizes import Sizes
+
 Curve = list[tuple[int, float]]
 """Optimizer step, counted from 1, and value."""
 LOSS, GRADIENT = "loss", "gradient norm"
@@ -34,8 +36,9 @@ class Watch(Callback):
         self.start: dict[str, Tensor] = {}
         self.end: dict[str, Tensor] = {}
         # Whether a step drew random numbers; layers that took statistics of what this rank sees;
-        # how many ranks see different samples.
-        self.draws, self.batchnorm, self.shares = False, False, 1
+        # how many ranks see different samples, share layers, and share positions.
+        self.draws, self.batchnorm = False, False
+        self.shares, self.tensor, self.context = 1, 1, 1
         self.step, self.is_epoch_over = 0, False
 
     def on_train_batch_start(
@@ -44,6 +47,8 @@ class Watch(Callback):
         if not self.sums:  # after the task's own on_train_start
             self.start = _state(trainer)
             self.shares = getattr(trainer.strategy, "data_parallel_size", trainer.world_size)
+            sizes = getattr(trainer.strategy, "sizes", Sizes())
+            self.tensor, self.context = sizes.tensor, sizes.context
         self.batchnorm = any(
             isinstance(part, _BatchNorm) and not isinstance(part, nn.SyncBatchNorm)
             for part in pl_module.modules()

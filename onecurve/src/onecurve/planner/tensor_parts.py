@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..strategies.tensor.summands import head_counts
+from ..strategies.tensor.families import head_counts
 
 
 class Sent:

@@ -1,13 +1,11 @@
 """A forward pass on trial, before training: it leaves no buffer and no random number changed."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_flatten, tree_leaves
 
 from ..batch.random import draw_from
@@ -60,45 +58,6 @@ def set_modes(modes: Mapping[nn.Module, bool]) -> None:
     """Training or evaluation mode of each part: what somebody keeps in one of them stays there."""
     for part, training in modes.items():
         part.training = training
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put all parts into evaluation mode meanwhile."""
-    modes = {part: part.training for part in module.modules()}
-    set_modes(dict.fromkeys(modes, False))
-    try:
-        yield
-    finally:
-        set_modes(modes)
-
-
-@torch.no_grad()
-def vary_constant(module: nn.Module) -> dict[str, float]:
-    """Vary parameters that are one number throughout: zeros would hide what comes before them.
-
-    Returns:
-        What `restore_constant` takes: the number, by the parameter's name.
-    """
-    draws = torch.Generator().manual_seed(2)
-    constant = {}
-    for name, parameter in module.named_parameters():
-        if parameter.is_meta or not parameter.is_floating_point() or not parameter.numel():
-            continue
-        low, high = parameter.aminmax()
-        if low == high:
-            constant[name] = low.item()
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=draws).to(parameter))
-    return constant
-
-
-@torch.no_grad()
-def restore_constant(module: nn.Module, constant: Mapping[str, float]) -> None:
-    """Give back what `vary_constant` took, also to what was cut since."""
-    parameters = dict(module.named_parameters())
-    for name, number in constant.items():
-        parameter = parameters[name]
-        (parameter.to_local() if isinstance(parameter, DTensor) else parameter).fill_(number)
 
 
 def same(a: Any, b: Any) -> bool:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ...errors import UserError
 from ..sequences import WholeSequences
@@ -22,11 +22,24 @@ from .axis import Axis, GroupAxis, Piece
 Tensors = tuple[Tensor, ...]
 
 
-def on_pieces(forward: Callable[..., Any], inputs: Tensors, group: dist.ProcessGroup) -> Any:
-    """What a network returns for whole sequences, of which each rank computes a piece."""
-    pieces, length = cut(inputs, group), inputs[0].shape[1]
+def on_pieces(
+    forward: Callable[..., Any], inputs: Any, group: dist.ProcessGroup, **options: Any
+) -> Any:
+    """What a network returns for whole sequences, of which each rank computes a piece.
+
+    Args:
+        forward: Of the network.
+        inputs: What enters it by position, tensors or trees of them.
+        group: The ranks in the order of their pieces.
+        options: What enters it by keyword.
+    """
+    leaves, structure = tree_flatten((tuple(inputs), options))
+    sequences = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
+    pieces, length = iter(cut(sequences, group)), sequences[0].shape[1]
+    leaves = [next(pieces) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    args, kwargs = tree_unflatten(leaves, structure)
     with attention_over(group, length):
-        outputs = forward(*pieces)
+        outputs = forward(*args, **kwargs)
     return whole(outputs, group, length)
 
 

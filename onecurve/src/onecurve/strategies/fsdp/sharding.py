@@ -1,11 +1,14 @@
 """How PyTorch's FSDP2 is put on a network: what is gathered together, and when it is freed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple
 
 import torch
+from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins.precision import Precision
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
@@ -13,11 +16,13 @@ from torch.distributed.fsdp import (
     MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
+    register_fsdp_forward_method,
 )
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..layers import find_layers
+from ..redirect import replaced
 from .units import find_units, last_units
 
 
@@ -92,13 +97,57 @@ def mixed_precision(precision: Precision) -> MixedPrecisionPolicy:
     return MixedPrecisionPolicy(dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
 
 
+STEPS = ("training_step", "validation_step", "test_step", "predict_step")
+
+
+@contextmanager
+def steps_as_forward(module: LightningModule) -> Iterator[None]:
+    """Let a task's steps have what `forward` has: the parameters that are in none of its units.
+
+    A step may use such a parameter beside a network that it calls by another name, as in
+    ``self.network(inputs) * self.scale``. What is in a unit is whole within that unit alone.
+    """
+    with ExitStack() as stack:
+        for name in (*STEPS, "_before_backward"):
+            stack.enter_context(replaced(module, name, getattr(module, name, _as_it_is)))
+            register_fsdp_forward_method(module, name)
+        if isinstance(module, FSDPModule):
+            # The first one that is called is the root, for good: a callback may call a part before.
+            before_backward(module, torch.zeros(()))
+            module.reshard()
+        yield
+
+
+def before_backward(module: LightningModule, loss: Tensor) -> Tensor:
+    """The loss of a step that starts its own backward pass, of which FSDP2 is to know."""
+    known: Tensor = vars(module)["_before_backward"](loss)
+    return known
+
+
+def _as_it_is(value: Tensor) -> Tensor:
+    return value
+
+
+_in_step = ContextVar("_in_step", default=False)
+
+
+@contextmanager
+def within_step() -> Iterator[None]:
+    """For a step of the task, which begins with its own parameters, and may go on using them."""
+    token = _in_step.set(True)
+    try:
+        yield
+    finally:
+        _in_step.reset(token)
+
+
 def reshard(module: nn.Module) -> None:
     """Free what a forward pass without a backward pass has left gathered.
 
     Else parameters would be copies until then, and who changes them would change nothing.
     """
     for part in module.modules():
-        if isinstance(part, FSDPModule):
+        if isinstance(part, FSDPModule) and not (part is module and _in_step.get()):
             part.reshard()
 
 
@@ -106,6 +155,18 @@ def freed_after_inference(module: nn.Module, *_: Any) -> None:
     """As `reshard`, as a hook of `forward`: where no backward pass frees what was gathered."""
     if not torch.is_grad_enabled():
         reshard(module)
+
+
+def made_whole(module: nn.Module) -> None:
+    """Let ``weight.new_zeros(...)`` make a whole tensor, as of a state that a step begins with.
+
+    Of a shard it would be one as well, which nothing else can be computed with.
+    """
+    for parameter in module.parameters():
+        if isinstance(parameter, DTensor):
+            plain = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+            for name in ("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"):
+                setattr(parameter, name, getattr(plain, name))
 
 
 def is_sharded(module: nn.Module) -> bool:

@@ -52,7 +52,7 @@ class FSDP(Sharded):
         cpu_offload: bool = False,
         activation_checkpointing: Recomputed = "none",
         replicas: Annotated[int, Number(least=1)] = 1,
-        timeout_seconds: Seconds = 1800,
+        timeout_seconds: Seconds = 300,
         backend: Backend = "auto",
     ) -> None:
         sharding = Sharding(wrap, min_params, reshard_after_forward, cpu_offload)

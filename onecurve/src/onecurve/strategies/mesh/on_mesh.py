@@ -40,7 +40,7 @@ class OnMesh(RankPerDevice):
     _mesh: DeviceMesh | None = None
 
     def __init__(
-        self, sizes: Mapping[str, int | Literal["auto"]], timeout_seconds: Seconds = 1800
+        self, sizes: Mapping[str, int | Literal["auto"]], timeout_seconds: Seconds = 300
     ) -> None:
         super().__init__(timeout_seconds)
         self._asked = dict(sizes)

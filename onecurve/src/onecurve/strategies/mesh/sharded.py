@@ -15,15 +15,31 @@ import torch.distributed as dist
 from lightning.fabric.utilities.device_dtype_mixin import _update_properties
 from lightning.pytorch import Trainer
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ...checkpoint.stored import model_state_here, optimizer_states_here
-from ...errors import UserError
-from ..fsdp.sharding import Sharding, freed_after_inference, is_sharded, reshard
+from ...errors import say
+from ..fsdp.sharding import (
+    Sharding,
+    before_backward,
+    freed_after_inference,
+    is_sharded,
+    made_whole,
+    reshard,
+    steps_as_forward,
+    within_step,
+)
 from ..fsdp.state import cut_like, cut_optimizer_state, gather
 from ..fsdp.units import check_wrap
-from ..fsdp.whole import refuse_of_shards, refuse_scalars, refuse_sparse, refuse_whole
+from ..fsdp.whole import (
+    explained,
+    refuse_of_shards,
+    refuse_scalars,
+    refuse_sparse,
+    refuse_whole,
+)
 from ..layers import find_layers
 from ..process_group import Seconds
 from ..redirect import forward_replaced
@@ -47,17 +63,18 @@ class Sharded(OnMesh):
 
     plan: Mapping[str, str] | str = "auto"
     sequence: bool = False
+    _is_sequence_cut: bool = False
 
     def __init__(
         self,
         name: str,
         sizes: Mapping[str, int | Literal["auto"]],
         sharding: Sharding,
-        timeout_seconds: Seconds = 1800,
+        timeout_seconds: Seconds = 300,
     ) -> None:
         super().__init__(sizes, timeout_seconds)
         self.name = name
-        self._forwards = ExitStack()
+        self._while_connected = ExitStack()
         self.sharding = sharding
 
     def _get_process_group_backend(self) -> str:
@@ -77,53 +94,28 @@ class Sharded(OnMesh):
         module = self._connected_module
         if not is_sharded(module):
             check_wrap(module, self.sharding.wrap)
-            inputs = self._example_of_task() if self.sizes.context * self.sizes.tensor > 1 else ()
-            self._check_pieces(inputs)
             # Start all ranks from the same weights, as DistributedDataParallel does.
             self._copy_first_rank(*module.parameters(), *module.buffers())
             self._sync_batchnorm()
             if self.sizes.tensor > 1:
-                self._cut_network(inputs)
+                self._cut_network()
             self.make_layers()
             self._shard(module)
             # Also where a callback calls it.
             module.register_forward_hook(freed_after_inference)
         self._move(module, self.root_device)
+        made_whole(module)
+        self._while_connected.enter_context(steps_as_forward(module))
         self._work_on_pieces()
 
-    def _example_of_task(self) -> tuple[Tensor, ...]:
-        """What enters the network, with which it is compared with a cut one."""
-        inputs = self.example_inputs()
-        if inputs is None:
-            raise UserError(
-                f"strategy={self.name}: the steps of {type(self._connected_module).__name__} must "
-                "call self(inputs) with tensors by position, so that a cut network can be compared "
-                "with the whole one; change them, or use strategy=fsdp"
-            )
-        return inputs
-
-    def _cut_network(self, inputs: tuple[Tensor, ...]) -> None:
+    def _cut_network(self) -> None:
         """Cut the layers of the whole network."""
         module = self._connected_module
         layers = find_layers(module) or {"": module}
-        samples = tuple(value[:2] for value in inputs)
-
-        def run() -> Any:
-            with self.precision_plugin.forward_context():
-                return type(module).forward(module, *samples)
-
         self._move(module, self.root_device)
         cutting = Cutting(self.sizes, self.plan, self.sequence, self.mesh["tensor"])
         (plan,) = cutting.check(module, [layers], self.is_global_zero)
-        cutting.cut(module, plan, run)
-
-    def _check_pieces(self, inputs: tuple[Tensor, ...]) -> None:
-        """Refuse a network that is another one on pieces of a sequence."""
-        if self.context_group is None:
-            return
-        from ..context.check import check_pieces
-
-        check_pieces(self._connected_module, inputs, self.sizes.context)
+        cutting.cut(module, plan)
 
     def _work_on_pieces(self) -> None:
         """Let `forward` take whole sequences, of which the network is given this rank's piece."""
@@ -134,10 +126,11 @@ class Sharded(OnMesh):
 
         of_piece = module.forward
 
-        def forward(*inputs: Tensor) -> Any:
-            return on_pieces(of_piece, inputs, group)
+        def forward(*inputs: Any, **options: Any) -> Any:
+            self._is_sequence_cut = True
+            return on_pieces(of_piece, inputs, group, **options)
 
-        self._forwards.enter_context(forward_replaced(module, forward))
+        self._while_connected.enter_context(forward_replaced(module, forward))
 
     def _sync_batchnorm(self) -> None:
         module = self._connected_module
@@ -174,12 +167,32 @@ class Sharded(OnMesh):
 
     def task_step(self, name: str, *args: Any) -> Any:
         """Run a step of the task, and refuse a loss of shards."""
-        with self._cut_logits():
+        with within_step(), self._cut_logits():
             output = super().task_step(name, *args)
-        if name != "training_step":
+        self._say_if_whole(name)
+        if name != "training_step" or output is None:
             reshard(self._connected_module)
         refuse_of_shards(self._connected_module, output, self.name)
         return output
+
+    def _say_if_whole(self, step: str) -> None:
+        """Say it once if a context axis has nothing to cut in what a step calls."""
+        cuts = self.context_group is not None and self.sizes.pipeline == 1
+        if cuts and not self._is_sequence_cut and self.is_global_zero:
+            say(
+                f"strategy.context={self.sizes.context}: {step} does not call self(inputs), so no "
+                "sequence is cut, and every rank computes all of it"
+            )
+        self._is_sequence_cut = True
+
+    def backward(
+        self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """Have FSDP2 know of a loss that no step has returned."""
+        module = self._connected_module
+        if not module.automatic_optimization and isinstance(module, FSDPModule):
+            closure_loss = before_backward(module, closure_loss)
+        return super().backward(closure_loss, optimizer, *args, **kwargs)
 
     @property
     def can_compile_loss(self) -> bool:
@@ -193,11 +206,18 @@ class Sharded(OnMesh):
 
         return cut_logits()
 
+    def on_exception(self, exception: BaseException) -> None:
+        """Say in one line what PyTorch says of shards, where it means a task."""
+        super().on_exception(exception)
+        if self.lightning_module is not None:
+            line = explained(exception, self.lightning_module, self.name)
+            exception.__cause__ = line or exception.__cause__
+
     def teardown(self) -> None:
         """Release the device."""
-        self._forwards.close()
+        self._while_connected.close()
         # What failed may hold parameters, which cannot be moved then; its error is the one to read.
-        with nullcontext() if sys.exc_info()[0] is None else suppress(RuntimeError):
+        with nullcontext() if sys.exc_info()[0] is None else suppress(RuntimeError, AttributeError):
             super().teardown()
 
     def setup_optimizers(self, trainer: Trainer) -> None:

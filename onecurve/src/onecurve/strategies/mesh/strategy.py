@@ -39,7 +39,7 @@ def mesh(
     microbatches: Annotated[int, Number(least=1)] = 4,
     stages_per_rank: Annotated[int, Number(least=1)] | Literal["auto"] = "auto",
     balance: Sequence[int] | str = "auto",
-    timeout_seconds: Seconds = 1800,
+    timeout_seconds: Seconds = 300,
     backend: Backend = "auto",
 ) -> Sharded:
     """A strategy for ranks on a mesh; the product of the axes is the number of ranks.

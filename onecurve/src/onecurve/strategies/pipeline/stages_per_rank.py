@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, cast
 
-import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.trainer.states import TrainerFn
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed import ProcessGroup as Group
 
 from ...errors import UserError
@@ -79,7 +78,6 @@ class StagesPerRank(LayersPerRank):
         layers = check_structure(module)
         check_wrap(module, self.sharding.wrap)
         inputs = network_inputs(trainer)
-        self._check_pieces(inputs)
         changed = check_composition(module, layers, inputs)
         context = self.precision_plugin.forward_context
         shapes = LayerShapes(layers, context)
@@ -96,7 +94,7 @@ class StagesPerRank(LayersPerRank):
         if self.sizes.tensor > 1:
             held = [self.placement.layers_of(stage) for stage in range(self.placement.num_stages)]
             plans = self._cutting.check(module, held, self.is_global_zero)
-        stages = self._take_part(self.placement, plans, shapes, inputs)
+        stages = self._take_part(self.placement, plans)
         self.passes = Passes(
             module,
             self.placement,
@@ -134,11 +132,7 @@ class StagesPerRank(LayersPerRank):
         return Cutting(self.sizes, self.plan, self.sequence, self.mesh["tensor"])
 
     def _take_part(
-        self,
-        placement: Placement,
-        plans: Sequence[dict[str, str]],
-        shapes: LayerShapes,
-        inputs: tuple[Tensor, ...],
+        self, placement: Placement, plans: Sequence[dict[str, str]]
     ) -> dict[int, nn.Module]:
         """Keep this rank's layers, of them what the plan of their stage leaves, and its shards."""
         stages = placement.take_part(self.precision_plugin.forward_context)
@@ -146,28 +140,14 @@ class StagesPerRank(LayersPerRank):
         self._copy_first_rank(*stage_tensors(stages))
         if plans:
             self._move(self._connected_module, self.root_device)
-            for index, stage in stages.items():
-                example = self._example_of(placement.first_layer(index), shapes, inputs)
-                self._cutting.cut(self._connected_module, plans[index], partial(stage, *example))
+            for index in stages:
+                self._cutting.cut(self._connected_module, plans[index])
         parts = [stage.get_submodule("layers") for stage in stages.values()]
         self.make_layers(layer for part in parts for layer in part.children())
         if self.cuts_parameters:
             for stage in stages.values():
                 self._shard(stage)
         return stages
-
-    def _example_of(
-        self, layer: int, shapes: LayerShapes, inputs: tuple[Tensor, ...]
-    ) -> tuple[Tensor, ...]:
-        """What may enter a layer, for two samples, the same on all ranks that share it."""
-        samples = tuple(value[:2] for value in inputs)
-        if layer == 0:
-            return samples
-        drawn = torch.Generator().manual_seed(0)
-        return tuple(
-            torch.randn(value.shape, generator=drawn).to(self.root_device, value.dtype)
-            for value in shapes.boundaries(samples, training=False)[layer]
-        )
 
     @abstractmethod
     def average_gradients(self) -> None:

@@ -5,6 +5,7 @@ Names, classes and what a layer takes and returns stay. A cut parameter is a DTe
 its `full_tensor()` is the weight that a checkpoint holds. Between layers tensors are plain ones.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -16,11 +17,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional as F
 
+from ...errors import UserError, in_short
 from .attention import heads_forward, local
 from .collectives import Group, joined, share, sum_gradients
+from .families import head_counts, is_within
 from .regions import Region, SequenceRegion
 from .runs import runs_of
-from .summands import head_counts, is_within
 from .vocabulary import cut_embedding, leave_logits
 
 
@@ -65,7 +67,7 @@ class Cut:
             region = self._region(name)
             if name in entered:
                 _share_heads(part, self.group.size)
-                part.forward = partial(_entered, part.forward, region)
+                part.forward = partial(_entered, part.forward, region, name)
             elif isinstance(part, nn.MultiheadAttention):
                 for weight in ("in_proj_weight", "in_proj_bias"):
                     self._cut(part, weight, 0)
@@ -157,17 +159,26 @@ def _share_heads(part: nn.Module, size: int) -> None:
         setattr(part, name, count // size)
 
 
-def _entered(forward: Callable[..., Any], region: Region, *inputs: Any, **options: Any) -> Any:
+def _entered(
+    forward: Callable[..., Any], region: Region, name: str, *inputs: Any, **options: Any
+) -> Any:
     """Read what comes in once for all layers within; only the first input is of the sequence."""
     outside = Region(region.group)
     used = [
-        (region if number == 0 else outside).enter(value) if _flows(value) else value
-        for number, value in enumerate(inputs)
+        (outside if number else region).enter(value) if _flows(value) else value
+        for number, value in enumerate([*inputs, *options.values()])
     ]
-    named = {
-        name: outside.enter(value) if _flows(value) else value for name, value in options.items()
-    }
-    return forward(*used, **named)
+    named = dict(zip(options, used[len(inputs) :], strict=True))
+    try:
+        return forward(*used[: len(inputs)], **named)
+    except (RuntimeError, ValueError) as error:
+        if not re.search("shape|size", str(error), re.IGNORECASE):
+            raise
+        raise UserError(
+            f"strategy.plan: {name} has a share of its heads or features here, and counts on all "
+            f"of them ({in_short(error)}); let it leave their number -1 in views, give "
+            "strategy.plan={...} without it, or use strategy=fsdp"
+        ) from error
 
 
 def _flows(value: Any) -> bool:

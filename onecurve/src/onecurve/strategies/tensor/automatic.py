@@ -7,7 +7,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from ..layers import find_layers
-from .summands import find_summing, head_counts, is_within, linears
+from .families import is_within, style_of, styles_within
 
 ELEMENTWISE = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
@@ -25,14 +25,18 @@ class Automatic:
     Cut are: pairs of Linear layers with nothing but elementwise layers between them, in one
     nn.Sequential or in the sequence of the network's layers, and one that is left there over;
     nn.MultiheadAttention, and what PyTorch's transformer layers hold beside it; modules of one's
-    own that have been shown to fall into parts (`parts.py`). Blocks around an attention that hold
-    norms besides work on pieces of a sequence, and so do norms behind them in an nn.Sequential.
+    own that are known by their names (`families.py`). Blocks around an attention that hold norms
+    besides work on pieces of a sequence, and so do norms behind them in an nn.Sequential.
 
     Args:
         module: The task.
         layers: Those that are looked at, by name.
         said: Names of modules that say themselves how they are cut.
+        plan: What those say.
         size: How many ranks share layers.
+
+    Attributes:
+        plan: All that is cut, and how.
     """
 
     def __init__(
@@ -40,15 +44,15 @@ class Automatic:
         module: LightningModule,
         layers: Mapping[str, nn.Module],
         said: Sequence[str],
+        plan: Mapping[str, str],
         size: int | None,
     ) -> None:
         self.said = said
         self.size = size
-        self.plan: dict[str, str] = {}
+        self.plan = dict(plan)
         uses = Counter(id(weight) for _, weight in module.named_parameters(remove_duplicate=False))
         # What is used in two places cannot be cut for one of them.
         self.tied = {weight for weight, number in uses.items() if number > 1}
-        self.tried: dict[object, str | None] = {}
         chain = find_layers(module) or {}
         again = Counter(id(layer) for layer in chain.values())
         for name, layer in layers.items():
@@ -60,11 +64,15 @@ class Automatic:
         self._norms_behind(dict(module.named_modules()))
 
     def _can(self, name: str, layer: nn.Module) -> bool:
-        said = any(is_within(name, outer) for outer in self.said)
-        return not said and not any(id(weight) in self.tied for weight in layer.parameters())
+        if self._says_itself(name):
+            return False
+        return not any(id(weight) in self.tied for weight in layer.parameters())
+
+    def _says_itself(self, name: str) -> bool:
+        return any(is_within(name, outer) for outer in self.said)
 
     def _look(self, name: str, layer: nn.Module) -> None:
-        if name in self.plan or any(is_within(name, outer) for outer in self.said):
+        if name in self.plan or self._says_itself(name):
             return
         if isinstance(layer, nn.MultiheadAttention):
             if self._can(name, layer) and is_plain(layer):
@@ -76,25 +84,13 @@ class Automatic:
         elif type(layer) is nn.Sequential or isinstance(layer, nn.Sequential):
             if type(layer).forward is nn.Sequential.forward:
                 self._pair((_in(name, child), part) for child, part in layer.named_children())
-        elif len(linears(layer)) > 1 and self._can(name, layer):
-            self._try(name, layer)
+        elif (style := style_of(layer)) and self._can(name, layer):
+            within = styles_within(layer)
+            if style == "heads" or len(within) > 2:
+                self.plan[name] = style
+            self.plan |= {_in(name, child): each for child, each in within.items()}
         for child, part in layer.named_children():
             self._look(_in(name, child), part)
-
-    def _try(self, name: str, layer: nn.Module) -> None:
-        sizes = tuple(weight.shape for weight in layer.parameters())
-        numbers = tuple((key, value) for key, value in vars(layer).items() if type(value) is int)
-        key = (type(layer), sizes, numbers)
-        if key not in self.tried:
-            self.tried[key] = find_summing(layer)
-        summing = self.tried[key]
-        if summing is None:
-            return
-        attends = bool(head_counts(layer)) or hasattr(layer, "head_dim")
-        if attends or len(linears(layer)) > 2:
-            self.plan[name] = "heads" if attends else "colwise"
-        for child in linears(layer):
-            self.plan[_in(name, child)] = "rowwise" if child == summing else "colwise"
 
     def _pair(self, ordered: Iterable[tuple[str, nn.Module]]) -> None:
         waiting: tuple[str, nn.Linear] | None = None
@@ -123,6 +119,8 @@ class Automatic:
         within = {_in(name, path): part for path, part in layer.named_modules() if path}
         attends = any(self.plan.get(path) == "heads" for path in within)
         norms = any(isinstance(part, PER_POSITION) for part in within.values())
+        if self._says_itself(name):
+            return norms
         if not attends or not norms or isinstance(layer, CONTAINERS):
             return False
         for path, part in within.items():

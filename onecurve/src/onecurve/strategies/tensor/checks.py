@@ -7,7 +7,7 @@ from torch import nn
 
 from ...errors import UserError
 from .automatic import is_plain
-from .summands import heads_of, is_within, linears
+from .families import heads_of, is_within, linears
 
 FITS = {
     "colwise": (nn.Linear,),
@@ -72,7 +72,7 @@ def check_one(name: str, part: nn.Module, style: str, size: int, key: str) -> No
     is_own = not isinstance(part, nn.Linear | nn.Embedding | nn.MultiheadAttention)
     if is_own and style in ("heads", "colwise") and len(linears(part)) > 1:
         if style == "heads":
-            _check_heads(name, heads_of(part, [*linears(part).values()][-1]), size, key)
+            _check_heads(name, heads_of(part), size, key)
         return
     if not isinstance(part, FITS[style]):
         fits = " or ".join(kind.__name__ for kind in FITS[style])

@@ -33,7 +33,7 @@ from torch import nn
 from ...errors import UserError
 from .automatic import Automatic
 from .checks import check_plan
-from .summands import find_summing, is_within, linears
+from .families import is_within, linears, styles_within
 
 __all__ = ["STYLES", "check_plan", "find_plan"]
 
@@ -76,11 +76,11 @@ def find_plan(
             "{'*.mlp.0': colwise, '*.mlp.2': rowwise}; use strategy.plan=auto"
         )
     else:
-        said = _said(parts)
-        plan = Automatic(module, layers, said, size).plan
+        said, plan = _said(parts), {}
         for name in said:
             own: Any = parts[name]
             plan |= _fitting(parts, name, own.tensor_plan(), f"{type(own).__name__}.tensor_plan()")
+        plan = Automatic(module, layers, said, plan, size).plan
     held = {
         name: style
         for name, style in _with_children(parts, plan).items()
@@ -134,13 +134,8 @@ def _with_children(parts: Mapping[str, nn.Module], plan: Mapping[str, str]) -> d
     full = dict(plan)
     for name, style in plan.items():
         part = parts[name]
-        held = linears(part)
         is_own = not isinstance(part, nn.Linear | nn.Embedding | nn.MultiheadAttention)
-        if not is_own or style not in ("heads", "colwise") or len(held) < 2:
-            continue
-        summing = find_summing(part) or [*held][-1]
-        for child in held:
-            full.setdefault(
-                f"{name}.{child}".lstrip("."), "rowwise" if child == summing else "colwise"
-            )
+        if is_own and style in ("heads", "colwise") and len(linears(part)) > 1:
+            for child, own in styles_within(part).items():
+                full.setdefault(f"{name}.{child}".lstrip("."), own)
     return full

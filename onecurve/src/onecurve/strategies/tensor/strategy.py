@@ -42,7 +42,7 @@ class Tensor(Sharded):
         sequence: bool = False,
         replicas: Annotated[int, Number(least=1)] = 1,
         activation_checkpointing: Recomputed = "none",
-        timeout_seconds: Seconds = 1800,
+        timeout_seconds: Seconds = 300,
         backend: Backend = "auto",
     ) -> None:
         sizes: dict[str, int | Literal["auto"]] = {"replicate": replicas, "tensor": "auto"}

@@ -67,6 +67,10 @@ class Attention(nn.Module):
         outputs: Tensor = self.output(seen.transpose(1, 2).flatten(2))
         return outputs
 
+    def tensor_plan(self) -> dict[str, str]:
+        """How ranks share it: by heads."""
+        return {"": "heads"}
+
 
 class Block(nn.Module):
     """Attention and two linear layers, each added to what it was given."""

@@ -1,0 +1,98 @@
+"""Attentions and feed-forward networks of one's own that are known by their names: a table.
+
+Such a module falls into parts, an attention into its heads, a feed-forward network into hidden
+units, whose sum is what the whole makes. All of its Linear layers are cut by their outputs, but for
+the last one of its family, which is cut by its inputs and sums up. Nothing else may hold a
+parameter. What has other names, or one projection for queries, keys and values, says by a method
+`tensor_plan()` how it is cut.
+"""
+
+from math import gcd
+
+from torch import nn
+
+ATTENTIONS = (
+    ("q_proj", "k_proj", "v_proj", "o_proj"),  # Llama, Mistral, Qwen2, Gemma
+    ("q_proj", "k_proj", "v_proj", "out_proj"),  # CLIP, OPT, BART, Whisper
+    ("query", "key", "value", "output"),
+    ("query", "key", "value", "out"),
+    ("query", "key", "value", "proj"),
+    ("q", "k", "v", "o"),  # T5
+    ("q", "k", "v", "out"),
+    ("q", "k", "v", "proj"),
+    ("wq", "wk", "wv", "wo"),  # torchtitan, Meta's Llama
+    ("q_lin", "k_lin", "v_lin", "out_lin"),  # DistilBERT
+)
+FEED_FORWARD = (
+    ("gate_proj", "up_proj", "down_proj"),  # Llama
+    ("gate", "up", "down"),
+    ("w1", "w3", "w2"),  # torchtitan, Meta's Llama
+    ("wi_0", "wi_1", "wo"),  # T5 1.1
+    ("wi", "wo"),  # T5
+    ("up_proj", "down_proj"),
+    ("fc1", "fc2"),  # timm, CLIP, OPT
+    ("c_fc", "c_proj"),  # nanoGPT
+    ("lin1", "lin2"),  # DistilBERT
+    ("linear1", "linear2"),
+)
+HEAD_COUNTS = (
+    *("heads", "num_heads", "n_heads", "n_head", "nhead", "nheads", "num_attention_heads"),
+    *("kv_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "num_key_value_heads"),
+)
+"""Attributes that say how many heads there are: on each rank, its own."""
+
+
+def style_of(module: nn.Module) -> str | None:
+    """The style of a module of one of the families; None for any other."""
+    held = linears(module)
+    own = {id(weight) for layer in held.values() for weight in layer.parameters()}
+    if any(id(weight) not in own for weight in module.parameters()):
+        return None
+    if any(held.keys() == set(family) for family in ATTENTIONS) and heads_of(module):
+        return "heads"
+    for family in FEED_FORWARD:
+        if held.keys() == set(family):
+            last, first = held[family[-1]], [held[name] for name in family[:-1]]
+            shapes = {(layer.out_features, layer.in_features) for layer in first}
+            return "colwise" if shapes == {(last.in_features, last.out_features)} else None
+    return None
+
+
+def styles_within(module: nn.Module) -> dict[str, str]:
+    """Those of the Linear layers of a module that is cut as a whole, by name.
+
+    The one that sums up is the last one of a family, else the last one that the module holds.
+    """
+    held = linears(module)
+    known = [family[-1] for family in ATTENTIONS + FEED_FORWARD if held.keys() == set(family)]
+    summing = (known or [*held])[-1]
+    return {name: "rowwise" if name == summing else "colwise" for name in held}
+
+
+def heads_of(module: nn.Module) -> int | None:
+    """How many heads of an attention can be shared; None if nothing says so."""
+    counts = [*head_counts(module).values()]
+    width = getattr(module, "head_dim", None)
+    if type(width) is int and width > 0:
+        within = styles_within(module)
+        counts += [
+            (layer.in_features if within[name] == "rowwise" else layer.out_features) // width
+            for name, layer in linears(module).items()
+        ]
+    return gcd(*counts) if counts else None
+
+
+def head_counts(module: nn.Module) -> dict[str, int]:
+    """How many heads a module says that it has, by attribute."""
+    counts = {name: getattr(module, name, None) for name in HEAD_COUNTS}
+    return {name: count for name, count in counts.items() if type(count) is int and count > 0}
+
+
+def linears(module: nn.Module) -> dict[str, nn.Linear]:
+    """The Linear layers that a module holds itself."""
+    return {name: part for name, part in module.named_children() if type(part) is nn.Linear}
+
+
+def is_within(name: str, outer: str) -> bool:
+    """Whether a dotted name is that of a module or of something in it."""
+    return outer == "" or name == outer or name.startswith(f"{outer}.")
