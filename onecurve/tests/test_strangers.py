@@ -22,6 +22,7 @@ from onecurve.errors import UserError
 from onecurve.launch import agent
 from onecurve.parity import kinds
 from onecurve.strategies.tensor.families import ATTENTIONS, FEED_FORWARD
+from onecurve.strategies.tensor.plan import find_plan
 from onecurve.testing import assert_parity
 
 WIDTH, LENGTH = 8, 6
@@ -176,6 +177,21 @@ class Recurrent(Stranger):
         return made
 
 
+class Gaussian(nn.Linear):
+    def forward(self, inputs: Tensor) -> Any:
+        return torch.distributions.Normal(super().forward(inputs), 1.0)
+
+
+class OfADistribution(Stranger):
+    def __init__(self) -> None:
+        super().__init__(partial(Gaussian, WIDTH, WIDTH))
+        self.first = nn.Linear(WIDTH, WIDTH)
+
+    def outputs(self, batch: Any) -> Tensor:
+        made: Tensor = self.model(self.first(batch["inputs"])).mean
+        return made
+
+
 class Attention(nn.Module):
     """Of any names."""
 
@@ -238,6 +254,7 @@ class AllFamilies(Stranger):
 
 STRATEGIES: dict[str, Callable[[], Any]] = {
     "fsdp": onecurve.FSDP,
+    "kept": partial(onecurve.FSDP, reshard_after_forward=False),
     "tensor": onecurve.Tensor,
     "sequence": partial(onecurve.Tensor, sequence=True),
     "context": partial(onecurve.mesh, context=2),
@@ -256,6 +273,7 @@ EQUAL = [
     *((task, "tensor") for task in (Scaled, ByHand)),
     *((AllFamilies, name) for name in ("tensor", "sequence", "fsdp")),
     (OfABatch, "context"),
+    (OfADistribution, "kept"),
 ]
 
 
@@ -263,3 +281,185 @@ EQUAL = [
 @pytest.mark.parametrize(("task", "strategy"), EQUAL)
 def test_a_strangers_task_has_the_numbers_of_a_plain_trainer(task: Any, strategy: str) -> None:
     assert_parity(task, loaders, strategy=STRATEGIES[strategy](), accelerator="cpu", steps=6)
+
+
+def test_all_families_are_cut() -> None:
+    task = AllFamilies()
+    plan = find_plan(task, {"": task}, None, 2)
+    layers = {name for name, part in task.named_modules() if isinstance(part, nn.Linear)}
+    assert layers <= plan.keys()
+    assert sum(style == "rowwise" for style in plan.values()) == 2 * len(ATTENTIONS)
+
+
+class Stacked(nn.Module):
+    """All queries, then all keys, then all values: a half of the rows is no heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.output = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        qkv = self.qkv(inputs).unflatten(-1, (3, -1, 2)).permute(2, 0, 3, 1, 4)
+        outputs: Tensor = self.output(
+            F.scaled_dot_product_attention(*qkv).transpose(1, 2).flatten(2)
+        )
+        return outputs
+
+    def tensor_plan(self) -> dict[str, str]:
+        return {"": "heads"}
+
+
+class Neighbours(nn.Conv1d):
+    """Brings positions together that may lie in two pieces."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH, 3, padding=1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.transpose(1, 2)).transpose(1, 2)
+
+
+class OfNeighbours(Stranger):
+    def __init__(self) -> None:
+        super().__init__(Neighbours)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        made: Tensor = self.model(inputs)
+        return made
+
+    def outputs(self, batch: Any) -> Tensor:
+        made: Tensor = self(batch["inputs"])
+        return made
+
+
+APART = {
+    "tensor": (partial(Stranger, Stacked), kinds.PLAN),
+    "context": (OfNeighbours, kinds.POSITIONS),
+}
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("strategy", APART)
+def test_parity_names_what_has_no_parts(strategy: str) -> None:
+    task, kind = APART[strategy]
+    made = STRATEGIES[strategy]()
+    found = onecurve.parity(task, loaders, strategy=made, accelerator="cpu", steps=4)
+    assert found.kinds == [kind]
+    assert f"Likely {kind}: {kinds.TO_DO[kind]}." in found.table()
+
+
+class Flattens(Attention):
+    """Knows the width by itself."""
+
+    def forward(self, hidden_states: Tensor) -> tuple[Tensor, None]:
+        samples, length, width = hidden_states.shape
+        *three, output = (getattr(self, name) for name in self.names)
+        seen = F.scaled_dot_product_attention(
+            *(
+                layer(hidden_states).view(samples, length, self.num_heads, -1).transpose(1, 2)
+                for layer in three
+            )
+        )
+        return output(seen.transpose(1, 2).reshape(samples, length, width)), None
+
+
+class Copies(Stranger):
+    def outputs(self, batch: Any) -> Tensor:
+        made: Tensor = deepcopy(self.model)(batch["inputs"])
+        return made
+
+
+class Penalized(Stranger):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        return loss + sum(weight.square().sum() for weight in self.parameters())
+
+
+class PenalizedInPlace(Stranger):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        loss += self.model[0].weight.abs().sum()
+        return loss
+
+
+class UsesAWeight(Stranger):
+    def outputs(self, batch: Any) -> Tensor:
+        return super().outputs(batch) @ self.model[0].weight.T[:, :WIDTH]
+
+
+class Late(BaseFinetuning):
+    def freeze_before_training(self, module: Any) -> None:
+        self.freeze(module.scale_by)
+
+    def finetune_function(self, module: Any, epoch: int, optimizer: Any) -> None:
+        if epoch:
+            self.unfreeze_and_add_param_group(module.scale_by, optimizer)
+
+
+class Unfreezes(Stranger):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale_by = nn.LayerNorm(WIDTH)
+
+    def outputs(self, batch: Any) -> Tensor:
+        made: Tensor = self.scale_by(super().outputs(batch))
+        return made
+
+    def configure_callbacks(self) -> Any:
+        return [Late()]
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD([each for each in self.parameters() if each.requires_grad], 0.01)
+
+
+class CallsAlone(Stranger):
+    def on_train_epoch_end(self) -> None:
+        if self.trainer.is_global_zero:
+            with torch.no_grad():
+                self.model(torch.zeros(2, WIDTH, dtype=torch.float64))
+
+
+def one_block() -> nn.Module:
+    return nn.Sequential(Block(Flattens(ATTENTIONS[0]), pair()))
+
+
+LINES = {
+    "flattens": (
+        partial(Stranger, one_block),
+        "tensor",
+        "strategy.plan: model.0.attention has a share of its heads or features here",
+    ),
+    "nothing": (partial(Stranger, partial(nn.Linear, WIDTH, WIDTH)), "tensor", "nothing to cut in"),
+    "copies": (Copies, "fsdp", "Copies copies a module whose parameters are sharded"),
+    "penalty": (Penalized, "fsdp", "the loss of Penalized depends on parameters, of which a rank"),
+    "in place": (PenalizedInPlace, "fsdp", "the loss of PenalizedInPlace depends on parameters"),
+    "weight": (UsesAWeight, "fsdp", "UsesAWeight computes with a parameter"),
+    "distribution": (OfADistribution, "fsdp", "use strategy.reshard_after_forward=false"),
+    "unfreezes": (Unfreezes, "tensor", "parameters are compared (BaseFinetuning does it"),
+    "alone": (
+        CallsAlone,
+        "fsdp",
+        "strategy=fsdp: rank 0 calls CallsAlone in on_train_epoch_end (test_strangers.py:",
+    ),
+}
+
+
+def fit(task: Callable[[], LightningModule], strategy: Any) -> None:
+    trainer = Trainer(
+        accelerator="cpu", devices=2, strategy=strategy, precision="64-true", max_epochs=2,
+        logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, num_sanity_val_steps=0, limit_train_batches=2,
+    )  # fmt: skip
+    trainer.fit(task(), *loaders())
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_what_cannot_work_is_said_in_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # ranks that fail are not to be warm
+    task, strategy, line = LINES[name]
+    made = STRATEGIES[strategy](timeout_seconds=8)
+    with pytest.raises(UserError) as refused:
+        onecurve.launch(fit, task, made, devices=2)
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert "strategy=" in str(refused.value)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...errors import UserError
-from .axis import Axis, GroupAxis, Piece, current, set_current
+from .axis import Axis, Piece, current, set_current
 
 _as_torch_has_it: Any = F.scaled_dot_product_attention
 
@@ -38,7 +38,7 @@ def attention_over(group: dist.ProcessGroup, length: int) -> Iterator[None]:
         group: The ranks in the order of their pieces.
         length: Positions of the whole sequence.
     """
-    axis = GroupAxis(group)
+    axis = Axis(group)
     with working_on(Piece(axis, length // axis.size)):
         yield
 

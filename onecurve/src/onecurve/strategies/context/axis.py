@@ -1,32 +1,22 @@
 """The ranks that hold the pieces of a sequence, and whether the network works on one just now."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 
-class Axis(Protocol):
-    """Ranks in the order of their pieces, which are of one length."""
+class Axis:
+    """Ranks in the order of their pieces, which are of one length.
 
-    @property
-    def rank(self) -> int:
-        """Which piece is here."""
+    Args:
+        group: The ranks.
 
-    @property
-    def size(self) -> int:
-        """How many pieces there are."""
-
-    def gather(self, tensor: Tensor, dim: int) -> Tensor:
-        """The pieces of all ranks, one after the other along a dimension.
-
-        Their gradients are summed over the ranks. All ranks call this, in the same order.
-        """
-
-
-class GroupAxis:
-    """The ranks of a process group."""
+    Attributes:
+        rank: Which piece is here.
+        size: How many pieces there are.
+    """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
@@ -34,7 +24,10 @@ class GroupAxis:
         self.size = dist.get_world_size(group)
 
     def gather(self, tensor: Tensor, dim: int) -> Tensor:
-        """See `Axis`."""
+        """The pieces of all ranks, one after the other along a dimension.
+
+        Their gradients are summed over the ranks. All ranks call this, in the same order.
+        """
         gathered: Tensor = _Gather.apply(tensor.movedim(dim, 0), self.group)
         return gathered.movedim(0, dim)
 

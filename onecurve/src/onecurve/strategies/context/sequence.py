@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from ...errors import UserError
 from ..sequences import WholeSequences
 from .attention import attention_over, attention_within, until_backward_ends
-from .axis import Axis, GroupAxis, Piece
+from .axis import Axis, Piece
 
 Tensors = tuple[Tensor, ...]
 
@@ -73,7 +73,7 @@ def cut(inputs: Tensors, group: dist.ProcessGroup) -> Tensors:
     Raises:
         UserError: If there is no sequence, or the ranks do not divide its length.
     """
-    return cut_along(inputs, GroupAxis(group))
+    return cut_along(inputs, Axis(group))
 
 
 def cut_along(inputs: Tensors, axis: Axis) -> Tensors:
@@ -120,11 +120,7 @@ def whole(outputs: Any, group: dist.ProcessGroup, length: int) -> Any:
     Raises:
         UserError: If dimension 1 of an output is not the piece.
     """
-    return whole_along(outputs, GroupAxis(group), length)
-
-
-def whole_along(outputs: Any, axis: Axis, length: int) -> Any:
-    """As `whole`."""
+    axis = Axis(group)
 
     def put_together(value: Any) -> Any:
         if not isinstance(value, Tensor):

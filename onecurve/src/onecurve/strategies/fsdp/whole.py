@@ -70,6 +70,9 @@ WORDS = {
     "copy in __init__, or use strategy=ddp",
     "aten.equal": "parameters are compared (BaseFinetuning does it to unfreeze them), and some are "
     "cut in another way than others; unfreeze by requires_grad alone, or use strategy=fsdp",
+    "out of bounds for storage of size 0": "a part of {task} returns what is no tensor, tuple, "
+    "dictionary or dataclass (a Distribution), and its parameters were freed before the backward "
+    "pass; use strategy.reshard_after_forward=false, or strategy=ddp",
     "got mixed torch.Tensor and DTensor": "{task} computes with a parameter, or with what was made "
     "like one (new_zeros), of which a rank has shards; call the module that holds it, take "
     "torch.zeros(..., device=self.device), or use strategy=ddp",
