@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 import warm_ranks
+from conftest import one_of_a_kind
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import BaseFinetuning
+from lightning.pytorch.callbacks import BaseFinetuning, EMAWeightAveraging
+from lightning.pytorch.utilities import grad_norm
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
@@ -277,8 +279,14 @@ EQUAL = [
 ]
 
 
+KEPT = [
+    *((Stranger, "tensor"), (ByKeyword, "tensor"), (OfABatch, "context"), (Scaled, "fsdp")),
+    *((ByHand, "fsdp"), (Recurrent, "fsdp"), (AllFamilies, "sequence")),
+]
+
+
 @pytest.mark.compares
-@pytest.mark.parametrize(("task", "strategy"), EQUAL)
+@pytest.mark.parametrize(("task", "strategy"), one_of_a_kind(EQUAL, kept=KEPT))
 def test_a_strangers_task_has_the_numbers_of_a_plain_trainer(task: Any, strategy: str) -> None:
     assert_parity(task, loaders, strategy=STRATEGIES[strategy](), accelerator="cpu", steps=6)
 
@@ -387,6 +395,23 @@ class UsesAWeight(Stranger):
         return super().outputs(batch) @ self.model[0].weight.T[:, :WIDTH]
 
 
+class LogsNorms(Stranger):
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self.log_dict(grad_norm(self, 2))
+
+
+class Averaged(Stranger):
+    def configure_callbacks(self) -> Any:
+        return [EMAWeightAveraging()]
+
+
+class PenalizesSlopes(Stranger):
+    def outputs(self, batch: Any) -> Tensor:
+        inputs = batch["inputs"].clone().requires_grad_()
+        made = self.model(inputs)
+        return torch.autograd.grad(made.sum(), inputs, create_graph=True)[0]
+
+
 class Late(BaseFinetuning):
     def freeze_before_training(self, module: Any) -> None:
         self.freeze(module.scale_by)
@@ -435,6 +460,9 @@ LINES = {
     "in place": (PenalizedInPlace, "fsdp", "the loss of PenalizedInPlace depends on parameters"),
     "weight": (UsesAWeight, "fsdp", "UsesAWeight computes with a parameter"),
     "distribution": (OfADistribution, "fsdp", "use strategy.reshard_after_forward=false"),
+    "norms": (LogsNorms, "fsdp", "take self.trainer.strategy.gradient_norm()"),
+    "averaged": (Averaged, "tensor", "take onecurve.ExponentialMovingAverage or"),
+    "slopes": (PenalizesSlopes, "fsdp", "a step has one of its own (torch.autograd.grad; use"),
     "unfreezes": (Unfreezes, "tensor", "parameters are compared (BaseFinetuning does it"),
     "alone": (
         CallsAlone,
@@ -453,7 +481,9 @@ def fit(task: Callable[[], LightningModule], strategy: Any) -> None:
     trainer.fit(task(), *loaders())
 
 
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize(
+    "name", one_of_a_kind(LINES, kept=["flattens", "copies", "in place", "alone"])
+)
 def test_what_cannot_work_is_said_in_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # ranks that fail are not to be warm
     task, strategy, line = LINES[name]

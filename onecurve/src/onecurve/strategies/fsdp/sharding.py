@@ -157,7 +157,7 @@ def freed_after_inference(module: nn.Module, *_: Any) -> None:
         reshard(module)
 
 
-def made_whole(module: nn.Module) -> None:
+def set_plain_factories(module: nn.Module) -> None:
     """Let ``weight.new_zeros(...)`` make a whole tensor, as of a state that a step begins with.
 
     Of a shard it would be one as well, which nothing else can be computed with.

@@ -70,9 +70,15 @@ WORDS = {
     "copy in __init__, or use strategy=ddp",
     "aten.equal": "parameters are compared (BaseFinetuning does it to unfreeze them), and some are "
     "cut in another way than others; unfreeze by requires_grad alone, or use strategy=fsdp",
-    "out of bounds for storage of size 0": "a part of {task} returns what is no tensor, tuple, "
-    "dictionary or dataclass (a Distribution), and its parameters were freed before the backward "
-    "pass; use strategy.reshard_after_forward=false, or strategy=ddp",
+    "out of bounds for storage of size 0": "parameters of {task} were freed before its backward "
+    "pass: a step has one of its own (torch.autograd.grad; use strategy=ddp), or a part returns "
+    "what is no tensor, tuple, dictionary or dataclass (a Distribution; use "
+    "strategy.reshard_after_forward=false)",
+    "its data is not allocated yet": "numbers are read out of a shard, as Lightning's grad_norm "
+    "does; take self.trainer.strategy.gradient_norm(), or use strategy=ddp",
+    "aten.copy_.default got mixed": "weights are copied of which a rank has shards, as Lightning's "
+    "averages of weights do; take onecurve.ExponentialMovingAverage or "
+    "onecurve.StochasticWeightAveraging, or use strategy=ddp",
     "got mixed torch.Tensor and DTensor": "{task} computes with a parameter, or with what was made "
     "like one (new_zeros), of which a rank has shards; call the module that holds it, take "
     "torch.zeros(..., device=self.device), or use strategy=ddp",

@@ -26,8 +26,8 @@ from ..fsdp.sharding import (
     before_backward,
     freed_after_inference,
     is_sharded,
-    made_whole,
     reshard,
+    set_plain_factories,
     steps_as_forward,
     within_step,
 )
@@ -104,7 +104,7 @@ class Sharded(OnMesh):
             # Also where a callback calls it.
             module.register_forward_hook(freed_after_inference)
         self._move(module, self.root_device)
-        made_whole(module)
+        set_plain_factories(module)
         self._while_connected.enter_context(steps_as_forward(module))
         self._work_on_pieces()
 
