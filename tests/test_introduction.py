@@ -79,9 +79,7 @@ STRATEGIES = {
 # Its rows, and what each lacks.
 ROWS = {"autoencoder": "LitAutoEncoder", "classifier": "LitClassifier", "the same": "WithLoss"}
 LACKS = {
-    ("LitAutoEncoder", "`tensor`"): "must call self(inputs)",
     ("LitAutoEncoder", "`pipeline`"): "has no sequence of layers",
-    ("LitClassifier", "`tensor`"): "must call self(inputs)",
     ("LitClassifier", "`pipeline`"): "has no method loss(outputs, targets)",
 }
 SHORT = """

@@ -1,11 +1,8 @@
 """What needs whole parameters, or whole gradients, of which a rank has shards here."""
 
 from collections.abc import Iterable
-from pathlib import Path
-from traceback import extract_tb
 from typing import Any
 
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import LBFGS, Adafactor, Optimizer
@@ -65,27 +62,6 @@ PENALTY = (
     "the loss of {task} depends on parameters, of which a rank has shards, in another way than "
     "through self(inputs); use weight_decay of the optimizer for a penalty, or strategy=ddp"
 )
-WORDS = {
-    "does not support deepcopy": "{task} copies a module whose parameters are sharded; make the "
-    "copy in __init__, or use strategy=ddp",
-    "aten.equal": "parameters are compared (BaseFinetuning does it to unfreeze them), and some are "
-    "cut in another way than others; unfreeze by requires_grad alone, or use strategy=fsdp",
-    "out of bounds for storage of size 0": "parameters of {task} were freed before its backward "
-    "pass: a step has one of its own (torch.autograd.grad; use strategy=ddp), or a part returns "
-    "what is no tensor, tuple, dictionary or dataclass (a Distribution; use "
-    "strategy.reshard_after_forward=false)",
-    "its data is not allocated yet": "numbers are read out of a shard, as Lightning's grad_norm "
-    "does; take self.trainer.strategy.gradient_norm(), or use strategy=ddp",
-    "aten.copy_.default got mixed": "weights are copied of which a rank has shards, as Lightning's "
-    "averages of weights do; take onecurve.ExponentialMovingAverage or "
-    "onecurve.StochasticWeightAveraging, or use strategy=ddp",
-    "got mixed torch.Tensor and DTensor": "{task} computes with a parameter, or with what was made "
-    "like one (new_zeros), of which a rank has shards; call the module that holds it, take "
-    "torch.zeros(..., device=self.device), or use strategy=ddp",
-}
-"""What PyTorch says, and what it means to somebody who has written a task."""
-CALL = "_wrapped_call_impl"
-"""The first frame of a call of an nn.Module."""
 
 
 def refuse_of_shards(module: nn.Module, output: Any, strategy: str) -> None:
@@ -96,36 +72,10 @@ def refuse_of_shards(module: nn.Module, output: Any, strategy: str) -> None:
     """
     loss = output.get("loss") if isinstance(output, dict) else output
     if isinstance(loss, DTensor):
-        raise UserError(f"strategy={strategy}: {PENALTY.format(task=_name(module))}")
+        raise UserError(f"strategy={strategy}: {PENALTY.format(task=name_of(module))}")
 
 
-def explained(error: BaseException, module: nn.Module, strategy: str) -> UserError | None:
-    """What PyTorch's error about a shard means in a task, in one line; None for any other error."""
-    said = str(error)
-    lines = [line for words, line in WORDS.items() if words in said] + _called_alone(error)
-    if isinstance(error, AssertionError) and not said:
-        # As of `loss += penalty`, which would make another kind of tensor of it.
-        last = extract_tb(error.__traceback__)[-1:]
-        lines = [PENALTY for frame in last if "/distributed/tensor/" in frame.filename]
-    return (
-        UserError(f"strategy={strategy}: {lines[0].format(task=_name(module))}") if lines else None
-    )
-
-
-def _called_alone(error: BaseException) -> list[str]:
-    """Where a rank has called the network outside of a step, if it waits there for the others."""
-    frames = extract_tb(error.__traceback__)
-    names = [frame.name for frame in frames]
-    if "Timed out" not in str(error) or "task_step" in names or CALL not in names:
-        return []
-    at = frames[names.index(CALL) - 1]
-    where = f"{at.name} ({Path(at.filename).name}:{at.lineno})"
-    return [
-        f"rank {dist.get_rank()} calls {{task}} in {where}, and another rank did not within "
-        "strategy.timeout_seconds; each has a part of it: call it on all ranks, or use strategy=ddp"
-    ]
-
-
-def _name(module: nn.Module) -> str:
+def name_of(module: nn.Module) -> str:
+    """The class of a task, as its author calls it."""
     # fully_shard has made another class of it.
     return type(module).__name__.removeprefix("FSDP")

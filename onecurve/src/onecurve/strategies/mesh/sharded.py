@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from ...checkpoint.stored import model_state_here, optimizer_states_here
 from ...errors import say
+from ..fsdp.explained import explained
 from ..fsdp.sharding import (
     Sharding,
     before_backward,
@@ -34,7 +35,6 @@ from ..fsdp.sharding import (
 from ..fsdp.state import cut_like, cut_optimizer_state, gather
 from ..fsdp.units import check_wrap
 from ..fsdp.whole import (
-    explained,
     refuse_of_shards,
     refuse_scalars,
     refuse_sparse,

@@ -1,0 +1,59 @@
+"""What PyTorch's errors about shards mean to somebody who has written a task."""
+
+from pathlib import Path
+from traceback import extract_tb
+
+import torch.distributed as dist
+from torch import nn
+
+from ...errors import UserError
+from .whole import PENALTY, name_of
+
+WORDS = {
+    "does not support deepcopy": "{task} copies a module whose parameters are sharded; make the "
+    "copy in __init__, or use strategy=ddp",
+    "aten.equal": "parameters are compared (BaseFinetuning does it to unfreeze them), and some are "
+    "cut in another way than others; unfreeze by requires_grad alone, or use strategy=fsdp",
+    "out of bounds for storage of size 0": "parameters of {task} were freed before its backward "
+    "pass: a step has one of its own (torch.autograd.grad; use strategy=ddp), or a part returns "
+    "what is no tensor, tuple, dictionary or dataclass (a Distribution; use "
+    "strategy.reshard_after_forward=false)",
+    "its data is not allocated yet": "numbers are read out of a shard, as Lightning's grad_norm "
+    "does; take self.trainer.strategy.gradient_norm(), or use strategy=ddp",
+    "aten.copy_.default got mixed": "weights are copied of which a rank has shards, as Lightning's "
+    "averages of weights do; take onecurve.ExponentialMovingAverage or "
+    "onecurve.StochasticWeightAveraging, or use strategy=ddp",
+    "got mixed torch.Tensor and DTensor": "{task} computes with a parameter, or with what was made "
+    "like one (zeros_like), of which a rank has shards; call the module that holds it, take "
+    "torch.zeros(..., device=self.device), or use strategy=ddp",
+}
+"""By PyTorch's words."""
+CALL = "_wrapped_call_impl"
+"""The first frame of a call of an nn.Module."""
+
+
+def explained(error: BaseException, module: nn.Module, strategy: str) -> UserError | None:
+    """What PyTorch's error about a shard means in a task, in one line; None for any other error."""
+    said = str(error)
+    lines = [line for words, line in WORDS.items() if words in said] + _called_alone(error)
+    if isinstance(error, AssertionError) and not said:
+        # As of `loss += penalty`, which would make another kind of tensor of it.
+        last = extract_tb(error.__traceback__)[-1:]
+        lines = [PENALTY for frame in last if "/distributed/tensor/" in frame.filename]
+    if not lines:
+        return None
+    return UserError(f"strategy={strategy}: {lines[0].format(task=name_of(module))}")
+
+
+def _called_alone(error: BaseException) -> list[str]:
+    """Where a rank has called the network outside of a step, if it waits there for the others."""
+    frames = extract_tb(error.__traceback__)
+    names = [frame.name for frame in frames]
+    if "Timed out" not in str(error) or "task_step" in names or CALL not in names:
+        return []
+    at = frames[names.index(CALL) - 1]
+    where = f"{at.name} ({Path(at.filename).name}:{at.lineno})"
+    return [
+        f"rank {dist.get_rank()} calls {{task}} in {where}, and another rank did not within "
+        "strategy.timeout_seconds; each has a part of it: call it on all ranks, or use strategy=ddp"
+    ]
