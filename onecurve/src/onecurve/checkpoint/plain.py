@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import re
 import warnings
 import zipfile
 from collections import OrderedDict
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
@@ -62,7 +64,23 @@ def _damage(path: Path) -> str | None:
 
 
 def _reason(error: Exception) -> str:
+    if found := re.search(r"GLOBAL (\S+)", str(error)):  # at the end of many words
+        return f"a {found[1]}"
     return in_short(error, REASON_AT_MOST) or type(error).__name__
+
+
+def with_plain_numbers(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint whose learning rates are numbers of Python, and not NumPy's of a schedule."""
+    keys = {"optimizer_states", "lr_schedulers"} & checkpoint.keys()
+    return {**checkpoint, **{key: _plain_numbers(checkpoint[key]) for key in keys}}
+
+
+def _plain_numbers(value: Any) -> Any:
+    if type(value) is dict:
+        return {key: _plain_numbers(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_plain_numbers(each) for each in value)
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def not_plain(checkpoint: dict[str, Any]) -> str | None:

@@ -19,7 +19,7 @@ from .address import is_address
 from .contents import read_checkpoint
 from .file import write_checkpoint
 from .mirror import Mirror
-from .plain import not_plain
+from .plain import not_plain, with_plain_numbers
 
 
 class LocalFiles(TorchCheckpointIO):
@@ -62,6 +62,7 @@ class LocalFiles(TorchCheckpointIO):
         """
         if storage_options is not None:
             super().save_checkpoint(checkpoint, path, storage_options)  # raises it
+        checkpoint = with_plain_numbers(checkpoint)
         if not self._said_what_is_not_plain and (line := not_plain(checkpoint)):
             rank_zero_only(say)(f"checkpoint: {line}")
             self._said_what_is_not_plain = True

@@ -14,8 +14,12 @@ PLAN = "a plan that cuts what has no parts"
 POSITIONS = "positions that meet outside of attention"
 GRADIENTS = "gradients that the strategy does not see"
 LOGGED = "values that are gathered per rank"
+ROUNDING = "rounding that training amplifies"
 RESUME = "state that is not in the checkpoint"
 UNKNOWN = "unknown"
+
+AT_MOST = 1e-6
+"""The relative difference of a loss that may still be called rounding, in float64."""
 
 TO_DO = {
     LATE_WEIGHTS: "draw them in __init__: when a hook is called they may be sharded already",
@@ -37,6 +41,8 @@ TO_DO = {
     "what depends on weights alone, such as a penalty, be part of the loss that it returns",
     LOGGED: "training is the same, and what it tells is not: log by self.log or a torchmetrics "
     "object, with batch_size=... where that is not the number of samples",
+    ROUNDING: "it begins in the last digit and grows from step to step: fewer steps, or a smaller "
+    "learning rate, show that there is nothing else",
     RESUME: "put what a step leaves for the next one into a buffer, or into on_save_checkpoint",
     UNKNOWN: "compare strategy=single: if that is apart as well, it is not the parallelism; what a "
     "step keeps for the next one (a queue, a hidden state) is of its rank's share",
@@ -57,6 +63,8 @@ def kinds_of(rows: Sequence[Row], plain: Watch, other: Watch) -> list[str]:
         return [SAMPLES]
     if not of_run.keys() & {LOSS, GRADIENT, END}:
         return [LOGGED]
+    if _is_rounding(plain, other):
+        return [ROUNDING]
     if found := [BATCHNORM] * other.batchnorm + [DRAWS] * plain.draws:
         return found
     if found := [PLAN] * (other.tensor > 1) + [POSITIONS] * (other.context > 1):
@@ -66,3 +74,10 @@ def kinds_of(rows: Sequence[Row], plain: Watch, other: Watch) -> list[str]:
     if of_run.get(GRADIENT) == begins != of_run.get(LOSS):
         return [GRADIENTS]
     return [UNKNOWN]
+
+
+def _is_rounding(plain: Watch, other: Watch) -> bool:
+    """Whether losses are apart a little before they are apart too much, and never by much."""
+    apart = [far for _, _, far in points(plain.curves[LOSS], other.curves[LOSS])]
+    small = [far for far in apart if 0 < far <= TOLERANCE]
+    return bool(small) and apart[0] <= TOLERANCE and max(apart) <= AT_MOST

@@ -129,9 +129,11 @@ def _run(
         kind = type(trainer.strategy)
         trainer.strategy.__class__ = type(kind.__name__, (ForCallbacks, kind), {})
     data = asked.make_data() if asked.make_data else None
+    # Of its own file, which may hold whatever a task puts there.
+    resume: dict[str, Any] = {"ckpt_path": checkpoint, "weights_only": False} if checkpoint else {}
     if isinstance(data, LightningDataModule):
-        trainer.fit(asked.make_task(), datamodule=data, ckpt_path=checkpoint)
+        trainer.fit(asked.make_task(), datamodule=data, **resume)
     else:
         train, val = data if isinstance(data, tuple) else (data, None)
-        trainer.fit(asked.make_task(), train, val, ckpt_path=checkpoint)
+        trainer.fit(asked.make_task(), train, val, **resume)
     return watch

@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from ..strategies.mesh.sizes import Sizes
@@ -57,8 +58,11 @@ class Watch(Callback):
         self.step, self.is_epoch_over = trainer.global_step + 1, False
         self._random = _random_state()
 
-    def on_before_optimizer_step(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        norm = trainer.strategy.gradient_norm()  # type: ignore[attr-defined]
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: nn.Module, optimizer: Optimizer
+    ) -> None:
+        # Not of all: what another optimizer left is no part of this step.
+        norm = trainer.strategy.gradient_norm(optimizer)  # type: ignore[attr-defined]
         self.curves[GRADIENT].append((trainer.global_step + 1, float(norm)))
 
     def on_train_batch_end(

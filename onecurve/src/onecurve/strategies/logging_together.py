@@ -83,19 +83,26 @@ class LoggingTogether:
         )
 
 
+LIGHTNINGS = tuple(signature(LightningModule.log).parameters)
+
+
 def synced(log: Callable[..., None]) -> Callable[..., None]:
     """A task's `log` or `log_dict` that averages over the ranks, whatever it is told."""
-    names = list(signature(log).parameters)
-    if "sync_dist" not in names:
+    parameters = signature(log).parameters
+    names = list(parameters)
+    if "sync_dist" in names:
+        place = names.index("sync_dist")
+    elif any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        place = len(LIGHTNINGS)  # the task's own, which passes on what it is given by name
+    else:
         return log  # the task's own, which calls Lightning's in its way
-    place = names.index("sync_dist") - 1
 
-    def synced_log(first: Any, *args: Any, **options: Any) -> None:
+    def synced_log(*args: Any, **options: Any) -> None:
         if len(args) > place:
             args = (*args[:place], True, *args[place + 1 :])
         else:
             options["sync_dist"] = True
-        log(first, *args, **options)
+        log(*args, **options)
 
     synced_log.is_synced = True  # type: ignore[attr-defined]
     return synced_log

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.optim import Optimizer
 
-from ...errors import UserError
+from ...errors import UserError, say, some_of
 from ..process_group import RankPerDevice, Seconds
 from .sizes import Sizes, filled
 
@@ -38,6 +38,7 @@ class OnMesh(RankPerDevice):
     context_group: dist.ProcessGroup | None = None
     stage_group: dist.ProcessGroup
     _mesh: DeviceMesh | None = None
+    _said_what_is_left_out: bool = False
 
     def __init__(
         self, sizes: Mapping[str, int | Literal["auto"]], timeout_seconds: Seconds = 300
@@ -137,6 +138,22 @@ class OnMesh(RankPerDevice):
         """Set up as Lightning's Strategy does: DDPStrategy would wrap the module or copy it."""
         Strategy.setup(self, trainer)
         self.prepare()
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
+    ) -> None:
+        """Write one, without networks among the hyperparameters: of these a rank has parts."""
+        given = checkpoint.get("hyper_parameters") or {}
+        if names := [name for name, value in given.items() if isinstance(value, nn.Module)]:
+            kept = {name: value for name, value in given.items() if name not in names}
+            checkpoint["hyper_parameters"] = kept
+            if self.is_global_zero and not self._said_what_is_left_out:
+                say(
+                    f"checkpoint: {some_of(names)} of the hyperparameters is left out, of which "
+                    f"ranks have parts; save_hyperparameters(ignore={names}) leaves it out always"
+                )
+            self._said_what_is_left_out = True
+        super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """What a checkpoint holds of an optimizer; parameters have their usual ids."""

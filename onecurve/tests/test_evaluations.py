@@ -1,0 +1,141 @@
+"""What an evaluation logs in each step and on the whole, whatever its loaders are."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from conftest import ROUNDING
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers.logger import DummyLogger
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from several_fits import Small
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+import onecurve
+
+
+class Logged(DummyLogger):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[dict[str, float]] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.lines.append(metrics)
+
+
+class Evaluated(Small):
+    """Takes a batch, or one of each of several loaders."""
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        parts = list(batch.values()) if isinstance(batch, dict) else [batch]
+        rows = torch.cat([part for part in parts if part is not None])
+        self.log("size", rows.square().mean(), on_step=True, on_epoch=True, batch_size=len(rows))
+
+
+class LogsAtTheEnd(Evaluated):
+    """Logs by name, and what all batches have come to."""
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        super().validation_step(batch, batch_idx)
+        self.log(name="first", value=batch[:, 0].mean(), batch_size=len(batch))
+
+    def on_validation_epoch_end(self) -> None:
+        self.log_dict({"one": 1.0, "two": 2.0})
+        self.log(name="three", value=3.0)
+
+
+class LogsItsWay(Evaluated):
+    """Has a `log` of its own, which passes on what it is given."""
+
+    def log(self, *args: Any, **options: Any) -> None:
+        super().log(*args, **options)
+
+
+def rows(number: int) -> list[Tensor]:
+    return list(torch.randn(number, 6, generator=torch.Generator().manual_seed(number)).double())
+
+
+BATCHES = [torch.stack(rows(4)), torch.stack(rows(5))]
+
+
+class NoLoader:
+    """Every rank has all of it."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(BATCHES)
+
+
+def by_themselves() -> Any:
+    """A loader that makes no batches."""
+    return DataLoader(BATCHES, batch_size=None)  # type: ignore[arg-type]
+
+
+def two_at_once() -> Any:
+    loaders = {"a": DataLoader(rows(7), batch_size=4), "b": DataLoader(rows(9), batch_size=3)}
+    return CombinedLoader(loaders, "max_size")
+
+
+def ordinary() -> Any:
+    return DataLoader(rows(8), batch_size=4)  # type: ignore[arg-type]
+
+
+CASES: tuple[tuple[type[Evaluated], Callable[[], Any]], ...] = (
+    (Evaluated, NoLoader),
+    (Evaluated, by_themselves),
+    (Evaluated, two_at_once),
+    (LogsAtTheEnd, ordinary),
+    (LogsItsWay, ordinary),
+)
+
+
+def validated(strategy: Any, devices: int) -> list[list[dict[str, float]]]:
+    found = []
+    for module, make in CASES:
+        logged = Logged()
+        trainer = Trainer(
+            accelerator="cpu", devices=devices, strategy=strategy(), logger=logged,
+            enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        )  # fmt: skip
+        trainer.validate(module().double(), make(), verbose=False)
+        lines = [{k: v for k, v in line.items() if k != "epoch"} for line in logged.lines]
+        found.append([line for line in lines if line])
+    return found
+
+
+@pytest.mark.compares
+def test_what_is_logged_is_what_a_plain_trainer_logs() -> None:
+    plain = onecurve.launch(validated, onecurve.Single, 1, devices=1)
+    ranks = onecurve.launch(validated, onecurve.DDP, 2, devices=2)
+    assert [len(lines) for lines in plain] == [3, 3, 4, 3, 3]
+    for lines, expected in zip(ranks, plain, strict=True):
+        for line, other in zip(lines, expected, strict=True):
+            assert line == pytest.approx(other, rel=ROUNDING)
+
+
+class Endless(IterableDataset[tuple[Tensor, Tensor]]):
+    """A stream that cannot tell where it stands, and is left before its end."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            yield torch.randn(6).double(), torch.randn(2).double()
+
+
+def left_early(strategy: Any, devices: int) -> list[float]:
+    trainer = Trainer(
+        accelerator="cpu", devices=devices, strategy=strategy(), logger=False, max_epochs=3,
+        limit_train_batches=2, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    task = Small().double()
+    trainer.fit(task, DataLoader(Endless(), batch_size=4))
+    return [value.item() for value in task.net[0].bias]
+
+
+@pytest.mark.compares
+def test_a_stream_may_be_left_before_its_end() -> None:
+    plain = onecurve.launch(left_early, onecurve.Single, 1, devices=1)
+    ranks = onecurve.launch(left_early, onecurve.DDP, 2, devices=2)
+    assert ranks == pytest.approx(plain, rel=ROUNDING)
