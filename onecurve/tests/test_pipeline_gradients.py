@@ -9,7 +9,6 @@ from several_fits import Case, Small, fits
 from torch import Tensor, nn
 
 import onecurve
-from onecurve.errors import UserError
 
 
 class Sum(nn.Module):
@@ -67,36 +66,6 @@ class AllOfThem(Small):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=1e-3)
-
-
-class TwoOutputs(nn.Module):
-    """Returns two tensors, one of which does not depend on what it gets."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.eye(6))
-
-    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        return inputs @ self.weight, self.weight.sum().expand(len(inputs), 6).contiguous()
-
-
-class Add(nn.Module):
-    def forward(self, first: Tensor, second: Tensor) -> Tensor:
-        return first + second / 10
-
-
-class NotFromItsInput(Small):
-    """Has a weight to which a path leads that does not come from the stage's input."""
-
-    def network(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(6, 6), TwoOutputs(), Add(), nn.Linear(6, 2))
-
-    def layers(self) -> list[nn.Module]:
-        return list(self.net)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        first, second = self.net[1](self.net[0](inputs))
-        return self.net[3](self.net[2](first, second))
 
 
 class Enter(nn.Module):
@@ -172,13 +141,3 @@ def test_gradients_are_those_of_a_whole_backward(
     found = outcomes[f"{task} {schedule} {microbatches}"]["train/loss"]
     assert abs(single[3] - single[0]) > 1e-3 * single[0], "it moved"
     assert largest_difference(found, single) <= ROUNDING
-
-
-def test_what_a_split_gets_wrong_is_refused() -> None:
-    case: Case = (NotFromItsInput, onecurve.Pipeline("zbv", 2), {"is_alone": True})
-    with pytest.raises(UserError) as refusal:
-        onecurve.launch(fits, {"": case})
-    assert str(refusal.value) == (
-        "strategy.schedule=zbv: net.1.weight gets a wrong gradient where forward and backward are "
-        "split like this; use strategy.schedule=1f1b, or freeze it"
-    )

@@ -8,12 +8,10 @@ from conftest import ROUNDING, largest_difference
 from lightning.pytorch import Callback
 from lightning.pytorch.utilities import grad_norm
 from several_fits import Case, Small, fits
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 import onecurve
-from onecurve.errors import UserError
-from onecurve.strategies.pipeline.optimizers import check_optimizers
 
 
 class ClipsByHand(Small):
@@ -26,11 +24,13 @@ class LogsNorms(Small):
         self.log_dict(grad_norm(self, norm_type=2))
 
 
-class LooksAtOne(Small):
-    """Asks for a gradient that one rank has."""
+class ChangesEach(Small):
+    """Asks for gradients that other ranks have, and changes each by itself."""
 
     def on_after_backward(self) -> None:
-        assert self.net[0].weight.grad is not None
+        for parameter in self.parameters():
+            assert parameter.grad is not None
+            parameter.grad.clamp_(-0.01, 0.01)
 
 
 class Norms(Callback):
@@ -41,25 +41,6 @@ class Norms(Callback):
         module.log_dict(grad_norm(module, norm_type=2))
 
 
-class ByGlobalNorm(torch.optim.SGD):
-    """Divides by the norm of all gradients."""
-
-    def step(self, closure: Any = None) -> Any:
-        loss = closure()
-        weights = [weight for group in self.param_groups for weight in group["params"]]
-        gradients = [weight.grad for weight in weights if weight.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        for gradient in gradients:
-            gradient.div_(norm)
-        super().step()
-        return loss
-
-
-class GlobalNorm(Small):
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return ByGlobalNorm(self.parameters(), lr=0.01)
-
-
 class LineSearch(Small):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.LBFGS(self.parameters(), lr=0.01)
@@ -68,8 +49,7 @@ class LineSearch(Small):
 REFUSED: dict[Any, str] = {
     ClipsByHand: "ClipsByHand.configure_gradient_clipping asks for a gradient that another rank",
     LogsNorms: "LogsNorms.on_before_optimizer_step asks for a gradient",
-    GlobalNorm: "ByGlobalNorm updates a weight by the gradients of others",
-    LineSearch: "LBFGS updates a weight by the gradients of others",
+    LineSearch: "LBFGS updates a weight by the gradients of all others",
 }
 
 
@@ -102,7 +82,8 @@ def pipeline(**options: Any) -> onecurve.Pipeline:
 def outcomes() -> dict[str, Any]:
     """Each module under pipeline, in one start of two ranks."""
     cases: dict[str, Case] = {
-        module.__name__: (module, pipeline(), {}) for module in (*REFUSED, Clips, AsksTheStrategy)
+        module.__name__: (module, pipeline(), {})
+        for module in (*REFUSED, Clips, AsksTheStrategy, ChangesEach)
     }
     cases["a callback"] = (Small, pipeline(), {"callbacks": [Norms()]})
     return onecurve.launch(fits, cases)
@@ -119,11 +100,6 @@ def test_what_needs_all_gradients_is_refused(outcomes: dict[str, Any], name: str
     assert "\n" not in refusal
 
 
-def test_so_is_what_one_rank_alone_notices() -> None:
-    with pytest.raises(UserError, match=r"LooksAtOne\.on_after_backward asks for a gradient"):
-        onecurve.launch(fits, {"": (LooksAtOne, pipeline(), {"is_alone": True})})
-
-
 def compare(module: Any, found: Any) -> None:
     whole: Case = (module, onecurve.Single(), {"devices": 1})
     single = onecurve.launch(fits, {"": whole}, devices=1)[""]
@@ -133,7 +109,7 @@ def compare(module: Any, found: Any) -> None:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("module", [Clips, AsksTheStrategy])
+@pytest.mark.parametrize("module", [Clips, AsksTheStrategy, ChangesEach])
 def test_what_asks_the_strategy_gets_the_whole(outcomes: dict[str, Any], module: Any) -> None:
     compare(module, outcomes[module.__name__])
 
@@ -144,20 +120,3 @@ def test_replicas_have_averaged_before_a_hook_looks() -> None:
     """Four ranks, two pipelines."""
     case: Case = (AsksTheStrategy, pipeline(replicas=2), {"devices": 4})
     compare(AsksTheStrategy, onecurve.launch(fits, {"": case}, devices=4)[""])
-
-
-def test_each_weight_alone_is_fine() -> None:
-    """All of PyTorch's, with the options that change how they go through weights."""
-    weight = [nn.Parameter(torch.ones(3, 3))]
-    optimizers = torch.optim
-    alone = [
-        optimizers.AdamW(weight, amsgrad=True), optimizers.Adam(weight, fused=True),
-        optimizers.SGD(weight, lr=0.0, momentum=0.9, nesterov=True), optimizers.Adagrad(weight),
-        optimizers.RMSprop(weight, centered=True), optimizers.Adafactor(weight),
-        optimizers.NAdam(weight), optimizers.RAdam(weight), optimizers.Rprop(weight),
-        optimizers.Adamax(weight), optimizers.Adadelta(weight, foreach=True),
-        optimizers.ASGD(weight),
-    ]  # fmt: skip
-    check_optimizers(alone)
-    with pytest.raises(UserError, match="LBFGS updates a weight by the gradients of others"):
-        check_optimizers([*alone, optimizers.LBFGS(weight)])

@@ -44,7 +44,7 @@ class Throughput(Callback):
         """Count the operations for a sample while the network is in one piece."""
         if stage == "fit":
             inputs = trainer.strategy.example_inputs()  # type: ignore[attr-defined]
-            self._flops_a_sample = 3.0 * forward_flops(pl_module, inputs) if inputs else 0.0
+            self._flops_a_sample = 3.0 * forward_flops(pl_module, inputs)
             save = self._clock.timed("checkpoint", trainer.save_checkpoint)
             trainer.save_checkpoint = save  # type: ignore[method-assign]
 
@@ -149,14 +149,21 @@ class Stopwatch:
         return run
 
 
-def forward_flops(module: LightningModule, inputs: tuple[Tensor, ...]) -> int:
-    """Floating-point operations of a forward pass of one sample."""
+def forward_flops(module: LightningModule, inputs: tuple[Tensor, ...] | None) -> int:
+    """Floating-point operations of a forward pass of one sample; 0 where `forward` takes others."""
+    if inputs is None:
+        return 0
     was_training = module.training
     module.eval()
     one = [value[:1].to(module.device) for value in inputs]
-    with torch.no_grad(), torch.random.fork_rng(), FlopCounterMode(display=False) as counter:
-        module(*one)
-    module.train(was_training)
+    counter = FlopCounterMode(display=False)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(), counter:
+            module(*one)
+    except Exception:  # of a task whose steps call its network in another way
+        return 0
+    finally:
+        module.train(was_training)
     return int(counter.get_total_flops())
 
 

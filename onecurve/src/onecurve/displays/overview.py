@@ -45,7 +45,7 @@ def show_graph(writer: Any, task: LightningModule, inputs: tuple[Tensor, ...] | 
     was_training = task.training
     try:
         if inputs is None:
-            raise ValueError("its step does not call forward with tensors")
+            raise ValueError("neither example_input_array nor prepare(batch) says what enters it")
         task.eval()
         one = tuple(value[:1].cpu() for value in inputs)
         with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng():

@@ -17,8 +17,8 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from ..strategies.pipeline.composition import call_layer
 from ..strategies.pipeline.shapes import with_tensors_on
+from ..strategies.pipeline.stage_module import call_layer
 from .operations import ATTENTION, Recorder, Work, grows_with, is_gone, owner_of, work
 from .tensor_parts import Sent, cut
 

@@ -50,12 +50,16 @@ def global_norm(parameters: Iterable[Tensor], group: dist.ProcessGroup | None = 
     square = torch.stack([value.to(device) for value in squares.values()]).sum()
     if group is not None:
         dist.all_reduce(square, group=group)
-    types = [norm.dtype for norm in norms.values()]
+    # In float64 where this rank has none, as other ranks may have it.
+    types = [norm.dtype for norm in norms.values()] or [torch.float64]
     return square.sqrt().to(reduce(torch.promote_types, types, torch.float32))
 
 
 def clip_by_global_norm(
-    parameters: Iterable[Tensor], max_norm: float, group: dist.ProcessGroup | None = None
+    parameters: Iterable[Tensor],
+    max_norm: float,
+    group: dist.ProcessGroup | None = None,
+    counted: Iterable[Tensor] | None = None,
 ) -> Tensor:
     """Scale gradients in place so that the 2-norm over all of them is at most `max_norm`.
 
@@ -63,12 +67,13 @@ def clip_by_global_norm(
         parameters: As for `global_norm`.
         max_norm: Largest norm to allow.
         group: As for `global_norm`.
+        counted: Those that no other rank of the group counts; None for all of them.
 
     Returns:
         The norm before clipping.
     """
     parameters = list(parameters)
-    norm = global_norm(parameters, group)
+    norm = global_norm(parameters if counted is None else counted, group)
     # One operation on many tensors wants them of one kind.
     for held in _by_place(parameters).values():
         torch.nn.utils.clip_grads_with_norm_(held, max_norm, norm)

@@ -22,9 +22,9 @@ from torch.nn.parallel import parallel_apply, replicate
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from ..errors import UserError, say
+from .changed_buffers import changed, report_changed
 from .redirect import forward_replaced
 from .single import Single
-from .trial import report_changed
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and named arguments of a call."""
@@ -55,9 +55,8 @@ class DP(Single):
                 "strategy=ddp"
             )
         elif is_first and self._parts > 1:
-            now = dict(module.named_buffers())
-            changed = [key for key, value in before.items() if not torch.equal(value, now[key])]
-            report_changed("dp", "part of a batch", changed)
+            names = changed(before, dict(module.named_buffers()))
+            report_changed("dp", "part of a batch", names)
         return output
 
     def _split_forward(self, module: LightningModule) -> Callable[..., Any]:

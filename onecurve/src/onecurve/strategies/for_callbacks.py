@@ -5,7 +5,7 @@ Beside Lightning's own: ``reduce``, ``broadcast``, ``reduce_boolean_decision``,
 Where nothing else is said, all ranks call a method together.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from math import inf
 from typing import Any
@@ -17,11 +17,12 @@ from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import RunningStage
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ..batch.random import kept_state
 from ..batch.share import shared_in_step
 from .clip import global_norm
-from .first_batch import first_inputs
+from .example import example_of
 
 
 class ForCallbacks(Strategy):
@@ -39,12 +40,12 @@ class ForCallbacks(Strategy):
     # Samples
 
     def example_inputs(self) -> tuple[Tensor, ...] | None:
-        """What the task passes to `forward` for the first training batch; nothing is consumed.
+        """What enters the network, from the task or the first batch: see `example_of`.
 
         Returns:
-            This rank's share, on the device; None if the task does not call `forward` with tensors.
+            Tensors where the loader or the task has them; None if nothing says what enters.
         """
-        return first_inputs(self._connected_module.trainer)
+        return example_of(self._connected_module.trainer)
 
     def training_batches(self) -> Iterator[tuple[Any, bool]]:
         """This rank's share of every training batch of an epoch, on its device, as in training.
@@ -157,9 +158,20 @@ class ForCallbacks(Strategy):
         if self.is_global_zero:
             yield from tensors.items()
 
-    def gradient_norm(self) -> Tensor:
-        """The 2-norm over the gradients of the whole network, the same on every rank."""
-        return global_norm(self._connected_module.parameters(), self.parts_group)
+    def gradient_norm(self, optimizer: Optimizer | None = None) -> Tensor:
+        """The 2-norm over the gradients of the whole network, the same on every rank.
+
+        Args:
+            optimizer: Take those that it updates; None for all.
+        """
+        parameters: Iterable[Tensor] = self._connected_module.parameters()
+        if optimizer is not None:
+            parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        return global_norm(self.counted(parameters), self.parts_group)
+
+    def counted(self, parameters: Iterable[Tensor]) -> list[Tensor]:
+        """Of this rank's parameters those that no other rank of one network counts."""
+        return list(parameters)
 
     @property
     def _connected_module(self) -> LightningModule:

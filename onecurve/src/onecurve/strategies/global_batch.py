@@ -183,8 +183,8 @@ class GlobalBatch(WeighedSteps):
             plugin.clip_grad_by_norm = self._clip_by_norm  # type: ignore[method-assign]
 
     def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
-        parameters = self.precision_plugin.main_params(optimizer)
-        clip_by_global_norm(parameters, clip_val, self.parts_group)
+        parameters = list(self.precision_plugin.main_params(optimizer))
+        clip_by_global_norm(parameters, clip_val, self.parts_group, self.counted(parameters))
 
     def process_dataloader(self, dataloader: object) -> object:
         """Give this rank its share. Lightning calls this for every loader."""

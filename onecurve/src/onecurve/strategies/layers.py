@@ -39,7 +39,7 @@ def find_layers(module: nn.Module) -> dict[str, nn.Module] | None:
         names.setdefault(part, []).append(name)
     used: Counter[nn.Module] = Counter()
     found: dict[str, nn.Module] = {}
-    for position, layer in enumerate(_opened(sequence)):
+    for position, layer in enumerate(opened(sequence)):
         own = names.get(layer, [])
         use = used[layer]
         found[own[use] if use < len(own) else f"layers()[{position}]"] = layer
@@ -47,12 +47,12 @@ def find_layers(module: nn.Module) -> dict[str, nn.Module] | None:
     return found
 
 
-def _opened(sequence: list[nn.Module]) -> list[nn.Module]:
+def opened(sequence: list[nn.Module]) -> list[nn.Module]:
     """Each nn.Sequential replaced by its elements."""
-    opened: list[nn.Module] = []
+    flat: list[nn.Module] = []
     for layer in sequence:
-        opened += _opened(list(layer)) if type(layer) is nn.Sequential else [layer]
-    return opened
+        flat += opened(list(layer)) if type(layer) is nn.Sequential else [layer]
+    return flat
 
 
 def called(children: Iterable[nn.Module]) -> list[nn.Module]:

@@ -8,8 +8,8 @@ from lightning.pytorch import LightningModule
 
 
 @contextmanager
-def replaced(module: LightningModule, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Let another function stand for a method of this one task meanwhile."""
+def replaced(module: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Let another function stand for a method of this one object meanwhile."""
     before = vars(module).get(name)
     setattr(module, name, function)
     try:

@@ -140,11 +140,11 @@ class Sharded(OnMesh):
             self._layer_sync = None
 
     @torch.no_grad()
-    def _copy_first_rank(self, *tensors: Tensor) -> None:
+    def _copy_first_rank(self, *tensors: Tensor, group: Any = None) -> None:
         # One at a time: the whole network may not fit on one device.
         for tensor in tensors:
             on_device = tensor.to(self.root_device).contiguous()
-            dist.broadcast(on_device, group=self.stage_group, group_src=0)
+            dist.broadcast(on_device, group=group or self.stage_group, group_src=0)
             tensor.copy_(on_device)
 
     def _shard(self, part: nn.Module) -> None:

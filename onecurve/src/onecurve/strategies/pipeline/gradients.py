@@ -1,7 +1,8 @@
 """How the gradients of a schedule reach the optimizer in Lightning's order: stash and deposit.
 
-A schedule runs forward and backward of all micro-batches as one. Lightning instead asks for a loss
-first, then clears old gradients (unless it accumulates), then calls ``loss.backward()``. So:
+A schedule that is told the loss runs forward and backward of all micro-batches as one. Lightning
+instead asks for a loss first, then clears old gradients (unless it accumulates), then calls
+``loss.backward()``. So:
 
     training_step:  .grad set aside -> schedule -> fresh gradients into the stash -> .grad put back
     loss.backward:  stash x incoming gradient is added to .grad
@@ -19,6 +20,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from ...compat import at_end_of_backward
+
 BUCKET_BYTES = 25 * 2**20
 
 
@@ -27,12 +30,10 @@ class Stash:
 
     Args:
         parameters: Those of this rank.
-        deposited: Called as soon as a deposit is in ``.grad``, before any hook sees it.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], deposited: Callable[[], None]) -> None:
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
         self.parameters = list(parameters)
-        self.deposited = deposited
         self.gradients: list[Tensor | None] = []
 
     @contextmanager
@@ -68,7 +69,6 @@ class Stash:
             gradient.mul_(factor)
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
         self.gradients = []
-        self.deposited()
 
 
 class _Deposit(torch.autograd.Function):
@@ -114,3 +114,21 @@ def agree_on_overflow(gradients: list[Tensor], device: torch.device) -> None:
     dist.all_reduce(finite, op=dist.ReduceOp.MIN)
     if parts:
         parts[0].div_(finite)
+
+
+def ending_with(loss: Tensor, function: Callable[[], None]) -> Tensor:
+    """The same loss, whose backward pass ends with a call, before any hook sees gradients."""
+    made: Tensor = _Ending.apply(loss, function)
+    return made
+
+
+class _Ending(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, function: Callable[[], None]) -> Tensor:
+        ctx.function = function
+        return loss.view_as(loss)
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor, None]:
+        at_end_of_backward(ctx.function)
+        return incoming[0], None

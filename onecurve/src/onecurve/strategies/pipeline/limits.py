@@ -60,15 +60,25 @@ def nearest(schedule: str, microbatches: int, num_ranks: int, most: int) -> int:
     return min(fitting, key=lambda number: (abs(number - microbatches), -number))
 
 
-def split(schedule: str, microbatches: int, num_ranks: int, batch_size: int) -> tuple[str, int]:
+def split(
+    schedule: str, microbatches: int, num_ranks: int, batch_size: int, least: int = 1
+) -> tuple[str, int]:
     """The schedule and the number of equal micro-batches for a batch of any size.
 
     Equal, because a mean over micro-batches is the batch's only then. The number is the wanted one
     where it divides the batch, else the nearest that does, up to twice as many; a batch for which
     `1f1b` finds none goes through `gpipe`, which takes any.
+
+    Args:
+        schedule: A key of `SCHEDULES`.
+        microbatches: The wanted number.
+        num_ranks: Ranks of the pipeline.
+        batch_size: Samples that there are.
+        least: Samples of a micro-batch, if there are so many.
     """
-    divisors = [n for n in range(1, min(batch_size, 2 * microbatches) + 1) if batch_size % n == 0]
+    most = max(1, min(batch_size // least, 2 * microbatches))
+    divisors = [number for number in range(1, most + 1) if batch_size % number == 0]
     fitting = [number for number in divisors if takes(schedule, number, num_ranks)]
     if not fitting:
-        return split("gpipe", microbatches, num_ranks, batch_size)
+        return split("gpipe", microbatches, num_ranks, batch_size, least)
     return schedule, min(fitting, key=lambda number: (abs(number - microbatches), -number))

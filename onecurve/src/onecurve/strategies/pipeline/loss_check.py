@@ -1,11 +1,13 @@
-"""Whether a training step returns the loss that the schedule has trained on, in every batch.
+"""Whether the loss of a step is the one that a schedule can train on, and stays it.
 
 A schedule takes gradients of ``loss(outputs, targets)``, micro-batch by micro-batch; what the step
-returns is logged. Were it another loss, a curve would be logged that nothing was trained on.
+returns is logged. The first step of a fit shows whether they are the same, before any schedule has
+run. Later steps are compared, too: were it another loss one day, a curve would be logged that
+nothing was trained on.
 
 The comparison stays on the device, where nobody waits for it; who reads it must. On a CPU that
-costs nothing, and a mistake ends the very step. On a GPU it is read for the first batch, where
-something is logged, at the end of an epoch and before weights are saved.
+costs nothing, and a mistake ends the very step. On a GPU it is read where something is logged, at
+the end of an epoch and before weights are saved.
 """
 
 from collections.abc import Iterator
@@ -33,39 +35,41 @@ class LossCheck:
         self.mixed = mixed
         self.at_once = at_once
         self._found: Tensor | None = None
-        self._read_before = False
 
-    def compare(self, returned: Tensor, losses: Tensor) -> None:
-        """Compare what the step returned with the mean loss over micro-batches.
+    def differs(self, returned: Tensor, losses: Tensor) -> Tensor:
+        """Whether a step's loss is another than the mean over micro-batches, as a tensor.
 
         Args:
             returned: The step's loss, a scalar.
             losses: Of the micro-batches, in float64: the mean, and the mean of their sizes. The
                 difference is measured by the latter, for losses of both signs cancel out.
-
-        Raises:
-            UserError: If the step's loss depends on parameters in another way than by `forward`;
-                its gradients would be lost.
         """
-        if returned.is_meta or returned.requires_grad:
-            # What was logged of it has no memory either, which Lightning would move as it ends.
-            results = self.module.trainer._results
-            if results is not None:
-                results.clear()
-            raise UserError(_beside_forward(self.module))
         relative = IN_16_BITS if self.mixed else tolerance(returned.dtype)
         # What is below the smallest number of the type is lost on the way, and no mistake.
         smallest = torch.finfo(returned.dtype).tiny
         value, (mean, size) = returned.detach().double().reshape(()), losses.unbind()
         wrong = (value - mean).abs() > relative * size + smallest
         # The loss itself shows what is not finite; see also callbacks=nan_guard.
-        wrong &= value.isfinite() & mean.isfinite()
+        return wrong & value.isfinite() & mean.isfinite()
+
+    def compare(self, returned: Tensor, losses: Tensor) -> None:
+        """Remember whether they differ, and read it where that costs nothing.
+
+        Raises:
+            UserError: If the step's loss depends on parameters in another way than by the network;
+                its gradients would be lost.
+        """
+        if returned.requires_grad:
+            raise UserError(_another(self.module, "depends on parameters beside its network"))
+        value, mean = returned.detach().double().reshape(()), losses[0]
         step = torch.full_like(mean, self.module.trainer.global_step)
-        found = torch.stack([wrong.double(), step, value, mean])
+        found = torch.stack([self.differs(returned, losses).double(), step, value, mean])
         if self._found is not None:
             found = torch.where(self._found[0] > 0, self._found, found)
         self._found = found
-        if self._should_read():
+        trainer = self.module.trainer
+        logs = trainer._logger_connector.should_update_logs
+        if self.at_once or logs or trainer.is_last_batch:
             self.read()
 
     def read(self) -> None:
@@ -79,42 +83,45 @@ class LossCheck:
         wrong, step, value, mean = self._found.tolist()
         self._found = None
         if wrong:
-            raise UserError(
-                f"strategy=pipeline: in step {step:.0f} {type(self.module).__name__}.training_step "
-                f"returned {value:.10g}, but loss(outputs, targets), which is trained on, is "
-                f"{mean:.10g} over the micro-batches; {ALL_OF_IT}"
-            )
-
-    def _should_read(self) -> bool:
-        trainer = self.module.trainer
-        first, self._read_before = not self._read_before, True
-        logs = trainer._logger_connector.should_update_logs
-        return first or self.at_once or logs or trainer.is_last_batch
+            what = f"returned {value:.10g} in step {step:.0f}, and {mean:.10g} was trained on"
+            raise UserError(_another(self.module, what))
 
 
-ALL_OF_IT = (
-    "a step must return exactly self.loss(self(inputs), targets): put all of the loss into "
-    "loss(outputs, targets), a mean over samples, or use strategy=fsdp"
-)
+def _another(module: LightningModule, what: str) -> str:
+    return (
+        f"strategy=pipeline: {type(module).__name__}.training_step {what}, which is the mean of "
+        "loss(outputs, targets) over micro-batches and was the step's loss at first; put all of "
+        "the loss into it, or use strategy.schedule=gpipe, which takes any"
+    )
 
 
 @contextmanager
-def no_other_parameters(module: LightningModule) -> Iterator[None]:
-    """Say in a line that a step used parameters which another rank holds, such as by logging them.
+def no_other_parameters(module: LightningModule, network: str) -> Iterator[None]:
+    """Say in a line that a step used parameters which another rank holds.
+
+    Args:
+        module: The task.
+        network: The name of what is cut into stages.
 
     Raises:
         UserError: If it did.
     """
     try:
         yield
-    except NotImplementedError as error:
-        if "meta tensor" in str(error):
-            raise UserError(_beside_forward(module)) from None
+    # PyTorch has no class of its own for it.
+    except (NotImplementedError, RuntimeError) as error:
+        if "meta" in str(error):
+            raise beside_network(module, network) from None
         raise
 
 
-def _beside_forward(module: LightningModule) -> str:
-    return (
-        f"strategy=pipeline: the loss that {type(module).__name__}.training_step returned depends "
-        f"on parameters in another way than through self(inputs); {ALL_OF_IT}"
+def beside_network(module: LightningModule, network: str) -> UserError:
+    """For a loss that depends on layers of other ranks, whatever PyTorch says of them."""
+    results = module.trainer._results
+    if results is not None:
+        results.clear()  # Lightning would move what was logged of it as it ends
+    return UserError(
+        f"strategy=pipeline: a step of {type(module).__name__} uses layers, or their parameters, "
+        f"in another way than by calling {network}, and one rank holds them; use weight_decay of "
+        "the optimizer for a penalty, or strategy=fsdp"
     )

@@ -1,6 +1,6 @@
 """What is said about a partition before training starts: a table, and a picture of the schedule."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,22 +15,27 @@ from .timeline import bubble, draw, simulate
 
 
 def report_partition(
-    trainer: Trainer, placement: Placement, schedule: Any, microbatches: int, batch_size: int
+    trainer: Trainer,
+    placement: Placement,
+    name: str,
+    order: Mapping[int, Sequence[Any]],
+    microbatches: int,
+    batch_size: int,
 ) -> None:
     """Print the partition; where the strategy has a `report_dir`, draw it and log the picture.
 
     Args:
         trainer: Of this run; its strategy is the pipeline.
         placement: Which rank holds what.
-        schedule: PyTorch's schedule for a whole batch.
+        name: Of the schedule.
+        order: What each rank does with a whole batch: see `timeline.simulate`.
         microbatches: How many it cuts the batch into.
         batch_size: Samples that one pipeline gets.
     """
     partition = placement.partition
     parameters = [sum(p.numel() for p in layer.parameters()) for layer in placement.layers.values()]
-    spans = simulate(schedule.pipeline_order, partition.costs)
+    spans = simulate(order, partition.costs)
     strategy: Any = trainer.strategy
-    name = strategy.schedule
     console = plain_console()
     console.print(partition_table(partition, list(placement.layers), parameters))
     console.print(

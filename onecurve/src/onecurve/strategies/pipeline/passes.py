@@ -1,4 +1,4 @@
-"""What stands for `forward`: passes of a batch through all stages, with or without a backward."""
+"""What stands for a call of the network: a batch passes through the stages of all ranks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -9,16 +9,18 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from ...compat import keeps_graph
 from ...errors import UserError
+from ..changed_buffers import changed
 from ..fsdp.sharding import reshard
 from ..sequences import WholeSequences
-from .forward_only import forward_only
+from .fill_drain import FillDrain
 from .gradients import Stash
-from .limits import SCHEDULES
 from .placement import Placement
 from .schedule import Schedules, Tensors
-from .shapes import LayerShapes
+from .shapes import Flags, LayerShapes
 
 
 class Passes:
@@ -26,6 +28,7 @@ class Passes:
 
     Args:
         module: The task.
+        network: The name of what is cut into stages.
         placement: Which rank holds what.
         stages: This rank's stages by index.
         shapes: Shapes between the layers.
@@ -37,12 +40,18 @@ class Passes:
         sequences: What is given of each sequence.
         drawing_rank: Ranks with the same number draw the same.
         weigh: How much counts in targets; None where that is their number.
-        deposited: See `Stash`.
+        rows: This rank's samples of the batch under way; None where that is not known.
+        is_sharded: Whether FSDP2 shards the stages.
+
+    Attributes:
+        calls: Of the network in the step under way.
+        takes_loss: Whether the loss of a micro-batch is computed just now.
     """
 
     def __init__(
         self,
         module: LightningModule,
+        network: str,
         placement: Placement,
         stages: dict[int, nn.Module],
         shapes: LayerShapes,
@@ -55,33 +64,116 @@ class Passes:
         sequences: WholeSequences,
         drawing_rank: int,
         weigh: Callable[[Any], Tensor | None],
-        deposited: Callable[[], None],
+        rows: Callable[[], int | None],
+        is_sharded: bool,
     ) -> None:
         self.module = module
+        self.network = network
         self.placement = placement
+        self.stages = stages
         self.shapes = shapes
         self.microbatches = microbatches
         self.context = context
         self.group = group
         self.device = device
         self.sequences = sequences
-        self._inputs: Tensors = ()
         self.drawing_rank = drawing_rank
-        self.stages = stages
-        own = [p for stage in self.stages.values() for p in stage.parameters()]
-        self.stash = Stash(own, deposited)
+        self.rows = rows
+        self.parameters = [p for stage in stages.values() for p in stage.parameters()]
+        self.is_sharded = is_sharded
+        self.calls = 0
+        self.takes_loss = False
+        self.stash = Stash(self.parameters)
+        self.fill_drain = FillDrain(stages, placement.partition.owner, self.boundary, group, device)
         self.schedules = Schedules(
             schedule,
             microbatches,
-            stages=self.stages,
+            stages=stages,
             num_stages=placement.num_stages,
             boundary=self.boundary,
-            loss=self._loss,
+            loss=self._loss_of_pieces,
             weigh=weigh,
             group=group,
             device=device,
+            has_batchnorm=any(
+                isinstance(part, _BatchNorm)
+                for layer in placement.layers.values()
+                for part in layer.modules()
+            ),
         )
-        self._trained = [parameter.requires_grad for parameter in module.parameters()]
+        self._inputs: Tensors = ()
+        self._trained_before = self._trained()
+        self._at_first = {name: buffer.clone() for name, buffer in self._buffers().items()}
+
+    # Around the task's own loss
+
+    def forward(self, inputs: Tensors, chunks: int | None = None) -> Tensors:
+        """The network's outputs on every rank, which gradients pass back through.
+
+        Args:
+            inputs: What enters the network: tensors whose first dimension is the batch.
+            chunks: Number of micro-batches; None for that of training.
+        """
+        chunks = chunks or self.chunks(inputs)
+        with self._own_random_numbers(), self.sequences.working(inputs):
+            given = self.sequences.cut(inputs)
+            if torch.is_grad_enabled() and self._needs_gradient(given):
+                weights = () if self.is_sharded else self.parameters
+                # Ranks whose own part is frozen take part in the backward pass all the same.
+                leaf = torch.ones((), device=self.device, requires_grad=True)
+                outputs = _Through.apply(self, chunks, len(given), leaf, *given, *weights)
+            else:
+                with torch.no_grad():
+                    outputs = self.share(self.fill_drain.forward(given, chunks)[0], given)
+                for stage in self.stages.values():
+                    reshard(stage)
+            return tuple(self.sequences.whole(output, inputs) for output in outputs)
+
+    def chunks(self, inputs: Tensors) -> int:
+        """How many micro-batches inputs make: one, if their first dimension is not the batch."""
+        if not self.is_batch(inputs):
+            return 1
+        size = len(inputs[0])
+        if torch.is_grad_enabled():
+            return self.schedules.split(size)[1] if size else 1
+        return max(1, min(self.microbatches, size))
+
+    def is_batch(self, inputs: Tensors) -> bool:
+        """Whether the first dimension of all is that of the samples, beyond doubt.
+
+        Of as many positions as samples, nobody could tell which of the two comes first.
+        """
+        rows = self.rows()
+        return rows is not None and all(
+            value.shape[:1] == (rows,)
+            and not (
+                value.shape[1:2] == (rows,) and (value.ndim > 2 or not value.is_floating_point())
+            )
+            for value in inputs
+        )
+
+    def _needs_gradient(self, inputs: Tensors) -> bool:
+        return any(self._trained()) or any(value.requires_grad for value in inputs)
+
+    def share(self, outputs: Tensors, inputs: Tensors) -> Tensors:
+        """Give the last stage's outputs for a batch to every rank."""
+        if not outputs:
+            shapes = self.boundary(inputs, self.placement.num_stages)
+            outputs = tuple(torch.empty_like(shape, device=self.device) for shape in shapes)
+        for output in outputs:
+            dist.broadcast(output, group=self.group, group_src=self.placement.last_rank)
+        return outputs
+
+    def share_back(self, gradients: Tensors, inputs: Tensors) -> Tensors:
+        """Give the gradients of what enters the first stage to every rank."""
+        wanted = [value for value in inputs if value.requires_grad]
+        gradients = gradients or tuple(torch.empty_like(value) for value in wanted)
+        for gradient in gradients:
+            owner = self.placement.partition.owner[0]
+            dist.broadcast(gradient, group=self.group, group_src=owner)
+        return gradients
+
+    # By a schedule that is told the loss
 
     def train(self, inputs: Tensors, targets: Any, scale: float) -> tuple[Tensors, Tensor]:
         """Forward and backward of a batch; the gradients are in ``stash``.
@@ -95,7 +187,9 @@ class Passes:
             On every rank the outputs, detached; and of the micro-batches' losses, in float64, the
             mean and the mean of their sizes.
         """
-        self._follow_freezing()
+        if (trained := self._trained()) != self._trained_before:
+            self._trained_before = trained
+            self.schedules.forget()  # less or more is sent
         # The schedule enters autocast itself, around forward passes alone.
         no_autocast = torch.autocast(self.device.type, enabled=False)
         with (
@@ -106,102 +200,101 @@ class Passes:
             self.sequences.working(inputs),
         ):
             self._inputs = inputs
-            results, losses = self.schedules.forward_backward(
-                self.sequences.cut(inputs), targets, scale
-            )
-        if self.schedules.unchecked:
-            self._check_gradients()
-            self.schedules.unchecked.clear()
-        outputs = self._share(tuple(result.detach() for result in results), inputs)
+            given = self.sequences.cut(inputs)
+            results, losses = self.schedules.forward_backward(given, targets, scale)
+            outputs = self.share(tuple(result.detach() for result in results), given)
         if losses is None:
             known = torch.empty(2, dtype=torch.float64, device=self.device)
         else:
             known = torch.stack([losses.mean(), losses.abs().mean()])
         dist.broadcast(known, group=self.group, group_src=self.placement.last_rank)
-        return outputs, known
+        return tuple(self.sequences.whole(output, inputs) for output in outputs), known
 
-    def schedule_of(self, inputs: Tensors) -> tuple[Any, int]:
-        """PyTorch's schedule for a batch, and its number of micro-batches."""
-        return self.schedules.get(self.sequences.cut(inputs))
+    def _loss_of_pieces(self, outputs: Any, targets: Any) -> Tensor:
+        return self.loss(self.sequences.whole(outputs, self._inputs), targets)
 
-    def _follow_freezing(self) -> None:
-        """Build schedules anew where a callback froze or thawed layers: less or more is sent."""
-        trained = [parameter.requires_grad for parameter in self.module.parameters()]
-        if trained != self._trained:
-            self.shapes = LayerShapes(self.placement.layers, self.context)
-            self.schedules.forget()
-            self._trained = trained
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        """The task's loss of the outputs for a micro-batch."""
+        self.takes_loss = True
+        try:
+            with self.context(), self.sequences.outside():
+                loss: Tensor = self.module.loss(outputs, targets)  # type: ignore[operator]
+        finally:
+            self.takes_loss = False
+        return loss
 
-    def _check_gradients(self) -> None:
-        """Refuse a schedule that does not find all weights, which would be silently wrong."""
-        name = self.schedules.name
-        if not SCHEDULES[name].splits_backward:
-            return
-        missing = {
-            parameter
-            for parameter, gradient in zip(self.stash.parameters, self.stash.gradients, strict=True)
-            if gradient is None and parameter.requires_grad
-        }
-        wrong = {parameter for stage in self.schedules.unchecked for parameter in stage.wrong()}
-        for path, parameter in self.module.named_parameters():
-            if parameter in missing | wrong:
-                what = "no" if parameter in missing else "a wrong"
-                raise UserError(
-                    f"strategy.schedule={name}: {path} gets {what} gradient where forward and "
-                    "backward are split like this; use strategy.schedule=1f1b, or freeze it"
-                )
-
-    def run(self, inputs: Tensors, chunks: int | None = None) -> Tensors:
-        """Forward only: the outputs for a batch, on every rank.
-
-        Args:
-            inputs: What enters the network: tensors whose first dimension is the batch.
-            chunks: Number of micro-batches; None takes that of training.
-        """
-        with self._own_random_numbers(), self.sequences.working(inputs):
-            outputs = forward_only(
-                self.sequences.cut(inputs),
-                chunks=min(chunks or self.microbatches, len(inputs[0])),
-                stages=self.stages,
-                owner=self.placement.partition.owner,
-                boundary=self.boundary,
-                group=self.group,
-            )
-        for stage in self.stages.values():
-            reshard(stage)
-        return self._share(outputs, inputs)
+    # For both
 
     def boundary(self, microbatch: Tensors, stage: int) -> Tensors:
         """What enters a stage, on the meta device; for the number of stages, what leaves."""
         with self.sequences.outside():
-            boundaries = self.shapes.boundaries(microbatch, self.module.training)
+            boundaries = self.shapes.boundaries(
+                microbatch, torch.is_grad_enabled(), self._trained()
+            )
         return boundaries[self.placement.first_layer(stage)]
 
-    def _share(self, outputs: Tensors, inputs: Tensors) -> Tensors:
-        """Give the last stage's outputs for a batch to every rank."""
-        if not outputs:
-            shapes = self.boundary(self.sequences.cut(inputs), self.placement.num_stages)
-            outputs = tuple(torch.empty_like(shape, device=self.device) for shape in shapes)
-        for output in outputs:
-            dist.broadcast(output, group=self.group, group_src=self.placement.last_rank)
-        return tuple(self.sequences.whole(output, inputs) for output in outputs)
+    def changed_buffers(self) -> list[str]:
+        """Names of this rank's buffers that steps have changed, as BatchNorm's statistics."""
+        before, self._at_first = self._at_first, {}
+        return changed(before, self._buffers())
 
-    def _loss(self, outputs: Any, targets: Any) -> Tensor:
-        whole = self.sequences.whole(outputs, self._inputs)
-        with self.context(), self.sequences.outside():
-            loss: Tensor = self.module.loss(whole, targets)  # type: ignore[operator]
-        return loss
+    def _buffers(self) -> dict[str, Tensor]:
+        return {
+            f"{name}.{path}": buffer
+            for name, layer in self.placement.layers.items()
+            for path, buffer in layer.named_buffers()
+            if not buffer.is_meta
+        }
+
+    def _trained(self) -> Flags:
+        """Which parameters are trained: a callback may freeze some, or a GAN toggle them."""
+        layers = self.placement.layers.values()
+        return tuple(p.requires_grad for layer in layers for p in layer.parameters())
 
     @contextmanager
     def _own_random_numbers(self) -> Iterator[None]:
-        """Let layers draw from (seed, batch, rank), and leave the common generator untouched.
+        """Let layers draw from (seed, batch, rank, call), and leave the common generator untouched.
 
         The task's steps run on every rank and must draw the same there, whatever the layers draw.
         """
         batches = self.module.trainer.fit_loop.epoch_loop.total_batch_idx
-        seed = (torch.initial_seed(), max(batches, 0), self.drawing_rank)
+        seed = (torch.initial_seed(), max(batches, 0), self.drawing_rank, self.calls)
+        self.calls += 1
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
             torch.manual_seed(int(state[0]) % 2**63)
             yield
+
+
+class _Through(torch.autograd.Function):
+    """The whole pipeline as one operation of autograd, the same on every rank."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, passes: Passes, chunks: int, count: int, leaf: Tensor, *tensors: Tensor
+    ) -> Tensors:
+        inputs = tensors[:count]
+        with torch.enable_grad():
+            results, ctx.kept = passes.fill_drain.forward(inputs, chunks)
+        outputs = passes.share(results, inputs)
+        ctx.passes, ctx.inputs, ctx.weights = passes, inputs, tensors[count:]
+        ctx.mark_non_differentiable(*(each for each in outputs if not each.is_floating_point()))
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise UserError(
+                "strategy=pipeline: a gradient that is to be differentiated once more "
+                "(create_graph=True) does not pass through stages; use strategy=ddp"
+            )
+        if ctx.kept is None:
+            raise RuntimeError("a second backward pass needs retain_graph=True in the first")
+        retain_graph, passes = keeps_graph(), ctx.passes
+        found, total = passes.fill_drain.backward(ctx.kept, gradients, retain_graph)
+        if not retain_graph:
+            ctx.kept = None
+        back = iter(passes.share_back(found, ctx.inputs))
+        of_inputs = [next(back) if value.requires_grad else None for value in ctx.inputs]
+        return None, None, None, None, *of_inputs, *(total.get(each) for each in ctx.weights)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .checks import check_shared_tensors
+from ...errors import UserError
 from .elsewhere import Elsewhere
 from .partition import Partition
 from .stage_module import StageModule
@@ -36,7 +36,7 @@ class Placement:
         stage_of = {
             names[layer]: stage for stage, held in enumerate(partition.ranges) for layer in held
         }
-        check_shared_tensors(layers, stage_of)
+        _check_shared_tensors(layers, stage_of)
         # A tensor has a name for each place where it is used, or kept.
         self._rank_of = {name: partition.owner[stage] for name, stage in stage_of.items()}
         owner_of = {
@@ -86,14 +86,35 @@ class Placement:
             if self.partition.owner[stage] == self.rank
         }
 
+    def is_placed(self, name: str) -> bool:
+        """Whether a parameter or buffer is in a layer; else every rank has it."""
+        return any(at in self._owner for at in _places(name))
+
     def owner(self, name: str) -> int:
         """The rank that holds a parameter or buffer; rank 0 for what is in no layer."""
         return next((self._owner[at] for at in _places(name) if at in self._owner), 0)
 
     def holds(self, name: str) -> bool:
-        """Whether this rank holds it: its own layers', and what is in no layer (metrics)."""
-        in_no_layer = not any(at in self._owner for at in _places(name))
-        return in_no_layer or self.owner(name) == self.rank
+        """Whether this rank holds it: its own layers', and what is in no layer."""
+        return not self.is_placed(name) or self.owner(name) == self.rank
+
+
+def _check_shared_tensors(layers: dict[str, nn.Module], stage_of: dict[str, int]) -> None:
+    """Refuse a parameter or buffer that layers on different stages use.
+
+    A layer without any may be used on several.
+    """
+    user: dict[int, str] = {}
+    for name, layer in layers.items():
+        for tensor in (*layer.parameters(), *layer.buffers()):
+            other = user.setdefault(id(tensor), name)
+            if stage_of[other] != stage_of[name]:
+                what = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
+                raise UserError(
+                    f"strategy=pipeline: layers {other} and {name} share a {what}, but are on "
+                    f"stages {stage_of[other]} and {stage_of[name]}; give strategy.balance=[...] "
+                    "that keeps them together, untie them, or use strategy=fsdp"
+                )
 
 
 def _to_meta(module: nn.Module, layers: list[nn.Module]) -> None:

@@ -28,9 +28,6 @@ MOST_SHAPES = 8
 class Schedules:
     """Runs batches of any size forward and backward through this rank's stages.
 
-    Attributes:
-        unchecked: Stages that are new; who has looked at their gradients empties it.
-
     Args:
         name: The wanted schedule.
         microbatches: The wanted number of micro-batches.
@@ -42,6 +39,7 @@ class Schedules:
         weigh: How much counts in targets; None where that is their number.
         group: The ranks of the pipeline.
         device: Where this rank computes.
+        has_batchnorm: Whether any stage has such layers.
     """
 
     def __init__(
@@ -56,6 +54,7 @@ class Schedules:
         weigh: Callable[[Any], Tensor | None],
         group: dist.ProcessGroup,
         device: torch.device,
+        has_batchnorm: bool,
     ) -> None:
         self.name = name
         self.microbatches = microbatches
@@ -66,8 +65,9 @@ class Schedules:
         self.weigh = weigh
         self.group = group
         self.device = device
+        # BatchNorm has no statistics of a single sample.
+        self.least = 2 if has_batchnorm else 1
         self._schedules: dict[Any, Any] = {}
-        self.unchecked: list[Stage] = []
         self._targets: Sequence[Any] = ()
         self._weights: Sequence[float] = ()
         self._scale = 1.0
@@ -96,7 +96,7 @@ class Schedules:
         numbers = torch.arange(count)
         arguments = inputs if 0 in self.stages else ()
         if self.num_stages - 1 in self.stages:
-            self._weights = self._relative_weights()
+            self._weights = relative_weights(self._targets, self.weigh)
             outputs = schedule.step(*arguments, target=numbers, losses=[])
             losses = torch.stack([loss.double() for loss in self._losses])
             return outputs if isinstance(outputs, tuple) else (outputs,), losses
@@ -107,10 +107,15 @@ class Schedules:
         """Drop all schedules: what stages send to each other has changed."""
         self._schedules.clear()
 
+    def split(self, size: int) -> tuple[str, int]:
+        """The schedule and the number of micro-batches for so many samples."""
+        ranks = dist.get_world_size(self.group)
+        return split(self.name, self.microbatches, ranks, size, self.least)
+
     def get(self, inputs: Tensors) -> tuple[Any, int]:
         """PyTorch's schedule for a batch, and its number of micro-batches."""
         size = len(inputs[0])
-        name, count = split(self.name, self.microbatches, dist.get_world_size(self.group), size)
+        name, count = self.split(size)
         microbatch = tuple(value[: size // count] for value in inputs)
         key = (name, count, *((value.shape, value.dtype) for value in microbatch))
         if key not in self._schedules:
@@ -143,7 +148,6 @@ class Schedules:
         for stage in stages:
             stage.splits_backward = SCHEDULES[name].splits_backward
         build = getattr(schedules, SCHEDULES[name].torch_class)
-        self.unchecked += stages
         one_stage = issubclass(build, schedules.PipelineScheduleSingle)
         # The mean over micro-batches is taken in the loss: `scale_grads` would divide gradients
         # accumulated before once more.
@@ -157,12 +161,13 @@ class Schedules:
         self._losses.append(loss.detach() * weight)
         return loss * (self._scale * weight)
 
-    def _relative_weights(self) -> list[float]:
-        """How much each micro-batch counts; one on average."""
-        weights = [self.weigh(targets) for targets in self._targets]
-        numbers = [1.0 if weight is None else float(weight) for weight in weights]
-        total = sum(numbers)
-        return [number * len(numbers) / total if total else 0.0 for number in numbers]
+
+def relative_weights(parts: Sequence[Any], weigh: Callable[[Any], Tensor | None]) -> list[float]:
+    """How much each micro-batch counts by its targets; one on average."""
+    weights = [weigh(targets) for targets in parts]
+    numbers = [1.0 if weight is None else float(weight) for weight in weights]
+    total = sum(numbers)
+    return [number * len(numbers) / total if total else 0.0 for number in numbers]
 
 
 def split_targets(targets: Any, count: int, size: int) -> list[Any]:

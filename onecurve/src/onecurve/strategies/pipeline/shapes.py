@@ -9,7 +9,7 @@ Refuses: layers whose shapes or branches depend on values.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from copy import deepcopy
 from typing import Any
 
@@ -19,9 +19,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ...errors import UserError, in_short
-from .composition import call_layer
+from .stage_module import as_tuple, call_layer
 
 Tensors = tuple[Tensor, ...]
+Flags = tuple[bool, ...]
 
 FLOPS_PER_BYTE = 10
 """What a processor computes while it moves one byte: the order of magnitude, for all of them."""
@@ -48,12 +49,15 @@ class LayerShapes:
         self._autocast = autocast
         self._boundaries: dict[Any, list[Tensors]] = {}
 
-    def boundaries(self, inputs: Tensors, training: bool) -> list[Tensors]:
+    def boundaries(self, inputs: Tensors, training: bool, trained: Flags = ()) -> list[Tensors]:
         """What enters each layer, and last what leaves the last one.
 
         Args:
-            inputs: What enters the network; only shapes, types and the device matter.
+            inputs: What enters the network; only shapes, types, the device and whether they require
+                a gradient matter.
             training: Whether in training mode, with gradients. Without, nothing requires any.
+            trained: For each parameter of each layer whether it requires a gradient; by default as
+                at first.
 
         Returns:
             One more tuple than there are layers, of contiguous tensors on the meta device.
@@ -61,20 +65,35 @@ class LayerShapes:
         Raises:
             UserError: If a layer cannot run without data.
         """
-        key = (training, *((value.shape, value.dtype, value.device) for value in inputs))
+        key = (
+            training,
+            trained,
+            *((v.shape, v.dtype, v.device, training and v.requires_grad) for v in inputs),
+        )
         if key not in self._boundaries:
+            parameters = [p for layer in self._layers.values() for p in layer.parameters()]
+            for parameter, flag in zip(parameters, trained, strict=False):
+                parameter.requires_grad_(flag)
             self._boundaries[key], _ = self._run(inputs, training)
         return self._boundaries[key]
 
-    def costs(self, inputs: Tensors) -> list[float]:
+    def costs(self, example: Tensors | None) -> list[float]:
         """The work of each layer in one training step, in FLOPs.
 
         A layer's backward pass costs its forward pass once more for the gradient of its input, if
         anything before it is trained, and once more for that of its parameters, if they are.
 
-        Raises:
-            UserError: If a layer cannot run without data.
+        Args:
+            example: What enters the network. Where nobody knows, or layers take something else,
+                what they hold is counted.
         """
+        if example is not None:
+            with suppress(UserError):
+                return self._work(example)
+        sizes = [sum(p.numel() for p in layer.parameters()) for layer in self._layers.values()]
+        return [1.0 + size for size in sizes]
+
+    def _work(self, inputs: Tensors) -> list[float]:
         boundaries, forward = self._run(inputs, training=True)
         costs = []
         for layer, before, after, flops in zip(
@@ -95,9 +114,17 @@ class LayerShapes:
         with torch.inference_mode(False), torch.set_grad_enabled(training), fake:
             layers = with_tensors_on(device, self._layers)
             current = tuple(
-                torch.empty(value.shape, dtype=value.dtype, device=value.device) for value in inputs
+                torch.empty(
+                    v.shape,
+                    dtype=v.dtype,
+                    device=v.device,
+                    requires_grad=training and v.requires_grad,
+                )
+                for v in inputs
             )
             boundaries = [current]
+            # No leaf, which a layer that works in place may not change.
+            current = tuple(v.clone() if v.requires_grad else v for v in current)
             with self._autocast():
                 for name, layer in layers.items():
                     with FlopCounterMode(display=False) as counter:
@@ -111,9 +138,14 @@ class LayerShapes:
 def _call(name: str, layer: nn.Module, inputs: Tensors) -> Tensors:
     try:
         outputs = call_layer(layer, inputs)
-    except (RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever a layer does with what it was not made for
         raise _cannot_measure(name, error) from error
-    tensors = outputs if isinstance(outputs, tuple) else (outputs,)
+    tensors = as_tuple(outputs)
+    if isinstance(outputs, tuple) and len(outputs) == 1:
+        raise UserError(
+            f"strategy=pipeline: layer {name} returns a tuple of one tensor; return the tensor "
+            "itself, or use strategy=fsdp"
+        )
     if not all(isinstance(value, Tensor) for value in tensors):
         raise UserError(
             f"strategy=pipeline: layer {name} returns something else than a tensor or a tuple of "

@@ -61,8 +61,8 @@ def optimizer_part(
     module: nn.Module, optimizer: Optimizer, state: dict[str, Any], placement: Placement
 ) -> dict[str, Any]:
     """The part of a whole optimizer's state that is for this rank's parameters."""
-    owners = _owners(module, optimizer, placement)
-    held = {key: value for key, value in state["state"].items() if owners[key] == placement.rank}
+    names = _names(module, optimizer)
+    held = {key: value for key, value in state["state"].items() if placement.holds(names[key])}
     return {**state, "state": held}
 
 
@@ -105,6 +105,11 @@ def collect(
 
 def _owners(module: nn.Module, optimizer: Optimizer, placement: Placement) -> dict[int, int]:
     """For each parameter, by its id in the optimizer's state, the rank that holds it."""
+    return {number: placement.owner(name) for number, name in _names(module, optimizer).items()}
+
+
+def _names(module: nn.Module, optimizer: Optimizer) -> dict[int, str]:
+    """The name of each parameter by its id in the optimizer's state."""
     names = {parameter: name for name, parameter in module.named_parameters()}
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    return {i: placement.owner(names[parameter]) for i, parameter in enumerate(parameters)}
+    return {number: names[parameter] for number, parameter in enumerate(parameters)}

@@ -43,7 +43,7 @@ class Pipeline(Pipelined):
         balance: Sequence[int] | str = "auto",
         replicas: Annotated[int, Number(least=1)] = 1,
         activation_checkpointing: Recomputed = "none",
-        timeout_seconds: Seconds = 1800,
+        timeout_seconds: Seconds = 300,
         backend: Backend = "auto",
     ) -> None:
         super().__init__(

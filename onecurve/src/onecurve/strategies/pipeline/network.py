@@ -1,0 +1,104 @@
+"""The network of a task that is cut into stages, and what it is called by."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from lightning.pytorch import LightningModule
+from torch import nn
+
+from ...errors import UserError
+from ..layers import find_layers, opened
+
+
+class Network(NamedTuple):
+    """Layers whose composition is what one module computes."""
+
+    name: str
+    """What the task calls it by."""
+
+    owner: nn.Module
+    """Whose call passes through the pipeline: an nn.Sequential anywhere within, or the task."""
+    layers: dict[str, nn.Module]
+    """In order, by their dotted names in the task."""
+
+
+def find_network(module: LightningModule, num_stages: int) -> Network:
+    """The layers that stages are made of; all else of the task stays whole on every rank.
+
+    They are what the task's method ``layers()`` returns, whose composition is its ``forward``; else
+    the elements of the nn.Sequential with the most parameters, of those that are long enough.
+
+    Args:
+        module: The task.
+        num_stages: Of all ranks.
+
+    Raises:
+        UserError: If there are none, or one of their parameters is used elsewhere, too.
+    """
+    if callable(getattr(module, "layers", None)) and not isinstance(module.layers, nn.Module):
+        network = Network("self", module, find_layers(module) or {})
+    else:
+        found = [part for part in _sequences(module) if _size(part)]
+        found = [part for part in found if len(opened([part])) >= num_stages] or found
+        if not found:
+            raise UserError(
+                f"strategy=pipeline: {type(module).__name__} has no sequence of layers: hold them "
+                "in an nn.Sequential, or add a method layers() that returns in order the layers "
+                "that self(inputs) calls; change it, or use strategy=fsdp"
+            )
+        sequence = max(found, key=_size)
+        name = next(name for name, part in module.named_modules() if part is sequence)
+        network = Network(name, sequence, _named(name, sequence))
+    _check_parameters(module, network)
+    return network
+
+
+def _sequences(module: nn.Module) -> Iterator[nn.Sequential]:
+    """The outermost nn.Sequential of each branch."""
+    for child in module.children():
+        if isinstance(child, nn.Sequential) and type(child).forward is nn.Sequential.forward:
+            yield child
+        else:
+            yield from _sequences(child)
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _named(path: str, sequence: nn.Sequential) -> dict[str, nn.Module]:
+    holder = nn.Module()
+    holder.layers = sequence
+    found = find_layers(holder) or {}
+    return {name.replace("layers", path, 1): layer for name, layer in found.items()}
+
+
+def _check_parameters(module: LightningModule, network: Network) -> None:
+    name = type(module).__name__
+    known = set(module.parameters())
+    held = {id(part) for layer in network.layers.values() for part in layer.modules()}
+    for path, layer in network.layers.items():
+        if not known.issuperset(layer.parameters()):
+            raise UserError(
+                f"strategy=pipeline: the layer {path} of {name} has parameters that are none of "
+                f"{name}'s; make it once, in __init__, as an attribute of {name}"
+            )
+    if network.owner is module:
+        placed = {id(p) for layer in network.layers.values() for p in layer.parameters()}
+        for path, parameter in module.named_parameters():
+            if id(parameter) not in placed:
+                raise UserError(
+                    f"strategy=pipeline: the parameter {path} of {name} is in none of its layers; "
+                    "put it into the layer that uses it, or use strategy=fsdp"
+                )
+    inside = {id(p): path for path, layer in network.layers.items() for p in layer.parameters()}
+    for path, part in module.named_modules():
+        if id(part) in held or part is module:
+            continue
+        for own, parameter in part.named_parameters(path, recurse=False):
+            if id(parameter) in inside:
+                raise UserError(
+                    f"strategy=pipeline: {own} is also a parameter of the layer "
+                    f"{inside[id(parameter)]}, which one rank holds; untie them, or use "
+                    "strategy=fsdp"
+                )

@@ -1,0 +1,186 @@
+"""The training steps of a task: by a schedule that is told the loss, or around the task's own.
+
+PyTorch's schedules beside GPipe start the backward pass of one micro-batch before the forward pass
+of the next has ended. For that they take the loss of each by itself, ``loss(outputs, targets)``.
+The first step of a fit runs as GPipe, which asks for nothing (`fill_drain.py`), and shows whether
+that, as a mean over micro-batches, is what the step returns; if so, the schedule does the rest.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import LightningModule
+from torch import Tensor
+
+from ...errors import UserError, in_short, say
+from .fill_drain import order
+from .loss_check import LossCheck, beside_network
+from .passes import Passes
+from .schedule import Tensors, relative_weights, split_targets
+
+NO_TARGETS = object()
+
+
+class Steps:
+    """Runs steps of a task whose network calls pass through a pipeline.
+
+    Args:
+        module: The task.
+        passes: The pipeline.
+        check: Compares losses.
+        agree: Whether all ranks say yes.
+
+    Attributes:
+        is_told: Whether a schedule that is told the loss has run in the step under way.
+        inputs: What entered the network first; whoever has looked at it may empty it.
+    """
+
+    def __init__(
+        self,
+        module: LightningModule,
+        passes: Passes,
+        check: LossCheck,
+        agree: Callable[[bool], bool],
+    ) -> None:
+        self.module = module
+        self.passes = passes
+        self.check = check
+        self.agree = agree
+        self.is_told = False
+        self.inputs: Tensors | None = None
+        # None until a first step has shown it.
+        self._can_be_told: bool | None = False if passes.schedules.name == "gpipe" else None
+        self._is_in_step = False
+        self._called: list[tuple[Tensors, Tensors]] = []
+        self._losses: Tensor | None = None
+        self._targets: Any = None
+        self._scale = 1.0
+
+    def run(self, step: Callable[[], Any], targets: Any, scale: float, weight: float) -> Any:
+        """Run a training step.
+
+        Args:
+            step: The task's own.
+            targets: Of the batch, or NO_TARGETS where a batch is not (inputs, targets).
+            scale: What 16-bit training multiplies the loss by.
+            weight: What this rank's loss is multiplied by among those of other samples.
+
+        Returns:
+            What the step returned, with a loss that has a backward pass.
+
+        Raises:
+            UserError: If the loss depends on layers that another rank has.
+        """
+        self.passes.calls, self._losses, self.is_told = 0, None, False
+        self._targets, self._scale = targets, scale * weight
+        self._is_in_step = True
+        try:
+            result = step()
+        finally:
+            self._is_in_step = False
+            called, self._called = self._called, []
+        loss = result.get("loss") if isinstance(result, dict) else result
+        if not isinstance(loss, Tensor):
+            return result
+        if loss.is_meta:
+            raise beside_network(self.module, self.passes.network)
+        if self._losses is None:
+            if self._can_be_told is None:
+                self._decide(loss, called)
+            return result
+        self.check.compare(loss, self._losses)
+        attached = self.passes.stash.attach(loss, scale)
+        return {**result, "loss": attached} if isinstance(result, dict) else attached
+
+    def forward(self, inputs: Tensors) -> Tensors:
+        """What a call of the network returns.
+
+        Raises:
+            UserError: If a step that a schedule runs calls it again.
+        """
+        trains = self._is_in_step and torch.is_grad_enabled()
+        told = trains and self._can_be_told and self._targets is not NO_TARGETS
+        if told and self.passes.is_batch(inputs):
+            if self._losses is not None:
+                raise UserError(
+                    "strategy=pipeline: training_step calls its network more than once, and did "
+                    "not at first; use strategy.schedule=gpipe, which takes any number"
+                )
+            self.is_told = True
+            outputs, self._losses = self.passes.train(inputs, self._targets, self._scale)
+            return outputs
+        outputs = self.passes.forward(inputs)
+        if trains and self.inputs is None:
+            self.inputs = inputs
+        if trains and self._can_be_told is None:
+            self._called.append((inputs, tuple(output.detach() for output in outputs)))
+        return outputs
+
+    def plan(self, inputs: Tensors) -> tuple[str, dict[int, list[Any]], int]:
+        """For a batch the schedule's name, each rank's actions in order, and its micro-batches."""
+        if self._can_be_told:
+            with torch.enable_grad():
+                schedule, count = self.passes.schedules.get(self.passes.sequences.cut(inputs))
+            return self.passes.schedules.name, schedule.pipeline_order, count
+        with torch.enable_grad():
+            count = self.passes.chunks(inputs)
+        return "gpipe", order(self.passes.placement.partition.owner, count), count
+
+    def _decide(self, loss: Tensor, called: Sequence[tuple[Tensors, Tensors]]) -> None:
+        """See whether a schedule can train on what a step returned."""
+        why = self._why_not(loss, called)
+        self._can_be_told = self.agree(why is None)
+        schedule = self.passes.schedules.name
+        if not self._can_be_told and dist.get_rank() == 0:
+            say(
+                f"strategy=pipeline: {why or 'it cannot on other ranks'}, so "
+                f"schedule={schedule} cannot take the loss of each micro-batch; schedule=gpipe "
+                "runs instead, as exact, and keeps the activations of all micro-batches"
+            )
+
+    def _why_not(self, loss: Tensor, called: Sequence[tuple[Tensors, Tensors]]) -> str | None:
+        name = type(self.module).__name__
+        if not self.module.automatic_optimization:
+            return f"{name} optimizes manually"
+        if len(called) != 1:
+            return f"{name}.training_step does not call its network once"
+        if self._targets is NO_TARGETS:
+            return f"a batch is not (inputs, targets) and {name} has no method prepare(batch)"
+        if not callable(getattr(self.module, "loss", None)):
+            return f"{name} has no loss(outputs, targets)"
+        inside = {
+            id(p) for layer in self.passes.placement.layers.values() for p in layer.parameters()
+        }
+        if any(p.requires_grad and id(p) not in inside for p in self.module.parameters()):
+            return f"{name} trains parameters beside its layers"
+        ((inputs, outputs),) = called
+        if not self.passes.is_batch(inputs):
+            return "what enters the network is not the batch"
+        try:
+            losses = self._of_microbatches(outputs, len(inputs[0]))
+        except Exception as error:  # whatever a loss that takes something else does
+            return f"{name}.loss fails on the network's outputs ({in_short(error, 80)})"
+        if self.check.differs(loss, losses):
+            return (
+                f"{name}.training_step returned {loss.item():.6g}, and loss(outputs, targets) is "
+                f"{losses[0].item():.6g} on average over micro-batches"
+            )
+        return None
+
+    @torch.no_grad()
+    def _of_microbatches(self, outputs: Tensors, size: int) -> Tensor:
+        """The mean over micro-batches of the loss, and of its size, in float64."""
+        schedules = self.passes.schedules
+        count = schedules.split(size)[1]
+        parts = split_targets(self._targets, count, size)
+        losses = []
+        for number, weight in enumerate(relative_weights(parts, schedules.weigh)):
+            rows = slice(number * size // count, (number + 1) * size // count)
+            given = tuple(output[rows] for output in outputs)
+            if weight:
+                loss = self.passes.loss(given[0] if len(given) == 1 else given, parts[number])
+                losses.append(loss.double() * weight)
+        value = torch.stack(losses) if losses else torch.zeros(1, dtype=torch.float64)
+        return torch.stack([value.sum() / count, value.abs().sum() / count])
