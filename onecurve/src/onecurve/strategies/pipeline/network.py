@@ -83,15 +83,14 @@ def _check_parameters(module: LightningModule, network: Network) -> None:
                 f"strategy=pipeline: the layer {path} of {name} has parameters that are none of "
                 f"{name}'s; make it once, in __init__, as an attribute of {name}"
             )
+    inside = {id(p): path for path, layer in network.layers.items() for p in layer.parameters()}
     if network.owner is module:
-        placed = {id(p) for layer in network.layers.values() for p in layer.parameters()}
         for path, parameter in module.named_parameters():
-            if id(parameter) not in placed:
+            if id(parameter) not in inside:
                 raise UserError(
                     f"strategy=pipeline: the parameter {path} of {name} is in none of its layers; "
                     "put it into the layer that uses it, or use strategy=fsdp"
                 )
-    inside = {id(p): path for path, layer in network.layers.items() for p in layer.parameters()}
     for path, part in module.named_modules():
         if id(part) in held or part is module:
             continue

@@ -14,7 +14,7 @@ Where ranks share the parameters of a stage, FSDP2 averages its gradients after 
 micro-batch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from inspect import signature
@@ -80,6 +80,8 @@ class Pipelined(Sharded):
     _accumulates: bool = False
     _is_reported: bool = False
     _rows_of_batch: int | None = None
+    # Parameters that are in no layer.
+    _beside: Sequence[Tensor] = ()
 
     def __init__(
         self,
@@ -187,8 +189,9 @@ class Pipelined(Sharded):
         stages = placement.take_part(self.precision_plugin.forward_context)
         # Start ranks from the same weights, as DistributedDataParallel does.
         self._copy_first_rank(*stage_tensors(stages))
-        beside = self._beside_layers(module.named_parameters, module.named_buffers)
-        self._copy_first_rank(*beside, group=dist.group.WORLD)
+        self._beside = self._beside_layers(module.named_parameters)
+        buffers = self._beside_layers(module.named_buffers)
+        self._copy_first_rank(*self._beside, *buffers, group=dist.group.WORLD)
         if plans:
             self._move(module, self.root_device)
             for index in stages:
@@ -200,10 +203,9 @@ class Pipelined(Sharded):
                 self._shard(stage)
         return stages
 
-    def _beside_layers(self, *named: Any) -> list[Tensor]:
+    def _beside_layers(self, named: Callable[[], Iterator[tuple[str, Tensor]]]) -> list[Tensor]:
         """Parameters or buffers that are in no layer, which every rank has whole."""
-        placed = self._placed
-        return [tensor for names in named for name, tensor in names() if not placed.is_placed(name)]
+        return [tensor for name, tensor in named() if not self._placed.is_placed(name)]
 
     def setup_optimizers(self, trainer: Trainer) -> None:
         """Build the optimizers, and see who looks at gradients."""
@@ -312,13 +314,11 @@ class Pipelined(Sharded):
         """Average over the replicas, once for all accumulated batches."""
         if self._accumulates:
             return
-        placed, here = self._placed, []
-        for name, parameter in self._connected_module.named_parameters():
-            is_whole = not (placed.is_placed(name) and self.cuts_parameters)
-            if placed.holds(name) and is_whole and parameter.grad is not None:
-                here.append(parameter.grad)
         if self.data_parallel_size > 1:
-            average(here, cast(Group, self.samples_group))
+            # FSDP2 has averaged those of stages that it shards.
+            whole = [*([] if self.cuts_parameters else self.passes.parameters), *self._beside]
+            gradients = [p.grad for p in whole if p.grad is not None]
+            average(gradients, cast(Group, self.samples_group))
         if self._scaler is not None:
             held = [p.grad for p in self._connected_module.parameters() if p.grad is not None]
             agree_on_overflow(held, self.root_device)
@@ -327,9 +327,7 @@ class Pipelined(Sharded):
         """What every rank has counts on the first of a pipeline."""
         if self.coordinates.pipeline == 0:
             return list(parameters)
-        beside = {
-            id(tensor) for tensor in self._beside_layers(self._connected_module.named_parameters)
-        }
+        beside = set(map(id, self._beside))
         return [parameter for parameter in parameters if id(parameter) not in beside]
 
     def gradient_norm(self, optimizer: Optimizer | None = None) -> Tensor:

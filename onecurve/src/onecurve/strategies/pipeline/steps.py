@@ -33,7 +33,6 @@ class Steps:
         agree: Whether all ranks say yes.
 
     Attributes:
-        is_told: Whether a schedule that is told the loss has run in the step under way.
         inputs: What entered the network first; whoever has looked at it may empty it.
     """
 
@@ -48,7 +47,6 @@ class Steps:
         self.passes = passes
         self.check = check
         self.agree = agree
-        self.is_told = False
         self.inputs: Tensors | None = None
         # None until a first step has shown it.
         self._can_be_told: bool | None = False if passes.schedules.name == "gpipe" else None
@@ -57,6 +55,11 @@ class Steps:
         self._losses: Tensor | None = None
         self._targets: Any = None
         self._scale = 1.0
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a schedule that is told the loss has run in the step under way."""
+        return self._losses is not None
 
     def run(self, step: Callable[[], Any], targets: Any, scale: float, weight: float) -> Any:
         """Run a training step.
@@ -73,7 +76,7 @@ class Steps:
         Raises:
             UserError: If the loss depends on layers that another rank has.
         """
-        self.passes.calls, self._losses, self.is_told = 0, None, False
+        self.passes.calls, self._losses = 0, None
         self._targets, self._scale = targets, scale * weight
         self._is_in_step = True
         try:
@@ -108,7 +111,6 @@ class Steps:
                     "strategy=pipeline: training_step calls its network more than once, and did "
                     "not at first; use strategy.schedule=gpipe, which takes any number"
                 )
-            self.is_told = True
             outputs, self._losses = self.passes.train(inputs, self._targets, self._scale)
             return outputs
         outputs = self.passes.forward(inputs)
@@ -150,10 +152,8 @@ class Steps:
             return f"a batch is not (inputs, targets) and {name} has no method prepare(batch)"
         if not callable(getattr(self.module, "loss", None)):
             return f"{name} has no loss(outputs, targets)"
-        inside = {
-            id(p) for layer in self.passes.placement.layers.values() for p in layer.parameters()
-        }
-        if any(p.requires_grad and id(p) not in inside for p in self.module.parameters()):
+        placed = self.passes.placement.is_placed
+        if any(p.requires_grad and not placed(at) for at, p in self.module.named_parameters()):
             return f"{name} trains parameters beside its layers"
         ((inputs, outputs),) = called
         if not self.passes.is_batch(inputs):
