@@ -9,7 +9,7 @@ from alternatives import followed
 from conftest import Cli, one_of_a_kind
 
 from onecurve import machine
-from onecurve.configs.trainer import limits as trainer_limits
+from onecurve.config import run_rules
 
 # What is typed: (exit status, what the line must say).
 MISTAKES = {
@@ -218,7 +218,7 @@ def _no_gpu_no_account(
     monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setattr(machine, "count_cores", lambda: 2)
-    monkeypatch.setattr(trainer_limits, "count_cores", lambda: 2)
+    monkeypatch.setattr(run_rules, "count_cores", lambda: 2)
 
 
 def files(folder: Path) -> set[str]:

@@ -1,6 +1,6 @@
 """Which configurations may run: refused here, before torch is imported or a file is written.
 
-Limits and refusals stand beside what they are about: `values.py` and `refusals.py` find them.
+`values.py` finds limits of single keys; rules of combinations are in `onecurve.config.rules`.
 """
 
 from hydra.core.global_hydra import GlobalHydra

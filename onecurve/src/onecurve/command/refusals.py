@@ -1,10 +1,9 @@
-"""Finds what refuses combinations of choices: files beside what was chosen, free of torch.
+"""Applies the rules of combinations to what was chosen: the library's, and a project's own.
 
-Of a group without `_target_` (trainer, launch, ...) that is its file of limits; of a class or a
-function in `name.py`, and of the classes that it is derived from, `name_refusals.py`.
+A project has its own in `name_refusals.py`, beside the `name.py` of a class or a function.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -13,10 +12,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from ..composed_run import ComposedRun
+from ..config.rules import OF_GROUPS, OF_MODULES, Rule
 from .signatures import sources
-from .values import beside, dotted
-
-Refusals = Callable[[ComposedRun, str], Iterator[str]]
+from .values import dotted
 
 
 def refusals(config: DictConfig) -> Iterator[str]:
@@ -26,20 +24,19 @@ def refusals(config: DictConfig) -> Iterator[str]:
     nodes = {key: node for key, node in groups if isinstance(node, dict)}
     # Devices and ranks first: what is said of strategies takes them to be right.
     # Of devices that are only planned with, this machine says nothing.
-    for key, node in nodes.items() if run.strategy else ():
-        if "_target_" not in node:
-            for module in beside(key):
-                if refuse := getattr(module, "refusals", None):
-                    yield from refuse(run, key)
+    for key, rule in OF_GROUPS.items() if run.strategy else ():
+        if key in nodes:
+            yield from rule(run, key)
     for key, node in nodes.items():
         if isinstance(node.get("_target_"), str):
             for source in sources(node["_target_"]):
-                if refuse := _refusals_beside(source.name, source.file):
-                    yield from refuse(run, key)
+                rule_of = OF_MODULES.get(source.name) or _own(source.name, source.file)
+                if rule_of is not None:
+                    yield from rule_of(run, key)
 
 
 @cache
-def _refusals_beside(module: str, file: Path) -> Refusals | None:
+def _own(module: str, file: Path) -> Rule | None:
     path = file.with_name(f"{file.stem}_refusals.py")
     if not path.is_file():
         return None
@@ -49,5 +46,5 @@ def _refusals_beside(module: str, file: Path) -> Refusals | None:
     assert spec.loader is not None
     found: Any = module_from_spec(spec)
     spec.loader.exec_module(found)
-    refuse: Refusals = found.refusals
-    return refuse
+    own: Rule = found.refusals
+    return own

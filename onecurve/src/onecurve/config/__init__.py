@@ -1,0 +1,1 @@
+"""Which configurations can run, beside what single keys may be."""
