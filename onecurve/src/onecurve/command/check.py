@@ -17,21 +17,25 @@ from .explain import added_to_a_list, choices
 from .known_keys import wrong_parts
 from .monitors import unlogged_monitor
 from .refusals import refusals
-from .unused import leave_out, unused_groups
-from .values import check_values, dotted
+from .unused import leave_out, not_used, unused_groups
+from .values import check_values, dotted, set_as_meant
 
 _without_overrides: dict[tuple[str, ...], DictConfig] = {}
 """By choice of files, as most jobs of a sweep have the same."""
 
 
-def check(config: DictConfig, config_name: str, overrides: list[str]) -> None:
-    """Refuse what cannot run.
+def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | None:
+    """Refuse what cannot run, and make of the rest what is meant.
 
     Args:
         config: The composed configuration of one job, without Hydra's own part. Groups that its
-            task makes no use of are taken away.
+            task makes no use of are taken away, and `1e3` becomes 1000 where a whole number is
+            meant.
         config_name: Name of the primary configuration, such as "train".
         overrides: What was typed, such as ["strategy=ddp", "trainer.devices=2"].
+
+    Returns:
+        A line about words that change nothing; None if there are none.
 
     Raises:
         UserError: With the one line to show.
@@ -61,6 +65,8 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> None:
                 f"{config_name}.py: is one process, but {ranks.starter} has started "
                 f"{ranks.world_size}; type the command once without {ranks.starter}"
             )
+        set_as_meant(config)
+        return not_used(unused, overrides)
     except OmegaConfBaseException as error:
         raise in_one_line(error, config) from None
 

@@ -21,7 +21,7 @@ from .. import machine
 from ..errors import REFUSED, UserError, interrupted, one_line, say, stop, user_error_behind
 from ..launch import one_run, quick_exit, rendezvous
 from ..launch.logs import print_lines_at_once
-from ..run import directory, hidden, record
+from ..run import directory, record
 from ..run.outcome import RankFailed
 from . import env_file, resume
 from .check import in_one_line
@@ -29,8 +29,6 @@ from .explain import explain
 from .hydra_hooks import refuse_unchecked, refuse_without_checks
 from .resolvers import PROJECT, register_resolvers
 from .streams import open_closed
-from .unused import leave_out, not_used, unused_groups
-from .values import set_as_meant
 
 # In a process that a sweep's launcher started, this module is what is imported first.
 register_resolvers()
@@ -60,7 +58,7 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
 
 
 def run(work: str, config: DictConfig) -> float | None:
-    """What `main` does: check, launch, record.
+    """What `main` does with a configuration that was checked: launch, record.
 
     Args:
         work: Dotted name of what a rank does, a function of the resolved configuration and the run
@@ -71,11 +69,6 @@ def run(work: str, config: DictConfig) -> float | None:
         The last value of ``monitor``, for a sweeper to compare jobs by; None if there is none.
     """
     hydra = HydraConfig.get()
-    unused = unused_groups(config)
-    leave_out(config, unused)
-    if (line := not_used(unused, hidden.typed(hydra.overrides.task))) and rendezvous.speaks():
-        say(line)
-    set_as_meant(config)
     if hydra.job.chdir:
         resume.make_absolute(config, Path(hydra.runtime.cwd))
     run_job = OmegaConf.select(config, "sweep.run_job")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
@@ -52,10 +52,14 @@ class RefuseBeforeRun(HydraHooks):
         """Hydra has composed the configuration and made nothing yet."""
         HydraConfig.instance().set_config(config)
         try:
-            check(without_hydra(config), config_name, typed(config.hydra.overrides.task))
+            job = without_hydra(config)
+            line = check(job, config_name, typed(config.hydra.overrides.task))
+            _replace(config, job)
             _refuse_directory(config)
             rendezvous.meet(config)
             rendezvous.first_says("directory", lambda: _hold(config))
+            if line and rendezvous.speaks():
+                say(line)
             RefuseBeforeRun.checked = os.path.abspath(str(config.hydra.run.dir))
         # Hydra turns an Exception of a callback into a warning; SystemExit ends the command.
         except UserError as error:
@@ -135,6 +139,14 @@ def without_hydra(config: DictConfig) -> DictConfig:
     OmegaConf.set_struct(job, False)
     job.pop("hydra")
     return job
+
+
+def _replace(config: DictConfig, job: DictConfig) -> None:
+    """Let what was checked be what runs."""
+    with open_dict(config):
+        for name in set(config) - {"hydra", *job}:
+            del config[name]
+        config.merge_with(job)
 
 
 def stop_once(error: UserError) -> NoReturn:

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..checkpoint.newest import newest_checkpoint
 from ..command.check import check
-from ..errors import user_error_behind
+from ..errors import say, user_error_behind
 from ..launch import one_run, rendezvous
 from ..run import directory, hidden, record
 from ..run.outcome import Metrics, RankFailed
@@ -106,7 +106,7 @@ def _result(run_dir: Path) -> str:
 
 def _with_retries(work: str, config: DictConfig, run_dir: Path, name: str) -> None:
     policy = config.sweep.on_failure
-    for left in reversed(range(1 + (config.sweep.retries if policy == "retry" else 0))):
+    for left in reversed(range(1 + (int(config.sweep.retries) if policy == "retry" else 0))):
         _free_memory()
         try:
             metrics = _once(work, config, run_dir)
@@ -153,7 +153,9 @@ def _once(work: str, config: DictConfig, run_dir: Path) -> Metrics:
     (run_dir / TRACEBACK).unlink(missing_ok=True)
     try:
         refuse_nodes(config, slurm.is_queued(hydra))
-        check(config, str(hydra.job.config_name), hidden.typed(hydra.overrides.task))
+        line = check(config, str(hydra.job.config_name), hidden.typed(hydra.overrides.task))
+        if line and rendezvous.speaks():
+            say(line)
         found = rendezvous.first_says("newest", lambda: str(newest_checkpoint(run_dir).file or ""))
         if found and "resume" in config:
             print(f"resume: going on from {Path(found).name}", flush=True)
