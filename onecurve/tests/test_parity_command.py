@@ -163,6 +163,11 @@ class Data(LightningDataModule):
         return loader(samples=11)
 
 
+def fives() -> DataLoader[Any]:
+    """Of which two ranks have three samples and two."""
+    return DataLoader(loader().dataset, batch_size=5)
+
+
 STRATEGIES = {
     "single": onecurve.Single,
     "dp": onecurve.DP,
@@ -195,6 +200,12 @@ def test_equal(task: type[Plain], strategy: str) -> None:
         assert_parity(task, Data, strategy=STRATEGIES[strategy](), accelerator="cpu", steps=4)
     else:
         assert_parity(task, loaders, strategy=STRATEGIES[strategy](), accelerator="cpu", steps=10)
+
+
+@pytest.mark.usefixtures("warm_ones")
+def test_ranks_that_share_a_stage_may_have_other_numbers_of_microbatches() -> None:
+    strategy = onecurve.mesh(pipeline=2, shard=2, schedule="gpipe", wrap="min_params", min_params=1)
+    assert_parity(Plain, fives, strategy=strategy, accelerator="cpu", devices=4, steps=4)
 
 
 APART = {

@@ -192,6 +192,8 @@ def _of_stage(
     found: list[Tensor | None] = [None] * len(wanted)
     if left and isinstance(stage, FSDPModule):
         stage.set_requires_gradient_sync(ends)
+        # Ranks that share a stage may have different numbers of micro-batches: gather once.
+        stage.set_reshard_after_backward(ends)
         for value in wanted:
             value.grad = None
         torch.autograd.backward(left, incoming, retain_graph=retain_graph)
