@@ -95,7 +95,7 @@ class Clock(Callback):
         """Ranks end a step together: they share the outputs."""
         self.times["steps"].append(time.perf_counter() - self.started)
         if batch_idx % STEPS_IN_A_TURN == STEPS_IN_A_TURN - 1:
-            if hasattr(trainer.strategy, "passes"):
+            if trainer.strategy.parallelisms:
                 self.times["bare"] += bare_loop(trainer.strategy, self.batch, STEPS_IN_A_TURN)
             if trainer.global_rank == 0:
                 os.write(self.others, b".")
@@ -110,20 +110,21 @@ class Clock(Callback):
 def bare_loop(strategy: Any, batch: Any, steps: int) -> list[float]:
     """Seconds of each step of the shortest correct loop over this rank's stage."""
     inputs, targets = batch
-    count = strategy.microbatches
+    (axis,) = strategy.parallelisms
+    count = axis.microbatches
     rank = strategy.global_rank
-    ((index, stage),) = strategy.passes.stages.items()
+    ((index, stage),) = axis.passes.stages.items()
     microbatch = (inputs[: BATCH // count],)
     pipelined = PipelineStage(
         stage,
         index,
         STAGES,
         inputs.device,
-        input_args=strategy.passes.boundary(microbatch, index),
-        output_args=strategy.passes.boundary(microbatch, index + 1),
+        input_args=axis.passes.boundary(microbatch, index),
+        output_args=axis.passes.boundary(microbatch, index + 1),
         group=strategy.parts_group,
     )
-    schedule = SCHEDULES[strategy.schedule](pipelined, count, loss_fn=F.cross_entropy)
+    schedule = SCHEDULES[axis.schedule](pipelined, count, loss_fn=F.cross_entropy)
     optimizer = torch.optim.AdamW(stage.parameters(), lr=1e-4)
     times = []
     for _ in range(steps + 1):

@@ -48,7 +48,7 @@ def measured(work, *arguments):
     from onecurve.run import fit
     from onecurve.data.images import ImageDataModule
     from lightning.pytorch.strategies import Strategy
-    from onecurve.strategies.global_batch import GlobalBatch
+    from onecurve.strategies.strategy import OneCurve
     mark("imports")
     wrap(ImageDataModule, "setup", before="data starts", after="data")
     wrap(fit, "build_task", before="model starts", after="model")

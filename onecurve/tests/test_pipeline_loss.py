@@ -8,6 +8,7 @@ from several_fits import Case, Small, data, fits
 from torch import Tensor
 
 import onecurve
+from onecurve.strategies.pipeline.parallel import PipelineParallel
 
 
 class AnnealedByEpoch(Small):
@@ -77,9 +78,11 @@ class Signed(Small):
 class AsOnAGpu(onecurve.Pipeline):
     """Does not wait for a comparison."""
 
-    def prepare(self) -> None:
-        super().prepare()
-        self.loss_check.at_once = False
+    def setup(self, trainer: Trainer) -> None:
+        super().setup(trainer)
+        (axis,) = self.parallelisms
+        assert isinstance(axis, PipelineParallel)
+        axis.loss_check.at_once = False
 
 
 class Saves(Callback):

@@ -12,7 +12,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from ..plain_console import plain_console
-from ..strategies.global_batch import GlobalBatch
+from ..strategies.strategy import OneCurve
 
 SECONDS_OF_A_STRETCH = 0.5
 
@@ -42,7 +42,7 @@ class SpeedMeter:
         """The speed of the last stretch that had samples in it. Validation counts as time."""
         seconds = time.perf_counter() - self._since
         strategy = trainer.strategy
-        samples = strategy.samples_seen if isinstance(strategy, GlobalBatch) else 0
+        samples = strategy.samples_seen if isinstance(strategy, OneCurve) else 0
         samples -= self._samples
         if samples and (seconds > SECONDS_OF_A_STRETCH or not self._speed):
             self._speed = samples / seconds

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from ..errors import UserError
 
 KINDS: dict[str, type] = {
@@ -41,3 +43,17 @@ def refuse_weights_alone(checkpoint: Mapping[str, Any], path: str | Path) -> Non
             f"resume={path}: has no {', '.join(missing)} to go on with; begin anew with its "
             f"weights: init={path}"
         )
+
+
+def leave_out_networks(checkpoint: dict[str, Any]) -> list[str]:
+    """Leave networks among the hyperparameters out, where ranks have parts of them.
+
+    Returns:
+        The names of what is left out.
+    """
+    given = checkpoint.get("hyper_parameters") or {}
+    names = [name for name, value in given.items() if isinstance(value, nn.Module)]
+    if names:
+        kept = {name: value for name, value in given.items() if name not in names}
+        checkpoint["hyper_parameters"] = kept
+    return names

@@ -10,6 +10,7 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
@@ -201,3 +202,23 @@ def _copied(tensor: Tensor) -> Tensor:
     if isinstance(tensor, DTensor):
         return tensor.detach().clone()
     return torch.empty_like(tensor, device="cpu").copy_(tensor)
+
+
+def read_on_nodes(
+    strategy: Strategy, path: str | Path, read: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Read a file, or be sent what rank 0 reads, which wrote it on the disk of its node.
+
+    All ranks call this.
+
+    Args:
+        strategy: Of the run.
+        path: Of the file.
+        read: Reads it.
+    """
+    files = strategy.checkpoint_io
+    if not isinstance(files, LocalFiles) or strategy.reduce_boolean_decision(files.has(path)):
+        return read()
+    checkpoint: Any = read() if strategy.is_global_zero else None
+    broadcast: dict[str, Any] = strategy.broadcast(checkpoint)
+    return broadcast

@@ -25,7 +25,7 @@ from ..checkpoint.contents import read_checkpoint, refuse_other_network
 from ..checkpoint.keys import refuse_weights_alone
 from ..checkpoint.storage import LocalFiles
 from ..errors import UserError, user_error_behind
-from ..strategies.global_batch import GlobalBatch
+from ..strategies.strategy import OneCurve
 from . import hidden, record, restart
 from .begun import begun_with_other_steps
 from .building import building, called, in_a_line, made
@@ -91,7 +91,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         except EndedEarly as early:
             status = early.status
         seconds = time.perf_counter() - started
-        samples = cast(GlobalBatch, trainer.strategy).samples_seen
+        samples = cast(OneCurve, trainer.strategy).samples_seen
         metrics = task_metrics(trainer)
 
         ended = why_ended(trainer, _watching(cfg))
@@ -115,12 +115,12 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         if refusal := missing_metric(error, trainer):
             raise refusal from None
         # Lightning's way to say that what was chosen does not go together.
-        if cast(GlobalBatch, trainer.strategy).samples_seen:
+        if cast(OneCurve, trainer.strategy).samples_seen:
             raise
         raise UserError(in_a_line(error)) from error
     except OSError as error:
         # A place that a logger or a callback was given, noticed before anything is lost.
-        begun = cast(GlobalBatch, trainer.strategy).samples_seen
+        begun = cast(OneCurve, trainer.strategy).samples_seen
         if begun or not error.filename or user_error_behind(error):
             raise
         raise UserError(

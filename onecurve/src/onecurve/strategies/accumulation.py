@@ -9,16 +9,13 @@ backward pass of the last one, what has been accumulated is rescaled to the mean
 up ahead, so a stream may end anywhere. In a full window of equal batches every factor is exactly 1.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
-
-from .logging_together import log_replaced
 
 
 class Window:
@@ -33,7 +30,6 @@ class Window:
         # What the first batch counts that counts anything, and all of them relative to it.
         self._first = 0.0
         self._relative = 0.0
-        self._names: set[str] = set()
         self._logged: dict[str, tuple[Tensor, float]] = {}
 
     @property
@@ -64,30 +60,18 @@ class Window:
                     parameter.grad.mul_(to_mean)
         return relative * to_mean
 
-    @contextmanager
-    def noting(self) -> Iterator[None]:
-        """Note the names of what a step logs meanwhile."""
-        log = self.module.log
-        self._names = set()
-
-        def noted(name: str, *args: Any, **options: Any) -> None:
-            self._names.add(name)
-            log(name, *args, **options)
-
-        with log_replaced(self.module, noted):
-            yield
-
-    def log(self, count: float) -> None:
-        """Let what was noted have the value of the whole step, once the window is complete.
+    def log(self, count: float, names: Iterable[str]) -> None:
+        """Let what a step logged have the value of the whole step, once the window is complete.
 
         But for torchmetrics' objects: they have that of the last batch.
 
         Args:
             count: As for `factor`.
+            names: What it logged.
         """
         results = self.module.trainer._results
         assert results is not None
-        for name in self._names:
+        for name in names:
             result = results[f"training_step.{name}"]
             if not result.is_tensor or not result.meta.on_step:
                 continue

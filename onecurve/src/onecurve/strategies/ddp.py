@@ -9,6 +9,8 @@ https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedData
 
 from typing import Any, Literal
 
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -16,7 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import UserError
 from .layers_made import Recomputed
-from .process_group import Backend, RankPerDevice
+from .parts import tensors_of
+from .strategy import Backend, OneCurve, Seconds
 
 COMPRESSION = {
     "bf16": default_hooks.bf16_compress_hook,
@@ -24,13 +27,14 @@ COMPRESSION = {
 }
 
 
-class DDP(RankPerDevice):
-    """Lightning's DDPStrategy with the global-batch sampler.
+class DDP(OneCurve, DDPStrategy):
+    """Lightning's DDPStrategy, whose ranks share out the batches of one process.
 
     Args:
         communication_dtype: Send gradients as "bf16" or "fp16"; None sends them as they are.
         activation_checkpointing: What a backward pass computes again: see `layers_made`.
-        backend: What carries the gradients: see `RankPerDevice`.
+        backend: What carries the gradients: see `OneCurve`.
+        timeout_seconds: How long a rank waits for the others in a collective before it fails.
         kwargs: What `lightning.pytorch.strategies.DDPStrategy` takes.
     """
 
@@ -41,11 +45,16 @@ class DDP(RankPerDevice):
         communication_dtype: Literal["bf16", "fp16"] | None = None,
         activation_checkpointing: Recomputed = "none",
         backend: Backend = "auto",
+        timeout_seconds: Seconds = 1800,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.backend = backend
-        self.activation_checkpointing = activation_checkpointing
+        super().__init__(
+            {"replicate": "auto"},
+            activation_checkpointing=activation_checkpointing,
+            backend=backend,
+            timeout_seconds=timeout_seconds,
+            **kwargs,
+        )
         self.communication_dtype = communication_dtype
         self._trained: list[bool] | None = None
         self._has_seen_gradients = False
@@ -56,14 +65,29 @@ class DDP(RankPerDevice):
         if self.communication_dtype is not None:
             self.model.register_comm_hook(None, COMPRESSION[self.communication_dtype])
 
-    def _setup_model(self, model: nn.Module) -> DistributedDataParallel:
-        """Wrap the module, which fixes the parameters that are averaged."""
+    def model_to_device(self) -> None:
+        """Move the task; DistributedDataParallel lets all ranks start from the same weights."""
+        task = self._connected_module
+        fits = task.trainer.state.fn == TrainerFn.FITTING
+        if fits and self._layer_sync:
+            self._layer_sync.apply(task)
+        super().model_to_device()
+        if not fits:
+            assert self.ranks is not None
+            self.ranks.copy_first(*tensors_of([task]))
+
+    def _setup_model(self, model: nn.Module) -> nn.Module:  # type: ignore[override]
+        """Wrap the task for a fit, which fixes the parameters that are averaged."""
+        if self._connected_module.trainer.state.fn != TrainerFn.FITTING:
+            return model
         self._trained = [parameter.requires_grad for parameter in model.parameters()]
         self._has_seen_gradients = False
         if not self._connected_module.automatic_optimization:
             # Each of several backward passes in a step may be for some of the parameters.
             self._ddp_kwargs["find_unused_parameters"] = True
-        return super()._setup_model(model)
+        self.model = super()._setup_model(model)
+        self._register_ddp_hooks()
+        return self.model
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Wrap anew where parameters were frozen or thawed since; after the hooks of the task."""
@@ -71,8 +95,7 @@ class DDP(RankPerDevice):
         trained = [parameter.requires_grad for parameter in module.parameters()]
         if isinstance(self.model, DistributedDataParallel) and trained != self._trained:
             self.model._remove_autograd_hooks()  # type: ignore[no-untyped-call]
-            self.model = self._setup_model(module)
-            self._register_ddp_hooks()
+            self._setup_model(module)
 
     def training_step(self, *args: Any) -> STEP_OUTPUT:
         """Run the step.

@@ -37,7 +37,7 @@ class DP(Single):
     # Into how many parts a batch was split at most, so far.
     _parts: int = 0
 
-    def task_step(self, name: str, *args: Any) -> Any:
+    def _call_task(self, name: str, *args: Any) -> Any:
         """Run a step of the task with `forward` split over the devices.
 
         The first training step says what is not as under `single`, as far as it shows.
@@ -46,7 +46,7 @@ class DP(Single):
         is_first = name == "training_step" and self._parts == 0
         before = {key: each.clone() for key, each in module.named_buffers()} if is_first else {}
         with forward_replaced(module, self._split_forward(module)):
-            output = super().task_step(name, *args)
+            output = super()._call_task(name, *args)
         if is_first and self._parts == 0:
             self._parts = 1
             say(
@@ -65,7 +65,7 @@ class DP(Single):
         trains = module.trainer.training
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            parts = split((args, kwargs), len(devices), self._known if trains else None)
+            parts = split((args, kwargs), len(devices), self._step.samples if trains else None)
             if trains:
                 self._parts = max(self._parts, len(parts))
             if self.root_device.type == "cuda":

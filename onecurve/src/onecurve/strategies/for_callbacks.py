@@ -5,7 +5,7 @@ Beside Lightning's own: ``reduce``, ``broadcast``, ``reduce_boolean_decision``,
 Where nothing else is said, all ranks call a method together.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import inf
 from typing import Any
@@ -21,21 +21,53 @@ from torch.optim import Optimizer
 
 from ..batch.random import kept_state
 from ..batch.share import shared_in_step
+from ..errors import UserError
+from .all_samples import all_rows
 from .clip import global_norm
 from .example import example_of
+from .mesh.ranks import Ranks
+from .mesh.sizes import Sizes
+from .parallelism import Parallelism
+from .step import TaskStep
 
 
 class ForCallbacks(Strategy):
     """The contract between strategies and callbacks.
 
     Attributes:
+        ranks: Once they have met; None in one process.
+        step: The step of the task that is under way.
+        parallelisms: What is done along the axes, from the outermost to the innermost.
         samples_group: The ranks that hold the same parameters and see different samples; None
             stands for all ranks.
         parts_group: The ranks that hold different parts of one network; None if each holds all.
     """
 
+    ranks: Ranks | None = None
+    step: TaskStep | None = None
+    parallelisms: Sequence[Parallelism] = ()
     samples_group: dist.ProcessGroup | None = None
     parts_group: dist.ProcessGroup | None = None
+
+    @property
+    def sizes(self) -> Sizes:
+        """How many ranks there are along each axis."""
+        return Sizes() if self.ranks is None else self.ranks.sizes
+
+    @property
+    def data_parallel_rank(self) -> int:
+        """This rank's coordinate among the ranks that see different samples."""
+        return 0 if self.ranks is None else self.ranks.data_parallel_rank
+
+    @property
+    def data_parallel_size(self) -> int:
+        """How many ranks see different samples."""
+        return self.sizes.data_parallel
+
+    @property
+    def samples_seen(self) -> int:
+        """Training samples processed by all ranks in this process's life."""
+        return 0 if self.step is None else self.step.samples_seen
 
     # Samples
 
@@ -100,7 +132,14 @@ class ForCallbacks(Strategy):
         Returns:
             A row for each sample of the global batch (N, ...).
         """
-        return tensor
+        if not all(each.sees_share for each in self.parallelisms):
+            raise UserError("all_samples is of whole batches, and not of micro-batches")
+        if self.data_parallel_size == 1:
+            return tensor
+        share = self._step.share
+        if share is not None and not share.size:
+            tensor = tensor[:0]  # what a rank without samples has is another's
+        return all_rows(tensor, self.samples_group)
 
     # The network
 
@@ -113,11 +152,7 @@ class ForCallbacks(Strategy):
         """
         inputs = batch[0] if isinstance(batch, tuple | list) else batch
         with self.precision_plugin.forward_context():
-            self.whole_forward(inputs)
-
-    def whole_forward(self, inputs: Any) -> None:
-        """How this strategy does so."""
-        self._connected_module(inputs)
+            self._holder.forward(self._connected_module, inputs)
 
     def of_all_parts(self, value: Any) -> list[Any]:
         """What each rank of one network has of its part, in the order of the layers.
@@ -145,6 +180,8 @@ class ForCallbacks(Strategy):
         Returns:
             All of it (N, D).
         """
+        for parallelism in self.parallelisms:
+            value = parallelism.full_input(layer, value)
         return value
 
     def each_whole(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -155,7 +192,9 @@ class ForCallbacks(Strategy):
         Args:
             tensors: Parameters, or their gradients, as this rank holds them, by parameter name.
         """
-        if self.is_global_zero:
+        if self.parallelisms:
+            yield from self._holder.each_full(self._connected_module, tensors)
+        elif self.is_global_zero:
             yield from tensors.items()
 
     def gradient_norm(self, optimizer: Optimizer | None = None) -> Tensor:
@@ -171,7 +210,17 @@ class ForCallbacks(Strategy):
 
     def counted(self, parameters: Iterable[Tensor]) -> list[Tensor]:
         """Of this rank's parameters those that no other rank of one network counts."""
-        return list(parameters)
+        return self._holder.counted(list(parameters))
+
+    @property
+    def _holder(self) -> Parallelism:
+        """What knows which part of the network's state this rank holds."""
+        return next((each for each in self.parallelisms if each.holds_state), Parallelism())
+
+    @property
+    def _step(self) -> TaskStep:
+        assert self.step is not None
+        return self.step
 
     @property
     def _connected_module(self) -> LightningModule:

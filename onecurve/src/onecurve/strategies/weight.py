@@ -5,8 +5,7 @@ classes. `loss` is then the mean over that, and a rank's loss counts by it. What
 of targets must add up to what counts in all of them.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from .logging_together import log_replaced
 from .redirect import replaced
 
 
@@ -30,30 +28,12 @@ def weight_of(module: LightningModule, targets: Any) -> Tensor | None:
     return torch.as_tensor(module.weight(targets)).detach().double()  # type: ignore[operator]
 
 
-@contextmanager
-def counting_by(module: LightningModule, weight: Tensor | None) -> Iterator[None]:
-    """Let what a step logs count by a weight, unless it says by what; and nothing be lost on zero.
-
-    A mean over nothing is none: in a share of padding alone, `loss` is a zero instead.
-    """
-    if weight is None:
-        yield
-        return
-    loss = nullcontext() if weight else replaced(module, "loss", no_loss)
-    with loss, log_replaced(module, _by(module.log, weight)):
-        yield
+def loss_of_nothing(module: LightningModule) -> AbstractContextManager[None]:
+    """Let the loss be zero where nothing counts, as in a share of padding alone: no mean is."""
+    return replaced(module, "loss", no_loss)
 
 
 def no_loss(outputs: Any, targets: Any) -> Tensor:
     """Zero, through whose backward pass every parameter gets a gradient of zero."""
     leaves = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
     return torch.stack([leaf.sum() * 0.0 for leaf in leaves]).sum()
-
-
-def _by(log: Callable[..., None], weight: Tensor) -> Callable[..., None]:
-    def counted(name: str, value: Any, *args: Any, **options: Any) -> None:
-        if options.get("batch_size") is None:
-            options["batch_size"] = weight
-        log(name, value, *args, **options)
-
-    return counted

@@ -49,7 +49,7 @@ def _called_alone(error: BaseException) -> list[str]:
     """Where a rank has called the network outside of a step, if it waits there for the others."""
     frames = extract_tb(error.__traceback__)
     names = [frame.name for frame in frames]
-    if "Timed out" not in str(error) or "task_step" in names or CALL not in names:
+    if "Timed out" not in str(error) or "_call_task" in names or CALL not in names:
         return []
     at = frames[names.index(CALL) - 1]
     where = f"{at.name} ({Path(at.filename).name}:{at.lineno})"

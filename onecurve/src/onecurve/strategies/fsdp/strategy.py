@@ -17,14 +17,16 @@ Source: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
+from lightning.pytorch.strategies import DDPStrategy
+
 from ...limits import Number
 from ..layers_made import Recomputed
-from ..mesh.sharded import Sharded
-from ..process_group import Backend, Seconds
+from ..strategy import Backend, OneCurve, Seconds
+from .parallel import ShardedParameters
 from .sharding import Sharding
 
 
-class FSDP(Sharded):
+class FSDP(OneCurve, DDPStrategy):
     """Fully sharded data parallelism for an ordinary LightningModule.
 
     Lightning's own ModelParallelStrategy wants a module that shards itself in `configure_model`,
@@ -41,8 +43,10 @@ class FSDP(Sharded):
         replicas: Groups of ranks that hold all shards each; the batch is shared by all ranks.
             Neighbouring ranks form a group.
         timeout_seconds: How long a rank waits for the others in a collective before it fails.
-        backend: What carries what they send: see `RankPerDevice`.
+        backend: What carries what they send: see `OneCurve`.
     """
+
+    name = "fsdp"
 
     def __init__(
         self,
@@ -57,7 +61,9 @@ class FSDP(Sharded):
     ) -> None:
         sharding = Sharding(wrap, min_params, reshard_after_forward, cpu_offload)
         super().__init__(
-            "fsdp", {"replicate": replicas, "shard": "auto"}, sharding, timeout_seconds
+            {"replicate": replicas, "shard": "auto"},
+            [ShardedParameters(sharding)],
+            activation_checkpointing,
+            backend,
+            timeout_seconds,
         )
-        self.backend = backend
-        self.activation_checkpointing = activation_checkpointing

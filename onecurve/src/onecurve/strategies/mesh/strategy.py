@@ -10,16 +10,25 @@ tensor, but for what no style cuts; activations by pipeline, context and tensor.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
+
+from lightning.pytorch.strategies import DDPStrategy
 
 from ...limits import Number
+from ..fsdp.parallel import ShardedParameters
 from ..fsdp.sharding import Sharding
 from ..layers_made import Recomputed
+from ..parallelism import Parallelism
 from ..pipeline.limits import Schedule
-from ..process_group import Backend, Seconds
-from .sharded import Sharded
+from ..strategy import Backend, OneCurve, Seconds
 
 Size = Annotated[int, Number(least=1)]
+
+
+class Mesh(OneCurve, DDPStrategy):
+    """What `mesh` returns."""
+
+    name = "mesh"
 
 
 def mesh(
@@ -41,7 +50,7 @@ def mesh(
     balance: Sequence[int] | str = "auto",
     timeout_seconds: Seconds = 300,
     backend: Backend = "auto",
-) -> Sharded:
+) -> Mesh:
     """A strategy for ranks on a mesh; the product of the axes is the number of ranks.
 
     Args:
@@ -64,35 +73,35 @@ def mesh(
         stages_per_rank: See there.
         balance: See there.
         timeout_seconds: How long a rank waits for the others in a collective before it fails.
-        backend: What carries what they send: see `RankPerDevice`.
+        backend: What carries what they send: see `OneCurve`.
     """
+    parallelisms: list[Parallelism] = []
+    if pipeline > 1:
+        from ..pipeline.parallel import PipelineParallel
+
+        parallelisms.append(PipelineParallel(schedule, microbatches, stages_per_rank, balance))
+        if reshard_after_forward == "auto":
+            reshard_after_forward = False
+    if tensor > 1:
+        from ..tensor.parallel import TensorParallel
+
+        parallelisms.append(TensorParallel(plan, sequence))
+    if context > 1:
+        from ..context.parallel import ContextParallel
+
+        parallelisms.append(ContextParallel())
     sharding = Sharding(wrap, min_params, reshard_after_forward, cpu_offload)
-    sizes: dict[str, Any] = {
+    axes: dict[str, int | Literal["auto"]] = {
         "replicate": replicate,
         "pipeline": pipeline,
         "shard": shard,
         "context": context,
         "tensor": tensor,
     }
-    made: Sharded
-    if pipeline > 1:
-        if reshard_after_forward == "auto":
-            sharding = sharding._replace(reshard_after_forward=False)
-        from ..pipeline.pipelined import Pipelined
-
-        made = Pipelined(
-            "mesh",
-            sizes,
-            sharding,
-            timeout_seconds,
-            schedule=schedule,
-            microbatches=microbatches,
-            stages_per_rank=stages_per_rank,
-            balance=balance,
-        )
-    else:
-        made = Sharded("mesh", sizes, sharding, timeout_seconds)
-    made.plan, made.sequence = plan, sequence
-    made.backend = backend
-    made.activation_checkpointing = activation_checkpointing
-    return made
+    return Mesh(
+        axes,
+        [*parallelisms, ShardedParameters(sharding)],
+        activation_checkpointing,
+        backend,
+        timeout_seconds,
+    )

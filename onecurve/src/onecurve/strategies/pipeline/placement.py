@@ -136,10 +136,3 @@ def _places(name: str) -> list[str]:
     """``a.b.c`` gives ``a.b.c``, ``a.b``, ``a``."""
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
-
-
-def stage_tensors(stages: dict[int, nn.Module]) -> list[Tensor]:
-    """Parameters and buffers of stages."""
-    return [
-        tensor for stage in stages.values() for tensor in (*stage.parameters(), *stage.buffers())
-    ]

@@ -1,6 +1,6 @@
 """`strategy=pipeline`: consecutive layers on each rank; micro-batches pass through them.
 
-See `pipelined.py` for how, and for what is exact.
+See `parallel.py` for how, and for what is exact.
 Memory per rank: its own layers' parameters, gradients and optimizer state, and the activations of
 the micro-batches under way.
 """
@@ -8,15 +8,16 @@ the micro-batches under way.
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
+from lightning.pytorch.strategies import DDPStrategy
+
 from ...limits import Number
-from ..fsdp.sharding import Sharding
 from ..layers_made import Recomputed
-from ..process_group import Backend, Seconds
+from ..strategy import Backend, OneCurve, Seconds
 from .limits import Schedule
-from .pipelined import Pipelined
+from .parallel import PipelineParallel
 
 
-class Pipeline(Pipelined):
+class Pipeline(OneCurve, DDPStrategy):
     """Pipeline parallelism for an ordinary LightningModule.
 
     Args:
@@ -29,11 +30,13 @@ class Pipeline(Pipelined):
         replicas: Pipelines side by side, which share the batch. Neighbouring ranks form a pipeline.
         activation_checkpointing: What a backward pass computes again: see `layers_made`.
         timeout_seconds: How long a rank waits for another before it fails.
-        backend: What carries what they send: see `RankPerDevice`.
+        backend: What carries what they send: see `OneCurve`.
 
     Raises:
         UserError: If there is no such schedule.
     """
+
+    name = "pipeline"
 
     def __init__(
         self,
@@ -47,14 +50,9 @@ class Pipeline(Pipelined):
         backend: Backend = "auto",
     ) -> None:
         super().__init__(
-            "pipeline",
             {"replicate": replicas, "pipeline": "auto"},
-            Sharding(),
+            [PipelineParallel(schedule, microbatches, stages_per_rank, balance)],
+            activation_checkpointing,
+            backend,
             timeout_seconds,
-            schedule=schedule,
-            microbatches=microbatches,
-            stages_per_rank=stages_per_rank,
-            balance=balance,
         )
-        self.backend = backend
-        self.activation_checkpointing = activation_checkpointing

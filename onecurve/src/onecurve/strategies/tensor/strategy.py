@@ -14,16 +14,19 @@ Recomputation in Large Transformer Models", 2022 (sequence).
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
+
+from lightning.pytorch.strategies import DDPStrategy
 
 from ...limits import Number
+from ..fsdp.parallel import ShardedParameters
 from ..fsdp.sharding import Sharding
 from ..layers_made import Recomputed
-from ..mesh.sharded import Sharded
-from ..process_group import Backend, Seconds
+from ..strategy import Backend, OneCurve, Seconds
+from .parallel import TensorParallel
 
 
-class Tensor(Sharded):
+class Tensor(OneCurve, DDPStrategy):
     """Tensor parallelism for an ordinary LightningModule.
 
     Args:
@@ -33,8 +36,10 @@ class Tensor(Sharded):
         replicas: Groups of ranks that hold all layers each; the batch is shared by them.
         activation_checkpointing: What a backward pass computes again: see `layers_made`.
         timeout_seconds: How long a rank waits for the others in a collective before it fails.
-        backend: What carries what they send: see `RankPerDevice`.
+        backend: What carries what they send: see `OneCurve`.
     """
+
+    name = "tensor"
 
     def __init__(
         self,
@@ -45,10 +50,14 @@ class Tensor(Sharded):
         timeout_seconds: Seconds = 300,
         backend: Backend = "auto",
     ) -> None:
-        sizes: dict[str, int | Literal["auto"]] = {"replicate": replicas, "tensor": "auto"}
-        # A single shard is whole: there is nothing to free.
-        sharding = Sharding(reshard_after_forward=False)
-        super().__init__("tensor", sizes, sharding, timeout_seconds)
-        self.plan, self.sequence = plan, sequence
-        self.backend = backend
-        self.activation_checkpointing = activation_checkpointing
+        super().__init__(
+            {"replicate": replicas, "tensor": "auto"},
+            [
+                TensorParallel(plan, sequence),
+                # A single shard is full: there is nothing to free.
+                ShardedParameters(Sharding(reshard_after_forward=False)),
+            ],
+            activation_checkpointing,
+            backend,
+            timeout_seconds,
+        )

@@ -1,0 +1,136 @@
+"""Shards of every parameter on each rank: FSDP2, as an axis of a mesh.
+
+Exact: full tensors come out of the shards, and shards out of full tensors, on any mesh.
+Rejects: parameters without a dimension, and sparse gradients, which cannot be sharded; LBFGS and
+Adafactor, which want full parameters.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from ...checkpoint.stored import model_state_here
+from ..mesh.sizes import Sizes
+from ..parallelism import Parallelism
+from ..parts import Part
+from .explained import explained
+from .sharding import (
+    Sharding,
+    before_backward,
+    freed_after_inference,
+    is_sharded,
+    reshard,
+    set_plain_factories,
+    steps_as_forward,
+    within_step,
+)
+from .state import cut_like, cut_optimizer_state, gather
+from .units import check_wrap
+from .whole import refuse_of_shards, refuse_scalars, refuse_sparse, refuse_whole
+
+
+class ShardedParameters(Parallelism):
+    """Every rank with its shard of every parameter that it holds.
+
+    Args:
+        sharding: How FSDP2 is put on the network.
+    """
+
+    holds_state = True
+
+    def __init__(self, sharding: Sharding) -> None:
+        self.sharding = sharding
+        self.offloads = sharding.cpu_offload
+
+    def is_needed(self, sizes: Sizes) -> bool:
+        """Stages that no other rank shares are left as they are."""
+        return sizes.pipeline == 1 or sizes.shard * sizes.context * sizes.tensor > 1
+
+    # This rank's part
+
+    def is_applied(self, task: LightningModule) -> bool:
+        return is_sharded(task)
+
+    def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
+        check_wrap(task, self.sharding.wrap)
+        return parts
+
+    def shard(self, task: LightningModule, parts: list[Part]) -> None:
+        """Shard the parameters of each part; gradients are averaged in its backward pass."""
+        both = self.ranks.sizes.replicate > 1
+        mesh = self.ranks.mesh["replicate", "shard"] if both else self.ranks.mesh["shard"]
+        for part in parts:
+            refuse_sparse(part.root, self.name)
+            refuse_scalars(part.root, self.name)
+            self.sharding.apply(part.root, mesh, self.precision)
+            if part.root is task:
+                # Also where a callback calls it.
+                task.register_forward_hook(freed_after_inference)
+
+    def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
+        if self.ranks.sizes.pipeline > 1:
+            return nullcontext()  # layers are called by the stages
+        set_plain_factories(task)
+        return steps_as_forward(task)
+
+    def moves(self, tensor: Tensor) -> bool:
+        return not (self.sharding.cpu_offload and isinstance(tensor, DTensor))
+
+    def set_up_optimizers(self, trainer: Trainer, optimizers: list[Optimizer]) -> None:
+        refuse_whole(optimizers, self.name)
+
+    # Steps
+
+    def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
+        task = self.step.module
+        with within_step():
+            output = step()
+        if name != "training_step" or output is None:
+            reshard(task)
+        refuse_of_shards(task, output, self.name)
+        return output
+
+    def before_backward(self, task: LightningModule, loss: Tensor) -> Tensor:
+        """Have FSDP2 know of a loss that no step has returned."""
+        if not task.automatic_optimization and isinstance(task, FSDPModule):
+            return before_backward(task, loss)
+        return loss
+
+    def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:
+        return explained(error, task, self.name)
+
+    # State
+
+    def full_state(self, task: LightningModule) -> dict[str, Any]:
+        return self._gathered(task.state_dict())
+
+    def full_optimizer_state(self, task: LightningModule, optimizer: Optimizer) -> dict[str, Any]:
+        return self._gathered(optimizer.state_dict())
+
+    def load_state(self, task: LightningModule, state: Mapping[str, Any], strict: bool) -> None:
+        own = task.state_dict()
+        here = model_state_here(state, own)
+        task.load_state_dict(
+            {name: cut_like(value, own.get(name)) for name, value in here.items()}, strict
+        )
+
+    def load_optimizer_state(
+        self, task: LightningModule, optimizer: Optimizer, state: Mapping[str, Any]
+    ) -> None:
+        optimizer.load_state_dict(cut_optimizer_state(state, optimizer))
+
+    def each_full(
+        self, task: LightningModule, tensors: Mapping[str, Tensor]
+    ) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in tensors.items():
+            yield from self._gathered({name: tensor}).items()
+
+    def _gathered(self, state: dict[str, Any]) -> dict[str, Any]:
+        gathered: dict[str, Any] = gather(state, self.ranks.rank == 0)
+        return gathered

@@ -1,0 +1,60 @@
+"""The parts of a task: all of it, or the stages of a pipeline; and what lies in none of them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from lightning.fabric.utilities.device_dtype_mixin import _update_properties
+from torch import Tensor, nn
+
+
+@dataclass
+class Part:
+    """A part of a task that the same ranks hold: all of it, or a stage."""
+
+    root: nn.Module
+    layers: dict[str, nn.Module]
+    """In order, by the names that they have in the task."""
+    plan: dict[str, str] = field(default_factory=dict)
+    """What is sharded within layers, and how, by name."""
+    is_here: bool = True
+    """Whether this rank holds it."""
+
+
+def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
+    """Parameters and buffers, each once, also where modules share it."""
+    found = {
+        id(tensor): tensor
+        for module in modules
+        for tensor in (*module.parameters(), *module.buffers())
+    }
+    return list(found.values())
+
+
+def held_tensors(parts: Iterable[Part]) -> list[Tensor]:
+    """Parameters and buffers of the layers of this rank's parts."""
+    return tensors_of(layer for part in parts if part.is_here for layer in part.layers.values())
+
+
+def tensors_beside(task: nn.Module, parts: Iterable[Part]) -> list[Tensor]:
+    """Those that are in no layer of any part: every rank has them."""
+    placed = set(map(id, tensors_of(layer for part in parts for layer in part.layers.values())))
+    return [tensor for tensor in tensors_of([task]) if id(tensor) not in placed]
+
+
+def move(
+    module: nn.Module, device: torch.device, moves: Callable[[Tensor], bool] = lambda _: True
+) -> None:
+    """Put what has memory on a device.
+
+    Args:
+        module: A task.
+        device: Where to.
+        moves: Whether a parameter or buffer goes there.
+    """
+
+    def moved(tensor: Tensor) -> Tensor:
+        return tensor.to(device) if moves(tensor) and not tensor.is_meta else tensor
+
+    module._apply(moved)  # type: ignore[no-untyped-call]
+    _update_properties(module, device=device)

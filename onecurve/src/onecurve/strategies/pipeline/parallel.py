@@ -1,0 +1,364 @@
+"""Consecutive layers on each rank; micro-batches pass through them.
+
+The task's steps run on every rank: where they call the network, the pipeline runs instead and every
+rank gets the last stage's outputs; so loss, metrics and logs are those of the whole batch,
+everywhere. What is not in the layers (`network.py`) stays whole on every rank, and is computed
+there. PyTorch's own schedules do the work where they can be told the loss (`steps.py`).
+
+Exact: the loss curve of `single`, to float tolerance, for every schedule, batch size, number of
+micro-batches and of replicas, with accumulation, clipping and frozen layers, several calls of the
+network and several optimizers. Not exact: BatchNorm (statistics of each micro-batch), dropout (each
+stage draws its own masks).
+Rejects: what needs the parameters or the gradients of all ranks at once.
+Where ranks share the parameters of a stage, FSDP2 averages its gradients after the last
+micro-batch.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from inspect import signature
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from torch import Tensor
+from torch.distributed import ProcessGroup as Group
+from torch.optim import Optimizer
+
+from ...checkpoint.stored import model_state_here
+from ...errors import UserError
+from ..accumulation import rows
+from ..changed_buffers import report_changed
+from ..example import example_of
+from ..fsdp.state import cut_like, cut_optimizer_state
+from ..mesh.ranks import Ranks
+from ..parallelism import Parallelism
+from ..parts import Part
+from ..redirect import replaced
+from ..sequences import WholeSequences
+from ..step import TaskStep
+from ..weight import weight_of
+from . import state
+from .elsewhere import watch_hooks
+from .gradients import agree_on_overflow, average, ending_with
+from .limits import SCHEDULES, Schedule
+from .loss_check import LossCheck, no_other_parameters
+from .network import Network, find_network
+from .optimizers import forget_elsewhere, refuse_whole
+from .partition import Partition
+from .partition_table import report_partition
+from .passes import Passes
+from .placement import Placement
+from .shapes import LayerShapes
+from .steps import NO_TARGETS, Steps
+
+
+class PipelineParallel(Parallelism):
+    """Pipelines side by side: every rank with layers of its own.
+
+    Args:
+        schedule: A key of `limits.SCHEDULES`.
+        microbatches: How many a batch.
+        stages_per_rank: Stages a rank holds; "auto" takes what the schedule is made for.
+        balance: "auto", or the number of layers of each stage.
+
+    Attributes:
+        placement: Which rank of a pipeline holds what; None until the network is partitioned.
+
+    Raises:
+        UserError: If there is no such schedule.
+    """
+
+    holds_state = True
+
+    placement: Placement | None = None
+    network: Network
+    passes: Passes
+    steps: Steps
+    _groups: tuple[Group, Group] | None = None
+    _accumulates: bool = False
+    _is_reported: bool = False
+    _rows_of_batch: int | None = None
+    # Parameters that are in no layer.
+    _beside: Sequence[Tensor] = ()
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        microbatches: int,
+        stages_per_rank: int | Literal["auto"],
+        balance: Sequence[int] | str,
+    ) -> None:
+        if schedule not in SCHEDULES:
+            raise UserError(
+                f"strategy.schedule={schedule}: must be one of {', '.join(SCHEDULES)}; "
+                "such as strategy.schedule=1f1b"
+            )
+        self.schedule = schedule
+        self.microbatches = microbatches
+        self.stages_per_rank = (
+            SCHEDULES[schedule].stages_per_rank
+            if stages_per_rank == "auto"
+            else int(stages_per_rank)
+        )
+        self.balance = balance
+
+    def join(self, name: str, ranks: Ranks, step: TaskStep, precision: Precision) -> None:
+        super().join(name, ranks, step, precision)
+        if self._groups is None:
+            # That for checkpoints travels through the CPU.
+            on_cpu = ranks.group_of("pipeline", backend="gloo")
+            self._groups = ranks.group_of("pipeline"), on_cpu
+        step.weigh = self._weighed
+
+    @property
+    def shares_stages(self) -> bool:
+        """Whether ranks share the parameters of a stage; else each has them in full."""
+        sizes = self.ranks.sizes
+        return sizes.shard * sizes.context * sizes.tensor > 1
+
+    # This rank's part
+
+    def is_applied(self, task: LightningModule) -> bool:
+        return self.placement is not None
+
+    def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
+        """Partition the network."""
+        sizes = self.ranks.sizes
+        self.network = find_network(task, sizes.pipeline * self.stages_per_rank)
+        self._takes = signature(self.network.owner.forward)
+        self._shapes = LayerShapes(self.network.layers, self.precision.forward_context)
+        partition = Partition.of(
+            # All ranks must divide it at the same layers.
+            task.trainer.strategy.broadcast(self._shapes.costs(example_of(task.trainer))),
+            num_ranks=sizes.pipeline,
+            stages_per_rank=self.stages_per_rank,
+            v_shaped=self.schedule == "zbv",
+            balance=self.balance,
+        )
+        rank = self.ranks.coordinates.pipeline
+        self.placement = placement = Placement(task, self.network.layers, partition, rank)
+        return [
+            Part(task, placement.layers_of(stage), is_here=owner == rank)
+            for stage, owner in enumerate(partition.owner)
+        ]
+
+    def apply(self, task: LightningModule, parts: list[Part]) -> list[Part]:
+        """Keep this rank's layers, and make a module of each stage."""
+        placed = self._placed
+        self._stages = placed.take_part(self.precision.forward_context)
+        self._beside = [p for name, p in task.named_parameters() if not placed.is_placed(name)]
+        for index, stage in self._stages.items():
+            parts[index].root = stage
+        return [part for part in parts if part.is_here]
+
+    def _made_passes(self, task: LightningModule) -> Passes:
+        return Passes(
+            task,
+            self.network.name,
+            self._placed,
+            self._stages,
+            self._shapes,
+            schedule=self.schedule,
+            microbatches=self.microbatches,
+            context=self.precision.forward_context,
+            group=self._group,
+            device=self.ranks.device,
+            sequences=self._sequences(),
+            # Ranks that share a layer draw alike.
+            drawing_rank=self.ranks.rank - self.ranks.coordinates.tensor,
+            weigh=partial(weight_of, task),
+            rows=self._rows_here,
+            is_sharded=self.shares_stages,
+        )
+
+    def _sequences(self) -> WholeSequences:
+        if self.ranks.context_group is None:
+            return WholeSequences()
+        from ..context.sequence import Pieces
+
+        return Pieces(self.ranks.context_group)
+
+    def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
+        """Let calls of the network go through all stages, whose parameters are sharded by now."""
+        if not hasattr(self, "passes"):
+            self.passes = self._made_passes(task)
+        self._patches = ExitStack()
+        self._patches.enter_context(replaced(self.network.owner, "forward", self._network_forward))
+        return self._patches
+
+    def set_up_optimizers(self, trainer: Trainer, optimizers: list[Optimizer]) -> None:
+        """See who looks at gradients."""
+        if self.ranks.sizes.pipeline > 1:
+            refuse_whole(optimizers)
+            forget_elsewhere(optimizers)
+            watch_hooks(trainer, self._patches)
+
+    def begin(self, task: LightningModule) -> None:
+        """The first step of a fit shows what its loss is."""
+        mixed = isinstance(self.precision, MixedPrecision)
+        on_cpu = self.ranks.device.type == "cpu"
+        self.loss_check = LossCheck(task, mixed=mixed, at_once=on_cpu)
+        self.steps = Steps(task, self.passes, self.loss_check, self.ranks.all_agree)
+
+    def check(self) -> None:
+        """Nothing is saved that was trained on another loss than it logged."""
+        self.loss_check.read()
+
+    # Steps
+
+    def _network_forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What a call of the network does, any number of times, on all ranks."""
+        inputs = self._takes.bind(*args, **kwargs).args if kwargs else args
+        if len(inputs) == 1 and isinstance(inputs[0], tuple):
+            (inputs,) = inputs  # an nn.Sequential takes several as one
+        if not inputs or not all(isinstance(value, Tensor) for value in inputs):
+            raise UserError(
+                "strategy=pipeline: the layers must be called with tensors, and got "
+                f"{', '.join(type(value).__name__ for value in inputs) or 'nothing'}; take them "
+                "out of what holds them before, or use strategy=fsdp"
+            )
+        outputs = self.steps.forward(inputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
+        """Run a step of the task, in which calls of the network go through the pipeline."""
+        task = self.step.module
+        self._rows_of_batch = rows(batch)
+        with no_other_parameters(task, self.network.name):
+            if name != "training_step":
+                return step()
+            prepared = self.step.prepared
+            targets = NO_TARGETS if prepared is None else prepared.targets
+            # What 16-bit training multiplies the loss by, a schedule must, too.
+            scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
+            result = self.steps.run(step, targets, scale, self.step.weight)
+        if not self._is_reported and self.steps.inputs:
+            inputs, self.steps.inputs = self.steps.inputs, ()
+            self._is_reported = True
+            self._report(task.trainer, inputs)
+        return result
+
+    def _report(self, trainer: Trainer, inputs: tuple[Tensor, ...]) -> None:
+        """Say once how the network is divided, when it is known how steps run."""
+        of_parts: list[Any] = [None] * dist.get_world_size(self._group)
+        dist.all_gather_object(of_parts, self.passes.changed_buffers(), group=self._group)
+        if self.ranks.rank == 0:
+            name, order, count = self.steps.plan(inputs)
+            report_partition(trainer, self._placed, name, order, count, len(inputs[0]))
+            if count > 1:
+                names = [name for part in of_parts for name in part]
+                report_changed("pipeline", "micro-batch", names)
+
+    def _rows_here(self) -> int | None:
+        """This rank's samples of the batch under way, where its loader or its tensors say so."""
+        trains = self.step.module.trainer.training
+        share = self.step.share if trains else self.step.evaluated[2]
+        if share is None:
+            return self._rows_of_batch
+        return None if share.is_of_several else max(1, share.size)
+
+    def _weighed(self, loss: Tensor, weight: float) -> Tensor:
+        """Gradients of a schedule are weighed within: FSDP2 averages them there."""
+        return loss + loss.detach() * (weight - 1) if self.steps.is_told else loss * weight
+
+    @property
+    def sees_share(self) -> bool:  # type: ignore[override]
+        return not self.passes.takes_loss
+
+    def forward(self, task: LightningModule, inputs: Any) -> None:
+        """Without micro-batches."""
+        self.passes.forward((inputs,), chunks=1)
+
+    @property
+    def _scaler(self) -> torch.amp.GradScaler | None:
+        return self.precision.scaler if isinstance(self.precision, MixedPrecision) else None
+
+    # Gradients
+
+    def before_backward(self, task: LightningModule, loss: Tensor) -> Tensor:
+        """Have gradients averaged before a hook sees them, as DistributedDataParallel does."""
+        return ending_with(loss, partial(self.average_gradients, task))
+
+    @contextmanager
+    def accumulating(self) -> Iterator[None]:
+        self._accumulates = True
+        try:
+            yield
+        finally:
+            self._accumulates = False
+
+    def average_gradients(self, task: LightningModule) -> None:
+        """Average over the replicas, once for all accumulated batches."""
+        if self._accumulates:
+            return
+        if self.ranks.sizes.data_parallel > 1:
+            # FSDP2 has averaged those of stages that it shards.
+            full = [*([] if self.shares_stages else self.passes.parameters), *self._beside]
+            average([p.grad for p in full if p.grad is not None], self.ranks.samples_group)
+        if self._scaler is not None:
+            held = [p.grad for p in task.parameters() if p.grad is not None]
+            agree_on_overflow(held, self.ranks.device)
+
+    def counted(self, parameters: list[Tensor]) -> list[Tensor]:
+        """What every rank has counts on the first of a pipeline."""
+        if self.ranks.coordinates.pipeline == 0:
+            return parameters
+        beside = set(map(id, self._beside))
+        return [parameter for parameter in parameters if id(parameter) not in beside]
+
+    # State
+
+    @property
+    def _placed(self) -> Placement:
+        assert self.placement is not None
+        return self.placement
+
+    @property
+    def _group(self) -> Group:
+        assert self._groups is not None
+        return self._groups[0]
+
+    @property
+    def _to_rank_0(self) -> tuple[Group, bool]:
+        """The ranks of this pipeline on the CPU, and whether their first one is rank 0."""
+        assert self._groups is not None
+        return self._groups[1], self.ranks.is_first_of_stage
+
+    def local_state(self, task: LightningModule) -> dict[str, Any]:
+        self.check()
+        return state.model_part(task, self._placed)
+
+    def full_state(self, task: LightningModule) -> dict[str, Any]:
+        self.check()
+        return state.whole_model_state(task, self._placed, *self._to_rank_0)
+
+    def full_optimizer_state(self, task: LightningModule, optimizer: Optimizer) -> dict[str, Any]:
+        return state.whole_optimizer_state(task, optimizer, self._placed, *self._to_rank_0)
+
+    def load_state(self, task: LightningModule, given: Mapping[str, Any], strict: bool) -> None:
+        if self.placement is None:
+            super().load_state(task, given, strict)
+            return
+        own = task.state_dict()
+        here = model_state_here(given, own)
+        sharded = {name: cut_like(value, own.get(name)) for name, value in here.items()}
+        state.load_model_part(task, sharded, self.placement, strict)
+
+    def load_optimizer_state(
+        self, task: LightningModule, optimizer: Optimizer, given: Mapping[str, Any]
+    ) -> None:
+        part = state.optimizer_part(task, optimizer, dict(given), self._placed)
+        optimizer.load_state_dict(cut_optimizer_state(part, optimizer))
+
+    def each_full(
+        self, task: LightningModule, tensors: Mapping[str, Tensor]
+    ) -> Iterator[tuple[str, Tensor]]:
+        for name, _ in task.named_parameters():
+            here = {name: tensors[name]} if self._placed.holds(name) and name in tensors else {}
+            yield from state.collect(
+                here, {name: self._placed.owner(name)}, *self._to_rank_0
+            ).items()

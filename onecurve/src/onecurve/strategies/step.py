@@ -1,0 +1,329 @@
+"""The step of a task that is under way on this rank: its samples, and what its loss counts.
+
+Each rank has a share of every global batch. A rank's loss is scaled by
+``weight = share * ranks / total``, so that the plain mean over ranks, as DistributedDataParallel
+takes it, is that over samples, also where shares differ by a sample. Where a task says what counts
+in a mean instead of samples (`weight.py`), that takes their place. A step of several training
+loaders counts by the samples of all of them.
+
+Not exact there: a sum of their means in a batch that does not share out alike, which is announced.
+Nor what a task sums up in Python by itself, beside metrics and `self.log`: a rank without a sample
+in a step is given one, which counts nowhere else.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.types import STEP_OUTPUT
+from torch import Tensor
+
+from ..batch.loader import size_of_batch
+from ..batch.random import Draws, RankStream
+from ..batch.resume import TrainingEpochs
+from ..batch.share import Share, SharedLoader, share_of, shared_in_step, together, unlike
+from ..batch.stream import StreamLoader
+from ..errors import UserError, say
+from .accumulation import Window, rows
+from .prepared import Prepared, Rows, prepared, prepared_once, prepares
+from .step_log import StepLog, metrics_kept
+from .weight import loss_of_nothing, weighs, weight_of
+
+
+class DataParallel(NamedTuple):
+    """Which share of every batch this rank has."""
+
+    rank: int = 0
+    size: int = 1
+    group: dist.ProcessGroup | None = None
+    """The ranks that have the others; None stands for all."""
+    device: torch.device = torch.device("cpu")
+    is_alone: bool = True
+    """Whether this process has met no others."""
+
+
+class TaskStep:
+    """Runs the steps of a task, and owns the state of the one under way.
+
+    Args:
+        place: Which share of every batch this rank has.
+        stream: What this rank draws.
+        call: Calls a step of the task by its name.
+        context: Lightning's precision for a forward pass.
+
+    Attributes:
+        module: The task of the fit or evaluation under way.
+        samples_seen: Training samples processed by all ranks in this process's life.
+        share: What this rank has of the training batch under way; None if it is not shared out.
+        samples: Samples of that batch, where its loaders say so.
+        weight: What this rank's loss is multiplied by.
+        weigh: How it is.
+        prepared: Inputs and targets of the batch under way, where they are known.
+        evaluated: In an evaluation the loader, the number of its batch, and what this rank has of
+            it; None if it is not shared out.
+    """
+
+    module: LightningModule
+    name: str
+    epochs: TrainingEpochs | None = None
+    samples_seen: int = 0
+    share: Share | None = None
+    samples: int | None = None
+    weight: float = 1.0
+    prepared: Prepared | None = None
+    evaluated: tuple[int, int, Share | None] = (0, 0, None)
+    # What the batch under way counts over all ranks, and the window of batches that it is in.
+    _count: float | Tensor | None = None
+    _window: Window | None = None
+    # The last training batch whose samples were counted.
+    _counted: int = 0
+    _say_unlike: bool = True
+
+    def __init__(
+        self,
+        place: DataParallel,
+        stream: RankStream,
+        call: Callable[..., Any],
+        context: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self.place = place
+        self.stream = stream
+        self.weigh: Callable[[Tensor, float], Tensor] = torch.mul
+        self._call = call
+        self._context = context
+        self._logs = StepLog(place.device, place.group, place.size, not place.is_alone)
+        # Batches of each loader that an evaluation has moved to the device.
+        self._moved: Counter[int] = Counter()
+
+    def begin(self, module: LightningModule, name: str, epochs: TrainingEpochs | None) -> None:
+        """A fit or an evaluation begins.
+
+        Args:
+            module: The task.
+            name: What ``strategy=...`` calls the strategy.
+            epochs: Of a fit.
+        """
+        self.module, self.name, self.epochs = module, name, epochs
+        self._counted = 0
+        self._window = None
+
+    def patch(self) -> None:
+        """Let the task log through this, where it has to: its hooks have run, which may set it."""
+        accumulates = self.module.trainer.accumulate_grad_batches > 1
+        if not self.place.is_alone or accumulates or weighs(self.module):
+            self._logs.install(self.module)
+
+    def end(self) -> None:
+        """A fit or an evaluation is over: leave the task as it was."""
+        self._logs.remove(self.module)
+        self.epochs = None
+
+    def own(self, what: Draws) -> AbstractContextManager[None]:
+        """Draw meanwhile what belongs to this rank and to the batch under way."""
+        trainer = self.module.trainer
+        batches = trainer.fit_loop.epoch_loop.batch_progress.total.ready
+        return self.stream.own(what, batches, *(() if trainer.training else self.evaluated[:2]))
+
+    # Training
+
+    def train(self, *args: Any) -> STEP_OUTPUT:
+        """Run the training step and weigh its loss."""
+        accumulates = self.module.trainer.accumulate_grad_batches > 1
+        return self._accumulated(*args) if accumulates else self._weighed(*args)
+
+    def _accumulated(self, *args: Any) -> STEP_OUTPUT:
+        """Weigh a step among the batches that are accumulated with it."""
+        trainer = self.module.trainer
+        # Where Lightning clears the gradients, too.
+        is_first = trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches == 0
+        if is_first or self._window is None:
+            self._window = Window(self.module)
+        self._count = None
+        self._logs.names.clear()
+        output = self._weighed(*args)
+        count = self._mean(float(rows(args[0]))) if self._count is None else float(self._count)
+        self._window.log(count, self._logs.names)
+        factor = self._window.factor(0.0 if output is None else count)
+        return output if factor == 1.0 else _scaled(output, lambda loss: loss * factor)
+
+    def _mean(self, value: float) -> float:
+        if self.place.is_alone:
+            return value
+        total = torch.tensor(value, dtype=torch.float64, device=self.place.device)
+        dist.all_reduce(total, group=self.place.group)
+        return float(total) / self.place.size
+
+    def _weighed(self, *args: Any) -> STEP_OUTPUT:
+        loop = self.module.trainer.fit_loop
+        assert loop._combined_loader is not None
+        shared = shared_in_step(loop._combined_loader, loop.batch_idx)
+        if not shared:
+            return self._unshared(loop._combined_loader.flattened, *args)
+        self.compare_streams(shared)
+        shares = [loader.share(loop.batch_idx) for loader in shared]
+        if self._say_unlike and (line := unlike(shares, self.place.size)):
+            self._say_unlike = False
+            if self.module.trainer.is_global_zero and not weighs(self.module):
+                say(f"strategy={self.name}: {line}")
+        self.share = share = together(shares)
+        self.weight = share.size * self.place.size / share.total
+        self._count = self.samples = share.total
+        try:
+            output = self._run("training_step", *args, counts=share.size > 0)
+        finally:
+            weight, self.weight, self.share = self.weight, 1.0, None
+        for loader in shared:
+            loader.trained(loop.batch_idx)
+        self._count_samples(share.total)
+        return output if weight == 1.0 else _scaled(output, lambda loss: self.weigh(loss, weight))
+
+    def _unshared(self, loaders: list[Any], *args: Any) -> STEP_OUTPUT:
+        """A batch that this rank has whole."""
+        if not self.place.is_alone:
+            return self._run("training_step", *args)
+        index = self.module.trainer.fit_loop.batch_idx
+        sizes = [size_of_batch(loader, index) for loader in loaders]
+        known = [size for size in sizes if size is not None]
+        self.samples = sum(known) if known and len(known) == len(sizes) else None
+        count = rows(args[0]) if self.samples is None else self.samples
+        self._count = float(count)
+        output = self._run("training_step", *args)
+        self._count_samples(count)
+        return output
+
+    def _count_samples(self, samples: int) -> None:
+        """Count the samples of a training batch, once, however often it is trained on."""
+        number = self.module.trainer.fit_loop.epoch_loop.batch_progress.total.ready
+        if number == self._counted:
+            return
+        self._counted = number
+        self.samples_seen += samples
+        if self.epochs is not None and self.epochs.samples is not None:
+            exact = None if self.samples is None else self.epochs.samples + samples
+            self.epochs.samples = exact
+
+    # Evaluation
+
+    def evaluate(self, name: str, *args: Any) -> STEP_OUTPUT:
+        """Run a step of validation or test, whose values count by this rank's share."""
+        share = self.evaluated[2]
+        if share is None:
+            return self._run(name, *args)
+        self.weight = share.size * self.place.size / share.total
+        try:
+            return self._run(name, *args, counts=share.size > 0)
+        finally:
+            self.weight = 1.0
+
+    def predict(self, *args: Any) -> Any:
+        """Run a prediction step; None where this rank has no sample of the batch."""
+        output = self._run("predict_step", *args)
+        share = self.evaluated[2]
+        return output if share is None or share.size else None
+
+    def begin_evaluation(self) -> None:
+        """Nothing is moved to the device yet."""
+        self._moved.clear()
+
+    def moves(self, dataloader_idx: int) -> None:
+        """Note which batch of an evaluation is moved, and whether it has samples of this rank.
+
+        The last one of a stream may not. A task that does not ask for the number of a batch is not
+        told it, and no strategy is.
+        """
+        combined: Any = getattr(self.module.trainer._active_loop, "_combined_loader", None)
+        if combined is None:
+            return
+        number = self._moved[dataloader_idx]
+        self._moved[dataloader_idx] += 1
+        loaders = shared_in_step(combined, number, dataloader_idx)
+        self.compare_streams(loaders)
+        share = together([loader.share(number) for loader in loaders]) if loaders else None
+        self.evaluated = dataloader_idx, number, share
+
+    # Any step
+
+    def _run(self, name: str, *args: Any, counts: bool = True) -> STEP_OUTPUT:
+        """Run a step on what the task makes of its batch, counted as the task says."""
+        module, batch = self.module, args[0]
+        if self.place.is_alone and not weighs(module):
+            return self._run_plain(name, *args)
+        with self._context():  # in the types of the step
+            self.prepared = prepared(module, batch, self._rows_to_prepare())
+        weight = None
+        if self.prepared is not None and name != "predict_step":
+            weight = weight_of(module, self.prepared.targets)
+        if name == "training_step" and weight is not None:
+            self.weight = self._weight_among_ranks(weight)
+        self._logs.weight, self._logs.counts = weight, counts
+        with ExitStack() as around:
+            around.enter_context(prepared_once(module, batch, self.prepared))
+            if weight is not None and not weight:
+                around.enter_context(loss_of_nothing(module))
+            if not counts:
+                around.enter_context(metrics_kept(module))
+            if name != "predict_step":
+                around.enter_context(self._logs.step(name))
+            around.enter_context(self.own(Draws.STEP))
+            output: STEP_OUTPUT = self._call(name, *args)
+        return output
+
+    def _run_plain(self, name: str, *args: Any) -> STEP_OUTPUT:
+        self.prepared, self._logs.weight, self._logs.counts = None, None, True
+        with self._logs.step(name) if self._logs.is_installed else nullcontext():
+            output: STEP_OUTPUT = self._call(name, *args)
+        return output
+
+    def _rows_to_prepare(self) -> Rows | None:
+        """Which rows of the global batch this rank prepares; None for all of them."""
+        share = self.share if self.module.trainer.training else self.evaluated[2]
+        if not prepares(self.module) or share is None or share.is_of_several:
+            return None
+        start, stop = share_of(share.total, self.place.rank, self.place.size)[:2]
+        # A rank without a sample of its own takes part with another's.
+        return Rows(start - (start == stop), stop, share.total)
+
+    def _weight_among_ranks(self, weight: Tensor) -> float:
+        """What this rank's loss is multiplied by, so that the mean over ranks counts by weight."""
+        self._count = weight
+        if self.place.size == 1:
+            return 1.0
+        if self.share is not None and not self.share.size:
+            weight = torch.zeros_like(weight)
+        total = weight.to(self.place.device, copy=True)
+        dist.all_reduce(total, group=self.place.group)
+        self._count = total
+        return float(weight) * self.place.size / float(total) if total else 1.0
+
+    def compare_streams(self, loaders: Sequence[SharedLoader]) -> None:
+        """Compare the first batch that each stream yields, of all ranks together.
+
+        Raises:
+            UserError: If it is another on some ranks.
+        """
+        for loader in loaders:
+            if not isinstance(loader, StreamLoader) or loader.is_compared:
+                continue
+            loader.is_compared = True
+            if self.place.is_alone:
+                continue
+            of_ranks: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(of_ranks, loader.fingerprint)
+            if len(set(of_ranks)) > 1:
+                raise UserError(
+                    f"strategy: {type(loader.dataset).__name__} yields other samples on some "
+                    "ranks; let it yield the same on all of them, whatever their rank: each batch "
+                    "is shared out by the strategy"
+                )
+
+
+def _scaled(output: STEP_OUTPUT, scale: Callable[[Tensor], Tensor]) -> STEP_OUTPUT:
+    if isinstance(output, Tensor):
+        return scale(output)
+    if isinstance(output, dict):
+        return {**output, "loss": scale(output["loss"])}
+    return output

@@ -1,0 +1,198 @@
+"""What a task's steps log: counted by samples, and over all ranks.
+
+`self.log` of the task is replaced once for a fit or an evaluation. Between steps it averages over
+the ranks, whatever it is told. Within a step it keeps what is logged. A task may call it only for
+some batches, and ranks that average a value for which others do not wait hang, or take another
+collective's numbers: so at a step's end the ranks compare names in a single small message, and only
+then are values averaged.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any, cast
+from zlib import crc32
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torchmetrics import Metric
+
+from ..errors import UserError
+
+# What leaves the result of a reduction as it is; a mean counts by `batch_size` instead.
+NEUTRAL = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
+LIGHTNINGS = tuple(signature(LightningModule.log).parameters)
+
+
+class StepLog:
+    """Stands for a task's `log` and `log_dict`.
+
+    Args:
+        device: Where the ranks compute.
+        group: The ranks that see different samples; None stands for all.
+        size: How many these are.
+        syncs: Whether there are several ranks, which may all see the same samples.
+
+    Attributes:
+        names: What the step under way has logged.
+        weight: What it counts by, unless it says by what; None for Lightning's own count.
+        counts: Whether its samples are this rank's own.
+        is_installed: Whether the task logs through this.
+    """
+
+    def __init__(
+        self, device: torch.device, group: dist.ProcessGroup | None, size: int, syncs: bool
+    ) -> None:
+        self.group = group
+        self._compares = size > 1
+        self._syncs = syncs
+        if self._compares and device.type != "cpu":
+            # Names are compared on the CPU: nobody waits for a GPU.
+            ranks = None if group is None else dist.get_process_group_ranks(group)
+            self.group = cast(dist.ProcessGroup, dist.new_group(ranks, backend="gloo"))
+        self.names: set[str] = set()
+        self.weight: Tensor | None = None
+        self.counts = True
+        self.is_installed = False
+        self._is_in_step = False
+        self._kept: list[tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = []
+
+    def install(self, module: LightningModule) -> None:
+        """Let the task log through this, if it does not yet.
+
+        Args:
+            module: The task.
+        """
+        if "log" in vars(module):
+            return
+        self.is_installed = True
+        self._log, self._log_dict = module.log, module.log_dict
+        if self._syncs:
+            self._log, self._log_dict = synced(self._log), synced(self._log_dict)
+        module.log = self._log_any  # type: ignore[method-assign]
+        module.log_dict = self._log_any_dict  # type: ignore[method-assign]
+
+    def remove(self, module: LightningModule) -> None:
+        """Leave the task as it was."""
+        if getattr(vars(module).get("log"), "__self__", None) is self:
+            del module.log, module.log_dict
+        self.is_installed = False
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Keep what a step logs until all ranks have come to its end.
+
+        Args:
+            name: Of the step.
+
+        Raises:
+            UserError: If they log different names.
+        """
+        self._is_in_step = True
+        try:
+            yield
+        finally:
+            self._is_in_step = False
+            kept, self._kept = self._kept, []
+        if self._compares:
+            # What rank 0 logs for itself is not averaged.
+            names = [key for key, _, _, options in kept if not options.get("rank_zero_only")]
+            self.compare(names, name)
+        for key, value, args, options in kept:
+            # Not before: the precision of the step would make another type of a number.
+            if not self.counts and not isinstance(value, Metric):
+                value, options = _counted_nowhere(value, options)
+            self._log(key, value, *args, **options)
+
+    def compare(self, names: Sequence[str], step: str) -> None:
+        """Reject names that are not the same on all ranks.
+
+        Raises:
+            UserError: On every rank.
+        """
+        number = crc32("\\n".join(names).encode())
+        extremes = torch.tensor([number, -number])
+        dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.group)
+        if extremes[0] == -extremes[1]:
+            return
+        of_ranks: list[Any] = [None] * dist.get_world_size(self.group)
+        dist.all_gather_object(of_ranks, list(names), group=self.group)
+        everywhere = set.intersection(*map(set, of_ranks))
+        some = sorted(set().union(*of_ranks) - everywhere) or ["in another order or number"]
+        raise UserError(
+            f"self.log: {step} logs {', '.join(some[:3])} on some ranks only, so it cannot be "
+            "averaged; log it for every batch, for instance 0 where there is nothing to count, "
+            "or a torchmetrics metric"
+        )
+
+    def _log_any(self, *args: Any, **options: Any) -> None:
+        if self._is_in_step:
+            self._keep(*args, **options)
+        else:
+            self._log(*args, **options)
+
+    def _log_any_dict(self, *args: Any, **options: Any) -> None:
+        if self._is_in_step:
+            self._keep_dict(*args, **options)
+        else:
+            self._log_dict(*args, **options)
+
+    def _keep_dict(self, dictionary: Any, *args: Any, **options: Any) -> None:
+        for name, value in dictionary.items():
+            self._keep(name, value, *args, **options)
+
+    def _keep(self, name: str, value: Any, *args: Any, **options: Any) -> None:
+        # A step may go on to work on the tensor in place.
+        value = value.detach().clone() if isinstance(value, Tensor) else value
+        self.names.add(name)
+        if self.weight is not None and options.get("batch_size") is None:
+            options["batch_size"] = self.weight
+        self._kept.append((name, value, args, options))
+
+
+def _counted_nowhere(value: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    reduction = options.get("reduce_fx", "mean")
+    neutral = NEUTRAL.get(getattr(reduction, "__name__", reduction))
+    if neutral is None:
+        return value, {**options, "batch_size": 0}
+    value = torch.as_tensor(value)
+    # The type of the other ranks, which a collective must not mix.
+    kind = value.dtype if value.is_floating_point() else torch.get_default_dtype()
+    return torch.full_like(value, neutral, dtype=kind), options
+
+
+def synced(log: Callable[..., None]) -> Callable[..., None]:
+    """A task's `log` or `log_dict` that averages over the ranks, whatever it is told."""
+    parameters = signature(log).parameters
+    names = list(parameters)
+    if "sync_dist" in names:
+        place = names.index("sync_dist")
+    elif any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        place = len(LIGHTNINGS)  # the task's own, which passes on what it is given by name
+    else:
+        return log  # the task's own, which calls Lightning's in its way
+
+    def synced_log(*args: Any, **options: Any) -> None:
+        if len(args) > place:
+            args = (*args[:place], True, *args[place + 1 :])
+        else:
+            options["sync_dist"] = True
+        log(*args, **options)
+
+    return synced_log
+
+
+@contextmanager
+def metrics_kept(module: LightningModule) -> Iterator[None]:
+    """Let a step leave no trace in the task's metrics: its samples are another rank's."""
+    metrics = [part for part in module.modules() if isinstance(part, Metric)]
+    before = [(metric._copy_state_dict(), metric._update_count) for metric in metrics]
+    try:
+        yield
+    finally:
+        for metric, (state, count) in zip(metrics, before, strict=True):
+            for name, value in state.items():
+                setattr(metric, name, value)
+            metric._update_count, metric._computed = count, None

@@ -1,0 +1,522 @@
+"""A Lightning strategy under which a task trains as in one process, on whatever axes its ranks lie.
+
+`OneCurve` puts together who does what: a mesh of ranks (`mesh/ranks.py`), the step of the task that
+is under way (`step.py`), one object for each axis (`parallelism.py`), loaders that share out global
+batches (`batch/`) and files (`checkpoint/`). The strategies that a user names are presets of it.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import torch
+import torch.distributed as dist
+from lightning.fabric.plugins import CheckpointIO
+from lightning.fabric.utilities.optimizer import _optimizers_to_device
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.plugins import LayerSync, Precision
+from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.types import STEP_OUTPUT
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+from torchmetrics import Metric
+
+from ..batch.random import Draws, OneStream, RankStream, get_state, kept_state, set_state
+from ..batch.resume import Place, TrainingEpochs
+from ..batch.shared import shared_loader
+from ..checkpoint.keys import leave_out_networks
+from ..checkpoint.other_length import fit_to_length
+from ..checkpoint.storage import LocalFiles, read_on_nodes
+from ..checkpoint.stored import optimizer_states_here
+from ..errors import UserError, say, some_of
+from ..limits import Number
+from ..optim.capture import never_captured
+from ..optim.fused import keep_kernels, leave_unscaling, tidied
+from .clip import clip_by_global_norm
+from .for_callbacks import ForCallbacks
+from .laid_out import lay_out
+from .layers_made import Compiled, Recomputed, make_layers
+from .mesh.ranks import Ranks
+from .parallelism import Parallelism
+from .parts import move
+from .step import DataParallel, TaskStep
+
+Backend = Literal["auto", "gloo", "nccl"]
+Seconds = Annotated[float, Number(above=0)]
+
+
+class OneCurve(ForCallbacks):
+    """Stands before one of Lightning's own strategies, which knows devices and process groups.
+
+    Args:
+        axes: By axis how many ranks, of which one may be "auto": what the others leave. None for
+            one process.
+        parallelisms: What is done along the axes, from the outermost to the innermost.
+        activation_checkpointing: What a backward pass computes again: see `layers_made`.
+        backend: What carries what ranks send: "gloo", "nccl", or "auto" for what PyTorch takes for
+            the device: nccl for GPUs, gloo for CPUs.
+            https://docs.pytorch.org/docs/stable/distributed.html#backends
+        timeout_seconds: How long a rank waits for the others in a collective before it fails.
+        lightnings: What Lightning's strategy takes.
+
+    Attributes:
+        name: What ``strategy=...`` calls it.
+        report_dir: Where to leave pictures of what the strategy does; None for nowhere.
+        compiled: What torch.compile makes code of: see `layers_made`. To be set before a fit.
+        compile_backend: torch.compile's; "aot_eager" traces and makes no code.
+        epochs: Those of the fit under way; None outside of one.
+    """
+
+    name: str = ""
+    report_dir: Path | None = None
+    compiled: Compiled = "none"
+    compile_backend: str = "inductor"
+    global_rank: int
+    world_size: int
+    epochs: TrainingEpochs | None = None
+    _layer_sync: LayerSync | None
+    _loaders: int = 0
+    _said_what_is_left_out: bool = False
+
+    def __init__(
+        self,
+        axes: Mapping[str, int | Literal["auto"]] | None = None,
+        parallelisms: Sequence[Parallelism] = (),
+        activation_checkpointing: Recomputed = "none",
+        backend: Backend = "auto",
+        timeout_seconds: float | None = None,
+        **lightnings: Any,
+    ) -> None:
+        if timeout_seconds is not None:
+            lightnings["timeout"] = timedelta(seconds=timeout_seconds)
+        if backend != "auto":
+            lightnings["process_group_backend"] = backend
+        super().__init__(**lightnings)
+        self.parallelisms = list(parallelisms)
+        self.activation_checkpointing = activation_checkpointing
+        self._axes = axes
+        # What is in the way of calls for the length of a fit or an evaluation.
+        self._while_connected = ExitStack()
+
+    # Set-up, in the order of Lightning's calls
+
+    def connect(self, model: LightningModule) -> None:
+        """Take the task, in the precision of the run.
+
+        Lightning's own converts it later: after a checkpoint's float64 was copied into float32, and
+        after callbacks were set up.
+        """
+        super().connect(model)
+        self.precision_plugin.convert_module(model)
+
+    def setup_environment(self) -> None:
+        """Join the other ranks, if there are any."""
+        with kept_state():  # Lightning seeds the generators again where ranks meet
+            super().setup_environment()
+        task = self._connected_module
+        # Lightning's would share the samples out before `process_dataloader` does, and repeats
+        # some of them; so nobody has to say Trainer(use_distributed_sampler=False).
+        task.trainer._accelerator_connector.use_distributed_sampler = False
+        if self.step is None:
+            self.step = self._first_step()
+        stream = self.step.stream
+        self._synchronize()
+        stream.reseed()
+        if task.trainer.state.fn == TrainerFn.FITTING:
+            self.epochs = TrainingEpochs(task.trainer, stream, self._synchronize)
+        self.step.begin(task, self.name, self.epochs)
+        if self.ranks is not None:
+            for parallelism in self.parallelisms:
+                parallelism.join(self.name, self.ranks, self.step, self.precision_plugin)
+
+    def _first_step(self) -> TaskStep:
+        """Find this rank's place among the others, once they have met."""
+        place, stream = DataParallel(device=self.root_device), cast(RankStream, OneStream())
+        if self._axes is not None:
+            self.ranks = ranks = self._laid_out(self._axes)
+            sizes, rank = ranks.sizes, ranks.data_parallel_rank
+            self.parallelisms = [each for each in self.parallelisms if each.is_needed(sizes)]
+            self.samples_group = ranks.samples_group
+            self.parts_group = ranks.group_of("pipeline") if sizes.pipeline > 1 else None
+            place = DataParallel(
+                rank, sizes.data_parallel, ranks.samples_group, ranks.device, is_alone=False
+            )
+            if ranks.draw_apart:
+                stream = RankStream(rank, sizes.data_parallel > 1)
+        return TaskStep(place, stream, self._call_task, self.precision_plugin.forward_context)
+
+    def _laid_out(self, axes: Mapping[str, int | Literal["auto"]]) -> Ranks:
+        timeout: timedelta | None = getattr(self, "_timeout", None)
+        try:
+            return Ranks(axes, self.global_rank, self.world_size, self.root_device, timeout)
+        except ValueError as error:
+            raise UserError(
+                f"strategy={self.name}: {error}, and there are {self.world_size}; let the product "
+                "of all axes be the number of ranks"
+            ) from None
+
+    def _get_process_group_backend(self) -> str:
+        backend: str = super()._get_process_group_backend()  # type: ignore[misc]
+        # Shards that lie on the CPU are also clipped and gathered there.
+        offloads = any(each.offloads for each in self.parallelisms)
+        return "cpu:gloo,cuda:nccl" if offloads and backend == "nccl" else backend
+
+    def _synchronize(self) -> None:
+        """Draw on as the first rank does."""
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            set_state(self.broadcast(get_state()))
+
+    def setup(self, trainer: Trainer) -> None:
+        """Lay the task out on the ranks, and make ready for its steps."""
+        Strategy.setup(self, trainer)
+        task = self._connected_module
+        if trainer.state.fn == TrainerFn.FITTING:
+            # Lightning loads the states next; not for a test, which comes by a checkpoint, too.
+            loaded = trainer._checkpoint_connector._loaded_checkpoint
+            schedulers = [config.scheduler for config in self.lr_scheduler_configs]
+            for line in fit_to_length(loaded, schedulers, self.optimizers):
+                if self.is_global_zero:
+                    say(line)
+        scaler = getattr(self.precision_plugin, "scaler", None)
+        for optimizer in self.optimizers:
+            keep_kernels(optimizer)
+            leave_unscaling(optimizer, is_scaled=scaler is not None)
+            if self.root_device.type == "cpu":
+                never_captured(optimizer)
+        self._step.patch()
+        for parallelism in self.parallelisms:
+            parallelism.begin(task)
+        if self.ranks is not None:
+            self._count_over_ranks(task)
+
+    def _count_over_ranks(self, task: LightningModule) -> None:
+        """Make metrics and clipping those of all ranks."""
+        everyone = self.samples_group is dist.group.WORLD
+        for metric in task.modules():
+            if isinstance(metric, Metric) and metric.process_group is None and not everyone:
+                metric.process_group = self.samples_group
+        plugin = self.precision_plugin
+        if type(plugin).clip_grad_by_norm is Precision.clip_grad_by_norm:
+            plugin.clip_grad_by_norm = self._clip_by_norm  # type: ignore[method-assign]
+
+    def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
+        parameters = list(self.precision_plugin.main_params(optimizer))
+        clip_by_global_norm(parameters, clip_val, self.parts_group, self.counted(parameters))
+
+    def model_to_device(self) -> None:
+        """Keep this rank's part of the task, unless an earlier fit or test did, and move it."""
+        task = self._connected_module
+        if self.ranks is None or not self.parallelisms:
+            self.make_layers()
+            super().model_to_device()  # type: ignore[safe-super]
+            return
+        if not any(each.is_applied(task) for each in self.parallelisms):
+            if self._layer_sync is not None and task.trainer.state.fn == TrainerFn.FITTING:
+                self._layer_sync.apply(task)
+                # Or Lightning would try to turn back what is sharded by then.
+                self._layer_sync = None
+            lay_out(task, self.ranks, self.parallelisms, self.make_layers)
+        self._move(task, self.root_device)
+        for parallelism in self.parallelisms:
+            self._while_connected.enter_context(parallelism.connected(task))
+
+    def _setup_model(self, model: Any) -> Any:
+        """Nothing wraps a task that is laid out already."""
+        return model if self.parallelisms else super()._setup_model(model)
+
+    def make_layers(self, layers: Iterable[nn.Module] | None = None) -> None:
+        """Let layers compute again and compile them, as asked: see `layers_made`.
+
+        Before they are sharded, or wrapped.
+
+        Args:
+            layers: Those of this rank; by default the whole task's.
+        """
+        # Not where logits may be sharded; those put together from pieces of a sequence are full.
+        sizes = self.sizes
+        make_layers(
+            self._connected_module,
+            self.activation_checkpointing,
+            self.compiled,
+            backend=self.compile_backend,
+            layers=layers,
+            loss=sizes.tensor == 1 or sizes.context > 1,
+        )
+
+    def _move(self, module: nn.Module, device: torch.device) -> None:
+        move(module, device, lambda tensor: all(each.moves(tensor) for each in self.parallelisms))
+
+    def setup_optimizers(self, trainer: Trainer) -> None:
+        """Have the optimizers made, of this rank's parameters."""
+        super().setup_optimizers(trainer)
+        for parallelism in self.parallelisms:
+            parallelism.set_up_optimizers(trainer, self.optimizers)
+
+    # Batches
+
+    def process_dataloader(self, dataloader: object) -> object:
+        """Give this rank its share. Lightning calls this for every loader."""
+        trainer = self._connected_module.trainer
+        loader = self.shared(dataloader)
+        if trainer.training and self.epochs is not None:
+            loader = self.epochs.loader(loader)
+        return loader
+
+    def shared(self, loader: Any) -> Any:
+        """What yields this rank's share of a loader's batches.
+
+        Raises:
+            UserError: If ranks would have to share what they cannot.
+        """
+        place, stream = self._step.place, self._step.stream
+        self._loaders += 1
+        training = bool(self._connected_module.trainer.training)
+        return shared_loader(loader, place.rank, place.size, stream, self._loaders, training)
+
+    def batch_to_device(
+        self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0
+    ) -> Any:
+        """Move a batch; what augments it draws for this rank's samples."""
+        if self.ranks is None:
+            return super().batch_to_device(batch, device, dataloader_idx)
+        if not self._connected_module.trainer.training:
+            self._step.moves(dataloader_idx)
+        with self._step.own(Draws.BATCH):
+            return super().batch_to_device(batch, device, dataloader_idx)
+
+    def on_validation_start(self) -> None:
+        """Evaluate the first rank's buffers, which are what a checkpoint holds."""
+        super().on_validation_start()
+        self._step.begin_evaluation()
+        if self.parallelisms and self.ranks is not None:
+            buffers = self._connected_module.buffers()
+            self.ranks.copy_first(*(buffer for buffer in buffers if not buffer.is_meta))
+
+    def on_test_start(self) -> None:
+        super().on_test_start()
+        self._step.begin_evaluation()
+
+    def on_predict_start(self) -> None:
+        super().on_predict_start()
+        self._step.begin_evaluation()
+
+    # Steps
+
+    def training_step(self, *args: Any) -> STEP_OUTPUT:
+        """Run the task's own step and weigh its loss by this rank's share of the global batch."""
+        if isinstance(self.checkpoint_io, LocalFiles):
+            # Hear of a file that could not be written in the background.
+            self.checkpoint_io.poll()
+        return self._step.train(*args)
+
+    def validation_step(self, *args: Any) -> STEP_OUTPUT:
+        return self._step.evaluate("validation_step", *args)
+
+    def test_step(self, *args: Any) -> STEP_OUTPUT:
+        return self._step.evaluate("test_step", *args)
+
+    def predict_step(self, *args: Any) -> Any:
+        return self._step.predict(*args)
+
+    def _call_task(self, name: str, *args: Any) -> Any:
+        """Have Lightning call a step of the task, within every parallelism."""
+        step: Callable[[], Any] = partial(getattr(super(), name), *args)
+        for parallelism in reversed(self.parallelisms):
+            step = partial(parallelism.run, name, args[0], step)
+        return step()
+
+    def backward(
+        self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """Run the backward pass; a loss for which a task starts it in its step is weighed first."""
+        for parallelism in self.parallelisms:
+            closure_loss = parallelism.before_backward(self._connected_module, closure_loss)
+        if self._step.weight != 1.0:
+            closure_loss = closure_loss * self._step.weight
+        return super().backward(closure_loss, optimizer, *args, **kwargs)
+
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Lightning enters this for a batch that is only accumulated."""
+        lightnings = getattr(super(), "block_backward_sync", nullcontext)
+        with ExitStack() as stack:
+            stack.enter_context(lightnings())
+            for parallelism in self.parallelisms:
+                stack.enter_context(parallelism.accumulating())
+            yield
+
+    def optimizer_step(
+        self,
+        optimizer: Optimizer,
+        closure: Callable[[], Any],
+        model: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Let an optimizer that decides by the loss decide alike on all ranks."""
+
+        def backward() -> Any:
+            result = closure()
+            if isinstance(optimizer, LBFGS):
+                return self.reduce(result)
+            tidied(optimizer)
+            return result
+
+        return super().optimizer_step(optimizer, backward, model, **kwargs)
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """All-reduce over the ranks that see different samples.
+
+        A mean during a training step counts by sample, and in floating point: Lightning's own
+        divides integers without remainder on gloo (its batch-size counter is one).
+        """
+        if self.ranks is None:
+            return tensor
+        group = group or self.samples_group
+        if reduce_op not in ("mean", "avg") or not isinstance(tensor, Tensor):
+            return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]
+        # Counters, too: a third of one is no number of float32.
+        double = tensor.dtype == torch.float64 or self.precision_plugin.precision == "64-true"
+        total = tensor.double() if double else tensor.float()
+        total = total * self._step.weight
+        dist.all_reduce(total, op=dist.ReduceOp.SUM, group=group)
+        return total / dist.get_world_size(group)
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Whether all ranks, or any of them, say yes: all of the world, whoever sees what."""
+        return decision if self.ranks is None else self.ranks.all_agree(decision, all)
+
+    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+        """What the ranks have of different samples, where a task asks: it names the whole world.
+
+        Returns:
+            As in one process the tensor itself, if all ranks see the same samples.
+        """
+        if group is not None and group is dist.group.WORLD:
+            if self.data_parallel_size == 1:
+                return tensor
+            group = self.samples_group
+        return super().all_gather(tensor, group, sync_grads)  # type: ignore[safe-super]
+
+    # Checkpoints: files of one format for all strategies
+
+    @property
+    def checkpoint_io(self) -> CheckpointIO:
+        """What writes and reads checkpoints: full files, unless a Trainer was given another."""
+        if self._checkpoint_io is None:
+            self._checkpoint_io = LocalFiles()
+        return super().checkpoint_io
+
+    @checkpoint_io.setter
+    def checkpoint_io(self, io: CheckpointIO) -> None:
+        self._checkpoint_io = io
+
+    @property
+    def keeps_shards(self) -> bool:
+        """Whether every rank writes what it holds, so that nothing is gathered."""
+        return isinstance(self.checkpoint_io, LocalFiles) and self.checkpoint_io.keeps_shards
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint; where it is full, the first rank does."""
+        if self.epochs is not None and "loops" in checkpoint:
+            checkpoint["random"] = self.epochs.state()
+        if self.parallelisms and (names := leave_out_networks(checkpoint)):
+            if self.is_global_zero and not self._said_what_is_left_out:
+                say(
+                    f"checkpoint: {some_of(names)} of the hyperparameters is left out, of which "
+                    f"ranks have parts; save_hyperparameters(ignore={names}) leaves it out always"
+                )
+            self._said_what_is_left_out = True
+        if self.keeps_shards:
+            self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
+        else:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def load_checkpoint(
+        self, checkpoint_path: str | Path, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a checkpoint, and remember where in its epoch a fit resumes."""
+        read = partial(super().load_checkpoint, checkpoint_path, weights_only)
+        spread = self._connected_module.trainer.num_nodes > 1 and self.ranks is not None
+        checkpoint = read_on_nodes(self, checkpoint_path, read) if spread else read()
+        epochs = self.epochs
+        # Not where a callback goes back to where this fit began: its loader is there already.
+        if epochs is not None and epochs.trainer.train_dataloader is None:
+            epochs.resume_from(Place(checkpoint))
+            # Where there are max_steps, Lightning would go on inside an epoch that was at its end.
+            epochs.trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]
+        return checkpoint
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """On rank 0 the full network's state under the original names.
+
+        For a sharded checkpoint what this rank holds.
+        """
+        task, holder = self._connected_module, self._holder
+        return holder.local_state(task) if self.keeps_shards else holder.full_state(task)
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Take this rank's part of a full network's state."""
+        self._holder.load_state(self._connected_module, checkpoint["state_dict"], strict)
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """As `lightning_module_state_dict`; parameters have their usual ids."""
+        if isinstance(optimizer, LightningOptimizer):
+            optimizer = optimizer.optimizer
+        if not self.parallelisms:
+            return super().optimizer_state(optimizer)
+        if self.keeps_shards:
+            return optimizer.state_dict()
+        return self._holder.full_optimizer_state(self._connected_module, optimizer)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Take this rank's part of the optimizers' full states."""
+        states = optimizer_states_here(checkpoint["optimizer_states"], self.optimizers)
+        if not self.parallelisms:
+            super().load_optimizer_state_dict({"optimizer_states": states})
+            return
+        for optimizer, state in zip(self.optimizers, states, strict=False):
+            self._holder.load_optimizer_state(self._connected_module, optimizer, state)
+
+    # The end
+
+    def on_train_end(self) -> None:
+        super().on_train_end()
+        for parallelism in self.parallelisms:
+            parallelism.check()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Say in one line what PyTorch says of shards, where it means a task."""
+        super().on_exception(exception)
+        if self.lightning_module is None:
+            return
+        for parallelism in self.parallelisms:
+            line = parallelism.explained(exception, self.lightning_module)
+            exception.__cause__ = line or exception.__cause__
+
+    def teardown(self) -> None:
+        """A fit or an evaluation is over: leave the task and Lightning's loops as they were."""
+        self._while_connected.close()
+        if self.epochs is not None:
+            self.epochs.end()
+            self.epochs = None
+        if self.step is not None:
+            self.step.end()
+        if not self.parallelisms:
+            super().teardown()
+            return
+        # Lightning's own would move parameters that have no memory.
+        _optimizers_to_device(self.optimizers, torch.device("cpu"))
+        # What failed may hold parameters, which cannot be moved then; its error is the one to read.
+        with nullcontext() if sys.exc_info()[0] is None else suppress(RuntimeError, AttributeError):
+            self._move(self._connected_module, torch.device("cpu"))
+        self.precision_plugin.teardown()
+        cast(Any, self.accelerator).teardown()
+        self.checkpoint_io.teardown()

@@ -1,0 +1,69 @@
+"""Layers whose matrices ranks share, each with its part of the work: tensor parallelism."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+from ..mesh.sizes import Sizes
+from ..parallelism import Parallelism
+from ..parts import Part, move
+from .apply import apply_plan
+from .collectives import Group
+from .plan import check_plan, find_plan
+from .report import report_plan
+from .vocabulary import cut_logits
+
+
+class TensorParallel(Parallelism):
+    """How the ranks of a tensor group share layers.
+
+    Args:
+        given: What is sharded, and how; "auto" for what is found: see `tensor.plan`.
+        sequence: Whether what lies between sharded layers works on pieces of the sequence.
+    """
+
+    def __init__(self, given: Mapping[str, str] | str, sequence: bool) -> None:
+        self.given = given
+        self.sequence = sequence
+
+    def is_needed(self, sizes: Sizes) -> bool:
+        return sizes.tensor > 1
+
+    def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
+        """Find the plan of each part, and print it. No pair of layers is over the end of one.
+
+        Raises:
+            UserError: If layers cannot be sharded so.
+        """
+        sizes = self.ranks.sizes
+        size, shards = sizes.tensor, sizes.shard * sizes.context
+        for part in parts:
+            part.plan = find_plan(task, part.layers, self.given, size)
+        plan = {name: style for part in parts for name, style in part.plan.items()}
+        check_plan(task, plan, size, shards, f"strategy.tensor={size}", self.sequence)
+        if self.ranks.rank == 0:
+            report_plan(task, plan, size, self.sequence)
+        return parts
+
+    def apply(self, task: LightningModule, parts: list[Part]) -> list[Part]:
+        move(task, self.ranks.device)
+        for part in parts:
+            if part.plan:
+                apply_plan(task, part.plan, self.ranks.mesh["tensor"], self.sequence)
+        return parts
+
+    def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
+        if self.ranks.sizes.context > 1:
+            return step()  # logits put together from pieces of a sequence are full
+        with cut_logits():
+            return step()
+
+    def full_input(self, layer: nn.Module, value: Tensor) -> Tensor:
+        """Put together from the ranks that share a layer whose rows they have divided."""
+        size = self.ranks.sizes.tensor
+        width = getattr(layer, "in_features", value.shape[-1])
+        if value.shape[-1] * size != width:
+            return value
+        return Group(self.ranks.mesh["tensor"]).join(value, value.ndim - 1)
