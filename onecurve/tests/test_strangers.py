@@ -254,6 +254,48 @@ class AllFamilies(Stranger):
         super().__init__(families)
 
 
+class Masked(nn.Linear):
+    """Has no weight above the diagonal, each time that it is called."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.register_buffer("mask", torch.ones(WIDTH, WIDTH).tril())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.weight.data *= self.mask
+        return super().forward(inputs)
+
+
+class MaskedWithoutGradients(Masked):
+    def forward(self, inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.weight.mul_(self.mask)
+        return nn.Linear.forward(self, inputs)
+
+
+class Bounded(nn.Linear):
+    """Has another tensor of weights each time that it is called."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.weight.data = torch.renorm(self.weight.data, 2, 0, 0.3)
+        return super().forward(inputs)
+
+
+class ChangesWeights(Stranger):
+    """Its layers do, and its steps, with what is in no layer."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: nn.Sequential(Masked(), MaskedWithoutGradients(), Bounded()))
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+
+    def outputs(self, batch: Any) -> Tensor:
+        self.scale.data.clamp_(0.95, 0.98)
+        return super().outputs(batch) * self.scale
+
+
 STRATEGIES: dict[str, Callable[[], Any]] = {
     "fsdp": onecurve.FSDP,
     "kept": partial(onecurve.FSDP, reshard_after_forward=False),
@@ -276,12 +318,14 @@ EQUAL = [
     *((AllFamilies, name) for name in ("tensor", "sequence", "fsdp")),
     (OfABatch, "context"),
     (OfADistribution, "kept"),
+    *((ChangesWeights, name) for name in ("fsdp", "kept")),
 ]
 
 
 KEPT = [
     *((Stranger, "tensor"), (ByKeyword, "tensor"), (OfABatch, "context"), (Scaled, "fsdp")),
     *((ByHand, "fsdp"), (Recurrent, "fsdp"), (AllFamilies, "sequence")),
+    (ChangesWeights, "fsdp"),
 ]
 
 

@@ -23,6 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..layers import find_layers
 from ..redirect import replaced
+from .changed import KeptChanges
 from .units import find_units, last_units
 
 
@@ -86,6 +87,7 @@ class Sharding(NamedTuple):
             mp_policy=policy,
             offload_policy=CPUOffloadPolicy() if offload else OffloadPolicy(),
         )
+        KeptChanges(module).of_forward()
 
 
 def mixed_precision(precision: Precision) -> MixedPrecisionPolicy:
@@ -107,9 +109,11 @@ def steps_as_forward(module: LightningModule) -> Iterator[None]:
     A step may use such a parameter beside a network that it calls by another name, as in
     ``self.network(inputs) * self.scale``. What is in a unit is whole within that unit alone.
     """
+    changes = KeptChanges(module)
     with ExitStack() as stack:
         for name in (*STEPS, "_before_backward"):
-            stack.enter_context(replaced(module, name, getattr(module, name, _as_it_is)))
+            method = changes.of(getattr(module, name, _as_it_is))
+            stack.enter_context(replaced(module, name, method))
             register_fsdp_forward_method(module, name)
         if isinstance(module, FSDPModule):
             # The first one that is called is the root, for good: a callback may call a part before.
