@@ -3,6 +3,7 @@
 What cannot work is said in one line that names the cause.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
@@ -488,6 +489,34 @@ class CallsAlone(Stranger):
                 self.model(torch.zeros(2, WIDTH, dtype=torch.float64))
 
 
+class ChangesItsInput(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inputs += super().forward(inputs)
+        return inputs
+
+
+def changed_input() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), ChangesItsInput())
+
+
+class Abstract(ABC, nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = pair()
+
+    @abstractmethod
+    def forward(self, inputs: Tensor) -> Tensor: ...
+
+
+class Concrete(Abstract):
+    def forward(self, inputs: Tensor) -> Tensor:
+        made: Tensor = self.layers(inputs)
+        return made
+
+
 def one_block() -> nn.Module:
     return nn.Sequential(Block(Flattens(ATTENTIONS[0]), pair()))
 
@@ -507,6 +536,12 @@ LINES = {
     "norms": (LogsNorms, "fsdp", "take self.trainer.strategy.gradient_norm()"),
     "averaged": (Averaged, "tensor", "take onecurve.ExponentialMovingAverage or"),
     "slopes": (PenalizesSlopes, "fsdp", "a step has one of its own (torch.autograd.grad; use"),
+    "input": (
+        partial(Stranger, changed_input),
+        "fsdp",
+        "a layer changes what it is given in place",
+    ),
+    "abstract": (partial(Stranger, Concrete), "fsdp", "strategy=fsdp: Concrete has another base"),
     "unfreezes": (Unfreezes, "tensor", "parameters are compared (BaseFinetuning does it"),
     "alone": (
         CallsAlone,

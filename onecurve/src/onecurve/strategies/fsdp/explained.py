@@ -18,6 +18,10 @@ WORDS = {
     "pass: a step has one of its own (torch.autograd.grad; use strategy=ddp), or a part returns "
     "what is no tensor, tuple, dictionary or dataclass (a Distribution; use "
     "strategy.reshard_after_forward=false)",
+    "RegisterPostBackwardFunction is a view": "a layer changes what it is given in place (x += y), "
+    "where PyTorch waits for its gradient; write x = x + y in its forward, or use strategy=ddp",
+    "object layout differs": "{quoted} has another base, such as ABC, before nn.Module, and "
+    "PyTorch cannot make another class of it; let nn.Module be the first one, or use strategy=ddp",
     "its data is not allocated yet": "numbers are read out of a shard, as Lightning's grad_norm "
     "does; take self.trainer.strategy.gradient_norm(), or use strategy=ddp",
     "aten.copy_.default got mixed": "weights are copied of which a rank has shards, as Lightning's "
@@ -27,7 +31,7 @@ WORDS = {
     "like one (zeros_like), of which a rank has shards; call the module that holds it, take "
     "torch.zeros(..., device=self.device), or use strategy=ddp",
 }
-"""By PyTorch's words."""
+"""By PyTorch's words; of these `quoted` is what they quote last."""
 CALL = "_wrapped_call_impl"
 """The first frame of a call of an nn.Module."""
 
@@ -42,7 +46,8 @@ def explained(error: BaseException, module: nn.Module, strategy: str) -> UserErr
         lines = [PENALTY for frame in last if "/distributed/tensor/" in frame.filename]
     if not lines:
         return None
-    return UserError(f"strategy={strategy}: {lines[0].format(task=name_of(module))}")
+    quoted = ["", *said.split("'")][-2]
+    return UserError(f"strategy={strategy}: {lines[0].format(task=name_of(module), quoted=quoted)}")
 
 
 def _called_alone(error: BaseException) -> list[str]:
