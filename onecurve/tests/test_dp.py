@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 import torch
 from conftest import FLOAT64, ROUNDING, Cli, column, largest_difference, one_of_a_kind
+from lightning.pytorch import LightningModule, Trainer
 from small.task import Batch, Classification
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
+import onecurve
 from onecurve.errors import UserError
 from onecurve.strategies.dp import joined, split
 
@@ -116,6 +119,50 @@ def test_an_argument_that_is_no_batch_is_refused() -> None:
     table = torch.zeros(3, 2)
     with pytest.raises(UserError, match=r"\[5, 1\], \[3, 2\]; use strategy=ddp"):
         split(((torch.zeros(5, 1), table), {}), 2)
+
+
+class PositionsFirst(LightningModule):
+    """An nn.GRU takes positions before samples, of which a batch has as many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.GRU(4, 4)
+        self.losses: list[Tensor] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        made: Tensor = self.model(inputs)[0]
+        return made
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        loss = self(batch).square().mean()
+        self.losses.append(loss.detach())
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def losses_of(strategy: Any, devices: int) -> Tensor:
+    torch.manual_seed(1)
+    samples = torch.randn(12, 6, 4, dtype=torch.float64)
+    loader = DataLoader(samples, 6, collate_fn=lambda batch: torch.stack(batch, 1))  # type: ignore[arg-type]
+    trainer = Trainer(
+        accelerator="cpu", devices=devices, strategy=strategy, precision="64-true", max_epochs=2,
+        logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False,
+    )  # fmt: skip
+    task = PositionsFirst()
+    trainer.fit(task, loader)
+    return torch.stack(task.losses)
+
+
+@pytest.mark.compares
+def test_what_may_be_positions_is_not_split(capsys: pytest.CaptureFixture[str]) -> None:
+    plain, dp = losses_of("auto", 1), losses_of(onecurve.DP(), 2)
+    assert len(plain) == 4
+    torch.testing.assert_close(dp, plain, rtol=ROUNDING, atol=ROUNDING)
+    said = "".join(capsys.readouterr())
+    assert said.count("forward takes [6, 6, 4], and a batch has 6 samples: they may come") == 1
 
 
 @pytest.mark.compares

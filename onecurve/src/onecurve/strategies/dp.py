@@ -36,6 +36,7 @@ class DP(Single):
     name = "dp"
     # Into how many parts a batch was split at most, so far.
     _parts: int = 0
+    _has_said: bool = False
 
     def _call_task(self, name: str, *args: Any) -> Any:
         """Run a step of the task with `forward` split over the devices.
@@ -65,7 +66,9 @@ class DP(Single):
         trains = module.trainer.training
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            parts = split((args, kwargs), len(devices), self._step.samples if trains else None)
+            samples = self._step.samples if trains else None
+            count = 1 if self._is_open((args, kwargs), samples) else len(devices)
+            parts = split((args, kwargs), count, samples)
             if trains:
                 self._parts = max(self._parts, len(parts))
             if self.root_device.type == "cuda":
@@ -73,6 +76,31 @@ class DP(Single):
             return joined([whole(*args, **kwargs) for args, kwargs in parts])
 
         return forward
+
+    def _is_open(self, arguments: Arguments, samples: int | None) -> bool:
+        """Whether samples may as well come second; said once."""
+        shapes = [
+            list(each.shape) for each in tensors_of(arguments) if may_be_second(each, samples)
+        ]
+        if shapes and not self._has_said:
+            self._has_said = True
+            say(
+                f"strategy=dp: forward takes {shapes[0]}, and a batch has {samples} samples: they "
+                "may come first or second, so one device computes all of such a batch; use another "
+                "data.batch_size, or strategy=ddp"
+            )
+        return bool(shapes)
+
+
+def may_be_second(tensor: Tensor, samples: int | None) -> bool:
+    """Whether a tensor has as many positions as samples: nothing tells which of them come first."""
+    is_sequence = tensor.ndim > 2 or (tensor.ndim == 2 and not tensor.is_floating_point())
+    return is_sequence and tensor.shape[0] == tensor.shape[1] == samples
+
+
+def tensors_of(arguments: Arguments) -> list[Tensor]:
+    """The tensors among the arguments of a call."""
+    return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
 
 
 def split(arguments: Arguments, count: int, samples: int | None = None) -> list[Arguments]:
@@ -88,7 +116,7 @@ def split(arguments: Arguments, count: int, samples: int | None = None) -> list[
     Raises:
         UserError: If the tensors' first dimensions differ, or the second one is that of the batch.
     """
-    tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
+    tensors = tensors_of(arguments)
     sizes = {tensor.shape[:1] for tensor in tensors}
     is_second = any(t.ndim > 2 and t.shape[1] == samples != t.shape[0] for t in tensors)
     if len(sizes) != 1 or not tensors[0].ndim or is_second:
