@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import ROUNDING
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from several_fits import Small
@@ -112,6 +113,47 @@ def test_what_is_logged_is_what_a_plain_trainer_logs() -> None:
     for lines, expected in zip(ranks, plain, strict=True):
         for line, other in zip(lines, expected, strict=True):
             assert line == pytest.approx(other, rel=ROUNDING)
+
+
+class Written(BasePredictionWriter):
+    def __init__(self) -> None:
+        super().__init__("batch_and_epoch")
+        self.seen: list[Any] = []
+
+    def write_on_batch_end(self, *args: Any) -> None:
+        prediction, indices = args[2:4]
+        self.seen.append((indices, [] if prediction is None else prediction))
+
+    def write_on_epoch_end(self, *args: Any) -> None:
+        self.seen.append(args[3])
+
+
+class Predicts(Small):
+    """The number of each sample."""
+
+    def predict_step(self, batch: Any, batch_idx: int) -> list[int]:
+        numbers: list[int] = batch.tolist()
+        return numbers
+
+
+def predicted(devices: int) -> tuple[Any, list[Any]]:
+    writer = Written()
+    trainer = Trainer(
+        accelerator="cpu", devices=devices, strategy=onecurve.DDP(), logger=False,
+        callbacks=[writer], enable_progress_bar=False, enable_checkpointing=False,
+    )  # fmt: skip
+    own = trainer.predict(Predicts(), DataLoader(range(11), batch_size=5))  # type: ignore[arg-type]
+    return trainer.strategy.of_all_samples([own, writer.seen])  # type: ignore[attr-defined, no-any-return]
+
+
+def test_each_rank_predicts_its_own_and_its_writers_know_which() -> None:
+    """Of batches of 5, 5 and 1."""
+    first, second = onecurve.launch(predicted, 2, devices=2)
+    of_first, of_second = [[0, 1, 2], [5, 6, 7], [10]], [[3, 4], [8, 9], []]
+    assert first == [of_first, [*((each, each) for each in of_first), [of_first]]]
+    own, seen = second
+    assert [each or [] for each in own] == of_second
+    assert seen == [*((each, each) for each in of_second), [of_second]]
 
 
 class Endless(IterableDataset[tuple[Tensor, Tensor]]):

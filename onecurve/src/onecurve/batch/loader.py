@@ -71,8 +71,7 @@ class RankLoader(SharedLoader):
         if batches is None:
             return None
         if isinstance(batches, IndexBatchSamplerWrapper):
-            # Lightning reads in it which samples were predicted: those of this rank.
-            return IndexBatchSamplerWrapper(RankIndices(batches._batch_sampler, self))
+            return SeenIndices(RankIndices(batches._batch_sampler, self))
         return RankIndices(batches, self)
 
     @property
@@ -195,6 +194,19 @@ class RankIndices:
             indices: list[Any] = list(batch)
             loader._totals[number] = len(indices)
             yield indices[part_of(len(indices), loader.rank, loader.num_replicas)]
+
+
+class SeenIndices(IndexBatchSamplerWrapper):
+    """Where Lightning reads which samples were predicted: of a rank, its own alone."""
+
+    _batch_sampler: Any
+
+    def __next__(self) -> list[int]:
+        indices = super().__next__()
+        loader = self._batch_sampler.loader
+        if loader.rank >= loader._totals[max(loader._totals)]:  # this one is another rank's
+            self.seen_batch_indices[-1] = []
+        return indices
 
 
 def draw_base_seed(loader: DataLoader[Any]) -> None:
