@@ -8,10 +8,13 @@ import pytest
 import torch
 from conftest import ALL, FLOAT64, INTERLEAVED, ROUNDING, TINY, Cli, column, one_of_a_kind
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging as Lightnings
+from several_fits import Small, data
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader, TensorDataset
 
+import onecurve
 from onecurve.checkpoint.contents import read_checkpoint
 
 WAYS = {**ALL, "interleaved": INTERLEAVED}
@@ -238,6 +241,39 @@ def test_the_average_can_be_validated(train: Cli, trained: Cli, cli: Cli, name: 
     assert column(run, "val/loss")[-1] == pytest.approx(tested["test/loss"], rel=ROUNDING)
     last, expected = (weights(each / "checkpoints/last.ckpt") for each in (run, live))
     assert all(torch.equal(last[key], expected[key]) for key in expected)
+
+
+class Saves(Callback):
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.save_checkpoint(f"{trainer.current_epoch}.ckpt")
+
+
+def fitted(average: Callback, strategy: Any, resume: str | None = None) -> None:
+    torch.manual_seed(0)
+    Trainer(
+        accelerator="cpu", devices=1, strategy=strategy, max_epochs=4, precision="64-true",
+        callbacks=[average, Saves()], logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    ).fit(Small(), data(), ckpt_path=resume)  # fmt: skip
+
+
+def test_it_goes_on_with_the_average_of_lightnings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of that after two epochs, and of the ends of the other two."""
+    monkeypatch.chdir(tmp_path)
+    fitted(Lightnings(0.1, 1), "auto")
+    theirs = torch.load("1.ckpt", weights_only=False)
+    state = theirs["callbacks"]["StochasticWeightAveraging"]
+    count = state["n_averaged"]
+    ours = onecurve.StochasticWeightAveraging("swa.ckpt", start=2)
+    fitted(ours, onecurve.Single(), resume="1.ckpt")
+    assert ours.average.count == count + 2 > 2
+    ends = [weights(tmp_path / f"{epoch}.ckpt") for epoch in (2, 3)]
+    for name, mean in weights(tmp_path / "swa.ckpt").items():
+        sums = count * state["average_model_state"][name] + ends[0][name] + ends[1][name]
+        expected = sums / (count + 2)
+        torch.testing.assert_close(mean, expected, rtol=ROUNDING, atol=ROUNDING)
 
 
 def test_two_averages_cannot_be_validated(cli: Cli) -> None:

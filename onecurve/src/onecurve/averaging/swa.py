@@ -136,8 +136,9 @@ class StochasticWeightAveraging(Averaging):
         return {"count": self.average.count, "lrs": self._lrs}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._lrs = state_dict["lrs"]
-        self.average.count = state_dict["count"]
+        """Take what `state_dict` returned, or that of Lightning's callback of this name."""
+        self._lrs = state_dict.get("lrs", [])
+        self.average.count = _count(state_dict)
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -150,9 +151,15 @@ class StochasticWeightAveraging(Averaging):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Keep it until each rank knows what it holds."""
-        if "swa" in checkpoint.get("averages", {}):
-            count = checkpoint["callbacks"][self.state_key]["count"]
-            self._restored = checkpoint["averages"]["swa"], count
+        state = checkpoint["callbacks"].get(self.state_key, {})
+        average = checkpoint.get("averages", {}).get("swa", state.get("average_model_state"))
+        if average and _count(state):
+            self._restored = average, _count(state)
+
+
+def _count(state: dict[str, Any]) -> int:
+    count: int = state.get("count", state.get("n_averaged", 0))
+    return count
 
 
 def _rates(optimizer: Optimizer) -> list[float]:
