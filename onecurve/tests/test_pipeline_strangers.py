@@ -197,6 +197,23 @@ class Tuples(Small):
         return nn.Sequential(*layers, nn.Linear(8, 2))
 
 
+class Draws(nn.Linear):
+    """Has a generator of its own, of which a copy is made where shapes are measured."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 8)
+        self.drawn = torch.Generator().manual_seed(0)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        noise = torch.rand(8, generator=self.drawn, dtype=self.weight.dtype, device="cpu")
+        return super().forward(inputs) + 0 * noise.to(inputs.device)
+
+
+class OneGenerator(Small):
+    def network(self) -> nn.Module:
+        return nn.Sequential(Draws(), nn.Tanh(), nn.Linear(8, 2))
+
+
 class Noisy(Small):
     """Does something between its layers, but only in training mode."""
 
@@ -262,6 +279,7 @@ STRANGERS = (
 LAYERS: dict[Any, dict[str, Any]] = {
     OneActivation: {"schedule": "zbv"},
     OneDropout: {},
+    OneGenerator: {},
     Tuples: {"balance": [2, 5]},
     OneWeightTwiceInAStage: {"balance": [4, 2]},
 }

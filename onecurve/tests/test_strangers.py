@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from lightning.pytorch.utilities import grad_norm
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
+from torchmetrics import MeanMetric
 
 import onecurve
 from onecurve.errors import UserError
@@ -572,3 +574,28 @@ def test_what_cannot_work_is_said_in_one_line(name: str, monkeypatch: pytest.Mon
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
     assert "strategy=" in str(refused.value)
+
+
+class KeepsItsMetrics(Stranger):
+    """Among its hyperparameters, deep within, where a strategy gives them a group of ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metric = MeanMetric()
+        self.save_hyperparameters({"width": WIDTH, "deep": {"metrics": [self.metric]}})
+
+
+def saved(path: Path) -> None:
+    trainer = Trainer(
+        accelerator="cpu", devices=2, strategy=onecurve.FSDP(), precision="64-true", max_epochs=1,
+        logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(KeepsItsMetrics(), loaders()[0])
+    trainer.save_checkpoint(path)
+
+
+def test_metrics_among_hyperparameters_are_left_out(tmp_path: Path) -> None:
+    onecurve.launch(saved, tmp_path / "one.ckpt", devices=2)
+    checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=True)
+    assert checkpoint["hyper_parameters"] == {"width": WIDTH}

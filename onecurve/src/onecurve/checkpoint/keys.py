@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from ..errors import UserError
 
@@ -46,13 +47,17 @@ def refuse_weights_alone(checkpoint: Mapping[str, Any], path: str | Path) -> Non
 
 
 def leave_out_networks(checkpoint: dict[str, Any]) -> list[str]:
-    """Leave networks among the hyperparameters out, where ranks have parts of them.
+    """Leave networks and metrics among the hyperparameters out, of which ranks have parts.
 
     Returns:
         The names of what is left out.
     """
     given = checkpoint.get("hyper_parameters") or {}
-    names = [name for name, value in given.items() if isinstance(value, nn.Module)]
+    names = [
+        name
+        for name, value in given.items()
+        if any(isinstance(leaf, nn.Module) for leaf in tree_leaves(value))
+    ]
     if names:
         kept = {name: value for name, value in given.items() if name not in names}
         checkpoint["hyper_parameters"] = kept

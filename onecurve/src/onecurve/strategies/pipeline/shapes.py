@@ -163,6 +163,9 @@ def with_tensors_on(device: torch.device, layers: dict[str, nn.Module]) -> dict[
         for parameter in layer.parameters():
             empty = torch.empty_like(parameter, device=device)
             copies[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
+        for value in (value for part in layer.modules() for value in vars(part).values()):
+            if isinstance(value, torch.Generator):  # whose own copy is read from a tensor
+                copies[id(value)] = value.clone_state()
     result = {}
     for name, layer in layers.items():
         try:
