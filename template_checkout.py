@@ -45,6 +45,7 @@ def write_archive(file: Path) -> None:
     version = library_version()
     text = (LIBRARY / "pyproject.toml").read_text(encoding="utf-8")
     own = re.sub(r'^version = ".+"$', f'version = "{version}"', text, count=1, flags=re.MULTILINE)
+    own = own.partition("\n[tool.ruff]")[0]  # settings of tools that look at the sources are last
     about = f"Metadata-Version: 2.1\nName: onecurve\nVersion: {version}\n"
     contents = {path.relative_to(LIBRARY).as_posix(): path.read_bytes() for path in packed_files()}
     contents |= {"pyproject.toml": own.encode(), "PKG-INFO": about.encode()}
@@ -53,7 +54,10 @@ def write_archive(file: Path) -> None:
         gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as stream,
         tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
-        for name, content in sorted(contents.items()):
+        # What is alike side by side, of which gzip makes less.
+        for name, content in sorted(
+            contents.items(), key=lambda item: (Path(item[0]).suffix, item)
+        ):
             member = tarfile.TarInfo(f"onecurve-{version}/{name}")
             member.size, member.mtime = len(content), MODIFIED
             archive.addfile(member, io.BytesIO(content))
