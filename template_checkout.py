@@ -40,6 +40,11 @@ def archive_name() -> str:
     return f"onecurve-{version}.tar.gz" if "+" in version else ""
 
 
+def _kind(member: tuple[str, bytes]) -> tuple[str, str, int, str]:
+    path, content = Path(member[0]), member[1]
+    return path.suffix, path.parent.as_posix(), len(content), path.name
+
+
 def write_archive(file: Path) -> None:
     """Pack the library of this checkout, under its full version."""
     version = library_version()
@@ -54,10 +59,8 @@ def write_archive(file: Path) -> None:
         gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as stream,
         tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
-        # What is alike side by side, of which gzip makes less.
-        for name, content in sorted(
-            contents.items(), key=lambda item: (Path(item[0]).suffix, item)
-        ):
+        # What is alike side by side, of which gzip makes less: kind, folder, size.
+        for name, content in sorted(contents.items(), key=_kind):
             member = tarfile.TarInfo(f"onecurve-{version}/{name}")
             member.size, member.mtime = len(content), MODIFIED
             archive.addfile(member, io.BytesIO(content))
