@@ -143,7 +143,7 @@ class OneCurve(ForCallbacks):
             sizes, rank = ranks.sizes, ranks.data_parallel_rank
             self.parallelisms = [each for each in self.parallelisms if each.is_needed(sizes)]
             self.samples_group = ranks.samples_group
-            self.parts_group = ranks.group_of("pipeline") if sizes.pipeline > 1 else None
+            self.parts_group = ranks.pipeline_group if sizes.pipeline > 1 else None
             place = DataParallel(
                 rank, sizes.data_parallel, ranks.samples_group, ranks.device, is_alone=False
             )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Literal, cast
 
 import torch
@@ -62,6 +63,11 @@ class Ranks:
         made = [dist.new_group(ranks, self._timeout, backend) for ranks in groups]
         mine = next(i for i, ranks in enumerate(groups) if self.rank in ranks)
         return cast(dist.ProcessGroup, made[mine])
+
+    @cached_property
+    def pipeline_group(self) -> dist.ProcessGroup:
+        """The ranks of one pipeline, each with layers of its own. All ranks ask for it at once."""
+        return self.group_of("pipeline")
 
     @property
     def mesh(self) -> DeviceMesh:

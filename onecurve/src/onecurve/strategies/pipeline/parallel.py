@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from inspect import signature
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
-import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from torch import Tensor
@@ -33,6 +32,7 @@ from ...errors import UserError
 from ..accumulation import rows
 from ..changed_buffers import report_changed
 from ..example import example_of
+from ..for_callbacks import ForCallbacks
 from ..fsdp.state import cut_like, cut_optimizer_state
 from ..mesh.ranks import Ranks
 from ..parallelism import Parallelism
@@ -78,7 +78,7 @@ class PipelineParallel(Parallelism):
     network: Network
     passes: Passes
     steps: Steps
-    _groups: tuple[Group, Group] | None = None
+    _cpu_group: Group | None = None
     _accumulates: bool = False
     _is_reported: bool = False
     _rows_of_batch: int | None = None
@@ -108,10 +108,9 @@ class PipelineParallel(Parallelism):
 
     def join(self, name: str, ranks: Ranks, step: TaskStep, precision: Precision) -> None:
         super().join(name, ranks, step, precision)
-        if self._groups is None:
-            # That for checkpoints travels through the CPU.
-            on_cpu = ranks.group_of("pipeline", backend="gloo")
-            self._groups = ranks.group_of("pipeline"), on_cpu
+        if self._cpu_group is None:
+            # For checkpoints, which travel through the CPU.
+            self._cpu_group = ranks.group_of("pipeline", backend="gloo")
         step.weigh = self._weighed
 
     @property
@@ -165,7 +164,7 @@ class PipelineParallel(Parallelism):
             schedule=self.schedule,
             microbatches=self.microbatches,
             context=self.precision.forward_context,
-            group=self._group,
+            group=self.ranks.pipeline_group,
             device=self.ranks.device,
             sequences=self._sequences(),
             # Ranks that share a layer draw alike.
@@ -244,8 +243,8 @@ class PipelineParallel(Parallelism):
 
     def _report(self, trainer: Trainer, inputs: tuple[Tensor, ...]) -> None:
         """Say once how the network is divided, when it is known how steps run."""
-        of_parts: list[Any] = [None] * dist.get_world_size(self._group)
-        dist.all_gather_object(of_parts, self.passes.changed_buffers(), group=self._group)
+        strategy = cast(ForCallbacks, trainer.strategy)
+        of_parts = strategy.of_all_parts(self.passes.changed_buffers())
         if self.ranks.rank == 0:
             name, order, count = self.steps.plan(inputs)
             report_partition(trainer, self._placed, name, order, count, len(inputs[0]))
@@ -318,15 +317,10 @@ class PipelineParallel(Parallelism):
         return self.placement
 
     @property
-    def _group(self) -> Group:
-        assert self._groups is not None
-        return self._groups[0]
-
-    @property
     def _to_rank_0(self) -> tuple[Group, bool]:
         """The ranks of this pipeline on the CPU, and whether their first one is rank 0."""
-        assert self._groups is not None
-        return self._groups[1], self.ranks.is_first_of_stage
+        assert self._cpu_group is not None
+        return self._cpu_group, self.ranks.is_first_of_stage
 
     def local_state(self, task: LightningModule) -> dict[str, Any]:
         self.check()
