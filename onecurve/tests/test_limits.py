@@ -1,4 +1,4 @@
-"""Limits and refusals of one's own: no line of the library knows of them."""
+"""What a class of one's own takes: by a model, which no line of the library knows of."""
 
 import os
 import shutil
@@ -8,46 +8,54 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Cli
+from pydantic import AfterValidator, Field, create_model
 
-from onecurve.command import allowed
-from onecurve.command.signatures import arguments, keywords, sources
-from onecurve.limits import Existing, Number, Pattern
+from onecurve import Config, UserError
+from onecurve.config import models
+from onecurve.config.models import of_target
+from onecurve.config_model import Words, existing, text
+from onecurve.run.building import checked
 
 CALLBACK = """
-from typing import Annotated, Literal
-
+import onecurve
 from lightning.pytorch import Callback
-
-from onecurve.limits import Number
-
-Often = Annotated[int, Number(least=1)]
+from pydantic import Field
 
 
-class Base(Callback):
-    def __init__(self, scale: Annotated[float, Number(above=0, most=1)], **options: int) -> None:
+class GradientNoise(Callback):
+    class Config(onecurve.Config):
+        scale: float = Field(gt=0, le=1)
+        every: int | None = Field(None, ge=1)
+
+    def __init__(self, scale, every=None, noise="normal"):
         self.scale = scale
 
 
-class GradientNoise(Base):
-    def __init__(
-        self,
-        noise: Literal["normal", "uniform"] = "normal",
-        every: Often | None = None,
-        module: "torch.nn.Module | None" = None,
-        **options: float,
-    ) -> None:
+class Annealed(GradientNoise):
+    def __init__(self, until, **options):
         super().__init__(**options)
 """
-REFUSALS = """
+MODELS = """
 from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from onecurve.composed_run import ComposedRun
+from pydantic import Field
+
+import onecurve
 
 
-def refusals(run: ComposedRun, key: str) -> Iterator[str]:
-    if not run.one_process:
-        yield f"strategy={run.strategy}: the copies drift apart; use strategy=single, or ~{key}"
+class GradientNoise(onecurve.Config):
+    scale: float = Field(gt=0, le=1)
+    noise: Literal["normal", "uniform"] = "normal"
+    every: Annotated[int, Field(ge=1)] | None = None
+
+    def refusals(self, run, key: str) -> Iterator[str]:
+        if not run.one_process:
+            yield f"strategy={run.strategy}: the copies drift apart; use strategy=single, or ~{key}"
+
+
+MODELS = {"own.noise.GradientNoise": GradientNoise}
 """
 CONFIG = """
 noise:
@@ -63,26 +71,27 @@ TYPED = {
     f"{KEY}.every=null",
     f"{KEY}.noise=unifrm": f"{KEY}.noise=unifrm: must be one of normal, uniform, such as "
     f"{KEY}.noise=uniform",
+    f"+{KEY}.scal=1": f"{KEY}.scal: there is no such key; did you mean {KEY}.scale?",
     "strategy=ddp": f"strategy=ddp: the copies drift apart; use strategy=single, or ~{KEY}",
 }
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with a callback of its own, in three files."""
+    """A project with a callback of its own, and a model of it in another file."""
     folder = tmp_path_factory.mktemp("project")
     shutil.copytree(ROOT, folder, dirs_exist_ok=True)
     (folder / "configs/callbacks/noise.yaml").write_text(CONFIG)
     (folder / "own").mkdir()
-    # What the package imports is not imported to read a limit, or a refusal.
+    # What the package imports is not imported to read its models.
     (folder / "own/__init__.py").write_text("import torch\n")
     (folder / "own/noise.py").write_text(CALLBACK)
-    (folder / "own/noise_refusals.py").write_text(REFUSALS)
+    (folder / "own/config_models.py").write_text(MODELS)
     return folder
 
 
 @pytest.mark.parametrize("typed", TYPED)
-def test_limits_of_ones_own_are_kept_without_torch(
+def test_a_model_in_the_projects_table_is_asked_without_torch(
     project: Path, tmp_path: Path, typed: str
 ) -> None:
     paths = os.pathsep.join([str(project), os.environ.get("PYTHONPATH", "")])
@@ -104,41 +113,85 @@ def test_limits_of_ones_own_are_kept_without_torch(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_arguments_are_read_along_the_bases() -> None:
-    found = arguments("small.digits.Digits")
-    assert found["batch_size"] == Annotated[int, Number(least=1)]
-    # Its own are plain numbers, and what names torch's types is passed over.
-    assert found["val_size"] is int
-    assert "augment" not in found
-    files = [source.file.name for source in sources("small.digits.Digits")]
-    assert files == ["digits.py", "images.py"]
+@pytest.fixture
+def noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module with a class that has a model beside it, and one derived from it."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "noise_of_mine.py").write_text(CALLBACK)
+    monkeypatch.syspath_prepend(str(folder))
+    return "noise_of_mine.GradientNoise"
 
 
-def test_arguments_of_a_function_that_passes_options_on() -> None:
-    found = arguments("small.optimizers.sgd")
-    assert found["lr"] == Annotated[float, Number(above=0)]
-    assert found["momentum"] == Annotated[float, Number(least=0, most=1)]
+def test_a_model_beside_a_class_is_asked_when_it_is_built(
+    cli: Cli, noise: str, tmp_path: Path
+) -> None:
+    target = f"+callbacks.noise._target_={noise}"
+    outcome = cli("train.py", target, "+callbacks.noise.scale=2")
+    line = "callbacks.noise.scale=2: must be a number above 0 to 1, such as callbacks.noise.scale=1"
+    assert (outcome.status, outcome.err) == (2, f"error: {line.replace('=1', '=0.5')}\n")
+    assert {path.name for path in tmp_path.iterdir()} == {"code"}
 
 
-def test_small_parts_of_torch_are_read() -> None:
-    assert arguments("torch.nn.init.kaiming_normal_")["a"] is float
-    assert keywords("torch.optim.SGD")[:3] == ["params", "lr", "momentum"]
-    assert arguments("torch.optim.SGD")["nesterov"] is bool
+def test_a_model_beside_a_class_says_what_is_missing_unknown_and_meant(noise: str) -> None:
+    def refused(**options: Any) -> str:
+        with pytest.raises(UserError) as caught:
+            checked("callbacks.noise", {"_target_": noise, **options})
+        return str(caught.value)
+
+    assert refused() == "callbacks.noise.scale is needed: add callbacks.noise.scale=..."
+    hint = "callbacks.noise.scal: there is no such key; did you mean callbacks.noise.scale?"
+    assert refused(scale=1, scal=1) == hint
+    assert refused(_target_=f"{noise}s") == (
+        "callbacks.noise._target_=noise_of_mine.GradientNoises: there is no GradientNoises in "
+        "noise_of_mine; did you mean noise_of_mine.GradientNoise?"
+    )
+    assert checked("x", {"_target_": noise, "scale": 1, "every": 1e3})["every"] == 1000
+    # The rest is given when it is called.
+    assert checked("x", {"_target_": noise, "_partial_": True, "every": 2})["every"] == 2
+    nested = {"inner": {"_target_": noise, "scale": 0}}
+    assert refused(**{"_target_": "builtins.dict", **nested}).startswith("callbacks.noise.inner.sc")
+
+
+def test_a_class_that_takes_other_arguments_has_no_model_of_its_base(noise: str) -> None:
+    node = {"_target_": noise.replace("GradientNoise", "Annealed"), "until": 3, "scale": 7}
+    assert checked("callbacks.noise", node) == node
+
+
+@pytest.mark.parametrize("name", sorted({*models.TARGETS.values(), *models.GROUPS.values()}))
+def test_every_key_of_the_library_is_described(name: str) -> None:
+    model = models._model(name)
+    assert model.__doc__
+    assert [key for key, field in model.model_fields.items() if not field.description] == []
+
+
+def test_every_class_of_the_tables_is_there_and_takes_these_keys() -> None:
+    import inspect
+
+    from hydra.utils import get_object
+
+    for target in models.TARGETS:
+        model = of_target(target)
+        assert model is not None
+        names = {field.alias or key for key, field in model.model_fields.items()}
+        taken = inspect.signature(get_object(target)).parameters
+        if all(each.kind != inspect.Parameter.VAR_KEYWORD for each in taken.values()):
+            assert names - {"name", "processes"} <= set(taken), target
 
 
 @pytest.mark.parametrize("target", ["torch.nn.Linear", "nowhere.Thing", "small.Nothing"])
-def test_what_cannot_be_read_has_no_limits(target: str) -> None:
-    assert arguments(target) == {}
-    assert sources(target) == ()
+def test_what_is_in_no_table_has_no_model(target: str) -> None:
+    assert of_target(target) is None
 
 
-WHOLE = Annotated[int, Number(least=1)]
+WHOLE = Annotated[int, Field(ge=1)]
+DIGITS = Annotated[str, Field(pattern=r"^\d+$"), Words("digits", "12")]
 VALUES: list[tuple[Any, list[Any], list[Any], str]] = [
     (WHOLE, [1, 7, 2.0], [0, 1.5, True, "1", None, float("inf")], "a whole number from 1, such as"),
     (WHOLE | None, [None], [0], "a whole number from 1 or null"),
     (WHOLE | Literal["auto"], ["auto", 3], ["aut", 0], "a whole number from 1 or auto"),
     (
-        Annotated[float, Number(above=0, below=1)],
+        Annotated[float, Field(gt=0, lt=1)],
         [0.5],
         [0, 1, float("nan")],
         "above 0 and below 1",
@@ -150,51 +203,84 @@ VALUES: list[tuple[Any, list[Any], list[Any], str]] = [
         [3, [0], ["a"]],
         "a list, each entry a whole number from",
     ),
-    (Literal[1], [1], [True, 1.0], "one of 1"),
-    (Annotated[str, Pattern(r"\d+", "digits", "12")], ["3"], ["x3", 3], "digits, such as key=12"),
+    (DIGITS, ["3"], ["x3"], "digits, such as key=12"),
+    (bool, [True, False], [1, "true", None], "true or false"),
 ]
+
+
+def model_with(annotation: Any, default: Any = ...) -> type[Config]:
+    """A model with one key."""
+    return create_model("One", __base__=Config, key=(annotation, default))
+
+
+def refusal(annotation: Any, value: Any, usual: Any = None) -> str | None:
+    _, problems = model_with(annotation).checked({"key": value})
+    return problems[0].line("", usual) if problems else None
 
 
 @pytest.mark.parametrize(("annotation", "good", "bad", "words"), VALUES, ids=lambda value: "")
 def test_values_and_words(annotation: Any, good: list[Any], bad: list[Any], words: str) -> None:
-    assert allowed.is_limit(annotation)
     for value in good:
-        assert allowed.refusal(annotation, "key", value, None) is None, value
+        assert refusal(annotation, value) is None, value
     for value in bad:
-        line = allowed.refusal(annotation, "key", value, None)
+        line = refusal(annotation, value)
         assert line is not None, value
-        assert line.startswith(f"key={allowed.text(value)}: must be ")
+        assert line.startswith(f"key={text(value)}: must be ")
         assert words in line
 
 
 @pytest.mark.parametrize(
     ("limit", "kind", "example"),
     [
-        (Number(least=1), int, "1"),
-        (Number(above=0), float, "1"),
-        (Number(above=0, below=1), float, "0.5"),
-        (Number(above=0, most=0.3), float, "0.15"),
-        (Number(most=-2), int, "-2"),
-        (Number(below=0), int, "-1"),
+        (Field(ge=1), int, "1"),
+        (Field(gt=0), float, "1"),
+        (Field(gt=0, lt=1), float, "0.5"),
+        (Field(gt=0, le=0.3), float, "0.15"),
+        (Field(le=-2), int, "-2"),
+        (Field(lt=0), int, "-1"),
     ],
 )
-def test_an_example_is_derived_and_allowed(limit: Number, kind: Any, example: str) -> None:
+def test_an_example_is_derived_and_allowed(limit: Any, kind: Any, example: str) -> None:
     annotation = Annotated[kind, limit]
-    line = allowed.refusal(annotation, "key", "x", usual=None)
+    line = refusal(annotation, "x")
     assert line is not None
     assert line.endswith(f"such as key={example}")
-    assert allowed.refusal(annotation, "key", kind(float(example)), None) is None
+    assert refusal(annotation, kind(float(example))) is None
+
+
+def test_the_example_is_the_usual_value_where_that_is_allowed() -> None:
+    assert str(refusal(WHOLE, 0, usual=32)).endswith("such as key=32")
+    assert str(refusal(WHOLE, 0, usual=-1)).endswith("such as key=1")
+    _, (problem,) = model_with(WHOLE, 5).checked({"key": 0})
+    assert problem.line("group") == "group.key=0: must be a whole number from 1, such as group.key=5"
+
+
+def test_a_validator_of_ones_own_says_why() -> None:
+    def even(value: int) -> int:
+        if value % 2:
+            raise ValueError("is odd; use an even number, such as 2")
+        return value
+
+    annotation = Annotated[int, AfterValidator(even)]
+    assert refusal(annotation, 3) == "key=3: is odd; use an even number, such as 2"
 
 
 def test_a_path_that_must_be_there(tmp_path: Path) -> None:
-    annotation = Annotated[str, Existing("a file, such as x")] | None
-    assert allowed.refusal(annotation, "key", str(tmp_path), None) is None
-    assert allowed.refusal(annotation, "key", None, None) is None
-    line = allowed.refusal(annotation, "key", "nowhere", None)
+    annotation = Annotated[Any, existing("a file, such as x")]
+    assert refusal(annotation, str(tmp_path)) is None
+    assert refusal(annotation, None) is None
+    line = refusal(annotation, "nowhere")
     assert line == "key=nowhere: there is no such file; give a file, such as x"
 
 
 def test_what_is_typed_as_a_number_is_a_text_where_only_a_text_may_stand() -> None:
-    assert allowed.as_meant(str | None, 88) == "88"
-    assert allowed.as_meant(int | str, 5) == 5
-    assert allowed.as_meant(int, 1e3) == 1000
+    def meant(annotation: Any, value: Any) -> Any:
+        made, _ = model_with(annotation).checked({"key": value})
+        assert made is not None
+        return made.meant({"key": value}).get("key", value)
+
+    assert meant(str | None, 88) == "88"
+    assert meant(int | str, 5) == 5
+    assert repr(meant(int, 1e3)) == "1000"
+    assert repr(meant(float, 300)) == "300"
+    assert meant(list[str], [0, 1]) == ["0", "1"]

@@ -10,12 +10,11 @@ from typing import Any
 import jsonschema
 import pytest
 from conftest import ROOT
-from test_limits import VALUES
+from test_limits import VALUES, model_with
 
-from onecurve.command import json_types
-from onecurve.command.config_files import ConfigFile, of_project
+from onecurve.command.config_files import GROUPS, ConfigFile, of_project
 from onecurve.command.schemas import line_of, schema_name, schemas
-from onecurve.command.values import GROUPS
+from onecurve.config.json_schema import of_model
 
 FILES = of_project(ROOT / "configs")
 SCHEMAS = schemas(ROOT / "configs")
@@ -130,7 +129,7 @@ def test_what_is_marked_in_a_file(name: str) -> None:
 def test_a_type_says_the_same_to_both(
     annotation: Any, good: list[Any], bad: list[Any], _: str
 ) -> None:
-    schema = json_types.either(json_types.of_type(annotation))
+    schema = of_model(model_with(annotation))["properties"]["key"]
     validator = jsonschema.Draft7Validator(schema)
     assert all(map(validator.is_valid, [*good, "${seed}"]))
     # JSON has one kind of number, no infinite one, and true is another than 1.
@@ -138,29 +137,8 @@ def test_a_type_says_the_same_to_both(
     assert not any(map(validator.is_valid, wrong))
 
 
-def test_what_is_passed_on_is_known_by_the_name_of_who_gets_it(tmp_path: Path) -> None:
-    for name in ("SGD", "Adam"):
-        (tmp_path / f"optimizer/{name}.yaml").parent.mkdir(exist_ok=True)
-        (tmp_path / f"optimizer/{name}.yaml").write_text(
-            "# One of PyTorch's.\n_target_: onecurve.optim.optimizers.build_optimizer\n"
-            f"algorithm: torch.optim.{name}\nlr: 0.1\n"
-            "lr_scale: {}\n"
-        )
-    made = schemas(tmp_path)
-    target = {"_target_": "onecurve.optim.optimizers.build_optimizer"}
-    sgd, other = target | {"algorithm": "torch.optim.SGD"}, target | {"algorithm": "mine.Optimizer"}
-    group = jsonschema.Draft7Validator(made["optimizer"]).is_valid
-    assert all(map(group, [sgd | {"momentum": 0.5, "lr": 1}, other | {"any": 1}, target | sgd]))
-    assert not any(
-        map(group, [sgd | {"momentun": 0.5}, sgd | {"amsgrad": True}, sgd | {"params": 1}])
-    )
-    experiment = jsonschema.Draft7Validator(made["_global_"]).is_valid
-    assert all(experiment({"optimizer": {key: 0.5}}) for key in ("momentum", "lr", "eps"))
-    assert not experiment({"optimizer": {"momentun": 0.5}})
-
-
 def test_keys_are_explained() -> None:
-    """By docstrings, by comments, and those of the Trainer by Lightning."""
+    """By what the models say of them."""
     ema = SCHEMAS["callbacks"]["definitions"]["onecurve.averaging.ema.ExponentialMovingAverage"]
     assert ema["properties"]["decay"]["description"].startswith("Share of the average that a step")
     assert ema["properties"]["decay"]["default"] == 0.999

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .checkpoint.sharded.storage import ShardedFolders
     from .checkpoint.storage import LocalFiles
     from .chunked_loss import chunked_cross_entropy
+    from .config_model import Config
     from .errors import UserError
     from .launch.in_ranks import launch
     from .parity.runs import parity
@@ -38,6 +39,7 @@ __all__ = [
     "DP",
     "FSDP",
     "BestAndLast",
+    "Config",
     "ExponentialMovingAverage",
     "LocalFiles",
     "Pipeline",
@@ -59,6 +61,7 @@ __all__ = [
 # The module that each of them is in.
 _HOMES = {
     "BestAndLast": "checkpoint.callback",
+    "Config": "config_model",
     "DDP": "strategies.ddp",
     "DP": "strategies.dp",
     "ExponentialMovingAverage": "averaging.ema",

@@ -1,10 +1,9 @@
 """Exponential moving average of the weights, which is what is validated and kept as best."""
 
-from typing import Annotated, Any
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ..limits import Number
 from .average import Averaging
 
 
@@ -20,7 +19,7 @@ class ExponentialMovingAverage(Averaging):
             most (1 + n) / (10 + n), as in TensorFlow's ExponentialMovingAverage.
     """
 
-    def __init__(self, decay: Annotated[float, Number(least=0, most=1)] = 0.999) -> None:
+    def __init__(self, decay: float = 0.999) -> None:
         super().__init__()
         self.decay = decay
         self._restored: dict[str, Any] | None = None

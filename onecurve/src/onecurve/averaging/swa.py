@@ -3,13 +3,12 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 from torch.optim import Optimizer
 
 from ..errors import UserError
-from ..limits import Number
 from .average import Averaging
 from .batchnorm import recompute_statistics
 
@@ -42,10 +41,10 @@ class StochasticWeightAveraging(Averaging):
     def __init__(
         self,
         file: str,
-        start: Annotated[float, Number(least=0)] = 0.75,
-        every_n_steps: Annotated[int, Number(least=1)] | None = None,
-        lr: Annotated[float, Number(above=0)] | None = None,
-        anneal_epochs: Annotated[float, Number(least=0)] = 1,
+        start: float = 0.75,
+        every_n_steps: int | None = None,
+        lr: float | None = None,
+        anneal_epochs: float = 1,
         annealing: Literal["cosine", "linear"] = "cosine",
         validate: bool = False,
     ) -> None:

@@ -1,14 +1,13 @@
 """Finds the largest batch that fits into memory."""
 
 from contextlib import nullcontext
-from typing import Annotated, Any
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder
 
 from ..batch.random import kept_state
 from ..errors import say
-from ..limits import Number
 
 
 class BatchSizeSearch(BatchSizeFinder):
@@ -28,9 +27,9 @@ class BatchSizeSearch(BatchSizeFinder):
 
     def __init__(
         self,
-        first: Annotated[int, Number(least=1)] = 32,
-        largest: Annotated[int, Number(least=1)] = 8192,
-        steps: Annotated[int, Number(least=1)] = 3,
+        first: int = 32,
+        largest: int = 8192,
+        steps: int = 3,
         apply: bool = False,
     ) -> None:
         # Lightning's does not try what it stops at.

@@ -1,14 +1,13 @@
 """What every rank's device and process are doing."""
 
 import time
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from .. import process_memory
-from ..limits import Number
 
 
 class DeviceStats(Callback):
@@ -22,7 +21,7 @@ class DeviceStats(Callback):
         every_n_steps: Optimizer steps between two lines.
     """
 
-    def __init__(self, every_n_steps: Annotated[int, Number(least=1)] = 50) -> None:
+    def __init__(self, every_n_steps: int = 50) -> None:
         self.every_n_steps = every_n_steps
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

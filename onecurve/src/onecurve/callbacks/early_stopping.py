@@ -1,12 +1,11 @@
 """Stops when a metric no longer improves, by what the newest validation shows."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping as LightningsOwn
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
-from ..limits import Number
 
 
 class EarlyStopping(LightningsOwn):
@@ -34,7 +33,7 @@ class EarlyStopping(LightningsOwn):
         self,
         monitor: str,
         mode: Literal["min", "max"] = "min",
-        patience: Annotated[int, Number(least=0)] = 3,
+        patience: int = 3,
         min_delta: float = 0.0,
         strict: bool = True,
         check_finite: bool = True,

@@ -5,11 +5,10 @@ other. Source: torchtitan's `GarbageCollection`.
 """
 
 import gc
-from typing import Annotated, Any
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ..limits import Number
 
 
 class GarbageCollection(Callback):
@@ -21,7 +20,7 @@ class GarbageCollection(Callback):
         every_n_steps: Batches, of training and of validation, from one collection to the next.
     """
 
-    def __init__(self, every_n_steps: Annotated[int, Number(least=1)] = 50) -> None:
+    def __init__(self, every_n_steps: int = 50) -> None:
         self.every_n_steps = every_n_steps
         self._batches = 0
         self._was_on = False

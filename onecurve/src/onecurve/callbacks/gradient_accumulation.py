@@ -1,12 +1,10 @@
 """More gradients to a step as training goes on: a larger batch in the end."""
 
 from collections.abc import Sequence
-from typing import Annotated
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
-from ..limits import Number
 
 
 class AccumulationSchedule(GradientAccumulationScheduler):
@@ -19,8 +17,8 @@ class AccumulationSchedule(GradientAccumulationScheduler):
 
     def __init__(
         self,
-        from_epochs: Sequence[Annotated[int, Number(least=0)]],
-        batches: Sequence[Annotated[int, Number(least=1)]],
+        from_epochs: Sequence[int],
+        batches: Sequence[int],
     ) -> None:
         super().__init__(dict(zip(from_epochs, batches, strict=True)))
 

@@ -6,14 +6,13 @@ https://arxiv.org/abs/1506.01186, section 3.3.
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateFinder
 
 from ..errors import say
 from ..figures import new_figure
-from ..limits import Number
 
 SKIPPED_AT_THE_START = 5
 STOP_AT = 4.0
@@ -42,9 +41,9 @@ class LearningRateRangeTest(LearningRateFinder):
     def __init__(
         self,
         file: str,
-        min_lr: Annotated[float, Number(above=0)],
-        max_lr: Annotated[float, Number(above=0)],
-        steps: Annotated[int, Number(least=20)] = 100,
+        min_lr: float,
+        max_lr: float,
+        steps: int = 100,
         apply: bool = False,
     ) -> None:
         super().__init__(min_lr, max_lr, steps, early_stop_threshold=STOP_AT, update_attr=False)

@@ -1,7 +1,7 @@
 """Stops at the first value that is not finite, and says where it came from."""
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import UserError
-from ..limits import Number
 
 
 class Finding(NamedTuple):
@@ -41,7 +40,7 @@ class NanGuard(Callback):
     """
 
     def __init__(
-        self, file: str, checkpoint: str, every_n_steps: Annotated[int, Number(least=1)] = 1
+        self, file: str, checkpoint: str, every_n_steps: int = 1
     ) -> None:
         self.file = Path(file)
         self.checkpoint = checkpoint

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from functools import wraps
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from lightning.fabric.utilities.throughput import get_available_flops
@@ -11,7 +11,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..limits import Number
 
 SECTIONS = ("data", "step", "validation", "checkpoint")
 
@@ -34,7 +33,7 @@ class Throughput(Callback):
         final_facts: What metrics.json and the table at the end show of the whole run.
     """
 
-    def __init__(self, every_n_steps: Annotated[int, Number(least=1)] = 50) -> None:
+    def __init__(self, every_n_steps: int = 50) -> None:
         self.every_n_steps = every_n_steps
         self.final_facts: dict[str, float] = {}
         self._flops_a_sample = 0.0

@@ -2,16 +2,12 @@
 
 import signal
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Timer
 
 from ..errors import UserError
-from ..limits import Pattern
-
-DURATION = Pattern(r"\d+:\d\d:\d\d:\d\d", words="days:hours:minutes:seconds", example="00:12:00:00")
-
 
 class StopAfter(Timer):
     """Lightning's Timer, which ends the run where it is: no validation, no test.
@@ -26,7 +22,7 @@ class StopAfter(Timer):
         UserError: At the start, if the time of a run that goes on is used up.
     """
 
-    def __init__(self, duration: Annotated[str, DURATION]) -> None:
+    def __init__(self, duration: str) -> None:
         super().__init__(duration, verbose=False)
         self.duration = duration
         self._is_over = False

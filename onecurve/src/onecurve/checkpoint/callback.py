@@ -3,14 +3,13 @@
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
-from ..limits import Number
 
 
 class BestAndLast(ModelCheckpoint):
@@ -50,8 +49,8 @@ class BestAndLast(ModelCheckpoint):
         every_n_epochs: int | None = None,
         save_on_train_epoch_end: bool | None = None,
         enable_version_counter: bool = True,
-        last_every_n_steps: Annotated[int, Number(least=1)] | None = None,
-        last_every_minutes: Annotated[float, Number(above=0)] | None = None,
+        last_every_n_steps: int | None = None,
+        last_every_minutes: float | None = None,
     ) -> None:
         super().__init__(
             dirpath,

@@ -1,18 +1,15 @@
 """`init=FILE`: start from the weights of a checkpoint, as many as fit."""
 
 from pathlib import Path
-from typing import Annotated
 
 from torch import Tensor, nn
 
 from ..errors import UserError, some_of
-from .existing import ExistingOrAddress
 from .plain import NotPlain, plain_contents
 
-WEIGHTS = ExistingOrAddress("a file with weights, such as runs/.../checkpoints/best.ckpt")
 
 
-def load_weights(net: nn.Module, *, file: Annotated[str, WEIGHTS] | None) -> None:
+def load_weights(net: nn.Module, *, file: str | None) -> None:
     """Take from a file every weight that fits by name and shape; say what did and what did not.
 
     Args:

@@ -1,27 +1,24 @@
-"""Which configurations may run: refused here, before torch is imported or a file is written.
+"""Which configurations may run: refused here, before torch is imported or a file is written."""
 
-`values.py` finds limits of single keys; rules of combinations are in `onecurve.config.rules`.
-"""
+from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
-from hydra.types import RunMode
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
+from ..config.keys import dotted
+from ..config.validate import refusals, set_as_meant, validate
+from ..config_model import text
 from ..errors import UserError, user_error_behind
-from .allowed import text
 from .explain import added_to_a_list, choices
-from .known_keys import wrong_parts
-from .monitors import unlogged_monitor
-from .refusals import refusals
+from .usual import Usual
 from .unused import leave_out, not_used, unused_groups
-from .values import check_values, dotted, set_as_meant
 
-_without_overrides: dict[tuple[str, ...], DictConfig] = {}
-"""By choice of files, as most jobs of a sweep have the same."""
+# What a strategy is called, and how many processes it is, is so and not chosen.
+FACTS = ("strategy.name", "strategy.processes")
 
 
 def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | None:
@@ -40,32 +37,30 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
     Raises:
         UserError: With the one line to show.
     """
+    loader = GlobalHydra.instance().config_loader()
+    parsed = OverridesParser.create(config_loader=loader).parse_overrides(overrides)
+
+    usual = Usual(config_name, parsed)
     try:
         unused = unused_groups(config)
         leave_out(config, unused)
         for key, value in dotted(OmegaConf.to_container(config)):
             if value == "???":
                 raise UserError(f"{key} is needed: add {key}=...")
-        defaults = _defaults(config_name, overrides).copy()
-        leave_out(defaults, unused)
-        _refuse_several(config_name, overrides)
+        _refuse_several(config_name, parsed)
         if line := added_to_a_list(overrides):
             raise UserError(line)
-        for line in wrong_parts(config, defaults, config_name):
-            raise UserError(line)
-        check_values(config, defaults)
-        _refuse_other_facts(config, defaults)
-        line = None
-        if "trainer" in config:
-            line = next(refusals(config), None) or unlogged_monitor(config)
-        if line:
+        deleted = [each.key_or_group for each in parsed if each.is_delete()]
+        described = validate(config, config_name, deleted, unused, usual)
+        _refuse_other_facts(config, parsed, usual)
+        if "trainer" in config and (line := next(refusals(config, described), None)):
             raise UserError(line)
         if "strategy" not in config and (ranks := machine.ranks_around()) and ranks.world_size > 1:
             raise UserError(
                 f"{config_name}.py: is one process, but {ranks.starter} has started "
                 f"{ranks.world_size}; type the command once without {ranks.starter}"
             )
-        set_as_meant(config)
+        set_as_meant(config, described)
         return not_used(unused, overrides)
     except OmegaConfBaseException as error:
         raise in_one_line(error, config) from None
@@ -85,17 +80,17 @@ def in_one_line(error: OmegaConfBaseException, config: DictConfig) -> UserError:
     return UserError(f"{given}: {lines[0]}; give a value, or the name of a key that is there")
 
 
-def _refuse_several(config_name: str, overrides: list[str]) -> None:
+def _refuse_several(config_name: str, parsed: list[Override]) -> None:
     """A group of which one file is chosen takes one: Hydra would put several on top of another."""
-    loader = GlobalHydra.instance().config_loader()
-    primary = loader.repository.load_config(config_name)  # type: ignore[attr-defined]
+    loader: Any = GlobalHydra.instance().config_loader()
+    primary = loader.repository.load_config(config_name)
     lists = {
         str(default.group)
         for default in primary.defaults_list or ()
         if hasattr(default, "group")
         if isinstance(default.value, list)
     }
-    for override in OverridesParser.create(config_loader=loader).parse_overrides(overrides):
+    for override in parsed:
         value, group = override.value(), override.key_or_group
         if not isinstance(value, list) or "." in group or group in lists:
             continue
@@ -104,38 +99,12 @@ def _refuse_several(config_name: str, overrides: list[str]) -> None:
             raise UserError(f"{group}={text(value)}: takes one, such as {group}={one}")
 
 
-def _refuse_other_facts(config: DictConfig, defaults: DictConfig) -> None:
-    """What a strategy is called, and how many processes it is, is so and not chosen."""
-    for name in ("strategy.name", "strategy.processes"):
-        said, is_so = (OmegaConf.select(each, name) for each in (config, defaults))
-        if is_so is not None and said != is_so:
-            raise UserError(
-                f"{name}={text(said)}: is {is_so} for this strategy, and not a choice; leave it "
-                "out, or choose another, such as strategy=ddp"
-            )
-
-
-def _defaults(config_name: str, overrides: list[str]) -> DictConfig:
-    """The configuration with the same choice of files, but no key overridden."""
-    hydra = GlobalHydra.instance()
-    loader = hydra.config_loader()
-    parsed = OverridesParser.create(config_loader=loader).parse_overrides(overrides)
-    chosen = [
-        override.input_line or ""
-        for override in parsed
-        # No group has a dot in its name.
-        if "." not in override.key_or_group
-        and choices(override.key_or_group)
-        and not override.is_delete()
-    ]
-    key = (str(loader.get_search_path()), config_name, *chosen)
-    if key not in _without_overrides:
-        try:
-            config = loader.load_configuration(config_name, chosen, RunMode.RUN)
-        except HydraException:
-            # The choice of files only composes together with what was overridden.
-            return OmegaConf.create()
-        OmegaConf.set_struct(config, False)
-        config.pop("hydra")
-        _without_overrides[key] = config
-    return _without_overrides[key]
+def _refuse_other_facts(config: DictConfig, parsed: list[Override], usual: Usual) -> None:
+    for name in FACTS:
+        if any(each.key_or_group == name for each in parsed):
+            said, is_so = OmegaConf.select(config, name), usual(name)
+            if is_so is not None and said != is_so:
+                raise UserError(
+                    f"{name}={text(said)}: is {is_so} for this strategy, and not a choice; leave "
+                    "it out, or choose another, such as strategy=ddp"
+                )

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -18,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
+from ..compat import hydra_options
 from ..errors import REFUSED, UserError, interrupted, one_line, say, stop, user_error_behind
 from ..launch import one_run, quick_exit, rendezvous
 from ..launch.logs import print_lines_at_once
@@ -175,7 +175,7 @@ def _read_variables(project: Path) -> None:
 
 def _refuse_options(arguments: list[str]) -> None:
     """Say in one line what Hydra's own parser would say under a page of usage."""
-    parser = get_args_parser()
+    parser = hydra_options()
 
     def refuse(message: str) -> NoReturn:
         raise UserError(f"{message}; a key has no dash: KEY=VALUE; see --help for the options")

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
+from ..compat import hydra_options
+from ..config.keys import dotted
 from ..run.to_type import override, parsed
-from .values import dotted
 
 # What others call the same thing.
 ELSEWHERE = {"deepspeed": "fsdp"}
@@ -122,7 +121,7 @@ def _divided(typed: list[str]) -> str | None:
 
 def _unreadable(typed: list[str]) -> str | None:
     """The first override that Hydra cannot read, among what may be options as well."""
-    given, _ = get_args_parser().parse_known_args(typed)
+    given, _ = hydra_options().parse_known_args(typed)
     return next((word for word in given.overrides if parsed(word) is None), None)
 
 
@@ -136,10 +135,9 @@ def _hydra_of(config_dir: Path) -> Iterator[None]:
             yield
 
 
-def _loader() -> ConfigLoaderImpl:
-    loader = GlobalHydra.instance().config_loader()
-    assert isinstance(loader, ConfigLoaderImpl)
-    return loader
+def _repository() -> Any:
+    loader: Any = GlobalHydra.instance().config_loader()
+    return loader.repository
 
 
 def choices(group: str) -> list[str]:
@@ -147,7 +145,8 @@ def choices(group: str) -> list[str]:
 
     The loader would copy all that Hydra knows first, which takes longer than to read a file.
     """
-    return _loader().repository.get_group_options(group, ObjectType.CONFIG)
+    found: list[str] = _repository().get_group_options(group, ObjectType.CONFIG)
+    return found
 
 
 def _nearest(choice: str, options: list[str]) -> str:
@@ -169,7 +168,7 @@ def _choices_with(key: str, known: list[str]) -> list[str]:
         return []
     found = {}
     for choice in choices(group):
-        loaded = _loader().repository.load_config(f"{group}/{choice}")
+        loaded = _repository().load_config(f"{group}/{choice}")
         if loaded is not None and name in loaded.config:
             found[choice] = len(list(loaded.config))
     return sorted(found, key=lambda choice: found[choice])
@@ -195,7 +194,7 @@ def known_keys(config_name: str, typed: list[str]) -> list[str]:
     """Every group, and every key of the configuration with the files that were chosen."""
     groups = [
         group
-        for group in _loader().repository.get_group_options("", ObjectType.GROUP)
+        for group in _repository().get_group_options("", ObjectType.GROUP)
         if group != "hydra"
     ]
     chosen = [word for word in typed if word.partition("=")[0].lstrip("+") in groups]

@@ -1,24 +1,24 @@
 """JSON schemas of the YAML files, for editors: ``python -m onecurve.command.schemas``.
 
 They lie in a folder `.schemas` beside that of the files, each of which names its own in a line
-``# yaml-language-server: $schema=../../.schemas/GROUP.json``. A schema says of each key
-what the command line says of it: what the signature of its `_target_` takes, with limits; or what
-stands in the group's `limits.py`; or, where neither tells, what the files have there.
+``# yaml-language-server: $schema=../../.schemas/GROUP.json``. A schema says of each key what the
+command line says of it: what the models have (`onecurve.config.models`).
 """
 
 import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+from ..config.json_schema import NULL, REFERENCE, SCALARS, Schema, either, of_model, of_targets
+from ..config.models import COLLECTIONS, GROUPS as MODELS, model_of
 from ..errors import UserError, stop
-from .config_files import ConfigFile, of_project, places
-from .json_types import Schema
-from .schema_of_places import Shapes
-from .values import GROUPS
+from .config_files import GROUPS, ConfigFile, of_project
 
 FOLDER = ".schemas"
 GLOBAL = "_global_"
+DRAFT = "http://json-schema.org/draft-07/schema#"
 
 
 def schemas(configs: Path) -> dict[str, Schema]:
@@ -32,20 +32,18 @@ def schemas(configs: Path) -> dict[str, Schema]:
     """
     files = of_project(configs)
     of_groups = [file for file in files if not file.is_global]
-    # What experiments change is no statement of what there is to change.
-    of_library = [file for file in files if file.is_global and file.path.is_relative_to(GROUPS)]
     primaries = [file for file in files if not file.group]
     lists = _lists(files)
     found: dict[str, Schema] = {}
     for group in dict.fromkeys(file.place for file in of_groups):
-        found[group] = Shapes(places([*of_groups, *of_library]), lists).whole(group)
+        defined: dict[str, Schema] = {"defaults": lists}
+        schema = _of_group(group, of_groups, defined, is_file=True)
+        found[group] = {"$schema": DRAFT, **schema, "definitions": defined}
     for primary in primaries:
-        chosen = _chosen(primary)
-        mine = [file for file in of_groups + of_library if file.group.split("/")[0] in chosen]
-        found[primary.path.stem] = Shapes(places([primary, *mine]), lists).whole("")
+        found[primary.path.stem] = _of_command(primary, of_groups, lists)
     # Experiments are chosen where most is.
-    most = sorted(primaries, key=lambda file: -len(_chosen(file)))[:1]
-    found[GLOBAL] = Shapes(places([*most, *of_groups, *of_library]), lists).whole("")
+    most = max(primaries, key=lambda file: len(_chosen(file)), default=None)
+    found[GLOBAL] = _of_command(most, of_groups, lists)
     return found
 
 
@@ -73,6 +71,66 @@ def write(configs: Path) -> None:
         path.write_text(json.dumps(schema) + "\n")
 
 
+def _of_command(
+    primary: ConfigFile | None, files: list[ConfigFile], lists: Schema
+) -> Schema:
+    """The schema of train.yaml and its like, or of what changes anything in it."""
+    defined: dict[str, Schema] = {"defaults": lists}
+    chosen = _chosen(primary) if primary else {file.group.split("/")[0] for file in files}
+    name = primary.path.stem if primary else ""
+    model = model_of("", {}, name)
+    assert model is not None
+    schema = of_model(model)
+    keys = schema["properties"]
+    for key in {*chosen, *keys} & {*chosen, *MODELS}:
+        described = keys.get(key, {}).get("description")
+        # Of evaluate.yaml, a path.
+        if key in chosen or keys[key].get("anyOf", [{}])[0].get("type") == "object":
+            keys[key] = _of_group(key, files if key in chosen else [], defined, is_file=False)
+            keys[key] |= {"description": described} if described else {}
+    for key in set(primary.content if primary else ()) - set(keys):
+        keys[key] = {}
+    keys["defaults"] = {"$ref": "#/definitions/defaults"}
+    # One's own value, for others to refer to; a group of one's own has files.
+    schema["additionalProperties"] = SCALARS
+    return {"$schema": DRAFT, **schema, "definitions": defined}
+
+
+def _of_group(
+    place: str, files: list[ConfigFile], defined: dict[str, Schema], is_file: bool
+) -> Schema:
+    """The schema of what is at the key of a group."""
+    more: Schema = {"defaults": {"$ref": "#/definitions/defaults"}} if is_file else {}
+    inside = [file.content for file in files if file.place == place]
+    if place in COLLECTIONS:
+        named: dict[str, list[str]] = {}
+        for content in inside:
+            for name, entry in content.items():
+                named.setdefault(name, []).extend(_targets([entry]))
+        every = list(dict.fromkeys(target for targets in named.values() for target in targets))
+        entries = {
+            name: either(of_targets(targets, defined, {}), NULL)
+            for name, targets in named.items()
+        }
+        return {
+            "type": "object",
+            "properties": entries | more,
+            # Another of the same kind, under a name of one's own.
+            "additionalProperties": either(of_targets(every, defined, {}), NULL),
+        }
+    if targets := _targets(inside):
+        return of_targets(targets, defined, more)
+    model = model_of(place, {})
+    if place and model is not None:
+        return of_model(model, more)
+    return {"type": "object"}
+
+
+def _targets(nodes: Iterable[Any]) -> list[str]:
+    named = [node.get("_target_") for node in nodes if isinstance(node, dict)]
+    return list(dict.fromkeys(str(target) for target in named if target))
+
+
 def _chosen(primary: ConfigFile) -> set[str]:
     """The groups in its list of defaults, by the first part of their names."""
     entries = [entry for entry in primary.defaults if isinstance(entry, dict)]
@@ -89,7 +147,7 @@ def _lists(files: Iterable[ConfigFile]) -> Schema:
     entries: dict[str, Schema] = {}
     for group, names in groups.items():
         one: Schema = {"anyOf": [{"enum": sorted(set(names))}, {"type": "string"}]}
-        choices[group] = {"anyOf": [one, {"type": "null"}, {"type": "array", "items": one}]}
+        choices[group] = {"anyOf": [one, NULL, {"type": "array", "items": one}]}
         reference = {"$ref": f"#/definitions/defaults/definitions/{group.replace('/', '~1')}"}
         entries |= dict.fromkeys((group, f"override /{group}", f"optional {group}"), reference)
     entry: Schema = {"type": ["string", "object"], "properties": entries}

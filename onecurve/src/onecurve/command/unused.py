@@ -2,13 +2,14 @@
 
 import ast
 import re
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from .signatures import keywords
-from .source import find, method
-from .values import dotted
+from ..config.keys import dotted
 
 # What of a configuration becomes which argument of a task.
 BECOMES = {
@@ -54,14 +55,55 @@ def not_used(groups: list[str], typed: list[str]) -> str | None:
     return f"{' '.join(words)}: not used, as the task takes no {what}; leave it out"
 
 
+@cache
 def _taken(task: str) -> list[str] | None:
-    """Names of what a task takes; None if that is not known."""
-    node = (find(task) or (None, None))[1]
-    if isinstance(node, ast.ClassDef) and not method(node, "__init__"):
-        bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
-        # Lightning's own takes any arguments, and makes nothing of them.
-        return [] if bases == ["LightningModule"] else keywords(task)
-    return keywords(task)
+    """Names of what a task's `__init__` takes; None if its own file does not tell.
+
+    The names alone are read, so that a task that makes its own network need not be imported to know
+    that `model` plays no part, and that what `model` refers to need not be there.
+    """
+    module, _, name = task.rpartition(".")
+    file = _file(module)
+    if file is None:
+        return None
+    try:
+        parts = ast.parse(file.read_bytes()).body
+    except SyntaxError:
+        # Python says it better, when a run imports the file.
+        return None
+    classes = {part.name: part for part in parts if isinstance(part, ast.ClassDef)}
+    return _of_class(classes, name)
+
+
+def _of_class(classes: dict[str, ast.ClassDef], name: str) -> list[str] | None:
+    found = classes.get(name)
+    if found is None or found.decorator_list:
+        return None
+    for part in found.body:
+        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+            given = part.args
+            named = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            return None if given.kwarg else named[1:]
+    bases = [ast.unparse(base).rpartition(".")[2] for base in found.bases]
+    # Lightning's own takes any arguments, and makes nothing of them.
+    if bases == ["LightningModule"]:
+        return []
+    return _of_class(classes, bases[0]) if len(bases) == 1 else None
+
+
+def _file(module: str) -> Path | None:
+    """The file of a module, found without importing what it is a part of."""
+    top, *rest = module.split(".")
+    try:
+        spec = find_spec(top) if top else None
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    folders = spec.submodule_search_locations
+    paths = [Path(folder, *rest) for folder in folders] if folders else [Path(spec.origin or "")]
+    files = [file for path in paths for file in (path / "__init__.py", path.with_suffix(".py"))]
+    return next((file for file in files if file.is_file()), None)
 
 
 def _reference(group: str) -> re.Pattern[str]:

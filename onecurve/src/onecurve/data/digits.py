@@ -2,14 +2,13 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..limits import Number
 from .images import Datasets, ImageDataModule
 from .splits import stratified_split
 
@@ -30,8 +29,8 @@ class Digits(ImageDataModule):
     def __init__(
         self,
         *,
-        val_size: Annotated[int, Number(least=1)],
-        test_size: Annotated[int, Number(least=1)],
+        val_size: int,
+        test_size: int,
         split_seed: int,
         **options: Any,
     ) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from lightning import LightningDataModule
@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import UserError
-from ..limits import Number
 from .files import list_images, read_image
 from .in_memory import Batch, InMemoryImages, whole_batch
 from .resize import RESIZE_MODES, resize_images
@@ -46,12 +45,12 @@ class ImageDataModule(LightningDataModule):
         *,
         root: str | None,
         class_names: Sequence[str],
-        num_classes: Annotated[int, Number(least=2)],
-        channels: Annotated[int, Number(least=1)],
-        image_size: Annotated[int, Number(least=1)],
+        num_classes: int,
+        channels: int,
+        image_size: int,
         resize: Literal["pad", "stretch"],
-        batch_size: Annotated[int, Number(least=1)],
-        num_workers: Annotated[int, Number(least=0)],
+        batch_size: int,
+        num_workers: int,
         mean: Sequence[float],
         std: Sequence[float],
         augment: Mapping[str, Callable[[Tensor], Tensor]],

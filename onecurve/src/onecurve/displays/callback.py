@@ -1,14 +1,13 @@
 """Shows a run in TensorBoard or in Weights & Biases: pictures, curves and histograms."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.optim import Optimizer
 
 from ..errors import say
-from ..limits import Number
 from . import overview, weights
 from .of_task import HasDisplays, show_task
 from .predictions import Answers
@@ -52,18 +51,18 @@ class Displays(Callback):
         text: bool = False,
         hparams: bool = False,
         graph: bool = False,
-        images: Annotated[int, Number(least=0)] = 0,
+        images: int = 0,
         learning_rates: bool = False,
         gradient_norm: bool = False,
         histograms: bool = False,
         confusion_matrix: bool = False,
         pr_curves: bool = False,
-        predictions: Annotated[int, Number(least=0)] = 0,
-        embedding: Annotated[int, Number(least=0)] = 0,
-        scalars_every_n_steps: Annotated[int, Number(least=1)] = 10,
-        histograms_every_n_steps: Annotated[int, Number(least=1)] = 100,
-        figures_every_n_epochs: Annotated[int, Number(least=1)] = 5,
-        task_every_n_epochs: Annotated[int, Number(least=0)] = 1,
+        predictions: int = 0,
+        embedding: int = 0,
+        scalars_every_n_steps: int = 10,
+        histograms_every_n_steps: int = 100,
+        figures_every_n_epochs: int = 5,
+        task_every_n_epochs: int = 1,
     ) -> None:
         self.writer_name = writer
         self.run_dir = Path(run_dir)

@@ -10,14 +10,13 @@ resumes in the same directory tells it with `go_on_from`, and what was logged af
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..errors import say
-from ..limits import Number
 from .metrics_file import MetricsFile, Row
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class BufferedCSVLogger(CSVLogger):
         save_dir: str,
         name: str | None = "",
         version: int | str | None = "",
-        flush_logs_every_n_steps: Annotated[int, Number(least=1)] = 100,
+        flush_logs_every_n_steps: int = 100,
         **options: Any,
     ) -> None:
         super().__init__(
@@ -108,7 +107,7 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
     def __init__(
         self,
         save_dir: str,
-        seconds_between_writes: Annotated[float, Number(least=0)],
+        seconds_between_writes: float,
         **options: object,
     ) -> None:
         super().__init__(save_dir, **options)  # type: ignore[arg-type]

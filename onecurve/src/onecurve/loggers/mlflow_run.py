@@ -5,14 +5,13 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.fabric.utilities.logger import _flatten_dict
 from lightning.pytorch.loggers import MLFlowLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from ..limits import Number
 
 RUN_ID = "mlflow_run_id"
 MOST_AT_ONCE = 1000
@@ -39,7 +38,7 @@ class SameRunMLFlowLogger(MLFlowLogger):
         self,
         save_dir: str,
         tracking_uri: str,
-        seconds_between_writes: Annotated[float, Number(least=0)] = 10.0,
+        seconds_between_writes: float = 10.0,
         run_id: str | None = None,
         **options: Any,
     ) -> None:

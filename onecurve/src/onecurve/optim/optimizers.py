@@ -3,40 +3,25 @@
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, TypedDict, Unpack
+from typing import Any
 
 from hydra.utils import get_class
 from torch import nn
 from torch.optim import Optimizer
 
 from ..errors import UserError
-from ..limits import Callee, Number
 from .fused import fuses, has_kernel
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 
 
-class Options(TypedDict, total=False):
-    """Limits of arguments that several algorithms have; the others are passed on as they are."""
-
-    weight_decay: Annotated[float, Number(least=0)]
-    momentum: Annotated[float, Number(least=0, most=1)]
-    betas: list[Annotated[float, Number(least=0, below=1)]]
-    eps: Annotated[float, Number(least=0)]
-    foreach: bool | None
-    fused: Literal["auto"] | bool | None
-    capturable: bool
-    # To differentiate through its steps takes a loop of one's own.
-    differentiable: Literal[False]
-
-
 def build_optimizer(
     named_parameters: NamedParameters,
     *,
-    algorithm: Annotated[str, Callee()],
-    lr: Annotated[float, Number(above=0)],
+    algorithm: str,
+    lr: float,
     lr_scale: Mapping[str, Any],
-    **options: Unpack[Options],
+    **options: Any,
 ) -> Optimizer:
     """Build an optimizer of the parameters that require a gradient.
 

@@ -5,13 +5,12 @@ All have one signature: `total_steps` is the number of optimizer steps in the ru
 """
 
 import math
-from typing import Annotated, Any
+from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from ..errors import UserError
-from ..limits import Number
 
 LRScheduler = dict[str, Any]
 
@@ -26,8 +25,8 @@ def cosine(
     total_steps: float,
     monitor: str,
     mode: str,
-    warmup: Annotated[float, Number(least=0, most=1)],
-    final: Annotated[float, Number(least=0)],
+    warmup: float,
+    final: float,
 ) -> LRScheduler:
     """Rise linearly, then fall along half a cosine, step by step.
 
@@ -66,7 +65,7 @@ def step(
     total_steps: float,
     monitor: str,
     mode: str,
-    step_size: Annotated[int, Number(least=1)],
+    step_size: int,
     **options: Any,
 ) -> LRScheduler:
     """Multiply by a factor every so many epochs: `StepLR` and its arguments."""

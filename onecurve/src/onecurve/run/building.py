@@ -4,12 +4,15 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from omegaconf import OmegaConf
 
 from ..errors import UserError, in_short, user_error_behind
 
@@ -45,13 +48,63 @@ def made(key: str, node: Any, kind: type[Any], **parts: Any) -> Any:
         UserError: If it cannot be made, or is something else, such as a builtin.
     """
     with building(key):
-        part = instantiate(node, **parts)
+        part = instantiate(checked(key, node), **parts)
     if not isinstance(part, kind):
         raise UserError(
             f"{key}._target_={node['_target_']}: makes a {type(part).__name__}, and {key} must be "
             f"a {kind.__name__}; name such a class"
         )
     return part
+
+
+def checked(key: str, node: Any) -> Any:
+    """A node of the configuration, and all in it, as the `Config` of each class means it.
+
+    Raises:
+        UserError: If a class is not there, or has a `Config` that a value is no part of.
+    """
+    if OmegaConf.is_config(node):
+        node = OmegaConf.to_container(node)
+    if not isinstance(node, dict):
+        return node
+    node = {name: checked(f"{key}.{name}", value) for name, value in node.items()}
+    target = node.get("_target_")
+    model = _config_of(_located(key, target)) if isinstance(target, str) else None
+    if model is None:
+        return node
+    own = {name: value for name, value in node.items() if not name.startswith("_")}
+    described, problems = model.checked(own)
+    for problem in problems:
+        # What is called later is given the rest then.
+        if problem.kind != "missing" or not (node.get("_partial_") or "_args_" in node):
+            raise UserError(problem.line(key))
+    return node if described is None else node | described.meant(own)
+
+
+def _located(key: str, target: str) -> Any:
+    """What a dotted name stands for."""
+    module, _, name = target.rpartition(".")
+    try:
+        found = import_module(module)
+    except ImportError:
+        # A method of a class, for example, or what Hydra says better.
+        return None
+    if not hasattr(found, name):
+        close = get_close_matches(name, dir(found), 1)
+        hint = f"did you mean {module}.{close[0]}?" if close else "name another"
+        raise UserError(f"{key}._target_={target}: there is no {name} in {module}; {hint}")
+    return getattr(found, name)
+
+
+def _config_of(part: Any) -> Any:
+    """The model beside a class, unless a class derived from it takes other arguments."""
+    for each in getattr(part, "__mro__", (part,)):
+        model = vars(each).get("Config") if hasattr(each, "__dict__") else None
+        if hasattr(model, "checked"):
+            return model
+        if "__init__" in getattr(each, "__dict__", ()):
+            return None
+    return None
 
 
 def called(key: str, part: Any) -> Any:

@@ -28,7 +28,7 @@ from ..errors import UserError, user_error_behind
 from ..strategies.strategy import OneCurve
 from . import hidden, record, restart
 from .begun import begun_with_other_steps
-from .building import building, called, in_a_line, made
+from .building import building, called, checked, in_a_line, made
 from .missing_metric import MissingMetric, missing_metric, no_validation
 from .outcome import STOPPED, EndedEarly, RankFailed, Stopped
 from .peak_memory import PeakMemory
@@ -189,6 +189,7 @@ def build_task(cfg: DictConfig) -> LightningModule:
 
     It is given those of `network`, `optimizer` and `scheduler` that its ``__init__`` takes.
     """
+    checked("task", cfg.task)
     with building("task"):
         kind = get_class(cfg.task._target_)
         arguments = signature(kind).parameters.values()
@@ -201,10 +202,10 @@ def build_task(cfg: DictConfig) -> LightningModule:
     if "network" in takes:
         parts["network"] = made("model", cfg.model, nn.Module)
         with building("init"):
-            instantiate(cfg.init)(parts["network"])
+            instantiate(checked("init", cfg.init))(parts["network"])
     for name in ("optimizer", "scheduler"):
         if name in takes:
             with building(name):
-                parts[name] = called(name, instantiate(cfg[name]))
+                parts[name] = called(name, instantiate(checked(name, cfg[name])))
     task: LightningModule = made("task", cfg.task, LightningModule, **parts)
     return task

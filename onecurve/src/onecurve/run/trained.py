@@ -10,7 +10,7 @@ from torch import nn
 
 from ..checkpoint.contents import other_network, read_checkpoint, trained_config
 from ..errors import UserError
-from .building import building
+from .building import building, checked
 from .fit import build_task
 
 
@@ -44,7 +44,7 @@ def trained(
     seed_everything(config.seed, workers=True, verbose=False)
     changes = {key: value for key, value in cfg.data.items() if value is not None}
     with building("data"):
-        data = instantiate(OmegaConf.merge(config.data, changes))
+        data = instantiate(checked("data", OmegaConf.merge(config.data, changes)))
     task = build_task(config)
     convert(task)
     if why := other_network(task, checkpoint):

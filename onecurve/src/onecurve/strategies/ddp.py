@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..errors import UserError
 from .layers_made import Recomputed
 from .parts import tensors_of
-from .strategy import Backend, OneCurve, Seconds
+from .strategy import Backend, OneCurve
 
 COMPRESSION = {
     "bf16": default_hooks.bf16_compress_hook,
@@ -45,7 +45,7 @@ class DDP(OneCurve, DDPStrategy):
         communication_dtype: Literal["bf16", "fp16"] | None = None,
         activation_checkpointing: Recomputed = "none",
         backend: Backend = "auto",
-        timeout_seconds: Seconds = 1800,
+        timeout_seconds: float = 1800,
         **kwargs: Any,
     ) -> None:
         super().__init__(

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as dist
@@ -35,7 +35,6 @@ from ..checkpoint.other_length import fit_to_length
 from ..checkpoint.storage import LocalFiles, read_on_nodes
 from ..checkpoint.stored import optimizer_states_here
 from ..errors import UserError, say, some_of
-from ..limits import Number
 from ..optim.capture import never_captured
 from ..optim.fused import keep_kernels, leave_unscaling, tidied
 from .clip import clip_by_global_norm
@@ -48,7 +47,6 @@ from .parts import move
 from .step import DataParallel, TaskStep
 
 Backend = Literal["auto", "gloo", "nccl"]
-Seconds = Annotated[float, Number(above=0)]
 
 
 class OneCurve(ForCallbacks):

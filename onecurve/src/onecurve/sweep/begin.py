@@ -2,9 +2,9 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -13,7 +13,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from .. import machine, surroundings
 from ..command.explain import choices
-from ..command.values import check_values
+from ..compat import split_sweep
+from ..config.validate import validate_group
 from ..errors import UserError
 from ..run import hidden
 from ..run.to_type import quoted, typed_here
@@ -82,8 +83,8 @@ def begin(config: DictConfig, config_name: str) -> None:
     """
     overrides = parse([*of_sweeper(config), *hidden.typed(config.hydra.overrides.task)])
     HydraConfig.instance().set_config(config)
-    sweep = OmegaConf.to_container(config.sweep, resolve=True)
-    check_values(OmegaConf.create({"sweep": sweep}), OmegaConf.create())
+    sweep: Any = OmegaConf.to_container(config.sweep, resolve=True)
+    validate_group("sweep", sweep)
     _check_launcher(config)
     search = is_search(config)
     jobs = None if search else _jobs(config, overrides)
@@ -194,7 +195,7 @@ def _jobs(config: DictConfig, overrides: list[Override]) -> list[list[str]] | No
                 f"{each.input_line}: is a sweep over nothing; give at least one value, such as "
                 f"{each.key_or_group}=range(1,4)"
             )
-    return [list(job) for job in BasicSweeper.split_arguments(overrides, None)[0]]
+    return split_sweep(overrides)
 
 
 def _first_line(directory: Path, what: str) -> str:

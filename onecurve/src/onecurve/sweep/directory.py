@@ -9,7 +9,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from .. import lock
-from ..command.values import dotted
+from ..config.keys import dotted
 from ..errors import UserError
 from ..run import hidden
 from ..run.directory import refuse_remote

@@ -15,13 +15,12 @@ Source: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 from lightning.pytorch.strategies import DDPStrategy
 
-from ...limits import Number
 from ..layers_made import Recomputed
-from ..strategy import Backend, OneCurve, Seconds
+from ..strategy import Backend, OneCurve
 from .parallel import ShardedParameters
 from .sharding import Sharding
 
@@ -51,12 +50,12 @@ class FSDP(OneCurve, DDPStrategy):
     def __init__(
         self,
         wrap: str | Sequence[str] = "layer",
-        min_params: Annotated[int, Number(least=1)] = 1_000_000,
+        min_params: int = 1_000_000,
         reshard_after_forward: Literal["auto"] | bool = "auto",
         cpu_offload: bool = False,
         activation_checkpointing: Recomputed = "none",
-        replicas: Annotated[int, Number(least=1)] = 1,
-        timeout_seconds: Seconds = 300,
+        replicas: int = 1,
+        timeout_seconds: float = 300,
         backend: Backend = "auto",
     ) -> None:
         sharding = Sharding(wrap, min_params, reshard_after_forward, cpu_offload)

@@ -10,19 +10,17 @@ tensor, but for what no style cuts; activations by pipeline, context and tensor.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 from lightning.pytorch.strategies import DDPStrategy
 
-from ...limits import Number
 from ..fsdp.parallel import ShardedParameters
 from ..fsdp.sharding import Sharding
 from ..layers_made import Recomputed
 from ..parallelism import Parallelism
 from ..pipeline.limits import Schedule
-from ..strategy import Backend, OneCurve, Seconds
+from ..strategy import Backend, OneCurve
 
-Size = Annotated[int, Number(least=1)]
 
 
 class Mesh(OneCurve, DDPStrategy):
@@ -32,23 +30,23 @@ class Mesh(OneCurve, DDPStrategy):
 
 
 def mesh(
-    replicate: Size = 1,
-    pipeline: Size = 1,
-    shard: Size | Literal["auto"] = "auto",
-    context: Size = 1,
-    tensor: Size = 1,
+    replicate: int = 1,
+    pipeline: int = 1,
+    shard: int | Literal["auto"] = "auto",
+    context: int = 1,
+    tensor: int = 1,
     plan: Mapping[str, str] | str = "auto",
     sequence: bool = False,
     wrap: str | Sequence[str] = "layer",
-    min_params: Annotated[int, Number(least=1)] = 1_000_000,
+    min_params: int = 1_000_000,
     reshard_after_forward: Literal["auto"] | bool = "auto",
     cpu_offload: bool = False,
     activation_checkpointing: Recomputed = "none",
     schedule: Schedule = "1f1b",
-    microbatches: Annotated[int, Number(least=1)] = 4,
-    stages_per_rank: Annotated[int, Number(least=1)] | Literal["auto"] = "auto",
+    microbatches: int = 4,
+    stages_per_rank: int | Literal["auto"] = "auto",
     balance: Sequence[int] | str = "auto",
-    timeout_seconds: Seconds = 300,
+    timeout_seconds: float = 300,
     backend: Backend = "auto",
 ) -> Mesh:
     """A strategy for ranks on a mesh; the product of the axes is the number of ranks.

@@ -6,13 +6,12 @@ the micro-batches under way.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 from lightning.pytorch.strategies import DDPStrategy
 
-from ...limits import Number
 from ..layers_made import Recomputed
-from ..strategy import Backend, OneCurve, Seconds
+from ..strategy import Backend, OneCurve
 from .limits import Schedule
 from .parallel import PipelineParallel
 
@@ -41,12 +40,12 @@ class Pipeline(OneCurve, DDPStrategy):
     def __init__(
         self,
         schedule: Schedule = "1f1b",
-        microbatches: Annotated[int, Number(least=1)] = 4,
-        stages_per_rank: Annotated[int, Number(least=1)] | Literal["auto"] = "auto",
+        microbatches: int = 4,
+        stages_per_rank: int | Literal["auto"] = "auto",
         balance: Sequence[int] | str = "auto",
-        replicas: Annotated[int, Number(least=1)] = 1,
+        replicas: int = 1,
         activation_checkpointing: Recomputed = "none",
-        timeout_seconds: Seconds = 300,
+        timeout_seconds: float = 300,
         backend: Backend = "auto",
     ) -> None:
         super().__init__(

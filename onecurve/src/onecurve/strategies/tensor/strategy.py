@@ -14,15 +14,13 @@ Recomputation in Large Transformer Models", 2022 (sequence).
 """
 
 from collections.abc import Mapping
-from typing import Annotated
 
 from lightning.pytorch.strategies import DDPStrategy
 
-from ...limits import Number
 from ..fsdp.parallel import ShardedParameters
 from ..fsdp.sharding import Sharding
 from ..layers_made import Recomputed
-from ..strategy import Backend, OneCurve, Seconds
+from ..strategy import Backend, OneCurve
 from .parallel import TensorParallel
 
 
@@ -45,9 +43,9 @@ class Tensor(OneCurve, DDPStrategy):
         self,
         plan: Mapping[str, str] | str = "auto",
         sequence: bool = False,
-        replicas: Annotated[int, Number(least=1)] = 1,
+        replicas: int = 1,
         activation_checkpointing: Recomputed = "none",
-        timeout_seconds: Seconds = 300,
+        timeout_seconds: float = 300,
         backend: Backend = "auto",
     ) -> None:
         super().__init__(

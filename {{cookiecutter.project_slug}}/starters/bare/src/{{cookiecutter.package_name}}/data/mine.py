@@ -1,10 +1,9 @@
 """Your data: any LightningDataModule with DataLoaders of the global batch size."""
 
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from lightning import LightningDataModule
-from onecurve.limits import Number
 from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split
 
 
@@ -21,9 +20,9 @@ class Mine(LightningDataModule):
     def __init__(
         self,
         *,
-        num_samples: Annotated[int, Number(least=10)],
-        num_features: Annotated[int, Number(least=1)],
-        batch_size: Annotated[int, Number(least=1)],
+        num_samples: int,
+        num_features: int,
+        batch_size: int,
         seed: int,
     ) -> None:
         super().__init__()

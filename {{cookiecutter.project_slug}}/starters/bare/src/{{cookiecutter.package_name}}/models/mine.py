@@ -1,13 +1,11 @@
 """Your network: best an nn.Sequential of named layers, which every strategy can cut."""
 
 from collections import OrderedDict
-from typing import Annotated
 
-from onecurve.limits import Number
 from torch import nn
 
 
-def mine(in_features: int, width: Annotated[int, Number(least=1)]) -> nn.Sequential:
+def mine(in_features: int, width: int) -> nn.Sequential:
     """Build a network: inputs (N, in_features) to outputs (N, 1)."""
     return nn.Sequential(
         OrderedDict(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from zlib import crc32
 
 import torch
@@ -10,7 +10,6 @@ from onecurve.data.digits import Digits
 from onecurve.data.images import Datasets, ImageDataModule
 from onecurve.data.in_memory import InMemoryImages
 from onecurve.data.torchvision_sets import TorchvisionImages
-from onecurve.limits import Number
 from torch import Tensor
 
 from .captions import decoded, encoded
@@ -37,7 +36,7 @@ class InWords(ImageDataModule):
         *,
         captions: Sequence[str],
         synonyms: Mapping[str, Sequence[str]],
-        caption_length: Annotated[int, Number(least=1)],
+        caption_length: int,
         **options: Any,
     ) -> None:
         super().__init__(**options)

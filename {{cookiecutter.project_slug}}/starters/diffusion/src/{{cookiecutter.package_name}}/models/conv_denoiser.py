@@ -1,10 +1,8 @@
 """Finds the noise in images of any size, told in words what they show: convolutions."""
 
 from collections import OrderedDict
-from typing import Annotated
 
 from onecurve.errors import UserError
-from onecurve.limits import Number
 from torch import nn
 
 from .layers import Condition, Enter, Leave, Residual, zeroed
@@ -14,10 +12,10 @@ def conv_denoiser(
     channels: int,
     image_size: int,
     caption_length: int,
-    width: Annotated[int, Number(least=1)],
-    words_width: Annotated[int, Number(least=4)],
-    blocks: Annotated[int, Number(least=1)],
-    patch: Annotated[int, Number(least=1)],
+    width: int,
+    words_width: int,
+    blocks: int,
+    patch: int,
 ) -> nn.Sequential:
     """Build it: noisy images (N, C, H, W), times (N,), captions (N, L) to their noise.
 

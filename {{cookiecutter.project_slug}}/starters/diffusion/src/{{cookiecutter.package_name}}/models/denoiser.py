@@ -1,9 +1,7 @@
 """Finds the noise in small images, told in words what they show: fully connected."""
 
 from collections import OrderedDict
-from typing import Annotated
 
-from onecurve.limits import Number
 from torch import nn
 
 from .layers import Condition, Enter, Leave, Residual, zeroed
@@ -13,9 +11,9 @@ def denoiser(
     channels: int,
     image_size: int,
     caption_length: int,
-    width: Annotated[int, Number(least=1)],
-    words_width: Annotated[int, Number(least=4)],
-    blocks: Annotated[int, Number(least=1)],
+    width: int,
+    words_width: int,
+    blocks: int,
 ) -> nn.Sequential:
     """Build it: noisy images (N, C, H, W), times (N,), captions (N, L) to their noise.
 

@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Protocol, Unpack, runtime_checkable
+from typing import Any, Protocol, Unpack, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from onecurve.errors import UserError
-from onecurve.limits import Number
 from PIL import Image
 from torch import Tensor
 from torchvision.utils import make_grid
@@ -56,11 +55,11 @@ class Diffusion(Task):
         image_size: int,
         caption_length: int,
         prompts: Sequence[str],
-        times: Annotated[int, Number(least=1)] = 100,
-        without_words: Annotated[float, Number(least=0, most=1)] = 0.1,
-        guidance: Annotated[float, Number(least=0)] = 2.0,
-        steps: Annotated[int, Number(least=1)] = 20,
-        judged: Annotated[int, Number(least=0)] = 1000,
+        times: int = 100,
+        without_words: float = 0.1,
+        guidance: float = 2.0,
+        steps: int = 20,
+        judged: int = 1000,
         **parts: Unpack[Parts],
     ) -> None:
         super().__init__(**parts)

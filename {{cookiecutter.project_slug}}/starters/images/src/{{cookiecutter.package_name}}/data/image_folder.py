@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from onecurve.data.files import check_image, list_images, read_image
@@ -10,12 +10,10 @@ from onecurve.data.images import Datasets, ImageDataModule
 from onecurve.data.in_memory import Batch, InMemoryImages
 from onecurve.data.splits import stratified_split
 from onecurve.errors import UserError
-from onecurve.limits import Number
 from torch import Tensor
 from torch.utils.data import Dataset
 
 LabelledFiles = tuple[list[Path], list[int]]
-Fraction = Annotated[float, Number(above=0, below=1)]
 
 
 class ImageFolder(ImageDataModule):
@@ -36,8 +34,8 @@ class ImageFolder(ImageDataModule):
     def __init__(
         self,
         *,
-        val_fraction: Fraction,
-        test_fraction: Fraction,
+        val_fraction: float,
+        test_fraction: float,
         split_seed: int,
         in_memory: bool,
         **options: Any,

@@ -1,7 +1,7 @@
 """Scenes composed of handwritten digits, to find out which are where: no download."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from onecurve.data.digits import read_digits
@@ -9,12 +9,10 @@ from onecurve.data.images import Datasets, ImageDataModule
 from onecurve.data.in_memory import Batch, InMemoryImages
 from onecurve.data.splits import stratified_split
 from onecurve.errors import UserError
-from onecurve.limits import Number
 from torch import Tensor
 
 DIGITS, SIDE = 10, 8
 INK = 48  # grey values above, of 255, are a digit's own; others let through what lies below
-Count = Annotated[int, Number(least=1)]
 
 
 class Scenes(ImageDataModule):
@@ -38,12 +36,12 @@ class Scenes(ImageDataModule):
         self,
         *,
         targets: Literal["masks", "labels"],
-        most_digits: Count,
-        num_samples: Count,
-        num_val: Count,
-        num_test: Count,
-        held_out: Sequence[Count],
-        seed: Annotated[int, Number(least=0)],
+        most_digits: int,
+        num_samples: int,
+        num_val: int,
+        num_test: int,
+        held_out: Sequence[int],
+        seed: int,
         **options: Any,
     ) -> None:
         super().__init__(**options)

@@ -5,9 +5,7 @@ Source: https://pytorch.org/tutorials/beginner/basics/quickstart_tutorial.html
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Annotated
 
-from onecurve.limits import Number
 from torch import nn
 
 
@@ -15,7 +13,7 @@ def mlp(
     in_channels: int,
     image_size: int,
     num_classes: int,
-    hidden: Sequence[Annotated[int, Number(least=1)]],
+    hidden: Sequence[int],
 ) -> nn.Sequential:
     """Build a multilayer perceptron: images to logits (N, num_classes).
 

@@ -5,10 +5,8 @@ segmentation", 2015. Here convolutions are padded, so that a mask is as large as
 """
 
 from collections import OrderedDict
-from typing import Annotated
 
 import torch
-from onecurve.limits import Number
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -56,8 +54,8 @@ class Up(nn.Module):
 def unet(
     in_channels: int,
     num_classes: int,
-    width: Annotated[int, Number(least=1)],
-    depth: Annotated[int, Number(least=1)],
+    width: int,
+    depth: int,
 ) -> nn.Sequential:
     """Build a U-Net: images (N, in_channels, H, W) to logits (N, num_classes, H, W).
 

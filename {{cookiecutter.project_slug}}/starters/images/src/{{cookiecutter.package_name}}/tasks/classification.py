@@ -1,9 +1,8 @@
 """Classification: one label an image."""
 
-from typing import Annotated, Any, Unpack
+from typing import Any, Unpack
 
 import torch.nn.functional as F
-from onecurve.limits import Number
 from torch import Tensor
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -25,7 +24,7 @@ class Classification(Task):
     def __init__(
         self,
         num_classes: int,
-        label_smoothing: Annotated[float, Number(least=0, most=1)] = 0.0,
+        label_smoothing: float = 0.0,
         **parts: Unpack[Parts],
     ) -> None:
         super().__init__(**parts)

@@ -1,17 +1,14 @@
 """What data modules of tables share: rows of numbers, split, in batches."""
 
 from collections.abc import Sequence
-from typing import Annotated
 
 import torch
 from lightning import LightningDataModule
 from onecurve.errors import UserError
-from onecurve.limits import Number
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 Rows = tuple[Tensor, Tensor]
-Fraction = Annotated[float, Number(above=0, below=1)]
 
 
 class Table(LightningDataModule):
@@ -34,9 +31,9 @@ class Table(LightningDataModule):
         *,
         features: Sequence[str],
         target: str,
-        batch_size: Annotated[int, Number(least=1)],
-        val_fraction: Fraction,
-        test_fraction: Fraction,
+        batch_size: int,
+        val_fraction: float,
+        test_fraction: float,
         split_seed: int,
     ) -> None:
         super().__init__()

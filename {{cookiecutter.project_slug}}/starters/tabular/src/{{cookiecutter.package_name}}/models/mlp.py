@@ -2,13 +2,11 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Annotated
 
-from onecurve.limits import Number
 from torch import nn
 
 
-def mlp(in_features: int, hidden: Sequence[Annotated[int, Number(least=1)]]) -> nn.Sequential:
+def mlp(in_features: int, hidden: Sequence[int]) -> nn.Sequential:
     """Build a multilayer perceptron: features (N, in_features) to one number each (N, 1).
 
     Args:

@@ -1,12 +1,11 @@
 """Regression: one number a row."""
 
 from collections import OrderedDict
-from typing import Annotated, Any, Unpack
+from typing import Any, Unpack
 
 import torch
 from matplotlib.figure import Figure
 from onecurve.figures import new_figure
-from onecurve.limits import Number
 from torch import Tensor, nn
 from torchmetrics import MeanAbsoluteError, R2Score
 
@@ -34,7 +33,7 @@ class Regression(Task):
     target_std: Tensor
 
     def __init__(
-        self, in_features: Annotated[int, Number(least=1)], **parts: Unpack[Parts]
+        self, in_features: int, **parts: Unpack[Parts]
     ) -> None:
         super().__init__(**parts)
         between = self.network

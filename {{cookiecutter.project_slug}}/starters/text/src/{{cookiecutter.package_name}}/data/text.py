@@ -4,21 +4,18 @@ import gzip
 import lzma
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from lightning import LightningDataModule
 from onecurve.data.in_memory import whole_batch
 from onecurve.errors import UserError
-from onecurve.limits import Existing, Number
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from . import corpus
 
-Count = Annotated[int, Number(least=1)]
-Fraction = Annotated[float, Number(above=0, below=1)]
 NAMES = {"train": "training", "val": "validation", "test": "test"}
 
 
@@ -45,16 +42,16 @@ class Text(LightningDataModule):
     def __init__(
         self,
         *,
-        root: Annotated[str, Existing("a folder of text files, or null for Python's own")] | None,
-        context: Count,
-        batch_size: Count,
-        num_workers: Annotated[int, Number(least=0)],
-        val_fraction: Fraction,
-        test_fraction: Fraction,
-        piece_bytes: Count | None,
-        train_bytes: Count | None,
-        val_bytes: Count | None,
-        test_bytes: Count | None,
+        root: str | None,
+        context: int,
+        batch_size: int,
+        num_workers: int,
+        val_fraction: float,
+        test_fraction: float,
+        piece_bytes: int | None,
+        train_bytes: int | None,
+        val_bytes: int | None,
+        test_bytes: int | None,
         cache: str,
     ) -> None:
         super().__init__()

@@ -8,15 +8,12 @@ dropout nor a head that shares the embedding's weights.
 
 from collections import OrderedDict
 from math import sqrt
-from typing import Annotated
 
 from onecurve import positions
-from onecurve.limits import Number
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 BYTES = 256
-Count = Annotated[int, Number(least=1)]
 
 
 class Embedding(nn.Module):
@@ -95,7 +92,7 @@ class Block(nn.Module):
         return outputs
 
 
-def gpt(context: Count, width: Count, depth: Count, heads: Count) -> nn.Sequential:
+def gpt(context: int, width: int, depth: int, heads: int) -> nn.Sequential:
     """Build a GPT: bytes (N, T) to logits (N, T, 256) of the byte after each of them.
 
     Args:

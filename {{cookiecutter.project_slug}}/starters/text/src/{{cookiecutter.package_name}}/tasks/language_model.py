@@ -5,12 +5,11 @@ import re
 from collections.abc import Iterator, Mapping
 from math import log
 from pathlib import Path
-from typing import Annotated, Any, Unpack
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
 from onecurve.errors import UserError
-from onecurve.limits import Number
 from torch import Tensor
 from torchmetrics.text import Perplexity
 
@@ -33,9 +32,9 @@ class LanguageModel(Task):
 
     def __init__(
         self,
-        context: Annotated[int, Number(least=1)],
+        context: int,
         prompt: str = "def ",
-        length: Annotated[int, Number(least=0)] = 200,
+        length: int = 200,
         **parts: Unpack[Parts],
     ) -> None:
         super().__init__(**parts)

@@ -1,0 +1,132 @@
+"""What the commands take outside of groups: models of train.yaml, evaluate.yaml and the others."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from ..checkpoint import address
+from ..checkpoint.file import damage
+from ..composed_run import ComposedRun
+from ..config_model import Config, existing_path, text
+from . import run_rules
+from .groups import Count, Seed
+
+RESUMED = "last, a run directory, a checkpoint file, or leave it out"
+MEASURED = "a checkpoint file, such as runs/.../checkpoints/best.ckpt"
+
+
+def complete(wanted: str) -> AfterValidator:
+    """A checkpoint that was written to its end, or an address, where nothing is asked for yet."""
+
+    def check(value: Any) -> Any:
+        if value is None or not address.is_address(text(value)):
+            return existing_path(value, wanted, _damage)
+        if reason := address.refusal(text(value)):
+            raise ValueError(reason)
+        return value
+
+    return AfterValidator(check)
+
+
+def _damage(value: str) -> str | None:
+    reason = damage(value)
+    return f"is no complete checkpoint: {reason}" if reason else None
+
+
+Group = Mapping[str, Any]
+"""Keys of a group, which has a model of its own."""
+
+
+SEED = (
+    "Everything random follows from it: weights, order of samples, augmentation. 0 is a seed."
+)
+MONITOR = "The metric by which checkpoints, early stopping, schedulers and sweeps compare."
+MODE = "Which way it is better."
+
+
+class Command(Config, extra="allow"):
+    """Every command. Another key is a value of one's own, for others to refer to."""
+
+    project: str = Field("", description="Under what name runs are shown together.")
+    seed: Seed = Field(0, description=SEED)
+    monitor: str | None = Field(None, description=MONITOR)
+    mode: Literal["min", "max"] = Field("min", description=MODE)
+    paths: Group = Field(description="Where things are.")
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        yield from run_rules.top(run, key) if run.strategy else ()
+
+
+class _Training(Command, extra="allow"):
+    seed: Seed = Field(description=SEED)
+    monitor: str | None = Field(description=MONITOR)
+    mode: Literal["min", "max"] = Field(description=MODE)
+    task: Group = Field(description="What is learned: a LightningModule.")
+    data: Group = Field(description="From what it is learned: a LightningDataModule.")
+    model: Group = Field(description="The network.")
+    init: Group = Field(description="How its weights are initialised.")
+    optimizer: Group = Field(description="The optimizer.")
+    scheduler: Group = Field(description="The schedule of the learning rate.")
+    trainer: Group = Field(description="Lightning's Trainer.")
+    callbacks: Group = Field({}, description="Callbacks, by name.")
+    logger: Group = Field({}, description="Loggers, by name.")
+    compile: Literal["none", "layer", "whole"] = Field(
+        "none",
+        description="What torch.compile makes code of: each layer, or the whole forward pass.",
+    )
+    compile_backend: str = Field("inductor", description="Of torch.compile.")
+    gc_every_n_steps: Count | None = Field(
+        None, description="Collect Python's garbage every so many batches, on all ranks at once."
+    )
+
+
+class _Parallel(Command, extra="allow"):
+    strategy: Group = Field(description="How the work is shared out.")
+    launch: Group = Field(description="How processes are started.")
+
+
+class Train(_Training, _Parallel, extra="allow"):
+    """What `python train.py` does by default."""
+
+    checkpoint: Group = Field(description="How checkpoints are written.")
+    test: bool = Field(description="Measure the best weights on the test set at the end.")
+    resume: Annotated[Any, complete(RESUMED)] = Field(
+        description="What to resume: `last` or a run directory, in place; or a checkpoint file, "
+        "in a new run."
+    )
+
+
+class Parity(_Training, _Parallel, extra="allow"):
+    """What `python parity.py` does: some steps under a strategy beside a plain Trainer."""
+
+    parity: Group = Field(description="How they are compared.")
+
+
+class Plan(_Training, extra="allow"):
+    """What `python plan.py` does: which mesh to take for a network, a batch and some devices."""
+
+    plan: Group = Field(description="What the plan is made for.")
+
+
+class Export(Command, extra="allow"):
+    """What `python export.py` does: a file that runs without this project."""
+
+    checkpoint: Annotated[Any, complete(MEASURED)] = Field(description="A checkpoint file.")
+    data: Group = Field({}, description="Settings of the data that may differ from training.")
+    format: Literal["torch", "onnx"] = Field("torch", description="A program of torch.export, or ONNX.")
+    output: str = Field("", description="What is written.")
+
+
+class Evaluate(_Parallel, extra="allow"):
+    """What `python evaluate.py` does: task and data come from the checkpoint itself."""
+
+    checkpoint: Annotated[Any, complete(MEASURED)] = Field(description="A checkpoint file.")
+    data: Group = Field({}, description="Settings of the data that may differ from training.")
+    trainer: Group = Field(description="Lightning's Trainer.")
+
+
+class Predict(Evaluate, extra="allow"):
+    """What `python predict.py` does: task and data come from the checkpoint itself."""
+
+    predict: Group = Field(description="What is predicted, and how.")

@@ -1,0 +1,105 @@
+"""What the loggers take: models of the entries of `logger`, by class."""
+
+import netrc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from ..composed_run import ComposedRun
+from ..config_model import Config
+from ..extras import missing
+
+
+class _Logger(Config, extra="allow"):
+    save_dir: str = Field(description="Where its files are; the run directory, as a rule.")
+
+
+class BufferedCSVLogger(_Logger, extra="allow"):
+    """Writes metrics.csv: every logged value, by epoch and step."""
+
+    name: str | None = Field(None, description="Of the experiment; empty for no folder of its own.")
+    version: int | str | None = Field(None, description="Likewise.")
+    flush_logs_every_n_steps: int = Field(
+        100, ge=1, description="Rows that wait before they are written."
+    )
+
+
+class BufferedTensorBoardLogger(_Logger, extra="allow"):
+    """Writes what TensorBoard shows: `tensorboard --logdir runs`."""
+
+    seconds_between_writes: float = Field(10, ge=0, description="How long values are kept.")
+
+
+class SameRunMLFlowLogger(_Logger, extra="allow"):
+    """Writes to MLflow."""
+
+    tracking_uri: str = Field(description="Where MLflow keeps runs: a database, or a server.")
+    seconds_between_writes: float = Field(10.0, ge=0, description="How long values are kept.")
+    run_id: str | None = Field(
+        None, description="Null for the one in the run directory, or a new one."
+    )
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        """Why it cannot be used."""
+        needed = ("mlflow", "sqlalchemy", "alembic")
+        if refusal := missing(f"logger={key.partition('.')[2]}", needed, "mlflow", "logger=tensorboard"):
+            yield refusal
+
+
+class SameRunWandbLogger(_Logger, extra="allow"):
+    """Writes to Weights & Biases."""
+
+    version: str | None = Field(
+        None, description="The run's id; null for the one in the run directory, or a new one."
+    )
+    offline: bool = Field(False, description="Keep it on this machine; `wandb sync` sends it.")
+    log_model: Literal["all"] | bool = Field(False, description="Send checkpoints, too.")
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        """Why it cannot be reached."""
+        if run.get(f"{key}.offline") is False and not _has_wandb_key():
+            yield (
+                f"{key}.offline=false: there is no key for Weights & Biases; run `wandb login` or "
+                f"set WANDB_API_KEY, or use {key}.offline=true"
+            )
+
+
+class SameRunCometLogger(_Logger, extra="allow"):
+    """Writes to Comet."""
+
+    online: bool = Field(False, description="Tell Comet's server at once, which takes a key.")
+    experiment_key: str | None = Field(
+        None, description="Null for the one in the run directory, or a new one."
+    )
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        """Why it cannot be used, or reached."""
+        if refusal := missing(f"logger={key.partition('.')[2]}", ("comet_ml",), "comet", "logger=tensorboard"):
+            yield refusal
+        elif self.online and not _has_comet_key():
+            yield (
+                f"{key}.online=true: there is no key for Comet; run `comet login` or set "
+                f"COMET_API_KEY, or use {key}.online=false"
+            )
+
+
+def _has_wandb_key() -> bool:
+    """Whether it answers without asking for a key."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    try:
+        return netrc.netrc().authenticators("api.wandb.ai") is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def _has_comet_key() -> bool:
+    """Whether one is where Comet looks for it."""
+    if os.environ.get("COMET_API_KEY"):
+        return True
+    files = [Path(os.environ.get("COMET_CONFIG", ""))]
+    files += [folder / ".comet.config" for folder in (Path.home(), Path.cwd())]
+    return any(file.is_file() and "api_key" in file.read_text(errors="replace") for file in files)

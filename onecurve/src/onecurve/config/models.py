@@ -1,0 +1,134 @@
+"""Which model describes what: the tables, by class, by group and by command.
+
+A project has a table of its own, ``MODELS``, in the module ``config_models`` of its package, for
+classes that are to be checked before anything is imported::
+
+    MODELS = {"my_project.data.houses.Houses": Houses}
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from ..config_model import Config
+
+PROJECTS = "config_models"
+
+# By what `_target_` names. The rooms are imported when something in them is chosen.
+TARGETS = {
+    "lightning.pytorch.callbacks.LearningRateMonitor": "callbacks.LearningRateMonitor",
+    "onecurve.averaging.ema.ExponentialMovingAverage": "callbacks.ExponentialMovingAverage",
+    "onecurve.averaging.swa.StochasticWeightAveraging": "callbacks.StochasticWeightAveraging",
+    "onecurve.callbacks.batch_size_finder.BatchSizeSearch": "callbacks.BatchSizeSearch",
+    "onecurve.callbacks.device_stats.DeviceStats": "callbacks.EveryNSteps",
+    "onecurve.callbacks.early_stopping.EarlyStopping": "callbacks.EarlyStopping",
+    "onecurve.callbacks.gradient_accumulation.AccumulationSchedule": "callbacks.AccumulationSchedule",
+    "onecurve.callbacks.katib.KatibMetrics": "callbacks.KatibMetrics",
+    "onecurve.callbacks.lr_finder.LearningRateRangeTest": "callbacks.LearningRateRangeTest",
+    "onecurve.callbacks.model_summary.LayerTable": "callbacks.LayerTable",
+    "onecurve.callbacks.nan_guard.NanGuard": "callbacks.NanGuard",
+    "onecurve.callbacks.progress.progress": "callbacks.Progress",
+    "onecurve.callbacks.throughput.Throughput": "callbacks.EveryNSteps",
+    "onecurve.callbacks.timer.StopAfter": "callbacks.StopAfter",
+    "onecurve.checkpoint.callback.BestAndLast": "callbacks.BestAndLast",
+    "onecurve.checkpoint.weights.load_weights": "optim.LoadWeights",
+    "onecurve.data.augment.RandomCrop": "data.RandomCrop",
+    "onecurve.data.augment.RandomHorizontalFlip": "data.RandomHorizontalFlip",
+    "onecurve.data.digits.Digits": "data.Digits",
+    "onecurve.data.torchvision_sets.TorchvisionImages": "data.TorchvisionImages",
+    "onecurve.displays.callback.Displays": "callbacks.Displays",
+    "onecurve.loggers.buffered.BufferedCSVLogger": "loggers.BufferedCSVLogger",
+    "onecurve.loggers.buffered.BufferedTensorBoardLogger": "loggers.BufferedTensorBoardLogger",
+    "onecurve.loggers.comet_run.SameRunCometLogger": "loggers.SameRunCometLogger",
+    "onecurve.loggers.mlflow_run.SameRunMLFlowLogger": "loggers.SameRunMLFlowLogger",
+    "onecurve.loggers.wandb_run.SameRunWandbLogger": "loggers.SameRunWandbLogger",
+    "onecurve.optim.optimizers.build_optimizer": "optim.Optimizer",
+    "onecurve.optim.schedulers.cosine": "optim.Cosine",
+    "onecurve.optim.schedulers.no_scheduler": "optim.NoScheduler",
+    "onecurve.optim.schedulers.one_cycle": "optim.OpenScheduler",
+    "onecurve.optim.schedulers.plateau": "optim.OpenScheduler",
+    "onecurve.optim.schedulers.step": "optim.Step",
+    "onecurve.strategies.ddp.DDP": "strategies.DDP",
+    "onecurve.strategies.dp.DP": "strategies.DP",
+    "onecurve.strategies.fsdp.strategy.FSDP": "strategies.FSDP",
+    "onecurve.strategies.mesh.strategy.mesh": "strategies.Mesh",
+    "onecurve.strategies.pipeline.strategy.Pipeline": "strategies.Pipeline",
+    "onecurve.strategies.single.Single": "strategies.Single",
+    "onecurve.strategies.tensor.strategy.Tensor": "strategies.Tensor",
+}
+# By where they are, for groups without a class.
+GROUPS = {
+    "checkpoint": "groups.Checkpoint",
+    "data": "groups.EvaluatedData",
+    "launch": "groups.Launch",
+    "parity": "groups.Parity",
+    "paths": "groups.Paths",
+    "plan": "groups.Plan",
+    "predict": "groups.Predict",
+    "sweep": "groups.Sweep",
+    "trainer": "groups.Trainer",
+}
+COMMANDS = {
+    "evaluate": "commands.Evaluate",
+    "export": "commands.Export",
+    "parity": "commands.Parity",
+    "plan": "commands.Plan",
+    "predict": "commands.Predict",
+    "train": "commands.Train",
+}
+# Groups that are one class or function, and those that are several, by name.
+OBJECTS = ("task", "data", "model", "init", "optimizer", "scheduler", "strategy")
+COLLECTIONS = ("callbacks", "logger")
+
+
+def model_of(place: str, node: Mapping[str, Any], command: str = "") -> type[Config] | None:
+    """The model of what the configuration has at a place; None if there is none.
+
+    Args:
+        place: Dotted key; empty for the top.
+        node: What is there.
+        command: Name of the primary configuration, such as "train".
+    """
+    target = node.get("_target_")
+    if isinstance(target, str):
+        return of_target(target)
+    if not place:
+        return _model(COMMANDS.get(command, "commands.Command"))
+    return _model(GROUPS[place]) if place in GROUPS else None
+
+
+@cache
+def of_target(target: str) -> type[Config] | None:
+    """The model of what a class or a function takes: the library's, or a project's own."""
+    if target in TARGETS:
+        return _model(TARGETS[target])
+    return of_project(target.partition(".")[0]).get(target)
+
+
+@cache
+def of_project(package: str) -> dict[str, type[Config]]:
+    """The table of a project's package, read without importing the package, and so maybe torch."""
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):
+        return {}
+    for folder in (spec and spec.submodule_search_locations) or ():
+        file = Path(folder, f"{PROJECTS}.py")
+        if file.is_file():
+            own = spec_from_file_location(f"{package}.{PROJECTS}", file)
+            assert own is not None
+            assert own.loader is not None
+            module = module_from_spec(own)
+            own.loader.exec_module(module)
+            found: dict[str, type[Config]] = module.MODELS
+            return found
+    return {}
+
+
+def _model(name: str) -> type[Config]:
+    room, _, model = name.partition(".")
+    found: type[Config] = getattr(import_module(f".{room}", __package__), model)
+    return found

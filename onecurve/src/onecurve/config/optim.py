@@ -1,0 +1,83 @@
+"""What optimizers, schedulers and initial weights take: models of these groups, by function."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from ..checkpoint import address
+from ..composed_run import ComposedRun
+from ..config_model import Config, existing_path
+
+Share = Annotated[float, Field(ge=0, le=1)]
+WEIGHTS = "a file with weights, such as runs/.../checkpoints/best.ckpt"
+
+
+class Optimizer(Config, extra="allow"):
+    """An optimizer of torch.optim, or any other; what is not here is its own argument."""
+
+    algorithm: str = Field(description="Dotted name of the class, such as torch.optim.AdamW.")
+    lr: float = Field(gt=0, description="Learning rate.")
+    lr_scale: Mapping[str, Any] = Field(
+        description="Factors of the learning rate by the beginning of the parameters' names; the "
+        "longest counts, and null is no factor."
+    )
+    weight_decay: float = Field(0, ge=0, description="How much weights shrink in each step.")
+    momentum: float = Field(0, ge=0, le=1, description="Share of the last step that is kept.")
+    betas: list[Annotated[float, Field(ge=0, lt=1)]] = Field(
+        [0.9, 0.999], description="Shares of the running averages that are kept."
+    )
+    eps: float = Field(1e-8, ge=0, description="Added to denominators.")
+    foreach: bool | None = Field(None, description="PyTorch's kernel over lists of parameters.")
+    fused: Literal["auto"] | bool | None = Field(
+        None, description="One kernel for all parameters; auto where there is one."
+    )
+    capturable: bool = Field(False, description="For graphs on a GPU.")
+    # To differentiate through its steps takes a loop of one's own.
+    differentiable: Literal[False] = Field(False, description="Not for a Trainer.")
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        """Why it cannot be captured in a graph."""
+        if self.capturable and run.accelerator != "cuda":
+            yield (
+                f"{key}.capturable=true: is for graphs on a GPU, and this run is on "
+                f"{run.accelerator}; use {key}.capturable=false"
+            )
+
+
+class NoScheduler(Config):
+    """The learning rate stays as it is."""
+
+
+class Step(Config, extra="allow"):
+    """Multiply by a factor every so many epochs: StepLR."""
+
+    step_size: int = Field(ge=1, description="Epochs.")
+
+
+class OpenScheduler(Config, extra="allow"):
+    """A scheduler of PyTorch's, with its arguments."""
+
+
+class Cosine(Config):
+    """A linear warm-up, then half a cosine down to the end of the run, step by step."""
+
+    warmup: Share = Field(description="Part of the run in which the learning rate rises.")
+    final: float = Field(ge=0, description="Learning rate at the end, as a part of the highest.")
+
+
+def _there(value: Any) -> Any:
+    """A file that is there, or an address, where nothing is asked for yet."""
+    if isinstance(value, str) and address.is_address(value):
+        if reason := address.refusal(value):
+            raise ValueError(reason)
+        return value
+    return existing_path(value, WEIGHTS)
+
+
+class LoadWeights(Config):
+    """Start from the weights of a checkpoint: every one that fits by name and shape."""
+
+    file: Annotated[Any, AfterValidator(_there)] = Field(
+        description="A checkpoint, or any file that holds a state_dict."
+    )

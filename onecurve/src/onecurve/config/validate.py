@@ -1,0 +1,210 @@
+"""Validates a composed configuration against the models, and says in one line what is wrong."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, NamedTuple, Protocol
+
+from omegaconf import DictConfig, OmegaConf
+
+from ..composed_run import ComposedRun
+from ..config_model import Config, Problem, fields, text
+from ..errors import UserError
+from .keys import dotted, refers, resolved
+from .models import COLLECTIONS, OBJECTS, model_of
+
+Found = tuple[str, Problem]
+# What other rules of combinations take to be right.
+FIRST = ("", "trainer", "launch")
+
+
+class Usual(Protocol):
+    """The values of keys without overrides."""
+
+    def __call__(self, key: str) -> Any:
+        """The value; None if there is none."""
+
+    def is_null(self, key: str) -> bool:
+        """Whether the key is there, and null."""
+
+
+class Described(NamedTuple):
+    """What the configuration has at a place, and its model."""
+
+    place: str
+    model: Config
+    values: Mapping[str, Any]
+
+
+def validate(
+    config: DictConfig,
+    config_name: str,
+    deleted: list[str],
+    without: list[str],
+    usual: Usual,
+) -> list[Described]:
+    """Refuse the first key that cannot be right.
+
+    Args:
+        config: The composed configuration.
+        config_name: Name of the primary configuration, such as "train".
+        deleted: Keys that the command line takes away.
+        without: Groups that the task makes no use of.
+        usual: Tells the value that a key has without overrides.
+
+    Returns:
+        The models of all that has one.
+
+    Raises:
+        UserError: Naming the key, the value, what is allowed and a value that works.
+    """
+    plain: Any = OmegaConf.to_container(config)
+    is_training = "task" in plain or "~task" in deleted
+    for line in _no_objects(plain, usual) if is_training else ():
+        raise UserError(line)
+    for key, node in dotted(plain):
+        if isinstance(node, dict) and "_target_" in node and (line := _no_target(key, node)):
+            raise UserError(line)
+    written = dict(dotted(plain))
+    for key in deleted:
+        # Before references are followed, of which one may lead to it.
+        if key not in without and _is_needed(key, {"": plain, **written}, config_name):
+            raise UserError(f"~{key}: a run needs it; leave ~{key} out")
+
+    def is_right(key: str, problem: Problem) -> bool:
+        if problem.kind == "missing":
+            return key in without
+        is_null = problem.name is not None and problem.values[problem.name] is None
+        # Null by default, or by reference: the run directory is not known yet, for example.
+        return is_null and (refers(written[key]) or usual.is_null(key))
+
+    described, problems = _described(resolved(config), config_name, is_right)
+    # What only refers to another key comes last: that one is named.
+    problems.sort(key=lambda each: (_order(each[1]), refers(written.get(key_of(*each)))))
+    for place, problem in problems:
+        raise UserError(problem.line(place, usual(key_of(place, problem))))
+    return described
+
+
+def refusals(config: DictConfig, described: list[Described]) -> Iterator[str]:
+    """Why what is right by itself cannot run together, a line each."""
+    run = ComposedRun(config)
+    # Devices and ranks first: what is said of strategies takes them to be right.
+    for each in sorted(described, key=lambda each: each.place not in FIRST):
+        yield from each.model.refusals(run, each.place)
+
+
+def validate_group(place: str, values: dict[str, Any]) -> None:
+    """Refuse what a group cannot be given.
+
+    Raises:
+        UserError: As `validate`.
+    """
+    _, problems = _described(
+        {place: values}, None, lambda _, problem: problem.kind == "missing"
+    )
+    for at, problem in problems:
+        raise UserError(problem.line(at))
+
+
+def set_as_meant(config: DictConfig, described: list[Described]) -> None:
+    """Make whole numbers and texts of what is typed as `1e3` or 88 where only such may stand."""
+    for place, model, values in described:
+        for name, meant in model.meant(values).items():
+            OmegaConf.update(config, f"{place}.{name}".lstrip("."), meant)
+
+
+def key_of(place: str, problem: Problem) -> str:
+    """The dotted key that is wrong."""
+    return f"{place}.{problem.name or ''}".strip(".")
+
+
+def _described(
+    values: dict[str, Any], config_name: str | None, is_right: Callable[[str, Problem], bool]
+) -> tuple[list[Described], list[Found]]:
+    """The models of all that has one, and what is wrong; without a name, of groups alone."""
+    described, problems = [], []
+    whole = [("", values)] if config_name is not None else []
+    for place, node in (*whole, *dotted(values)):
+        model = model_of(place, node, config_name or "") if isinstance(node, dict) else None
+        if model is None:
+            continue
+        given = {name: value for name, value in node.items() if not _is_hydras(name)}
+        # What is called later is given the rest then.
+        is_open = node.get("_partial_") or "_args_" in node
+        made, found = model.checked(given)
+        wrong = [
+            (place, each)
+            for each in found
+            if not (is_open and each.kind == "missing")
+            if not is_right(key_of(place, each), each)
+        ]
+        problems += wrong
+        if not wrong:
+            described.append(Described(place, made or model.model_construct(**given), given))
+    return described, problems
+
+
+def _is_needed(key: str, nodes: Mapping[str, Any], config_name: str) -> bool:
+    """Whether a key that was taken away is one that has to be there."""
+    place, _, name = key.rpartition(".")
+    node = nodes.get(place)
+    model = model_of(place, node, config_name) if isinstance(node, dict) else None
+    field = fields(model).get(name) if model else None
+    return field is not None and field.is_required() and name not in node
+
+
+def _is_hydras(name: Any) -> bool:
+    return str(name).startswith("_") and str(name).endswith("_")
+
+
+def _order(problem: Problem) -> int:
+    """What is missing first, then what is too much, then values."""
+    return ("missing", "extra_forbidden").index(problem.kind) if problem.kind in (
+        "missing", "extra_forbidden") else 2  # fmt: skip
+
+
+def _no_objects(plain: dict[str, Any], usual: Usual) -> Iterator[str]:
+    """Lines about parts of a run that say of no class that they are of it."""
+    parts = {name: plain[name] for name in OBJECTS if isinstance(plain.get(name), dict)}
+    for group in COLLECTIONS:
+        entries = plain.get(group)
+        for name, entry in entries.items() if isinstance(entries, dict) else ():
+            if entry:
+                parts[f"{group}.{name}"] = entry
+    for key, node in parts.items():
+        if isinstance(node, dict) and "_target_" in node:
+            continue
+        if target := usual(f"{key}._target_"):
+            yield f"{key}._target_ is needed: add {key}._target_={target}"
+        elif "." in key:
+            group = key.partition(".")[0]
+            yield (
+                f"{key}={text(node)}: is no object; use one that there is instead, such as "
+                f"+{group}=NAME, or say of which class it is: +{key}._target_=..."
+            )
+
+
+def _no_target(key: str, node: dict[str, Any]) -> str | None:
+    """Why `_target_` names no class or function, as far as is known before one is imported."""
+    target = node["_target_"]
+    if not isinstance(target, str) or "." not in target.strip("."):
+        return (
+            f"{key}._target_={target}: must be the dotted name of a class or a function, such as "
+            f"{key}._target_=my_package.my_module.MyClass"
+        )
+    top = target.partition(".")[0]
+    if "${" in target or _is_there(top):
+        return None
+    return (
+        f"{key}._target_={target}: there is no package {top} here; install it, or name another "
+        "class"
+    )
+
+
+@cache
+def _is_there(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False

@@ -1,0 +1,333 @@
+"""`Config`: a pydantic model of what a class or a group of the configuration takes.
+
+A class says beside itself what may be configured, in the words of pydantic::
+
+    class GradientNoise(Callback):
+        class Config(onecurve.Config):
+            scale: float = Field(gt=0, le=1, description="Standard deviation of the noise.")
+            every: int | None = Field(None, ge=1)
+
+A value outside of it gets one line, which this file makes of the types: what is allowed, and a
+value that works.
+"""
+
+import difflib
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import isnan
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Self, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+BOUNDS = {Gt: ("above", "gt"), Ge: ("from", "ge"), Le: ("to", "le"), Lt: ("and below", "lt")}
+
+
+class Config(BaseModel):
+    """What a class or a group takes. Another key is an error, but for ``extra="allow"``."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, defer_build=True, protected_namespaces=()
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _as_meant(cls, value: Any, info: Any) -> Any:
+        return as_meant(annotation_of(cls.model_fields[info.field_name]), value)
+
+    def refusals(self, run: Any, key: str) -> Iterator[str]:
+        """Why it cannot go together with the rest of a run, a line each; none by default.
+
+        Args:
+            run: The composed run, an `onecurve.composed_run.ComposedRun`.
+            key: Where the configuration has the object, such as "callbacks.swa".
+        """
+        yield from ()
+
+    @classmethod
+    def checked(cls, values: Mapping[str, Any]) -> "tuple[Self | None, list[Problem]]":
+        """A model of these values, or what is wrong with them."""
+        try:
+            return cls.model_validate(values), []
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_input=False)
+            problems: dict[Any, Problem] = {}
+            for each in found:
+                name = str(each["loc"][0]) if each["loc"] else None
+                reason = str(each["ctx"]["error"]) if each["type"] == "value_error" else None
+                problem = Problem(cls, name, each["type"], reason, values)
+                # Of a union that which says most.
+                if name not in problems or reason:
+                    problems[name] = problem
+            return None, list(problems.values())
+
+
+    def meant(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of these values that are meant otherwise: 1000 for `1e3`, and "88" for 88."""
+        changed = {}
+        for name, field in fields(type(self)).items():
+            if name in values:
+                meant = as_meant(annotation_of(field), values[name])
+                if repr(meant) != repr(values[name]):
+                    changed[name] = meant
+        return changed
+
+
+class Problem(NamedTuple):
+    """What is wrong with one key.
+
+    Attributes:
+        model: Of the keys beside it.
+        name: The key; None for what is wrong with several together.
+        kind: Pydantic's name for what is wrong.
+        reason: The words of a validator, if one has raised ValueError.
+        values: By key.
+    """
+
+    model: type[Config]
+    name: str | None
+    kind: str
+    reason: str | None
+    values: Mapping[str, Any]
+
+    def line(self, place: str, usual: Any = None) -> str:
+        """The line to show.
+
+        Args:
+            place: Where the configuration has what the model describes; empty for the top.
+            usual: The value of the default configuration, or None.
+        """
+        if self.name is None:
+            return f"{place}: {self.reason}"
+        key = f"{place}.{self.name}".lstrip(".")
+        if self.kind == "extra_forbidden":
+            return unknown(place, self.name, list(names(self.model)))
+        if self.kind == "missing":
+            return f"{key} is needed: add {key}=..."
+        given = f"{key}={text(self.values[self.name])}"
+        if self.reason:
+            return f"{given}: {self.reason}"
+        field = fields(self.model)[self.name]
+        usual = field.get_default() if usual is None else usual
+        holds = self._holds(usual)
+        return f"{given}: must be {_must_be(field, self.values[self.name], key, usual, holds)}"
+
+    def _holds(self, value: Any) -> bool:
+        assert self.name is not None
+        _, problems = self.model.checked({**self.values, self.name: value})
+        return all(problem.name != self.name for problem in problems)
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a refusal calls a type that pydantic has no words for, and a value that works."""
+
+    words: str
+    example: Any
+
+
+def missing(value: str) -> str | None:
+    """Why a path is that of no file or folder; None if it is."""
+    path = Path(value).expanduser()
+    if not path.exists():
+        return "there is no such file"
+    # A device or a pipe may never end.
+    return None if path.is_file() or path.is_dir() else "is neither a file nor a folder"
+
+
+def existing(wanted: str) -> AfterValidator:
+    """A file or folder that has to be there: ``Annotated[Any, existing("a folder of images")]``.
+
+    Args:
+        wanted: What to give, and an example.
+    """
+    return AfterValidator(lambda value: existing_path(value, wanted))
+
+
+def existing_path(value: Any, wanted: str, damage: Callable[[str], str | None] = missing) -> Any:
+    """The text of a path, which is there and whole; null is none.
+
+    Raises:
+        ValueError: With what is wrong, and what to give instead.
+    """
+    if value is None:
+        return None
+    try:
+        reason = missing(text(value)) or damage(text(value))
+    except OSError as error:
+        # It may be no path at all: too long, for example.
+        reason = str(error.strerror)
+    if reason:
+        raise ValueError(f"{reason}; give {wanted}")
+    return text(value)
+
+
+def unknown(group: str, name: str, known: Sequence[str]) -> str:
+    """The line about a key that is none, with the nearest that is one."""
+    close = difflib.get_close_matches(name, known, 1)
+    others = f"{group} has {', '.join(known[:5])}" if known else "leave it out"
+    hint = f"did you mean {group}.{close[0]}?" if close else others
+    return f"{group}.{name}: there is no such key; {hint}"
+
+
+def text(value: Any) -> str:
+    """A value as it is typed."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{text(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(text, value)) + "]"
+    return str(value)
+
+
+def typed(key: str, value: Any) -> str:
+    """A word of a command line, quoted where a shell has a meaning for what is in it."""
+    return shlex.quote(f"{key}={text(value)}")
+
+
+@cache
+def fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """By the names that a configuration has, which may be words of Python's such as `async`."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+def names(model: type[BaseModel]) -> Iterator[str]:
+    """The keys that there are."""
+    yield from fields(model)
+
+
+def annotation_of(field: FieldInfo) -> Any:
+    """The type of a field with all that is said beside it."""
+    if not field.metadata:
+        return field.annotation
+    return Annotated[field.annotation, *field.metadata]
+
+
+def alternatives(annotation: Any) -> list[Any]:
+    """The parts of a union, or the one type."""
+    if get_origin(annotation) in (Union, UnionType):
+        return [part for each in get_args(annotation) for part in alternatives(each)]
+    if get_origin(annotation) is Annotated:
+        parts, said = alternatives(annotation.__origin__), annotation.__metadata__
+        return [part if choices(part) else Annotated[part, *said] for part in parts]
+    return [annotation]
+
+
+def as_meant(annotation: Any, value: Any) -> Any:
+    """`1e3` is 1000 where a whole number is meant, and 88 a text where only a text may stand."""
+    if value is None or isinstance(value, str | Mapping):
+        return value
+    parts = alternatives(annotation)
+    if isinstance(value, list):
+        entries = next((_entry(part) for part in parts if _entry(part) is not None), Any)
+        return [as_meant(entries, entry) for entry in value]
+    kinds = {_plain(part) for part in parts}
+    if isinstance(value, float) and isnan(value):
+        raise PydanticCustomError("no_number", "is no number")
+    if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
+        return int(value)
+    is_text = str in kinds and kinds.isdisjoint({int, float, bool, Any})
+    return text(value) if is_text and value not in _choices(parts) else value
+
+
+def _plain(part: Any) -> Any:
+    """The type without what is said beside it."""
+    return part.__origin__ if get_origin(part) is Annotated else part
+
+
+def beside(part: Any) -> list[Any]:
+    """What is said beside a type: bounds, words."""
+    if get_origin(part) is not Annotated:
+        return []
+    said = part.__metadata__
+    return [one for each in said for one in (each.metadata if hasattr(each, "metadata") else [each])]
+
+
+def _entry(part: Any) -> Any:
+    """The type of a list's entries; None where a type is none of a list."""
+    part = _plain(part)
+    return get_args(part)[0] if get_origin(part) in (list, Sequence) else None
+
+
+def choices(part: Any) -> list[Any]:
+    """The values of a literal, or of null; nothing where a type is none of a choice."""
+    if part in (None, NoneType):
+        return [None]
+    return list(get_args(part)) if get_origin(part) is Literal else []
+
+
+def _choices(parts: Sequence[Any]) -> list[Any]:
+    return [choice for part in parts for choice in choices(part)]
+
+
+def _must_be(field: FieldInfo, value: Any, key: str, usual: Any, holds: bool) -> str:
+    """What is allowed, and a value that works."""
+    parts = alternatives(annotation_of(field))
+    if all(map(choices, parts)):
+        allowed = _choices(parts)
+        close = difflib.get_close_matches(str(value), map(str, allowed), 1)
+        example = close[0] if close else usual if holds else allowed[0]
+        return f"one of {', '.join(map(text, allowed))}, such as {typed(key, example)}"
+    example = usual if holds else _example(parts[0])
+    return f"{' or '.join(map(_words, parts))}, such as {typed(key, example)}"
+
+
+def _words(part: Any) -> str:
+    if allowed := choices(part):
+        return " or ".join(map(text, allowed))
+    for each in beside(part):
+        if isinstance(each, Words):
+            return each.words
+    if (entry := _entry(part)) is not None:
+        return f"a list, each entry {' or '.join(map(_words, alternatives(entry)))}"
+    if get_origin(_plain(part)) in (dict, Mapping):
+        return "a mapping"
+    said = {kind: getattr(each, of) for kind, (_, of) in BOUNDS.items() for each in beside(part)
+            if isinstance(each, kind)}  # fmt: skip
+    bounds = " ".join(f"{BOUNDS[kind][0]} {bound:.15g}" for kind, bound in said.items())
+    known = KINDS.get(_plain(part), "another kind of value")
+    return f"{known} {bounds.removeprefix('and ')}".rstrip()
+
+
+def _example(part: Any) -> Any:
+    """A value that is allowed."""
+    if allowed := choices(part):
+        return allowed[0]
+    for each in beside(part):
+        if isinstance(each, Words):
+            return each.example
+    if (entry := _entry(part)) is not None:
+        return [_example(alternatives(entry)[0])]
+    said = {kind: getattr(each, of) for kind, (_, of) in BOUNDS.items() for each in beside(part)
+            if isinstance(each, kind)}  # fmt: skip
+    above, least, most, below = (said.get(kind) for kind in BOUNDS)
+    low = least if least is not None else above
+    high = most if most is not None else below
+    tried = [least, None if above is None else above + 1, most, None if below is None else below - 1]
+    if low is not None and high is not None:
+        tried.insert(2, (low + high) / 2)
+    for number in (*tried, 0):
+        if number is not None and _is_within(number, said):
+            if _plain(part) is not int or number % 1 == 0:
+                return f"{number:.15g}"
+    return None
+
+
+def _is_within(number: float, said: Mapping[Any, Any]) -> bool:
+    is_so = {
+        Gt: lambda bound: number > bound,
+        Ge: lambda bound: number >= bound,
+        Le: lambda bound: number <= bound,
+        Lt: lambda bound: number < bound,
+    }
+    return all(is_so[kind](bound) for kind, bound in said.items())

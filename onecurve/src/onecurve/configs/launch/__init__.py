@@ -1,1 +1,0 @@
-"""Configurations of how processes start, and their limits."""

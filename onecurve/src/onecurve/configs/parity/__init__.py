@@ -1,1 +1,0 @@
-"""What `parity.py` is asked, with limits."""

@@ -1,1 +1,0 @@
-"""Configurations of where things are, and their limits."""

@@ -1,1 +1,0 @@
-"""What `plan.py` is asked, with limits."""

@@ -1,1 +1,0 @@
-"""Configurations of the Trainer, and their limits."""

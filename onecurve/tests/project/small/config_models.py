@@ -1,0 +1,58 @@
+"""What this project's own classes take: asked before anything is imported."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from onecurve import Config
+from onecurve.config.data import Images
+
+
+class Digits(Images):
+    samples: int
+    val_size: int
+    test_size: int
+    split_seed: int
+
+
+class Network(Config):
+    in_channels: int
+    image_size: int
+    num_classes: int
+
+
+class Perceptron(Network):
+    hidden: list[int]
+
+
+class Initialize(Config):
+    weight: Any = None
+
+
+class Classification(Config):
+    num_classes: int
+    monitor: str = "val/acc"
+    mode: Literal["min", "max"] = "max"
+
+
+class Optimizer(Config, extra="allow"):
+    lr: float = Field(gt=0)
+    betas: list[float] = [0.9, 0.999]
+    weight_decay: float = Field(0, ge=0)
+    momentum: float = Field(0, ge=0, le=1)
+
+
+class Cosine(Config):
+    warmup: float
+
+
+MODELS = {
+    "small.digits.Digits": Digits,
+    "small.models.initialize": Initialize,
+    "small.models.lenet": Network,
+    "small.models.mlp": Perceptron,
+    "small.optimizers.adamw": Optimizer,
+    "small.optimizers.sgd": Optimizer,
+    "small.schedulers.cosine": Cosine,
+    "small.task.Classification": Classification,
+}

@@ -1,0 +1,25 @@
+"""What the classes of this project take: asked before a run begins, and before torch is there.
+
+A class without a model here is asked when it is built.
+"""
+
+from onecurve import Config
+from pydantic import Field
+
+
+class Data(Config):
+    num_samples: int = Field(ge=10)
+    num_features: int = Field(ge=1)
+    batch_size: int = Field(ge=1)
+    seed: int
+
+
+class Network(Config):
+    in_features: int
+    width: int = Field(ge=1)
+
+
+MODELS = {
+    "{{ cookiecutter.package_name }}.data.mine.Mine": Data,
+    "{{ cookiecutter.package_name }}.models.mine.mine": Network,
+}

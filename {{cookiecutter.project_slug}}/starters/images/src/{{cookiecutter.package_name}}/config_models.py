@@ -1,0 +1,131 @@
+"""What the classes of this project take: asked before a run begins, and before torch is there.
+
+A class without a model here is asked when it is built.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from onecurve import Config
+from onecurve.composed_run import ComposedRun
+from onecurve.config.data import Images
+from pydantic import Field
+
+Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+
+
+class ImageFolder(Images):
+    in_memory: bool
+    val_fraction: Fraction
+    test_fraction: Fraction
+    split_seed: int
+
+
+class Scenes(Images):
+    targets: Literal["masks", "labels"]
+    most_digits: Count
+    num_samples: Count
+    num_val: Count
+    num_test: Count
+    held_out: list[Count]
+    seed: int = Field(ge=0)
+
+
+class Synthetic(Images):
+    num_samples: int
+    num_val: int
+    num_test: int
+    seed: int
+
+
+class Task(Config):
+    """Which data and networks suit it. Those of your own are left alone."""
+
+    num_classes: int
+    monitor: str
+    mode: Literal["min", "max"]
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        """Why these cannot be trained together."""
+        task = str(run.get("task._target_")).split(".")[-2]
+        targets, of_pixels, instead = WANTED[task]
+        network = str(run.get("model._target_")).rpartition(".")[2]
+        if run.get("data.targets") != targets:
+            yield f"task={task}: these data have other targets; use {instead}"
+        elif NETWORKS.get(network, of_pixels) != of_pixels:
+            kind = "each pixel" if not of_pixels else "an image as a whole"
+            yield f"task={task}: this network answers for {kind}; use {instead}"
+
+
+class Classification(Task):
+    label_smoothing: float = Field(0, ge=0, le=1)
+
+
+class Network(Config):
+    in_channels: int
+    num_classes: int
+
+
+class LeNet(Network):
+    image_size: int
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        """Why it cannot read the images."""
+        if self.image_size != 32:
+            yield (
+                f"data.image_size={self.image_size}: model=lenet reads 32x32 images; "
+                "use data.image_size=32, or model=mlp"
+            )
+
+
+class Perceptron(Network):
+    image_size: int
+    hidden: list[Count]
+
+
+class ResNet(Network):
+    name: str
+    weights: str | None
+    small_images: bool
+
+
+class UNet(Network):
+    width: Count
+    depth: Count
+
+
+class Initialize(Config):
+    weight: Any
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        """Why weights that were learned would be lost."""
+        weights = run.get("model.weights")
+        if weights is not None and self.weight is not None:
+            yield (
+                f"model.weights={weights}: init would overwrite pretrained weights; "
+                "use init=default, or model.weights=null"
+            )
+
+
+# By task: the data's `targets`, if they say so; whether the network answers for each pixel.
+WANTED = {
+    "classification": (None, False, "data=digits model=lenet"),
+    "segmentation": ("masks", True, "data=scenes model=unet, or experiment=segmentation"),
+    "multi_label": ("labels", False, "data=scene_labels model=lenet, or experiment=multi_label"),
+}
+NETWORKS = {"unet": True, "lenet": False, "mlp": False, "torchvision_classifier": False}
+
+MODELS = {
+    "{{ cookiecutter.package_name }}.data.image_folder.ImageFolder": ImageFolder,
+    "{{ cookiecutter.package_name }}.data.scenes.Scenes": Scenes,
+    "{{ cookiecutter.package_name }}.data.synthetic.Synthetic": Synthetic,
+    "{{ cookiecutter.package_name }}.models.initialization.initialize": Initialize,
+    "{{ cookiecutter.package_name }}.models.lenet.lenet": LeNet,
+    "{{ cookiecutter.package_name }}.models.mlp.mlp": Perceptron,
+    "{{ cookiecutter.package_name }}.models.resnet.torchvision_classifier": ResNet,
+    "{{ cookiecutter.package_name }}.models.unet.unet": UNet,
+    "{{ cookiecutter.package_name }}.tasks.classification.Classification": Classification,
+    "{{ cookiecutter.package_name }}.tasks.multi_label.MultiLabel": Task,
+    "{{ cookiecutter.package_name }}.tasks.segmentation.Segmentation": Task,
+}

@@ -1,3 +1,0 @@
-"""What it cannot be given."""
-
-from .suits import refusals as refusals

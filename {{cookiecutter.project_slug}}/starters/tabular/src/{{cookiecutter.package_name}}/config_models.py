@@ -1,0 +1,44 @@
+"""What the classes of this project take: asked before a run begins, and before torch is there.
+
+A class without a model here is asked when it is built.
+"""
+
+from typing import Annotated, Literal
+
+from onecurve import Config
+from pydantic import Field
+
+Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+
+
+class Table(Config):
+    features: list[str]
+    target: str
+    batch_size: Count
+    val_fraction: Fraction
+    test_fraction: Fraction
+    split_seed: int
+
+
+class CsvTable(Table):
+    root: str
+
+
+class Perceptron(Config):
+    in_features: int
+    hidden: list[Count]
+
+
+class Regression(Config):
+    in_features: Count
+    monitor: str
+    mode: Literal["min", "max"]
+
+
+MODELS = {
+    "{{ cookiecutter.package_name }}.data.csv_table.CsvTable": CsvTable,
+    "{{ cookiecutter.package_name }}.data.diabetes.Diabetes": Table,
+    "{{ cookiecutter.package_name }}.models.mlp.mlp": Perceptron,
+    "{{ cookiecutter.package_name }}.tasks.regression.Regression": Regression,
+}
