@@ -55,7 +55,7 @@ class GradientNoise(onecurve.Config):
             yield f"strategy={run.strategy}: the copies drift apart; use strategy=single, or ~{key}"
 
 
-MODELS = {"own.noise.GradientNoise": GradientNoise}
+MODELS = {"noise.GradientNoise": GradientNoise}
 """
 CONFIG = """
 noise:

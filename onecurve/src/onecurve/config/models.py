@@ -1,9 +1,9 @@
 """Which model describes what: the tables, by class, by group and by command.
 
 A project has a table of its own, ``MODELS``, in the module ``config_models`` of its package, for
-classes that are to be checked before anything is imported::
+classes that are to be checked before they are imported; their names are those in the package::
 
-    MODELS = {"my_project.data.houses.Houses": Houses}
+    MODELS = {"data.houses.Houses": Houses}
 """
 
 from collections.abc import Mapping
@@ -105,7 +105,8 @@ def of_target(target: str) -> type[Config] | None:
     """The model of what a class or a function takes: the library's, or a project's own."""
     if target in TARGETS:
         return _model(TARGETS[target])
-    return of_project(target.partition(".")[0]).get(target)
+    package, _, name = target.partition(".")
+    return of_project(package).get(name)
 
 
 @cache

@@ -47,12 +47,12 @@ class Cosine(Config):
 
 
 MODELS = {
-    "small.digits.Digits": Digits,
-    "small.models.initialize": Initialize,
-    "small.models.lenet": Network,
-    "small.models.mlp": Perceptron,
-    "small.optimizers.adamw": Optimizer,
-    "small.optimizers.sgd": Optimizer,
-    "small.schedulers.cosine": Cosine,
-    "small.task.Classification": Classification,
+    "digits.Digits": Digits,
+    "models.initialize": Initialize,
+    "models.lenet": Network,
+    "models.mlp": Perceptron,
+    "optimizers.adamw": Optimizer,
+    "optimizers.sgd": Optimizer,
+    "schedulers.cosine": Cosine,
+    "task.Classification": Classification,
 }

@@ -20,6 +20,6 @@ class Network(Config):
 
 
 MODELS = {
-    "{{ cookiecutter.package_name }}.data.mine.Mine": Data,
-    "{{ cookiecutter.package_name }}.models.mine.mine": Network,
+    "data.mine.Mine": Data,
+    "models.mine.mine": Network,
 }

@@ -55,9 +55,9 @@ class Diffusion(Config):
 
 
 MODELS = {
-    "{{ cookiecutter.package_name }}.data.in_words.DigitsInWords": DigitsInWords,
-    "{{ cookiecutter.package_name }}.data.in_words.TorchvisionInWords": TorchvisionInWords,
-    "{{ cookiecutter.package_name }}.models.conv_denoiser.conv_denoiser": Convolutions,
-    "{{ cookiecutter.package_name }}.models.denoiser.denoiser": Network,
-    "{{ cookiecutter.package_name }}.tasks.diffusion.Diffusion": Diffusion,
+    "data.in_words.DigitsInWords": DigitsInWords,
+    "data.in_words.TorchvisionInWords": TorchvisionInWords,
+    "models.conv_denoiser.conv_denoiser": Convolutions,
+    "models.denoiser.denoiser": Network,
+    "tasks.diffusion.Diffusion": Diffusion,
 }

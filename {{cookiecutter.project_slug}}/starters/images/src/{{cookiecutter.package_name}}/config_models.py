@@ -117,15 +117,15 @@ WANTED = {
 NETWORKS = {"unet": True, "lenet": False, "mlp": False, "torchvision_classifier": False}
 
 MODELS = {
-    "{{ cookiecutter.package_name }}.data.image_folder.ImageFolder": ImageFolder,
-    "{{ cookiecutter.package_name }}.data.scenes.Scenes": Scenes,
-    "{{ cookiecutter.package_name }}.data.synthetic.Synthetic": Synthetic,
-    "{{ cookiecutter.package_name }}.models.initialization.initialize": Initialize,
-    "{{ cookiecutter.package_name }}.models.lenet.lenet": LeNet,
-    "{{ cookiecutter.package_name }}.models.mlp.mlp": Perceptron,
-    "{{ cookiecutter.package_name }}.models.resnet.torchvision_classifier": ResNet,
-    "{{ cookiecutter.package_name }}.models.unet.unet": UNet,
-    "{{ cookiecutter.package_name }}.tasks.classification.Classification": Classification,
-    "{{ cookiecutter.package_name }}.tasks.multi_label.MultiLabel": Task,
-    "{{ cookiecutter.package_name }}.tasks.segmentation.Segmentation": Task,
+    "data.image_folder.ImageFolder": ImageFolder,
+    "data.scenes.Scenes": Scenes,
+    "data.synthetic.Synthetic": Synthetic,
+    "models.initialization.initialize": Initialize,
+    "models.lenet.lenet": LeNet,
+    "models.mlp.mlp": Perceptron,
+    "models.resnet.torchvision_classifier": ResNet,
+    "models.unet.unet": UNet,
+    "tasks.classification.Classification": Classification,
+    "tasks.multi_label.MultiLabel": Task,
+    "tasks.segmentation.Segmentation": Task,
 }

@@ -37,8 +37,8 @@ class Regression(Config):
 
 
 MODELS = {
-    "{{ cookiecutter.package_name }}.data.csv_table.CsvTable": CsvTable,
-    "{{ cookiecutter.package_name }}.data.diabetes.Diabetes": Table,
-    "{{ cookiecutter.package_name }}.models.mlp.mlp": Perceptron,
-    "{{ cookiecutter.package_name }}.tasks.regression.Regression": Regression,
+    "data.csv_table.CsvTable": CsvTable,
+    "data.diabetes.Diabetes": Table,
+    "models.mlp.mlp": Perceptron,
+    "tasks.regression.Regression": Regression,
 }

@@ -61,7 +61,7 @@ class LanguageModel(Config):
 
 
 MODELS = {
-    "{{ cookiecutter.package_name }}.data.text.Text": Text,
-    "{{ cookiecutter.package_name }}.models.gpt.gpt": GPT,
-    "{{ cookiecutter.package_name }}.tasks.language_model.LanguageModel": LanguageModel,
+    "data.text.Text": Text,
+    "models.gpt.gpt": GPT,
+    "tasks.language_model.LanguageModel": LanguageModel,
 }
