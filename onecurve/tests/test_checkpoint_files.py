@@ -25,8 +25,8 @@ from torch import nn
 
 from onecurve import LocalFiles, Single, read_checkpoint
 from onecurve.checkpoint.file import damage, write_checkpoint
+from onecurve.config_model import missing
 from onecurve.errors import UserError
-from onecurve.limits import Existing
 
 CONTENT = {"weights": torch.arange(100.0), "names": ["a", "b"], "step": 3}
 
@@ -102,8 +102,7 @@ def test_what_never_ends_is_no_checkpoint(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.ckpt")
     for path in (Path("/dev/zero"), tmp_path / "pipe.ckpt"):
         assert damage(path) == "it is no file, but a device or a pipe"
-        line = Existing("another").refusal(str(path))
-        assert line == "is neither a file nor a folder; give another"
+        assert missing(str(path)) == "is neither a file nor a folder"
 
 
 def test_a_file_of_an_earlier_release_is_read(train: Cli, cli: Cli) -> None:

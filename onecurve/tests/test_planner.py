@@ -12,7 +12,7 @@ from PIL import Image
 from small.task import Classification
 from torch import nn
 
-import onecurve.configs.plan.limits as limits
+from onecurve.config.groups import Plan
 from onecurve.planner.estimate import estimate
 from onecurve.planner.hardware import HARDWARE, cpu
 from onecurve.planner.links import gather, group_of, reduce
@@ -40,7 +40,7 @@ SMALL = ("model=mlp", "data.image_size=8", "plan.gpu=cpu", "data.batch_size=64")
 
 
 def test_the_command_takes_the_hardware_that_there_is() -> None:
-    known = limits.Limits.__annotations__["gpu"].__args__
+    known = Plan.__annotations__["gpu"].__args__
     assert set(known) == {*HARDWARE, "cpu"}
 
 

@@ -68,7 +68,6 @@ class Config(BaseModel):
                     problems[name] = problem
             return None, list(problems.values())
 
-
     def meant(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Those of these values that are meant otherwise: 1000 for `1e3`, and "88" for 88."""
         changed = {}
@@ -143,10 +142,10 @@ def missing(value: str) -> str | None:
 
 
 def existing(wanted: str) -> AfterValidator:
-    """A file or folder that has to be there: ``Annotated[Any, existing("a folder of images")]``.
+    """Make a key one of a file or folder that has to be there.
 
     Args:
-        wanted: What to give, and an example.
+        wanted: What to give, and an example: ``Annotated[Any, existing("a folder of images")]``.
     """
     return AfterValidator(lambda value: existing_path(value, wanted))
 
@@ -250,7 +249,9 @@ def beside(part: Any) -> list[Any]:
     if get_origin(part) is not Annotated:
         return []
     said = part.__metadata__
-    return [one for each in said for one in (each.metadata if hasattr(each, "metadata") else [each])]
+    return [
+        one for each in said for one in (each.metadata if hasattr(each, "metadata") else [each])
+    ]
 
 
 def _entry(part: Any) -> Any:
@@ -313,13 +314,18 @@ def _example(part: Any) -> Any:
     above, least, most, below = (said.get(kind) for kind in BOUNDS)
     low = least if least is not None else above
     high = most if most is not None else below
-    tried = [least, None if above is None else above + 1, most, None if below is None else below - 1]
+    tried = [
+        least,
+        None if above is None else above + 1,
+        most,
+        None if below is None else below - 1,
+    ]
     if low is not None and high is not None:
         tried.insert(2, (low + high) / 2)
     for number in (*tried, 0):
-        if number is not None and _is_within(number, said):
-            if _plain(part) is not int or number % 1 == 0:
-                return f"{number:.15g}"
+        is_right = number is not None and _is_within(number, said)
+        if is_right and (_plain(part) is not int or number % 1 == 0):
+            return f"{number:.15g}"
     return None
 
 

@@ -11,7 +11,7 @@ from hydra.core.object_type import ObjectType
 from omegaconf import OmegaConf
 
 from onecurve.command.resolvers import register_resolvers
-from onecurve.command.values import dotted
+from onecurve.config.keys import dotted
 
 # A run of one step, whatever is drawn after it.
 SHORT = (

@@ -23,7 +23,7 @@ from torch.utils.data import (
     IterDataPipe,
 )
 
-from ..compat import IndexBatchSamplerWrapper
+from ..compat.of_torch import IndexBatchSamplerWrapper
 from ..errors import UserError
 from .random import Draws, RankStream, kept_state
 from .rows import cut_rows

@@ -7,7 +7,6 @@ from lightning.pytorch.callbacks import EarlyStopping as LightningsOwn
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 
-
 class EarlyStopping(LightningsOwn):
     """Lightning's, which takes a request to stop back if it was not acted on.
 

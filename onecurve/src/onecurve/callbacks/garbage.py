@@ -10,7 +10,6 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 
-
 class GarbageCollection(Callback):
     """Turns Python's own collection off while training, and on again however that ends.
 

@@ -6,7 +6,6 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 
-
 class AccumulationSchedule(GradientAccumulationScheduler):
     """Lightning's GradientAccumulationScheduler, also where a run goes on within an epoch.
 

@@ -39,9 +39,7 @@ class NanGuard(Callback):
         UserError: In the step, on every rank.
     """
 
-    def __init__(
-        self, file: str, checkpoint: str, every_n_steps: int = 1
-    ) -> None:
+    def __init__(self, file: str, checkpoint: str, every_n_steps: int = 1) -> None:
         self.file = Path(file)
         self.checkpoint = checkpoint
         self.every_n_steps = every_n_steps

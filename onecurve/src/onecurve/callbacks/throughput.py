@@ -11,7 +11,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-
 SECTIONS = ("data", "step", "validation", "checkpoint")
 
 

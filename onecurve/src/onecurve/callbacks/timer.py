@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Timer
 
 from ..errors import UserError
 
+
 class StopAfter(Timer):
     """Lightning's Timer, which ends the run where it is: no validation, no test.
 

@@ -11,7 +11,6 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 
-
 class BestAndLast(ModelCheckpoint):
     """Keeps the best weights by a metric, and the newest state to go on from.
 

@@ -8,7 +8,6 @@ from ..errors import UserError, some_of
 from .plain import NotPlain, plain_contents
 
 
-
 def load_weights(net: nn.Module, *, file: str | None) -> None:
     """Take from a file every weight that fits by name and shape; say what did and what did not.
 

@@ -14,8 +14,8 @@ from ..config.validate import refusals, set_as_meant, validate
 from ..config_model import text
 from ..errors import UserError, user_error_behind
 from .explain import added_to_a_list, choices
-from .usual import Usual
 from .unused import leave_out, not_used, unused_groups
+from .usual import Usual
 
 # What a strategy is called, and how many processes it is, is so and not chosen.
 FACTS = ("strategy.name", "strategy.processes")

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
-from ..compat import hydra_options
+from ..compat.of_hydra import hydra_options
 from ..errors import REFUSED, UserError, interrupted, one_line, say, stop, user_error_behind
 from ..launch import one_run, quick_exit, rendezvous
 from ..launch.logs import print_lines_at_once
@@ -33,8 +33,18 @@ from .streams import open_closed
 # In a process that a sweep's launcher started, this module is what is imported first.
 register_resolvers()
 
-_shows_all = False
-"""Whether HYDRA_FULL_ERROR was set by the person at the keyboard."""
+
+class Ended(SystemExit):
+    """The end of the command, past Hydra, which would put a line of its own before the one to read.
+
+    Args:
+        status: The exit status.
+        error: What is shown; None for nothing.
+    """
+
+    def __init__(self, status: int, error: BaseException | None = None) -> None:
+        super().__init__(status)
+        self.error = error
 
 
 def command(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
@@ -77,7 +87,7 @@ def run(work: str, config: DictConfig) -> float | None:
         return value
     run_dir = Path(hydra.runtime.output_dir)
     try:
-        refuse_unchecked(run_dir)
+        refuse_unchecked(hydra.callbacks)
         metrics = one_run.start(work, config, run_dir)
     except BaseException as error:
         refusal = user_error_behind(error)
@@ -99,25 +109,17 @@ def run(work: str, config: DictConfig) -> float | None:
 
 
 def _end(error: BaseException, speaks: bool) -> None:
-    """End the command with the one thing to read; Hydra would put a line of its own before it."""
+    """End the command with the one thing to read."""
     if isinstance(error, RankFailed):
-        if speaks:
-            say(str(error))
-        sys.exit(error.status)
+        raise Ended(error.status, error if speaks else None) from None
     if interrupted(error):
         raise KeyboardInterrupt from error
     if isinstance(error, UserError):
-        if speaks:
-            if _shows_all and error.__cause__ is not None:
-                traceback.print_exception(error.__cause__)
-            stop(error)
-        sys.exit(REFUSED)
+        raise Ended(REFUSED, error if speaks else None) from None
 
 
 def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
-    global _shows_all
     before = os.environ.get("HYDRA_FULL_ERROR")
-    _shows_all = before == "1"
     # Makes Hydra raise its errors instead of printing them, so that the nearest key can be added.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     typed = sys.argv
@@ -128,6 +130,14 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
         sys.argv = [typed[0], *sorted(arguments, key=lambda word: word not in resume.SWEEP_FLAGS)]
         _refuse_options(sys.argv[1:])
         main()
+    except Ended as end:
+        if isinstance(end.error, UserError):
+            if before == "1" and end.error.__cause__ is not None:
+                traceback.print_exception(end.error.__cause__)
+            stop(end.error)
+        if end.error is not None:
+            say(str(end.error))
+        raise
     except RankFailed as error:
         say(str(error))
         sys.exit(error.status)

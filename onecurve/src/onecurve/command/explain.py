@@ -14,7 +14,7 @@ from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from ..compat import hydra_options
+from ..compat.of_hydra import hydra_options
 from ..config.keys import dotted
 from ..run.to_type import override, parsed
 
@@ -193,9 +193,7 @@ def _initials(name: str) -> str:
 def known_keys(config_name: str, typed: list[str]) -> list[str]:
     """Every group, and every key of the configuration with the files that were chosen."""
     groups = [
-        group
-        for group in _repository().get_group_options("", ObjectType.GROUP)
-        if group != "hydra"
+        group for group in _repository().get_group_options("", ObjectType.GROUP) if group != "hydra"
     ]
     chosen = [word for word in typed if word.partition("=")[0].lstrip("+") in groups]
     try:

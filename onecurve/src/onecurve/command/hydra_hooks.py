@@ -4,7 +4,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,12 +41,7 @@ class RefuseBeforeRun(HydraHooks):
 
     A run of several nodes settles on one directory here. In a sweep each job checks itself, so that
     one that is refused does not keep the others from running: `onecurve.sweep`.
-
-    Attributes:
-        checked: The run directory of the run that was checked last.
     """
-
-    checked: str | None = None
 
     def on_run_start(self, config: DictConfig, config_name: str, **kwargs: Any) -> None:
         """Hydra has composed the configuration and made nothing yet."""
@@ -60,7 +55,6 @@ class RefuseBeforeRun(HydraHooks):
             rendezvous.first_says("directory", lambda: _hold(config))
             if line and rendezvous.speaks():
                 say(line)
-            RefuseBeforeRun.checked = os.path.abspath(str(config.hydra.run.dir))
         # Hydra turns an Exception of a callback into a warning; SystemExit ends the command.
         except UserError as error:
             stop_once(error)
@@ -95,14 +89,16 @@ def refuse_without_checks(arguments: list[str]) -> None:
             )
 
 
-def refuse_unchecked(run_dir: Path) -> None:
+def refuse_unchecked(callbacks: Mapping[str, Any]) -> None:
     """Refuse a run that nothing has checked.
 
+    Args:
+        callbacks: Those of Hydra.
+
     Raises:
-        UserError: If Hydra did not call `RefuseBeforeRun`, or made a warning of what it raised.
+        UserError: If the check is not among them.
     """
-    checked, RefuseBeforeRun.checked = RefuseBeforeRun.checked, None
-    if checked != str(run_dir):
+    if "refuse_before_run" not in callbacks:
         raise UserError(
             "hydra.callbacks.refuse_before_run: is what checks a run before it begins, and was "
             "not called; have `hydra: default` among the defaults, and leave its callbacks as "

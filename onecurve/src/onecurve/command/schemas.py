@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..config.json_schema import NULL, REFERENCE, SCALARS, Schema, either, of_model, of_targets
-from ..config.models import COLLECTIONS, GROUPS as MODELS, model_of
+from ..config.json_schema import NULL, SCALARS, Schema, either, of_model, of_targets
+from ..config.models import COLLECTIONS, model_of
+from ..config.models import GROUPS as MODELS
 from ..errors import UserError, stop
 from .config_files import GROUPS, ConfigFile, of_project
 
@@ -71,9 +72,7 @@ def write(configs: Path) -> None:
         path.write_text(json.dumps(schema) + "\n")
 
 
-def _of_command(
-    primary: ConfigFile | None, files: list[ConfigFile], lists: Schema
-) -> Schema:
+def _of_command(primary: ConfigFile | None, files: list[ConfigFile], lists: Schema) -> Schema:
     """The schema of train.yaml and its like, or of what changes anything in it."""
     defined: dict[str, Schema] = {"defaults": lists}
     chosen = _chosen(primary) if primary else {file.group.split("/")[0] for file in files}
@@ -109,8 +108,7 @@ def _of_group(
                 named.setdefault(name, []).extend(_targets([entry]))
         every = list(dict.fromkeys(target for targets in named.values() for target in targets))
         entries = {
-            name: either(of_targets(targets, defined, {}), NULL)
-            for name, targets in named.items()
+            name: either(of_targets(targets, defined, {}), NULL) for name, targets in named.items()
         }
         return {
             "type": "object",

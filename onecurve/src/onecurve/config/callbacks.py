@@ -18,7 +18,7 @@ Duration = Annotated[
     Field(pattern=r"^\d+:\d\d:\d\d:\d\d$"),
     Words("days:hours:minutes:seconds", "00:12:00:00"),
 ]
-MODE = Field("min", description="Whether less or more of the metric is better.")
+WAY = "Whether less or more of the metric is better."
 
 
 class BestAndLast(Config):
@@ -29,7 +29,7 @@ class BestAndLast(Config):
         None, description="Of the best weights; it gains epoch and step where several are kept."
     )
     monitor: str | None = Field(None, description="The metric by which weights are best.")
-    mode: Mode = MODE
+    mode: Mode = Field("min", description=WAY)
     save_top_k: int = Field(1, description="How many of the best are kept; -1 for all.")
     save_last: bool | Literal["link"] | None = Field(
         None, description="Keep the newest state, last.ckpt."
@@ -83,7 +83,7 @@ class EarlyStopping(Config):
     """Ends training when a metric no longer improves."""
 
     monitor: str = Field(description="The metric.")
-    mode: Mode = MODE
+    mode: Mode = Field("min", description=WAY)
     patience: int = Field(
         3, ge=0, description="Validations without improvement after which training ends."
     )
@@ -115,7 +115,9 @@ class StochasticWeightAveraging(Config):
 
     file: str = Field(description="Where the average is saved.")
     start: float = Field(
-        0.75, ge=0, description="When averaging starts: a share of the run, or after how many epochs."
+        0.75,
+        ge=0,
+        description="When averaging starts: a share of the run, or after how many epochs.",
     )
     every_n_steps: Every | None = Field(
         None, description="Average every so many steps; null for the end of each epoch."
@@ -146,7 +148,7 @@ class StochasticWeightAveraging(Config):
             )
 
 
-class AccumulationSchedule(Config):
+class Accumulation(Config):
     """Batches to an optimizer step, by epoch."""
 
     from_epochs: list[Annotated[int, Field(ge=0)]] = Field(
@@ -208,7 +210,10 @@ class LearningRateRangeTest(Config):
         """Why its range is none."""
         if self.min_lr >= self.max_lr:
             lowest, highest = run.get(f"{key}.min_lr"), run.get(f"{key}.max_lr")
-            yield f"{key}.min_lr={lowest}: must be below max_lr={highest}, such as {key}.min_lr=1e-6"
+            yield (
+                f"{key}.min_lr={lowest}: must be below max_lr={highest}, such as "
+                f"{key}.min_lr=1e-6"
+            )
 
 
 class KatibMetrics(Config):

@@ -38,9 +38,7 @@ Group = Mapping[str, Any]
 """Keys of a group, which has a model of its own."""
 
 
-SEED = (
-    "Everything random follows from it: weights, order of samples, augmentation. 0 is a seed."
-)
+SEED = "Everything random follows from it: weights, order of samples, augmentation. 0 is a seed."
 MONITOR = "The metric by which checkpoints, early stopping, schedulers and sweeps compare."
 MODE = "Which way it is better."
 
@@ -114,7 +112,9 @@ class Export(Command, extra="allow"):
 
     checkpoint: Annotated[Any, complete(MEASURED)] = Field(description="A checkpoint file.")
     data: Group = Field({}, description="Settings of the data that may differ from training.")
-    format: Literal["torch", "onnx"] = Field("torch", description="A program of torch.export, or ONNX.")
+    format: Literal["torch", "onnx"] = Field(
+        "torch", description="A program of torch.export, or ONNX."
+    )
     output: str = Field("", description="What is written.")
 
 

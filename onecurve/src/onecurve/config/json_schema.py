@@ -12,6 +12,7 @@ Schema = dict[str, Any]
 REFERENCE: Schema = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
 NULL: Schema = {"type": "null"}
 SCALARS: Schema = {"type": ["string", "number", "boolean", "array", "null"]}
+HAS_TARGET: Schema = {"type": "object", "required": ["_target_"]}
 # A name may look like a number: `data.class_names=[0,1]`.
 TEXT = ["string", "number", "boolean"]
 
@@ -69,11 +70,11 @@ def of_targets(targets: Iterable[str], defined: dict[str, Schema], more: Schema)
     for target, model in known.items():
         name = f"{target}@file" if more else target
         defined.setdefault(name, of_model(model, OF_HYDRA | more))
-        chosen: Schema = {"properties": {"_target_": {"const": target}}, "required": ["_target_"]}
+        chosen = HAS_TARGET | {"properties": {"_target_": {"const": target}}}
         rules.append({"if": chosen, "then": {"$ref": f"#/definitions/{name}"}})
     schema: Schema = {"type": "object", "properties": {"_target_": {"type": "string"}}}
     if set(targets) == set(known) and known:
-        rules.append({"if": {"required": ["_target_"]}, "else": _any_of(known.values(), more)})
+        rules.append({"if": HAS_TARGET, "else": _any_of(known.values(), more)})
     return schema | ({"allOf": rules} if rules else {})
 
 

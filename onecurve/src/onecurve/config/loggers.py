@@ -45,7 +45,9 @@ class SameRunMLFlowLogger(_Logger, extra="allow"):
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
         """Why it cannot be used."""
         needed = ("mlflow", "sqlalchemy", "alembic")
-        if refusal := missing(f"logger={key.partition('.')[2]}", needed, "mlflow", "logger=tensorboard"):
+        if refusal := missing(
+            f"logger={key.partition('.')[2]}", needed, "mlflow", "logger=tensorboard"
+        ):
             yield refusal
 
 
@@ -77,7 +79,9 @@ class SameRunCometLogger(_Logger, extra="allow"):
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
         """Why it cannot be used, or reached."""
-        if refusal := missing(f"logger={key.partition('.')[2]}", ("comet_ml",), "comet", "logger=tensorboard"):
+        if refusal := missing(
+            f"logger={key.partition('.')[2]}", ("comet_ml",), "comet", "logger=tensorboard"
+        ):
             yield refusal
         elif self.online and not _has_comet_key():
             yield (

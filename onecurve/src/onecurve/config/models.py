@@ -25,7 +25,7 @@ TARGETS = {
     "onecurve.callbacks.batch_size_finder.BatchSizeSearch": "callbacks.BatchSizeSearch",
     "onecurve.callbacks.device_stats.DeviceStats": "callbacks.EveryNSteps",
     "onecurve.callbacks.early_stopping.EarlyStopping": "callbacks.EarlyStopping",
-    "onecurve.callbacks.gradient_accumulation.AccumulationSchedule": "callbacks.AccumulationSchedule",
+    "onecurve.callbacks.gradient_accumulation.AccumulationSchedule": "callbacks.Accumulation",
     "onecurve.callbacks.katib.KatibMetrics": "callbacks.KatibMetrics",
     "onecurve.callbacks.lr_finder.LearningRateRangeTest": "callbacks.LearningRateRangeTest",
     "onecurve.callbacks.model_summary.LayerTable": "callbacks.LayerTable",

@@ -63,8 +63,8 @@ def validate(
     for line in _no_objects(plain, usual) if is_training else ():
         raise UserError(line)
     for key, node in dotted(plain):
-        if isinstance(node, dict) and "_target_" in node and (line := _no_target(key, node)):
-            raise UserError(line)
+        if isinstance(node, dict) and "_target_" in node and (wrong := _no_target(key, node)):
+            raise UserError(wrong)
     written = dict(dotted(plain))
     for key in deleted:
         # Before references are followed, of which one may lead to it.
@@ -100,9 +100,7 @@ def validate_group(place: str, values: dict[str, Any]) -> None:
     Raises:
         UserError: As `validate`.
     """
-    _, problems = _described(
-        {place: values}, None, lambda _, problem: problem.kind == "missing"
-    )
+    _, problems = _described({place: values}, None, lambda _, problem: problem.kind == "missing")
     for at, problem in problems:
         raise UserError(problem.line(at))
 
@@ -151,7 +149,7 @@ def _is_needed(key: str, nodes: Mapping[str, Any], config_name: str) -> bool:
     node = nodes.get(place)
     model = model_of(place, node, config_name) if isinstance(node, dict) else None
     field = fields(model).get(name) if model else None
-    return field is not None and field.is_required() and name not in node
+    return field is not None and field.is_required() and name not in (node or ())
 
 
 def _is_hydras(name: Any) -> bool:

@@ -12,7 +12,6 @@ from lightning.fabric.utilities.logger import _flatten_dict
 from lightning.pytorch.loggers import MLFlowLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-
 RUN_ID = "mlflow_run_id"
 MOST_AT_ONCE = 1000
 """Values that MLflow takes in one call."""

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from .. import machine, surroundings
 from ..command.explain import choices
-from ..compat import split_sweep
+from ..compat.of_hydra import split_sweep
 from ..config.validate import validate_group
 from ..errors import UserError
 from ..run import hidden

@@ -11,16 +11,16 @@ from collections import defaultdict
 from functools import cache
 from typing import Any
 
-import hydra._internal.defaults_list as defaults_lists
 import omegaconf._utils
 import omegaconf.base
 import pytest
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.hydra import Hydra
 from hydra.core.object_type import ObjectType
 from omegaconf import OmegaConf
 from omegaconf.base import Metadata
 from omegaconf.grammar_parser import parse
+
+from ..compat.of_hydra import ConfigLoaderImpl, Hydra
+from ..compat.of_hydra import defaults_list as defaults_lists
 
 
 def is_quick(patch: pytest.MonkeyPatch) -> None:
@@ -40,13 +40,12 @@ def is_quick(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Metadata, "__deepcopy__", _copied, raising=False)
 
 
-def _listed(
-    loader: ConfigLoaderImpl, group_name: str, results_filter: Any = ObjectType.CONFIG
-) -> list[str]:
-    return loader.repository.get_group_options(group_name, results_filter)
+def _listed(loader: Any, group_name: str, results_filter: Any = ObjectType.CONFIG) -> list[str]:
+    found: list[str] = loader.repository.get_group_options(group_name, results_filter)
+    return found
 
 
-def _groups(loader: ConfigLoaderImpl, parent_name: str) -> list[str]:
+def _groups(loader: Any, parent_name: str) -> list[str]:
     return _listed(loader, parent_name, ObjectType.GROUP)
 
 

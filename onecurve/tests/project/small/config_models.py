@@ -37,7 +37,7 @@ class Classification(Config):
 
 class Optimizer(Config, extra="allow"):
     lr: float = Field(gt=0)
-    betas: list[float] = [0.9, 0.999]
+    betas: list[float] = Field([0.9, 0.999])
     weight_decay: float = Field(0, ge=0)
     momentum: float = Field(0, ge=0, le=1)
 

@@ -22,7 +22,6 @@ from ..pipeline.limits import Schedule
 from ..strategy import Backend, OneCurve
 
 
-
 class Mesh(OneCurve, DDPStrategy):
     """What `mesh` returns."""
 

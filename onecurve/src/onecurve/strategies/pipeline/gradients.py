@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from ...compat import at_end_of_backward
+from ...compat.of_torch import at_end_of_backward
 
 BUCKET_BYTES = 25 * 2**20
 

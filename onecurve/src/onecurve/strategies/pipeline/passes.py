@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ...compat import keeps_graph
+from ...compat.of_torch import keeps_graph
 from ...errors import UserError
 from ..changed_buffers import changed
 from ..fsdp.sharding import reshard
