@@ -19,8 +19,12 @@ def test_limits_are_as_the_page_says(tmp_path: Path) -> None:
     for name, content in re.findall(
         r"`((?:src|configs)/\S+)`[^`]*```\w+\n(.*?)```", page, re.DOTALL
     ):
-        (project / name).write_text(content)
-    assert len(list(project.rglob("gradient_noise*"))) == 3
+        if not name.endswith("config_models.py"):
+            (project / name).write_text(content)
+    assert len(list(project.rglob("gradient_noise*"))) == 2
+    (addition,) = re.findall(r"Added to `\S+`:\n\n```python\n(.*?)```", page, re.DOTALL)
+    models = project / "src/my_project/config_models.py"
+    models.write_text(models.read_text() + addition)
 
     def train(*typed: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -34,5 +38,10 @@ def test_limits_are_as_the_page_says(tmp_path: Path) -> None:
         refused = train(*shlex.split(typed)[3:])
         assert (refused.returncode, refused.stderr) == (2, f"{answer}\n")
         assert not (project / "runs").exists()
+    scaled = "+callbacks.scaled._target_=my_project.callbacks.scaled.Scaled"
+    refused = train(scaled, "+callbacks.scaled.scale=2")
+    line = "callbacks.scaled.scale=2: must be a number above 0 to 1, such as callbacks.scaled.scale=1"
+    assert (refused.returncode, refused.stderr) == (2, f"error: {line}\n")
+    assert not list((project / "runs").rglob("*.csv"))
     done = train("+callbacks=gradient_noise", *TWO_STEPS)
     assert done.returncode == 0, done.stderr

@@ -286,3 +286,9 @@ def test_what_is_typed_as_a_number_is_a_text_where_only_a_text_may_stand() -> No
     assert repr(meant(int, 1e3)) == "1000"
     assert repr(meant(float, 300)) == "300"
     assert meant(list[str], [0, 1]) == ["0", "1"]
+
+
+def test_limits_of_an_earlier_release_are_still_imported() -> None:
+    with pytest.warns(DeprecationWarning, match="no effect any more"):
+        from onecurve.limits import Number
+    assert Annotated[int, Number(least=1)].__origin__ is int

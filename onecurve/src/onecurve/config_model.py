@@ -323,7 +323,9 @@ def _example(part: Any) -> Any:
     if low is not None and high is not None:
         tried.insert(2, (low + high) / 2)
     for number in (*tried, 0):
-        is_right = number is not None and _is_within(number, said)
+        if number is None:
+            continue
+        is_right = _is_within(number, said)
         if is_right and (_plain(part) is not int or number % 1 == 0):
             return f"{number:.15g}"
     return None

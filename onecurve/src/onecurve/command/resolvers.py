@@ -55,6 +55,21 @@ def project() -> str:
     return os.path.abspath(folder)
 
 
+def keys_of(command: str) -> str:
+    """What `--help` says of the keys in no group, a line each; those of groups are in the schemas.
+
+    Args:
+        command: Name of the primary configuration, such as "train".
+    """
+    # Of the models; no other start of a command needs them here.
+    from ..config.json_schema import descriptions
+    from ..config.models import model_of
+
+    model = model_of("", {}, command)
+    said = descriptions(model) if model else {}
+    return "\n".join(f"  {name:<18}{text}" for name, text in said.items())
+
+
 def register_resolvers() -> None:
     """Make the functions known to OmegaConf. Needed before a configuration is read."""
     OmegaConf.register_new_resolver("len", length, replace=True)
@@ -62,4 +77,5 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("call", call, replace=True)
     OmegaConf.register_new_resolver("cwd", os.getcwd, replace=True)
     OmegaConf.register_new_resolver("project", project, replace=True)
+    OmegaConf.register_new_resolver("keys_of", keys_of, replace=True)
     OmegaConf.register_new_resolver("job_directory", job_directory, replace=True)

@@ -25,27 +25,21 @@ class BestAndLast(Config):
     """Keeps the best weights by a metric, and the newest state to resume from."""
 
     dirpath: str | None = Field(None, description="Where; null for the run directory.")
-    filename: str | None = Field(
-        None, description="Of the best weights; it gains epoch and step where several are kept."
-    )
+    filename: str | None = Field(None, description="Of the best; with epoch and step if several.")
     monitor: str | None = Field(None, description="The metric by which weights are best.")
     mode: Mode = Field("min", description=WAY)
     save_top_k: int = Field(1, description="How many of the best are kept; -1 for all.")
     save_last: bool | Literal["link"] | None = Field(
-        None, description="Keep the newest state, last.ckpt."
+        None, description="Keep the newest: last.ckpt."
     )
-    last_every_n_steps: Every | None = Field(
-        None, description="Optimizer steps between two last.ckpt, beside every validation."
-    )
+    last_every_n_steps: Every | None = Field(None, description="Steps between two last.ckpt, too.")
     last_every_minutes: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Minutes between two last.ckpt, beside every validation."
     )
     every_n_train_steps: int | None = Field(None, description="Save every so many steps.")
     every_n_epochs: int | None = Field(None, description="Save every so many epochs.")
     train_time_interval: Any = Field(None, description="Save whenever so much time has passed.")
-    save_on_train_epoch_end: bool | None = Field(
-        None, description="Save at the end of an epoch instead of a validation."
-    )
+    save_on_train_epoch_end: bool | None = Field(None, description="Not after a validation.")
     save_on_exception: bool = Field(False, description="Save when the run fails.")
     save_weights_only: bool = Field(False, description="Leave out what a resume needs.")
     auto_insert_metric_name: bool = Field(True, description="Put metric names into file names.")
@@ -84,17 +78,13 @@ class EarlyStopping(Config):
 
     monitor: str = Field(description="The metric.")
     mode: Mode = Field("min", description=WAY)
-    patience: int = Field(
-        3, ge=0, description="Validations without improvement after which training ends."
-    )
+    patience: int = Field(3, ge=0, description="Validations without improvement before the end.")
     min_delta: float = Field(0.0, description="What counts as an improvement.")
     strict: bool = Field(True, description="Whether a metric that is not there is an error.")
     check_finite: bool = Field(True, description="End at a value that is not finite.")
     stopping_threshold: float | None = Field(None, description="End at a value that is better.")
     divergence_threshold: float | None = Field(None, description="End at a value that is worse.")
-    check_on_train_epoch_end: bool | None = Field(
-        None, description="Look at the end of an epoch instead of a validation."
-    )
+    check_on_train_epoch_end: bool | None = Field(None, description="Not after a validation.")
     verbose: bool = Field(False, description="Log what is seen.")
     log_rank_zero_only: bool = Field(False, description="On the first rank alone.")
 
@@ -114,16 +104,10 @@ class StochasticWeightAveraging(Config):
     """Averages the weights that training reaches late, and has the average tested."""
 
     file: str = Field(description="Where the average is saved.")
-    start: float = Field(
-        0.75,
-        ge=0,
-        description="When averaging starts: a share of the run, or after how many epochs.",
-    )
-    every_n_steps: Every | None = Field(
-        None, description="Average every so many steps; null for the end of each epoch."
-    )
+    start: float = Field(0.75, ge=0, description="A share of the run, or after how many epochs.")
+    every_n_steps: Every | None = Field(None, description="Null for the end of each epoch.")
     lr: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Learning rate from then on; null leaves it to the scheduler."
+        None, description="Learning rate from then."
     )
     anneal_epochs: float = Field(1, ge=0, description="Epochs until the learning rate is `lr`.")
     annealing: Literal["cosine", "linear"] = Field("cosine", description="How it gets there.")
@@ -151,9 +135,7 @@ class StochasticWeightAveraging(Config):
 class Accumulation(Config):
     """Batches to an optimizer step, by epoch."""
 
-    from_epochs: list[Annotated[int, Field(ge=0)]] = Field(
-        description="The epochs from which another number counts; the first is 0."
-    )
+    from_epochs: list[Annotated[int, Field(ge=0)]] = Field(description="From when; the first is 0.")
     batches: list[Every] = Field(description="How many batches make a step from then on.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
@@ -211,8 +193,7 @@ class LearningRateRangeTest(Config):
         if self.min_lr >= self.max_lr:
             lowest, highest = run.get(f"{key}.min_lr"), run.get(f"{key}.max_lr")
             yield (
-                f"{key}.min_lr={lowest}: must be below max_lr={highest}, such as "
-                f"{key}.min_lr=1e-6"
+                f"{key}.min_lr={lowest}: must be below max_lr={highest}, such as {key}.min_lr=1e-6"
             )
 
 
@@ -257,9 +238,7 @@ class Progress(Config):
     """Shows how training goes: a bar in a terminal, plain lines elsewhere."""
 
     refresh_rate: int = Field(description="In a terminal: redraw every so many steps.")
-    seconds_between_lines: float = Field(
-        description="Elsewhere: seconds between lines within a long epoch."
-    )
+    seconds_between_lines: float = Field(description="Elsewhere: time between lines in an epoch.")
 
 
 class LayerTable(Config, extra="allow"):
@@ -293,18 +272,12 @@ class Displays(Config):
     histograms: bool = Field(False, description="Parameters and gradients.")
     confusion_matrix: bool = Field(False, description="Counts of the validation set.")
     pr_curves: bool = Field(False, description="Precision against recall, for each class.")
-    predictions: int = Field(
-        0, ge=0, description="How many validation samples to show, of the largest loss."
-    )
+    predictions: int = Field(0, ge=0, description="How many validation samples of largest loss.")
     embedding: int = Field(0, ge=0, description="How many samples to place in the projector.")
     scalars_every_n_steps: int = Field(10, ge=1, description="How often scalars are shown.")
     histograms_every_n_steps: int = Field(100, ge=1, description="How often histograms are.")
-    figures_every_n_epochs: int = Field(
-        5, ge=1, description="How often what follows from validation is; also at the end."
-    )
-    task_every_n_epochs: int = Field(
-        1, ge=0, description="How often what the task's `displays()` returns is; 0 for never."
-    )
+    figures_every_n_epochs: int = Field(5, ge=1, description="How often figures of validation are.")
+    task_every_n_epochs: int = Field(1, ge=0, description="How often the task's `displays()` are.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
         """Why there is nothing that they could write to."""

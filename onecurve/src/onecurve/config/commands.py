@@ -74,9 +74,7 @@ class _Training(Command, extra="allow"):
         description="What torch.compile makes code of: each layer, or the whole forward pass.",
     )
     compile_backend: str = Field("inductor", description="Of torch.compile.")
-    gc_every_n_steps: Count | None = Field(
-        None, description="Collect Python's garbage every so many batches, on all ranks at once."
-    )
+    gc_every_n_steps: Count | None = Field(None, description="Collect Python's garbage in step.")
 
 
 class _Parallel(Command, extra="allow"):

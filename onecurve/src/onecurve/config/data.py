@@ -15,9 +15,7 @@ class Images(Config):
     num_classes: int = Field(ge=2, description="Length of class_names.")
     channels: int = Field(ge=1, description="1 for grey, 3 for colour.")
     image_size: int = Field(ge=1, description="Height and width of what is delivered, in pixels.")
-    resize: Literal["pad", "stretch"] = Field(
-        description="Keep the proportions on a black square, or not."
-    )
+    resize: Literal["pad", "stretch"] = Field(description="Keep the proportions or not.")
     batch_size: int = Field(ge=1, description="Samples in a training step, over all processes.")
     num_workers: int = Field(ge=0, description="Processes that read batches; 0 for none.")
     mean: list[float] = Field(description="Of each channel, of values in 0..1.")

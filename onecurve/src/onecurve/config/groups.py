@@ -41,9 +41,7 @@ class Trainer(Config):
         description="Devices on this node. Without a GPU, auto is 1 for strategy=single, 2 parts "
         "of a batch for dp, and 2 processes for the others."
     )
-    num_nodes: Count | Literal["auto"] = Field(
-        description="Nodes; auto for as many as PET_NNODES, srun or torchrun say, else 1."
-    )
+    num_nodes: Count | Literal["auto"] = Field(description="auto: as the launcher says, else 1.")
     precision: Literal[
         "32-true",
         "bf16-mixed",
@@ -54,57 +52,37 @@ class Trainer(Config):
         "transformer-engine",
         "transformer-engine-float16",
     ] = Field("32-true", description="Of weights and of what is computed.")
-    max_epochs: Count | Literal[-1] | None = Field(
-        None, description="Epochs after which training ends; -1 for no end."
-    )
+    max_epochs: Count | Literal[-1] | None = Field(None, description="-1 for no end.")
     min_epochs: Count | None = Field(None, description="Epochs before which it does not end.")
-    max_steps: Count | Literal[-1] = Field(
-        -1, description="Optimizer steps after which training ends; -1 for no end."
-    )
+    max_steps: Count | Literal[-1] = Field(-1, description="Optimizer steps; -1 for no end.")
     min_steps: Count | None = Field(None, description="Steps before which it does not end.")
-    max_time: Time | Mapping[str, Any] | None = Field(
-        None, description="Time after which training ends, such as 00:12:00:00 or {hours:12}."
-    )
-    accumulate_grad_batches: int = Field(
-        1, ge=1, description="Accumulates gradients over k batches before an optimizer step."
-    )
+    max_time: Time | Mapping[str, Any] | None = Field(None, description="Such as {hours:12}.")
+    accumulate_grad_batches: int = Field(1, ge=1, description="Sum gradients over k batches.")
     gradient_clip_val: Annotated[float, Field(ge=0)] | None = Field(
         None, description="Clip gradients to this norm or value."
     )
     gradient_clip_algorithm: Literal["norm", "value"] = Field(
         "norm", description="What is clipped: the norm of all gradients, or each value."
     )
-    check_val_every_n_epoch: Count | None = Field(
-        1, description="Epochs between two validations; null counts batches over all epochs."
-    )
+    check_val_every_n_epoch: Count | None = Field(1, description="Null counts over all epochs.")
     val_check_interval: Count | Annotated[float, Field(gt=0, le=1)] | Time | None = Field(
         None, description="Within an epoch: batches, or a share of it, between two validations."
     )
-    limit_train_batches: Batches | None = Field(
-        None, description="Of an epoch only so many batches, or such a share."
-    )
+    limit_train_batches: Batches | None = Field(None, description="How many, or a share of all.")
     limit_val_batches: Batches | None = Field(None, description="Likewise, of validation.")
     limit_test_batches: Batches | None = Field(None, description="Likewise, of the test.")
     limit_predict_batches: Batches | None = Field(None, description="Likewise, of predictions.")
     overfit_batches: Batches = Field(0.0, description="Train on so many batches again and again.")
-    fast_dev_run: bool | Count = Field(
-        False, description="One batch of each kind, or so many, to try whether all runs."
-    )
+    fast_dev_run: bool | Count = Field(False, description="One batch of each kind, or so many.")
     sync_batchnorm: bool = Field(False, description="BatchNorm's statistics over all ranks.")
-    deterministic: bool | Literal["warn"] | None = Field(
-        None, description="Only algorithms that give the same numbers each time."
-    )
+    deterministic: bool | Literal["warn"] | None = Field(None, description="The same each time.")
     benchmark: bool | None = Field(None, description="Let cuDNN try which algorithm is fastest.")
     inference_mode: bool = Field(True, description="Evaluate under torch.inference_mode.")
     use_distributed_sampler: bool = Field(True, description="Not used: batches are global.")
-    reload_dataloaders_every_n_epochs: int = Field(
-        0, ge=0, description="Make the data loaders again every so many epochs."
-    )
+    reload_dataloaders_every_n_epochs: int = Field(0, ge=0, description="Make them again.")
     detect_anomaly: bool = Field(False, description="Look for NaN in the backward pass.")
     barebones: bool = Field(False, description="Nothing beside training, to measure speed.")
-    num_sanity_val_steps: int = Field(
-        2, ge=-1, description="Batches of validation before training; -1 for all."
-    )
+    num_sanity_val_steps: int = Field(2, ge=-1, description="Validation before training; -1: all.")
     log_every_n_steps: int = Field(50, ge=1, description="Optimizer steps between two lines.")
     profiler: Literal["simple", "advanced", "pytorch"] | None = Field(
         None, description="Measure what the time goes into."
@@ -118,15 +96,9 @@ class Launch(Config):
     """How the processes of a run are started, on every node."""
 
     max_restarts: int = Field(ge=0, description="How often a failed run starts its ranks again.")
-    debug_rank: int = Field(
-        ge=0, description="The rank that breakpoint() stops, in your terminal; the others wait."
-    )
-    rendezvous: str | None = Field(
-        description="HOST:PORT where several nodes meet: HOST is one of them, PORT free there."
-    )
-    secret: str | None = Field(
-        description="What the nodes know and no stranger does; they sign what they send with it."
-    )
+    debug_rank: int = Field(ge=0, description="The rank that breakpoint() stops; the others wait.")
+    rendezvous: str | None = Field(description="HOST:PORT of a node, where several nodes meet.")
+    secret: str | None = Field(description="What nodes sign their messages with, or a file of it.")
     secret_file: Annotated[Any, existing("a file that holds what the nodes share")] = Field(
         description="A file that holds it. The same on every node."
     )
@@ -148,16 +120,10 @@ class Paths(Config, extra="allow"):
 class Checkpoint(Config, extra="allow"):
     """How a training run writes checkpoints."""
 
-    format: Literal["file", "sharded"] = Field(
-        description="Each as one file, or sharded: a folder to which every rank writes its part."
-    )
+    format: Literal["file", "sharded"] = Field(description="One file, or a folder of ranks' parts.")
     in_background: bool = Field(alias="async", description="Write in the background.")
-    on_failure: Literal["continue", "stop"] = Field(
-        description="What happens if one cannot be written, on a full disk for example."
-    )
-    mirror_to: str | None = Field(
-        description="An address to send each complete one to, such as s3://bucket/path."
-    )
+    on_failure: Literal["continue", "stop"] = Field(description="If one cannot be written.")
+    mirror_to: str | None = Field(description="An address to send each to: s3://bucket/path.")
 
 
 class Parity(Config):
@@ -173,9 +139,7 @@ class Plan(Config):
     gpu: Literal["a100", "h100", "h100-500w", "h200", "b200", "cpu"] = Field(
         description="The device; cpu is this machine."
     )
-    schedule: Literal["auto"] | Schedule = Field(
-        description="How pipelines run; auto takes the best."
-    )
+    schedule: Literal["auto"] | Schedule = Field(description="Of pipelines; auto takes the best.")
     microbatches: Literal["auto"] | Count = Field(description="Parts of a batch in a pipeline.")
     activation_checkpointing: Literal["auto", "none", "selective", "full"] = Field(
         description="The first that fits, or one of them."
@@ -202,9 +166,7 @@ class EvaluatedData(Config, extra="allow"):
 
     root: str | None = Field(None, description="Where the files are.")
     batch_size: Count | None = Field(None, description="Samples in a batch, over all processes.")
-    num_workers: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="Processes that read batches."
-    )
+    num_workers: Annotated[int, Field(ge=0)] | None = Field(None, description="0 for none.")
 
 
 class Sweep(Config, extra="allow"):

@@ -7,6 +7,7 @@ from ..config_model import Config, fields
 from .models import of_target
 
 Schema = dict[str, Any]
+GROUP = Mapping[str, Any]
 
 # `${seed}`, and `???` for what has to be given. It may stand wherever a value stands.
 REFERENCE: Schema = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
@@ -52,8 +53,9 @@ def of_model(model: type[Config], more: Mapping[str, Schema] | None = None) -> S
 
 
 def descriptions(model: type[Config]) -> dict[str, str]:
-    """What is said of each key."""
-    return {name: field.description or "" for name, field in fields(model).items()}
+    """What is said of each key that is a value, and no group."""
+    found = fields(model).items()
+    return {name: field.description or "" for name, field in found if field.annotation != GROUP}
 
 
 def of_targets(targets: Iterable[str], defined: dict[str, Schema], more: Schema) -> Schema:

@@ -22,9 +22,7 @@ class BufferedCSVLogger(_Logger, extra="allow"):
 
     name: str | None = Field(None, description="Of the experiment; empty for no folder of its own.")
     version: int | str | None = Field(None, description="Likewise.")
-    flush_logs_every_n_steps: int = Field(
-        100, ge=1, description="Rows that wait before they are written."
-    )
+    flush_logs_every_n_steps: int = Field(100, ge=1, description="Rows that wait.")
 
 
 class BufferedTensorBoardLogger(_Logger, extra="allow"):
@@ -38,9 +36,7 @@ class SameRunMLFlowLogger(_Logger, extra="allow"):
 
     tracking_uri: str = Field(description="Where MLflow keeps runs: a database, or a server.")
     seconds_between_writes: float = Field(10.0, ge=0, description="How long values are kept.")
-    run_id: str | None = Field(
-        None, description="Null for the one in the run directory, or a new one."
-    )
+    run_id: str | None = Field(None, description="Null for the run directory's, or a new one.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
         """Why it cannot be used."""
@@ -54,9 +50,7 @@ class SameRunMLFlowLogger(_Logger, extra="allow"):
 class SameRunWandbLogger(_Logger, extra="allow"):
     """Writes to Weights & Biases."""
 
-    version: str | None = Field(
-        None, description="The run's id; null for the one in the run directory, or a new one."
-    )
+    version: str | None = Field(None, description="Id; null for the run directory's, or a new.")
     offline: bool = Field(False, description="Keep it on this machine; `wandb sync` sends it.")
     log_model: Literal["all"] | bool = Field(False, description="Send checkpoints, too.")
 
@@ -73,9 +67,7 @@ class SameRunCometLogger(_Logger, extra="allow"):
     """Writes to Comet."""
 
     online: bool = Field(False, description="Tell Comet's server at once, which takes a key.")
-    experiment_key: str | None = Field(
-        None, description="Null for the one in the run directory, or a new one."
-    )
+    experiment_key: str | None = Field(None, description="Null for the directory's, or new.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
         """Why it cannot be used, or reached."""

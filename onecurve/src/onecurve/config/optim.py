@@ -29,9 +29,7 @@ class Optimizer(Config, extra="allow"):
     )
     eps: float = Field(1e-8, ge=0, description="Added to denominators.")
     foreach: bool | None = Field(None, description="PyTorch's kernel over lists of parameters.")
-    fused: Literal["auto"] | bool | None = Field(
-        None, description="One kernel for all parameters; auto where there is one."
-    )
+    fused: Literal["auto"] | bool | None = Field(None, description="One kernel for all; or auto.")
     capturable: bool = Field(False, description="For graphs on a GPU.")
     # To differentiate through its steps takes a loop of one's own.
     differentiable: Literal[False] = Field(False, description="Not for a Trainer.")
@@ -78,6 +76,4 @@ def _there(value: Any) -> Any:
 class LoadWeights(Config):
     """Start from the weights of a checkpoint: every one that fits by name and shape."""
 
-    file: Annotated[Any, AfterValidator(_there)] = Field(
-        description="A checkpoint, or any file that holds a state_dict."
-    )
+    file: Annotated[Any, AfterValidator(_there)] = Field(description="A checkpoint or state_dict.")

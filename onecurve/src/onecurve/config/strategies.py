@@ -40,9 +40,7 @@ class DP(Single, extra="allow"):
 class Ranks(Strategy):
     """Strategies of several processes."""
 
-    timeout_seconds: float = Field(
-        300, gt=0, description="How long a rank waits for the others before it fails."
-    )
+    timeout_seconds: float = Field(300, gt=0, description="How long a rank waits for the others.")
     backend: Backend = Field(
         "auto",
         description="What carries what ranks send: nccl, gloo, or auto for nccl on GPUs and gloo "
@@ -56,12 +54,8 @@ class Ranks(Strategy):
 class DDP(Ranks, extra="allow"):
     """A copy of the network in each process; gradients are averaged after each backward pass."""
 
-    find_unused_parameters: bool = Field(
-        False, description="Look in each step for parameters without a gradient."
-    )
-    gradient_as_bucket_view: bool = Field(
-        True, description="Keep gradients in what is sent, instead of a copy of them."
-    )
+    find_unused_parameters: bool = Field(False, description="Look for some in each step.")
+    gradient_as_bucket_view: bool = Field(True, description="Gradients are what is sent.")
     static_graph: bool = Field(False, description="Every step uses the same parameters.")
     communication_dtype: Literal["bf16", "fp16"] | None = Field(
         None, description="Send gradients as bf16 or fp16; null sends them as they are."
@@ -72,42 +66,28 @@ class DDP(Ranks, extra="allow"):
 
 
 class _Sharding(Ranks):
-    wrap: str | list[str] = Field(
-        "layer", description="What is gathered at once: layer, min_params or a list of classes."
-    )
-    min_params: int = Field(
-        1_000_000, ge=1, description="For wrap=min_params: parameters of a unit at least."
-    )
+    wrap: str | list[str] = Field("layer", description="A unit: layer, min_params, or classes.")
+    min_params: int = Field(1000000, ge=1, description="For wrap=min_params: size of a unit.")
     reshard_after_forward: Literal["auto"] | bool = Field(
         "auto",
         description="Free gathered parameters between forward and backward pass; auto keeps the "
         "last ones, whose backward pass follows at once.",
     )
-    cpu_offload: bool = Field(
-        False, description="Keep shards and optimizer state in the CPU's memory."
-    )
+    cpu_offload: bool = Field(False, description="Keep and update shards in the CPU's memory.")
 
 
 class _Tensors(Ranks):
-    plan: str | Mapping[str, str] = Field(
-        "auto", description="Styles by globs of module names, or auto for what is found."
-    )
-    sequence: bool = Field(
-        False, description="Shard what lies between sharded layers along the sequence."
-    )
+    plan: str | Mapping[str, str] = Field("auto", description="Styles by globs of module names.")
+    sequence: bool = Field(False, description="Shard along the sequence between sharded layers.")
 
 
 class _Stages(Ranks):
     schedule: Schedule = Field("1f1b", description="One of PyTorch's pipeline schedules.")
-    microbatches: int = Field(
-        4, ge=1, description="Parts of a batch: the more, the less idle time."
-    )
+    microbatches: int = Field(4, ge=1, description="Parts of a batch: the more, the less idle.")
     stages_per_rank: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto", description="Stages of a rank; auto takes what the schedule is made for."
     )
-    balance: str | list[int] = Field(
-        "auto", description="auto, or the number of layers of each stage, such as [7,7]."
-    )
+    balance: str | list[int] = Field("auto", description="Layers of each stage, such as [7,7].")
 
 
 class FSDP(_Sharding):
@@ -122,9 +102,7 @@ class FSDP(_Sharding):
 class Tensor(_Tensors):
     """A part of every layer in each process."""
 
-    replicas: int = Field(
-        1, ge=1, description="Groups of ranks that hold all layers each, and share the batch."
-    )
+    replicas: int = Field(1, ge=1, description="Groups of ranks that hold all layers each.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
         yield from strategy_rules.tensor(run, key)
