@@ -214,7 +214,7 @@ def model_with(annotation: Any, default: Any = ...) -> type[Config]:
 
 
 def refusal(annotation: Any, value: Any, usual: Any = None) -> str | None:
-    _, problems = model_with(annotation).checked({"key": value})
+    problems = model_with(annotation).checked({"key": value}).problems
     return problems[0].line("", usual) if problems else None
 
 
@@ -251,7 +251,7 @@ def test_an_example_is_derived_and_allowed(limit: Any, kind: Any, example: str) 
 def test_the_example_is_the_usual_value_where_that_is_allowed() -> None:
     assert str(refusal(WHOLE, 0, usual=32)).endswith("such as key=32")
     assert str(refusal(WHOLE, 0, usual=-1)).endswith("such as key=1")
-    _, (problem,) = model_with(WHOLE, 5).checked({"key": 0})
+    (problem,) = model_with(WHOLE, 5).checked({"key": 0}).problems
     assert (
         problem.line("group") == "group.key=0: must be a whole number from 1, such as group.key=5"
     )
@@ -277,9 +277,9 @@ def test_a_path_that_must_be_there(tmp_path: Path) -> None:
 
 def test_what_is_typed_as_a_number_is_a_text_where_only_a_text_may_stand() -> None:
     def meant(annotation: Any, value: Any) -> Any:
-        made, _ = model_with(annotation).checked({"key": value})
-        assert made is not None
-        return made.meant({"key": value}).get("key", value)
+        found = model_with(annotation).checked({"key": value})
+        assert found.model is not None
+        return found.changed.get("key", value)
 
     assert meant(str | None, 88) == "88"
     assert meant(int | str, 5) == 5

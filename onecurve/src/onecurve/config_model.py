@@ -19,12 +19,22 @@ from functools import cache
 from math import isnan
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Self, Union, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticCustomError
 
 KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 BOUNDS = {Gt: ("above", "gt"), Ge: ("from", "ge"), Le: ("to", "le"), Lt: ("and below", "lt")}
@@ -37,11 +47,6 @@ class Config(BaseModel):
         extra="forbid", strict=True, defer_build=True, protected_namespaces=()
     )
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _as_meant(cls, value: Any, info: Any) -> Any:
-        return as_meant(annotation_of(cls.model_fields[info.field_name]), value)
-
     def refusals(self, run: Any, key: str) -> Iterator[str]:
         """Why it cannot go together with the rest of a run, a line each; none by default.
 
@@ -52,31 +57,49 @@ class Config(BaseModel):
         yield from ()
 
     @classmethod
-    def checked(cls, values: Mapping[str, Any]) -> "tuple[Self | None, list[Problem]]":
-        """A model of these values, or what is wrong with them."""
+    def checked(cls, given: Mapping[str, Any]) -> "Checked[Self]":
+        """Check values by key."""
+        known = fields(cls)
+        changed: dict[str, Any] = {}
+        problems: dict[Any, Problem] = {}
+        for name, value in given.items():
+            # Of other kinds there is but one meaning.
+            if isinstance(value, int | float | list) and not isinstance(value, bool):
+                if _has_nan(value):
+                    problems[name] = Problem(cls, name, "no_number", None, given)
+                elif name in known:
+                    meant = as_meant(annotation_of(known[name]), value)
+                    if repr(meant) != repr(value):
+                        changed[name] = meant
         try:
-            return cls.model_validate(values), []
+            return Checked(
+                cls.model_validate({**given, **changed}), list(problems.values()), changed
+            )
         except ValidationError as error:
-            found = error.errors(include_url=False, include_input=False)
-            problems: dict[Any, Problem] = {}
-            for each in found:
-                name = str(each["loc"][0]) if each["loc"] else None
+            for each in error.errors(include_url=False, include_input=False):
+                key = str(each["loc"][0]) if each["loc"] else None
                 reason = str(each["ctx"]["error"]) if each["type"] == "value_error" else None
-                problem = Problem(cls, name, each["type"], reason, values)
                 # Of a union that which says most.
-                if name not in problems or reason:
-                    problems[name] = problem
-            return None, list(problems.values())
+                if key not in problems or reason:
+                    problems[key] = Problem(cls, key, each["type"], reason, given)
+            return Checked(None, list(problems.values()), changed)
 
-    def meant(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of these values that are meant otherwise: 1000 for `1e3`, and "88" for 88."""
-        changed = {}
-        for name, field in fields(type(self)).items():
-            if name in values:
-                meant = as_meant(annotation_of(field), values[name])
-                if repr(meant) != repr(values[name]):
-                    changed[name] = meant
-        return changed
+
+Model = TypeVar("Model", bound=Config)
+
+
+class Checked(NamedTuple, Generic[Model]):
+    """What came of checking values by key.
+
+    Attributes:
+        model: Of the values; None where one is wrong.
+        problems: What is wrong.
+        changed: The values that are meant otherwise: 1000 for `1e3`, and "88" for 88.
+    """
+
+    model: Model | None
+    problems: "list[Problem]"
+    changed: dict[str, Any]
 
 
 class Problem(NamedTuple):
@@ -113,15 +136,17 @@ class Problem(NamedTuple):
         given = f"{key}={text(self.values[self.name])}"
         if self.reason:
             return f"{given}: {self.reason}"
-        field = fields(self.model)[self.name]
+        field = fields(self.model).get(self.name)
+        if field is None:
+            return f"{given}: must be a number, or leave it out"
         usual = field.get_default() if usual is None else usual
         holds = self._holds(usual)
         return f"{given}: must be {_must_be(field, self.values[self.name], key, usual, holds)}"
 
     def _holds(self, value: Any) -> bool:
         assert self.name is not None
-        _, problems = self.model.checked({**self.values, self.name: value})
-        return all(problem.name != self.name for problem in problems)
+        found = self.model.checked({**self.values, self.name: value})
+        return all(problem.name != self.name for problem in found.problems)
 
 
 @dataclass(frozen=True)
@@ -231,12 +256,16 @@ def as_meant(annotation: Any, value: Any) -> Any:
         entries = next((_entry(part) for part in parts if _entry(part) is not None), Any)
         return [as_meant(entries, entry) for entry in value]
     kinds = {_plain(part) for part in parts}
-    if isinstance(value, float) and isnan(value):
-        raise PydanticCustomError("no_number", "is no number")
     if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
         return int(value)
     is_text = str in kinds and kinds.isdisjoint({int, float, bool, Any})
     return text(value) if is_text and value not in _choices(parts) else value
+
+
+def _has_nan(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_has_nan, value))
+    return isinstance(value, float) and isnan(value)
 
 
 def _plain(part: Any) -> Any:

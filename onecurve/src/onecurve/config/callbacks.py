@@ -106,9 +106,7 @@ class StochasticWeightAveraging(Config):
     file: str = Field(description="Where the average is saved.")
     start: float = Field(0.75, ge=0, description="A share of the run, or after how many epochs.")
     every_n_steps: Every | None = Field(None, description="Null for the end of each epoch.")
-    lr: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Learning rate from then."
-    )
+    lr: Annotated[float, Field(gt=0)] | None = Field(None, description="Learning rate from then.")
     anneal_epochs: float = Field(1, ge=0, description="Epochs until the learning rate is `lr`.")
     annealing: Literal["cosine", "linear"] = Field("cosine", description="How it gets there.")
     validate_average: bool = Field(

@@ -1,18 +1,19 @@
 """The keys of a composed configuration, as they are typed, and their values."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 
-def dotted(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def dotted(config: Any, prefix: str = "") -> list[tuple[str, Any]]:
     """Every key of a nested dictionary with its value, such as ("optimizer.lr", 0.001)."""
+    found = []
     for name, value in config.items():
-        yield f"{prefix}{name}", value
-        if isinstance(value, dict):
-            yield from dotted(value, f"{prefix}{name}.")
+        found.append((f"{prefix}{name}", value))
+        if value and isinstance(value, dict):
+            found += dotted(value, f"{prefix}{name}.")
+    return found
 
 
 def resolved(config: DictConfig, is_checked: bool = True) -> Any:

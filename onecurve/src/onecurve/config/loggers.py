@@ -28,12 +28,19 @@ class BufferedCSVLogger(_Logger, extra="allow"):
 class BufferedTensorBoardLogger(_Logger, extra="allow"):
     """Writes what TensorBoard shows: `tensorboard --logdir runs`."""
 
+    name: str | None = Field(None, description="Of the experiment; empty for no folder of its own.")
+    version: int | str | None = Field(None, description="Likewise.")
     seconds_between_writes: float = Field(10, ge=0, description="How long values are kept.")
+    max_queue: int = Field(10, ge=1, description="How many values wait at most.")
+    default_hp_metric: bool = Field(True, description="Show hp_metric beside hyperparameters.")
 
 
 class SameRunMLFlowLogger(_Logger, extra="allow"):
     """Writes to MLflow."""
 
+    experiment_name: str = Field("", description="Under what name runs are shown together.")
+    artifact_location: str | None = Field(None, description="Where files are kept.")
+    log_model: Literal["all"] | bool = Field(False, description="Send checkpoints, too.")
     tracking_uri: str = Field(description="Where MLflow keeps runs: a database, or a server.")
     seconds_between_writes: float = Field(10.0, ge=0, description="How long values are kept.")
     run_id: str | None = Field(None, description="Null for the run directory's, or a new one.")
@@ -51,6 +58,7 @@ class SameRunWandbLogger(_Logger, extra="allow"):
     """Writes to Weights & Biases."""
 
     version: str | None = Field(None, description="Id; null for the run directory's, or a new.")
+    project: str | None = Field(None, description="Under what name runs are shown together.")
     offline: bool = Field(False, description="Keep it on this machine; `wandb sync` sends it.")
     log_model: Literal["all"] | bool = Field(False, description="Send checkpoints, too.")
 
@@ -66,6 +74,15 @@ class SameRunWandbLogger(_Logger, extra="allow"):
 class SameRunCometLogger(_Logger, extra="allow"):
     """Writes to Comet."""
 
+    project: str | None = Field(None, description="Under what name runs are shown together.")
+    workspace: str | None = Field(None, description="Null for that of the account.")
+    log_code: bool = Field(False, description="Send the source files.")
+    log_git_metadata: bool = Field(True, description="Send the commit.")
+    log_git_patch: bool = Field(False, description="Send what is not committed.")
+    log_env_details: bool = Field(False, description="Send what the machine is.")
+    parse_args: bool = Field(False, description="Send the command line.")
+    auto_output_logging: bool | str = Field(False, description="Send what is printed.")
+    display_summary_level: int = Field(0, ge=0, description="How much is printed at the end.")
     online: bool = Field(False, description="Tell Comet's server at once, which takes a key.")
     experiment_key: str | None = Field(None, description="Null for the directory's, or new.")
 

@@ -30,6 +30,13 @@ class Optimizer(Config, extra="allow"):
     eps: float = Field(1e-8, ge=0, description="Added to denominators.")
     foreach: bool | None = Field(None, description="PyTorch's kernel over lists of parameters.")
     fused: Literal["auto"] | bool | None = Field(None, description="One kernel for all; or auto.")
+    alpha: float = Field(0.99, ge=0, description="Share of the running average that is kept.")
+    dampening: float = Field(0, description="Of momentum.")
+    nesterov: bool = Field(False, description="Nesterov's momentum.")
+    amsgrad: bool = Field(False, description="The variant of Reddi et al.")
+    centered: bool = Field(False, description="Divide by an estimate of the variance.")
+    decoupled_weight_decay: bool = Field(False, description="As in AdamW.")
+    maximize: bool = Field(False, description="Climb instead of descend.")
     capturable: bool = Field(False, description="For graphs on a GPU.")
     # To differentiate through its steps takes a loop of one's own.
     differentiable: Literal[False] = Field(False, description="Not for a Trainer.")
@@ -51,10 +58,32 @@ class Step(Config, extra="allow"):
     """Multiply by a factor every so many epochs: StepLR."""
 
     step_size: int = Field(ge=1, description="Epochs.")
+    gamma: float = Field(0.1, description="The factor.")
 
 
-class OpenScheduler(Config, extra="allow"):
-    """A scheduler of PyTorch's, with its arguments."""
+class Plateau(Config, extra="allow"):
+    """Fall when the task's metric no longer improves: ReduceLROnPlateau."""
+
+    factor: float = Field(0.1, lt=1, description="What the learning rate is multiplied by.")
+    patience: int = Field(10, ge=0, description="Epochs without improvement.")
+    threshold: float = Field(1e-4, description="What counts as an improvement.")
+    threshold_mode: Literal["rel", "abs"] = Field("rel", description="Of what that is a part.")
+    cooldown: int = Field(0, ge=0, description="Epochs after a fall in which none is counted.")
+    min_lr: float = Field(0, description="Where it stays.")
+    eps: float = Field(1e-8, description="The smallest fall.")
+
+
+class OneCycle(Config, extra="allow"):
+    """Rise to the optimizer's learning rate and fall again: OneCycleLR."""
+
+    pct_start: Share = Field(0.3, description="Part of the run in which it rises.")
+    anneal_strategy: Literal["cos", "linear"] = Field("cos", description="How.")
+    cycle_momentum: bool = Field(True, description="Momentum falls as the learning rate rises.")
+    base_momentum: float = Field(0.85, description="The smallest momentum.")
+    max_momentum: float = Field(0.95, description="The largest momentum.")
+    div_factor: float = Field(25, description="Highest learning rate over the first.")
+    final_div_factor: float = Field(1e4, description="First learning rate over the last.")
+    three_phase: bool = Field(False, description="Fall again as slowly as it rose.")
 
 
 class Cosine(Config):

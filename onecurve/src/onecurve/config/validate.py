@@ -29,11 +29,11 @@ class Usual(Protocol):
 
 
 class Described(NamedTuple):
-    """What the configuration has at a place, and its model."""
+    """What the configuration has at a place: its model, and values that are meant otherwise."""
 
     place: str
     model: Config
-    values: Mapping[str, Any]
+    changed: Mapping[str, Any]
 
 
 def validate(
@@ -107,8 +107,8 @@ def validate_group(place: str, values: dict[str, Any]) -> None:
 
 def set_as_meant(config: DictConfig, described: list[Described]) -> None:
     """Make whole numbers and texts of what is typed as `1e3` or 88 where only such may stand."""
-    for place, model, values in described:
-        for name, meant in model.meant(values).items():
+    for place, _, changed in described:
+        for name, meant in changed.items():
             OmegaConf.update(config, f"{place}.{name}".lstrip("."), meant)
 
 
@@ -130,7 +130,7 @@ def _described(
         given = {name: value for name, value in node.items() if not _is_hydras(name)}
         # What is called later is given the rest then.
         is_open = node.get("_partial_") or "_args_" in node
-        made, found = model.checked(given)
+        made, found, changed = model.checked(given)
         wrong = [
             (place, each)
             for each in found
@@ -139,7 +139,8 @@ def _described(
         ]
         problems += wrong
         if not wrong:
-            described.append(Described(place, made or model.model_construct(**given), given))
+            model_here = made or model.model_construct(**{**given, **changed})
+            described.append(Described(place, model_here, changed))
     return described, problems
 
 

@@ -73,12 +73,12 @@ def checked(key: str, node: Any) -> Any:
     if model is None:
         return node
     own = {name: value for name, value in node.items() if not name.startswith("_")}
-    described, problems = model.checked(own)
-    for problem in problems:
+    found = model.checked(own)
+    for problem in found.problems:
         # What is called later is given the rest then.
         if problem.kind != "missing" or not (node.get("_partial_") or "_args_" in node):
             raise UserError(problem.line(key))
-    return node if described is None else node | described.meant(own)
+    return node | found.changed
 
 
 def _located(key: str, target: str) -> Any:

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from onecurve import Config
 from onecurve.config.data import Images
+from onecurve.config.optim import Plateau
 
 
 class Digits(Images):
@@ -38,6 +39,7 @@ class Classification(Config):
 class Optimizer(Config, extra="allow"):
     lr: float = Field(gt=0)
     betas: list[float] = Field([0.9, 0.999])
+    eps: float = Field(1e-8, ge=0)
     weight_decay: float = Field(0, ge=0)
     momentum: float = Field(0, ge=0, le=1)
 
@@ -54,5 +56,6 @@ MODELS = {
     "optimizers.adamw": Optimizer,
     "optimizers.sgd": Optimizer,
     "schedulers.cosine": Cosine,
+    "schedulers.plateau": Plateau,
     "task.Classification": Classification,
 }
