@@ -78,7 +78,7 @@ class Config(BaseModel):
         except ValidationError as error:
             for each in error.errors(include_url=False, include_input=False):
                 key = str(each["loc"][0]) if each["loc"] else None
-                reason = str(each["ctx"]["error"]) if each["type"] == "value_error" else None
+                reason = _reason(each)
                 # Of a union that which says most.
                 if key not in problems or reason:
                     problems[key] = Problem(cls, key, each["type"], reason, given)
@@ -130,7 +130,7 @@ class Problem(NamedTuple):
             return f"{place}: {self.reason}"
         key = f"{place}.{self.name}".lstrip(".")
         if self.kind == "extra_forbidden":
-            return unknown(place, self.name, list(names(self.model)))
+            return unknown(place, self.name, list(fields(self.model)))
         if self.kind == "missing":
             return f"{key} is needed: add {key}=..."
         given = f"{key}={text(self.values[self.name])}"
@@ -225,11 +225,6 @@ def fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
-def names(model: type[BaseModel]) -> Iterator[str]:
-    """The keys that there are."""
-    yield from fields(model)
-
-
 def annotation_of(field: FieldInfo) -> Any:
     """The type of a field with all that is said beside it."""
     if not field.metadata:
@@ -260,6 +255,15 @@ def as_meant(annotation: Any, value: Any) -> Any:
         return int(value)
     is_text = str in kinds and kinds.isdisjoint({int, float, bool, Any})
     return text(value) if is_text and value not in _choices(parts) else value
+
+
+def _reason(error: Any) -> str | None:
+    """What a validator says, or pydantic of a part of a value; None for a value as a whole."""
+    if error["type"] in ("value_error", "assertion_error"):
+        return str(error["ctx"]["error"])
+    if len(error["loc"]) > 1 and error["type"] in ("missing", "extra_forbidden"):
+        return f"{error['loc'][-1]}: {error['msg']}"
+    return None
 
 
 def _has_nan(value: Any) -> bool:

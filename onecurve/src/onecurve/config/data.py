@@ -1,5 +1,6 @@
 """What the library's data modules take: models of `data`, by class."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -20,7 +21,7 @@ class Images(Config):
     num_workers: int = Field(ge=0, description="Processes that read batches; 0 for none.")
     mean: list[float] = Field(description="Of each channel, of values in 0..1.")
     std: list[float] = Field(description="Likewise.")
-    augment: Any = Field(description="Transforms of training batches, by name, in this order.")
+    augment: Mapping[str, Any] = Field(description="Transforms of training batches, by name.")
 
 
 class Digits(Images):
