@@ -305,6 +305,7 @@ STRATEGIES: dict[str, Callable[[], Any]] = {
     "tensor": onecurve.Tensor,
     "sequence": partial(onecurve.Tensor, sequence=True),
     "context": partial(onecurve.mesh, context=2),
+    "pipeline": onecurve.Pipeline,
 }
 
 
@@ -484,6 +485,27 @@ class Unfreezes(Stranger):
         return torch.optim.SGD([each for each in self.parameters() if each.requires_grad], 0.01)
 
 
+def test_groups_that_a_callback_added_are_resumed(tmp_path: Path) -> None:
+    file = tmp_path / "unfrozen.ckpt"
+
+    def fit_on(epochs: int, strategy: Any) -> Unfreezes:
+        trainer = Trainer(
+            accelerator="cpu", devices=1, strategy=strategy, precision="64-true",
+            max_epochs=epochs, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+        )  # fmt: skip
+        task = Unfreezes()
+        trainer.fit(task, *loaders(), ckpt_path=file if file.exists() else None)
+        trainer.save_checkpoint(file) if not file.exists() else None
+        return task
+
+    fit_on(2, "auto")
+    plain, single = fit_on(3, "auto"), fit_on(3, onecurve.Single())
+    # Lightning reads a checkpoint into a network of float32, before it makes that float64.
+    torch.testing.assert_close(plain.state_dict(), single.state_dict(), rtol=0, atol=1e-6)
+    assert not torch.equal(plain.scale_by.weight, torch.ones_like(plain.scale_by.weight))
+
+
 class CallsAlone(Stranger):
     def on_train_epoch_end(self) -> None:
         if self.trainer.is_global_zero:
@@ -545,6 +567,11 @@ LINES = {
     ),
     "abstract": (partial(Stranger, Concrete), "fsdp", "strategy=fsdp: Concrete has another base"),
     "unfreezes": (Unfreezes, "tensor", "parameters are compared (BaseFinetuning does it"),
+    "unfreezes layers": (
+        Unfreezes,
+        "pipeline",
+        "to unfreeze them), of which another rank has some",
+    ),
     "alone": (
         CallsAlone,
         "fsdp",

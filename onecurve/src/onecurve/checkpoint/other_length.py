@@ -13,8 +13,6 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from .other_optimizer import refuse_other_optimizers
-
 # How PyTorch's schedules call their length, or what people derive from that of the run.
 LENGTHS = ("total_steps", "T_max", "T_0", "total_iters", "milestones", "_milestones")
 
@@ -34,20 +32,31 @@ def fit_to_length(
 
     Yields:
         A line for each of them.
-
-    Raises:
-        UserError: If the optimizers are of another kind, or number.
     """
     states = checkpoint.get("lr_schedulers")
     if not states:
         return
-    refuse_other_optimizers(checkpoint["optimizer_states"], optimizers)
+    saved = checkpoint["optimizer_states"]
+    if len(saved) == len(optimizers):
+        # Whether they are of one kind is for whoever loads them: a callback may add groups of
+        # parameters first, as BaseFinetuning does.
+        yield from _fitted(states, schedulers, saved, optimizers)
+
+
+def _fitted(
+    states: Sequence[dict[str, Any]],
+    schedulers: Sequence[Any],
+    saved: Sequence[dict[str, Any]],
+    optimizers: Sequence[Optimizer],
+) -> Iterator[str]:
     for state, scheduler in zip(states, schedulers, strict=False):
         steps, before = _steps(state), state.get("total_steps")
+        place = [optimizer is scheduler.optimizer for optimizer in optimizers].index(True)
+        groups = saved[place]["param_groups"]
+        if len(groups) != len(scheduler.optimizer.param_groups):
+            continue
         if not _differs(state, scheduler) or steps > getattr(scheduler, "total_steps", steps):
             continue
-        place = [optimizer is scheduler.optimizer for optimizer in optimizers].index(True)
-        groups = checkpoint["optimizer_states"][place]["param_groups"]
         rate = groups[0]["lr"]
         _put(scheduler, steps, state, groups)
         lengths = f"was for {before} steps and " if before else ""

@@ -10,6 +10,8 @@ gradient alone works on it, and what asks for its numbers cannot have them, and 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import torch
@@ -28,6 +30,10 @@ HOOKS = (
 )
 # Callbacks of Lightning and of this library ask the strategy.
 KNOWN = ("lightning", "onecurve")
+
+
+# Where a user's code is not.
+PACKAGES = {"torch", "lightning", "onecurve"}
 
 
 class Elsewhere(nn.Parameter):
@@ -95,3 +101,26 @@ def _watch(owner: Any, name: str, shows: bool, until: ExitStack) -> None:
             ) from None
 
     until.enter_context(replaced(owner, name, watched))
+
+
+def explained(error: BaseException, strategy: str) -> UserError | None:
+    """What PyTorch's error about a tensor without memory means in a task, in one line, if it is."""
+    said = str(error)
+    if not isinstance(error, NotImplementedError | RuntimeError) or "meta" not in said.lower():
+        return None
+    if "aten::equal" in said:
+        line = (
+            "parameters are compared (BaseFinetuning does it to unfreeze them), of which another "
+            "rank has some; unfreeze by requires_grad alone, or use strategy=ddp"
+        )
+    else:
+        frames = extract_tb(error.__traceback__)
+        at = [frame for frame in frames if not PACKAGES & {*Path(frame.filename).parts}][-1:]
+        where = "".join(
+            f" in {frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in at
+        )
+        line = (
+            f"the numbers of a parameter are read{where} that another rank has; leave that to "
+            "the layer that holds it, or use strategy=ddp"
+        )
+    return UserError(f"strategy={strategy}: {line}")

@@ -42,7 +42,7 @@ from ..sequences import WholeSequences
 from ..step import TaskStep
 from ..weight import weight_of
 from . import state
-from .elsewhere import watch_hooks
+from .elsewhere import explained, watch_hooks
 from .gradients import agree_on_overflow, average, ending_with
 from .limits import SCHEDULES, Schedule
 from .loss_check import LossCheck, no_other_parameters
@@ -308,6 +308,9 @@ class PipelineParallel(Parallelism):
             return parameters
         beside = set(map(id, self._beside))
         return [parameter for parameter in parameters if id(parameter) not in beside]
+
+    def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:
+        return explained(error, self.name)
 
     # State
 
