@@ -3,6 +3,7 @@
 import os
 import random
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,46 @@ def fives() -> DataLoader[Any]:
     return DataLoader(loader().dataset, batch_size=5)
 
 
+class Coarse(Plain):
+    """Takes its loss in float32, as transformers do."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return super().loss(outputs.float(), targets.float())
+
+
+class LogsCoarsely(Plain):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        self.log("positive", (batch[1] > 0).float().mean())
+        return super().training_step(batch, batch_idx)
+
+
+class NoisyStep(Plain):
+    """Adds its noise to the batch."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        batch[0].add_(torch.randn_like(batch[0]))
+        return super().training_step(batch, batch_idx)
+
+
+class Turns:
+    """Batches of a user's own, which are others each time that they are asked for."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.asked += 1
+        order = [(7 * self.asked + at) % 30 for at in range(30)]
+        yield from (order[at : at + 6] for at in range(0, 30, 6))
+
+    def __len__(self) -> int:
+        return 5
+
+
+def by_turns() -> DataLoader[Any]:
+    return DataLoader(loader().dataset, batch_sampler=Turns())
+
+
 STRATEGIES = {
     "single": onecurve.Single,
     "dp": onecurve.DP,
@@ -208,6 +249,15 @@ def test_ranks_that_share_a_stage_may_have_other_numbers_of_microbatches() -> No
     assert_parity(Plain, fives, strategy=strategy, accelerator="cpu", devices=4, steps=4)
 
 
+@pytest.mark.usefixtures("warm_ones")
+def test_a_sampler_of_ones_own_is_asked_as_often_as_by_a_plain_trainer() -> None:
+    """An example of what enters the layers of a pipeline is not taken from it."""
+    strategy = onecurve.Pipeline(microbatches=2)
+    found = onecurve.parity(Plain, by_turns, strategy=strategy, accelerator="cpu", steps=4)
+    apart = [row.quantity for row in found.rows if row.step is not None]
+    assert apart == ["resumed after step 3"], found.table()  # it is asked again
+
+
 APART = {
     kinds.MEAN: (Tokens, loaders, "ddp"),
     kinds.MEAN + ", of samples with each other": (Contrast, loaders, "fsdp"),
@@ -215,6 +265,9 @@ APART = {
     kinds.DRAWS: (partial(Plain, nn.Dropout), loaders, "ddp"),
     kinds.GRADIENTS: (BackwardByHand, loaders, "ddp"),
     kinds.LOGGED: (CountsByItself, loaders, "ddp"),
+    kinds.DIGITS: (Coarse, loaders, "ddp"),
+    kinds.DIGITS + ", of what is logged": (LogsCoarsely, fives, "ddp"),
+    kinds.DRAWS + ", in the batch": (NoisyStep, loaders, "ddp"),
     kinds.RESUME: (Remembers, loaders, "single"),
     kinds.LATE_WEIGHTS: (DrawnLate, loaders, "ddp"),
     kinds.SAMPLES: (Plain, noisy, "ddp"),

@@ -15,11 +15,15 @@ POSITIONS = "positions that meet outside of attention"
 GRADIENTS = "gradients that the strategy does not see"
 LOGGED = "values that are gathered per rank"
 ROUNDING = "rounding that training amplifies"
+DIGITS = "float32 within the task"
 RESUME = "state that is not in the checkpoint"
 UNKNOWN = "unknown"
 
 AT_MOST = 1e-6
 """The relative difference of a loss that may still be called rounding, in float64."""
+
+SEVEN_DIGITS = 1e-5
+"""That of what was computed in float32, once an optimizer has amplified it."""
 
 TO_DO = {
     LATE_WEIGHTS: "draw them in __init__: when a hook is called they may be sharded already",
@@ -40,9 +44,11 @@ TO_DO = {
     GRADIENTS: "call self.manual_backward(loss) where a step starts its own backward pass, and let "
     "what depends on weights alone, such as a penalty, be part of the loss that it returns",
     LOGGED: "training is the same, and what it tells is not: log by self.log or a torchmetrics "
-    "object, with batch_size=... where that is not the number of samples",
+    "object, with batch_size=... (MeanMetric: weight=...) where that is not the number of samples",
     ROUNDING: "it begins in the last digit and grows from step to step: fewer steps, or a smaller "
     "learning rate, show that there is nothing else",
+    DIGITS: "a .float() in it or in its network, as in the losses of transformers, leaves seven "
+    "digits whatever the precision: tolerance=1e-5 (parity.tolerance=1e-5) compares these",
     RESUME: "put what a step leaves for the next one into a buffer, or into on_save_checkpoint",
     UNKNOWN: "compare strategy=single: if that is apart as well, it is not the parallelism; what a "
     "step keeps for the next one (a queue, a hidden state) is of its rank's share",
@@ -61,7 +67,10 @@ def kinds_of(rows: Sequence[Row], plain: Watch, other: Watch) -> list[str]:
     apart = [step for step, _, far in points(plain.sums, other.sums) if far > TOLERANCE]
     if apart and apart[0] <= begins:
         return [SAMPLES]
-    if not of_run.keys() & {LOSS, GRADIENT, END}:
+    only_logged = not of_run.keys() & {LOSS, GRADIENT, END}
+    if (only_logged or other.is_coarse) and _largest(rows) <= SEVEN_DIGITS:
+        return [DIGITS]
+    if only_logged:
         return [LOGGED]
     if _is_rounding(plain, other):
         return [ROUNDING]
@@ -74,6 +83,11 @@ def kinds_of(rows: Sequence[Row], plain: Watch, other: Watch) -> list[str]:
     if of_run.get(GRADIENT) == begins != of_run.get(LOSS):
         return [GRADIENTS]
     return [UNKNOWN]
+
+
+def _largest(rows: Sequence[Row]) -> float:
+    """The largest relative difference between the two runs."""
+    return max(row.relative for row in rows if not row.quantity.startswith("resumed"))
 
 
 def _is_rounding(plain: Watch, other: Watch) -> bool:

@@ -39,11 +39,13 @@ class Watch(Callback):
         # Whether a step drew random numbers; layers that took statistics of what this rank sees;
         # how many ranks see different samples, share layers, and share positions.
         self.draws, self.batchnorm = False, False
+        # Whether the loss had fewer digits than the run.
+        self.is_coarse = False
         self.shares, self.tensor, self.context = 1, 1, 1
         self.step, self.is_epoch_over = 0, False
 
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: nn.Module, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         if not self.sums:  # after the task's own on_train_start
             self.start = _state(trainer)
@@ -56,6 +58,11 @@ class Watch(Callback):
             if part.training
         )
         self.step, self.is_epoch_over = trainer.global_step + 1, False
+        # Before a step that changes its batch in place does so.
+        leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+        numbers = torch.zeros((), dtype=torch.float64, device=pl_module.device)
+        numbers += sum(leaf.detach().double().sum() for leaf in leaves)
+        self.sums.append((self.step, _mean(trainer, numbers) * self.shares))
         self._random = _random_state()
 
     def on_before_optimizer_step(
@@ -72,10 +79,7 @@ class Watch(Callback):
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor):  # a rank's is weighed by its share already
             self.curves[LOSS].append((self.step, _mean(trainer, loss.detach())))
-        leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
-        numbers = torch.zeros((), dtype=torch.float64, device=pl_module.device)
-        numbers += sum(leaf.detach().double().sum() for leaf in leaves)
-        self.sums.append((self.step, _mean(trainer, numbers) * self.shares))
+            self.is_coarse |= loss.dtype != torch.float64
         if self.save_after and trainer.global_step >= self.save_after and not self.checkpoint:
             self.save_after = trainer.global_step
             folder = tempfile.mkdtemp(prefix="parity-") if trainer.is_global_zero else ""

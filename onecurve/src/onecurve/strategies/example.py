@@ -5,12 +5,13 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from ..batch.loader import kept_generators
 from ..batch.random import kept_state
 from ..batch.resume import Waiting
 from ..batch.share import SharedLoader
+from ..compat import IndexBatchSamplerWrapper
 from .prepared import prepared
 
 
@@ -18,7 +19,8 @@ def example_of(trainer: Trainer) -> tuple[Tensor, ...] | None:
     """The task's `example_input_array`, or the inputs of the first batch of an ordinary loader.
 
     Samples are read and moved to the device as in training, and none is consumed, nor a random
-    number; a stream is left alone. All ranks call this.
+    number; a stream is left alone, and so is a sampler of the user's own, which may yield other
+    samples once it was asked. All ranks call this.
 
     Returns:
         None if a batch is not ``(inputs, targets)``, and the task has no `prepare`.
@@ -45,7 +47,8 @@ def _of_loader(trainer: Trainer) -> Any:
     loader = loader.loader if isinstance(loader, Waiting) else loader
     if not isinstance(loader, SharedLoader | DataLoader):
         return None
-    if isinstance(loader.dataset, IterableDataset):
+    written = loader.loader if isinstance(loader, SharedLoader) else loader
+    if isinstance(loader.dataset, IterableDataset) or not _is_pytorchs(written.batch_sampler):
         return None
     module = trainer.lightning_module
     with kept_state():
@@ -58,3 +61,12 @@ def _of_loader(trainer: Trainer) -> Any:
         batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
         made = prepared(module, trainer.strategy.batch_to_device(batch, dataloader_idx=0))
     return None if made is None else made.inputs
+
+
+def _is_pytorchs(batches: Any) -> bool:
+    """Whether what says the samples of a batch is PyTorch's, or there is nothing."""
+    if isinstance(batches, IndexBatchSamplerWrapper):
+        batches = batches._batch_sampler
+    parts = (batches, batches.sampler) if type(batches) is BatchSampler else (batches,)
+    known = ("torch.utils.data.", "torchdata.", "onecurve.")
+    return batches is None or all(type(part).__module__.startswith(known) for part in parts)
