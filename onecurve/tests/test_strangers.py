@@ -553,6 +553,7 @@ LINES = {
     ),
     "nothing": (partial(Stranger, partial(nn.Linear, WIDTH, WIDTH)), "tensor", "nothing to cut in"),
     "copies": (Copies, "fsdp", "Copies copies a module whose parameters are sharded"),
+    "copies layers": (Copies, "pipeline", "a module is copied whose layers are a pipeline"),
     "penalty": (Penalized, "fsdp", "the loss of Penalized depends on parameters, of which a rank"),
     "in place": (PenalizedInPlace, "fsdp", "the loss of PenalizedInPlace depends on parameters"),
     "weight": (UsesAWeight, "fsdp", "UsesAWeight computes with a parameter"),

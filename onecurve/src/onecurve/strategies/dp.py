@@ -114,9 +114,16 @@ def split(arguments: Arguments, count: int, samples: int | None = None) -> list[
         samples: Of the batch, where that is known.
 
     Raises:
-        UserError: If the tensors' first dimensions differ, or the second one is that of the batch.
+        UserError: If there are no tensors, if their first dimensions differ, or if the second one
+            is that of the batch.
     """
     tensors = tensors_of(arguments)
+    if not tensors:
+        kinds = sorted({type(leaf).__name__ for leaf in tree_leaves(arguments)})
+        raise UserError(
+            "strategy=dp: forward takes no tensors, which could be split, but "
+            f"{', '.join(kinds) or 'nothing'}; use strategy=ddp"
+        )
     sizes = {tensor.shape[:1] for tensor in tensors}
     is_second = any(t.ndim > 2 and t.shape[1] == samples != t.shape[0] for t in tensors)
     if len(sizes) != 1 or not tensors[0].ndim or is_second:

@@ -104,8 +104,13 @@ def _watch(owner: Any, name: str, shows: bool, until: ExitStack) -> None:
 
 
 def explained(error: BaseException, strategy: str) -> UserError | None:
-    """What PyTorch's error about a tensor without memory means in a task, in one line, if it is."""
+    """What an error about layers that another rank has means in a task, in one line, if it is."""
     said = str(error)
+    if "cannot pickle" in said and "ProcessGroup" in said:  # as of deepcopy(self.model) in a step
+        return UserError(
+            f"strategy={strategy}: a module is copied whose layers are a pipeline; make the copy "
+            "in __init__, or use strategy=ddp"
+        )
     if not isinstance(error, NotImplementedError | RuntimeError) or "meta" not in said.lower():
         return None
     if "aten::equal" in said:
