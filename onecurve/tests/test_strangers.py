@@ -134,6 +134,28 @@ class Scaled(Stranger):
         return made * self.scale
 
 
+class Tempered(nn.Module):
+    """A network with a parameter that has no dimension, as that of a contrastive loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = pair()
+        self.temperature = nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        made: Tensor = self.layers(inputs)
+        return made * self.temperature.exp()
+
+
+class ScaledByANumber(Stranger):
+    def __init__(self) -> None:
+        super().__init__(Tempered)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def outputs(self, batch: Any) -> Tensor:
+        return super().outputs(batch) * self.scale
+
+
 class CallsItself(Scaled):
     """By name and by `self(...)`."""
 
@@ -319,6 +341,7 @@ EQUAL = [
     *((task, name) for task in (Stranger, ByKeyword, OfABatch) for name in ("fsdp", "tensor")),
     *((task, "fsdp") for task in (Scaled, CallsItself, PenaltyOnItsOwn, ByHand, Recurrent)),
     *((task, "tensor") for task in (Scaled, ByHand)),
+    *((ScaledByANumber, name) for name in ("fsdp", "kept", "tensor")),
     *((AllFamilies, name) for name in ("tensor", "sequence", "fsdp")),
     (OfABatch, "context"),
     (OfADistribution, "kept"),
@@ -329,6 +352,7 @@ EQUAL = [
 KEPT = [
     *((Stranger, "tensor"), (ByKeyword, "tensor"), (OfABatch, "context"), (Scaled, "fsdp")),
     *((ByHand, "fsdp"), (Recurrent, "fsdp"), (AllFamilies, "sequence")),
+    (ScaledByANumber, "fsdp"),
     (ChangesWeights, "fsdp"),
 ]
 

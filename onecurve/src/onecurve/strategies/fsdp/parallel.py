@@ -1,8 +1,8 @@
 """Shards of every parameter on each rank: FSDP2, as an axis of a mesh.
 
-Exact: full tensors come out of the shards, and shards out of full tensors, on any mesh.
-Rejects: parameters without a dimension, and sparse gradients, which cannot be sharded; LBFGS and
-Adafactor, which want full parameters.
+Exact: full tensors come out of the shards, and shards out of full tensors, on any mesh. Parameters
+without a dimension stay as they are (`scalars.py`).
+Rejects: sparse gradients, which cannot be sharded; LBFGS and Adafactor, which want full parameters.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +20,7 @@ from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
 from ..parts import Part
 from .explained import explained
+from .scalars import average_scalars, refuse_scalars
 from .sharding import (
     Sharding,
     before_backward,
@@ -32,7 +33,7 @@ from .sharding import (
 )
 from .state import cut_like, cut_optimizer_state, gather
 from .units import check_wrap
-from .whole import refuse_of_shards, refuse_scalars, refuse_sparse, refuse_whole
+from .whole import refuse_of_shards, refuse_sparse, refuse_whole
 
 
 class ShardedParameters(Parallelism):
@@ -63,12 +64,16 @@ class ShardedParameters(Parallelism):
 
     def shard(self, task: LightningModule, parts: list[Part]) -> None:
         """Shard the parameters of each part; gradients are averaged in its backward pass."""
-        both = self.ranks.sizes.replicate > 1
+        sizes = self.ranks.sizes
+        both = sizes.replicate > 1
         mesh = self.ranks.mesh["replicate", "shard"] if both else self.ranks.mesh["shard"]
         for part in parts:
             refuse_sparse(part.root, self.name)
-            refuse_scalars(part.root, self.name)
+            if sizes.pipeline * sizes.context > 1:
+                refuse_scalars(part.root, self.name)
             self.sharding.apply(part.root, mesh, self.precision)
+            if sizes.data_parallel > 1:
+                average_scalars(part.root, self.ranks.samples_group)
             if part.root is task:
                 # Also where a callback calls it.
                 task.register_forward_hook(freed_after_inference)

@@ -24,6 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..layers import find_layers
 from ..redirect import replaced
 from .changed import KeptChanges
+from .scalars import scalars_of
 from .units import find_units, last_units
 
 
@@ -58,13 +59,18 @@ class Sharding(NamedTuple):
             for part in module.modules():
                 if isinstance(part, _BatchNorm) and part.affine:
                     self._shard(part, mesh, MixedPrecisionPolicy(), frees)
-        units = find_units(module, self.wrap, self.min_params)
+        units = [
+            unit
+            for unit in find_units(module, self.wrap, self.min_params)
+            if {*unit.parameters()} - scalars_of(unit)
+        ]
         kept = last_units(module, units) if self.reshard_after_forward == "auto" else []
         for unit in units:
             if not isinstance(unit, FSDPModule):
                 self._shard(unit, mesh, low, frees and unit not in kept)
         units = [part for part in module.modules() if isinstance(part, FSDPModule)]
         held = {parameter for unit in units for parameter in unit.parameters()}
+        held |= scalars_of(module)
         outside = any(parameter not in held for parameter in module.parameters())
         # The whole ties its units together, so that one gathers while another computes; but then it
         # must be called. A task that names no layers may call its parts one by one, as a GAN does.
@@ -86,6 +92,7 @@ class Sharding(NamedTuple):
             reshard_after_forward=reshard_after_forward,
             mp_policy=policy,
             offload_policy=CPUOffloadPolicy() if offload else OffloadPolicy(),
+            ignored_params=scalars_of(module),
         )
         KeptChanges(module).of_forward()
 

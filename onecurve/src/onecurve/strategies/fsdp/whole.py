@@ -29,20 +29,6 @@ def refuse_sparse(module: nn.Module, strategy: str) -> None:
             )
 
 
-def refuse_scalars(module: nn.Module, strategy: str) -> None:
-    """Refuse parameters without a dimension.
-
-    Raises:
-        UserError: That names the first.
-    """
-    for name, parameter in module.named_parameters():
-        if parameter.ndim == 0:
-            raise UserError(
-                f"strategy={strategy}: parameter {name} has no dimension to cut; give it one, "
-                "such as torch.ones(1), or use strategy=ddp"
-            )
-
-
 def refuse_whole(optimizers: Iterable[Optimizer], strategy: str) -> None:
     """Refuse optimizers that cannot update shards.
 
