@@ -298,6 +298,13 @@ def test_shuffled_samples_are_those_of_a_plain_trainer(strategy: str) -> None:
     assert_parity(Plain, shuffled, strategy=STRATEGIES[strategy](), accelerator="cpu")
 
 
+def test_accumulated_batches_are_named() -> None:
+    found = onecurve.parity(
+        Plain, loaders, strategy=onecurve.Single(), accelerator="cpu", accumulate_grad_batches=2
+    )
+    assert found.kinds == [kinds.ACCUMULATED], found.table()
+
+
 def test_it_leaves_the_process_as_it_was() -> None:
     before = torch.get_rng_state(), random.getstate(), dict(os.environ)
     numbers = np.random.get_state(legacy=False)["state"]["key"].tolist()  # type: ignore[index, call-overload]

@@ -15,6 +15,7 @@ POSITIONS = "positions that meet outside of attention"
 GRADIENTS = "gradients that the strategy does not see"
 LOGGED = "values that are gathered per rank"
 ROUNDING = "rounding that training amplifies"
+ACCUMULATED = "batches that are accumulated"
 DIGITS = "float32 within the task"
 RESUME = "state that is not in the checkpoint"
 UNKNOWN = "unknown"
@@ -47,6 +48,9 @@ TO_DO = {
     "object, with batch_size=... (MeanMetric: weight=...) where that is not the number of samples",
     ROUNDING: "it begins in the last digit and grows from step to step: fewer steps, or a smaller "
     "learning rate, show that there is nothing else",
+    ACCUMULATED: "they make the step that one batch of all their samples would make: a plain "
+    "Trainer divides by their number, whatever their sizes, and logs the values of the last one; "
+    "compare without, in batches that are as much larger",
     DIGITS: "a .float() in it or in its network, as in the losses of transformers, leaves seven "
     "digits whatever the precision: tolerance=1e-5 (parity.tolerance=1e-5) compares these",
     RESUME: "put what a step leaves for the next one into a buffer, or into on_save_checkpoint",
@@ -71,13 +75,15 @@ def kinds_of(rows: Sequence[Row], plain: Watch, other: Watch) -> list[str]:
     if (only_logged or other.is_coarse) and _largest(rows) <= SEVEN_DIGITS:
         return [DIGITS]
     if only_logged:
-        return [LOGGED]
+        return [ACCUMULATED if other.accumulates else LOGGED]
     if _is_rounding(plain, other):
         return [ROUNDING]
     if found := [BATCHNORM] * other.batchnorm + [DRAWS] * plain.draws:
         return found
     if found := [PLAN] * (other.tensor > 1) + [POSITIONS] * (other.context > 1):
         return found
+    if other.accumulates:
+        return [ACCUMULATED]
     if of_run.get(LOSS) == begins and other.shares > 1:
         return [MEAN]
     if of_run.get(GRADIENT) == begins != of_run.get(LOSS):

@@ -39,8 +39,8 @@ class Watch(Callback):
         # Whether a step drew random numbers; layers that took statistics of what this rank sees;
         # how many ranks see different samples, share layers, and share positions.
         self.draws, self.batchnorm = False, False
-        # Whether the loss had fewer digits than the run.
-        self.is_coarse = False
+        # Whether the loss had fewer digits than the run, and whether batches were accumulated.
+        self.is_coarse, self.accumulates = False, False
         self.shares, self.tensor, self.context = 1, 1, 1
         self.step, self.is_epoch_over = 0, False
 
@@ -58,6 +58,7 @@ class Watch(Callback):
             if part.training
         )
         self.step, self.is_epoch_over = trainer.global_step + 1, False
+        self.accumulates |= trainer.accumulate_grad_batches > 1
         # Before a step that changes its batch in place does so.
         leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
         numbers = torch.zeros((), dtype=torch.float64, device=pl_module.device)
