@@ -17,6 +17,8 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torchmetrics import MetricCollection
+from torchmetrics.classification import BinaryAccuracy, BinaryF1Score
 
 import onecurve
 from onecurve.launch import agent
@@ -169,6 +171,27 @@ def fives() -> DataLoader[Any]:
     return DataLoader(loader().dataset, batch_size=5)
 
 
+class LogsItsMetrics(Plain):
+    """Calls metrics and logs them by step, as Lightning's documentation does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accuracy, self.val_accuracy = BinaryAccuracy(), BinaryAccuracy()
+        self.others = MetricCollection([BinaryF1Score()])
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        told = self(batch[0]).sigmoid(), (batch[1] > 0).int()
+        self.accuracy(*told)
+        self.log("accuracy", self.accuracy, on_step=True, on_epoch=True)
+        self.others(*told)
+        self.log_dict(self.others)
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.val_accuracy(self(batch[0]).sigmoid(), (batch[1] > 0).int())
+        self.log("val accuracy", self.val_accuracy, on_step=True, on_epoch=True)
+
+
 class Coarse(Plain):
     """Takes its loss in float32, as transformers do."""
 
@@ -228,8 +251,12 @@ def warm_ones(monkeypatch: pytest.MonkeyPatch) -> None:
 EQUAL = [
     *((Plain, name) for name in STRATEGIES),
     *((task, name) for task in (WeighedTokens, ContrastOfAll) for name in ("ddp", "fsdp")),
+    *((LogsItsMetrics, name) for name in ("ddp", "fsdp", "tensor")),
 ]
-KEPT = [(Plain, "single"), (Plain, "ddp"), (ContrastOfAll, "ddp"), (WeighedTokens, "fsdp")]
+KEPT = [
+    *((Plain, "single"), (Plain, "ddp"), (ContrastOfAll, "ddp"), (WeighedTokens, "fsdp")),
+    (LogsItsMetrics, "ddp"),
+]
 
 
 @pytest.mark.compares

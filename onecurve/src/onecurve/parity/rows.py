@@ -57,7 +57,8 @@ def points(plain: Curve, other: Curve) -> Iterator[tuple[int, float, float]]:
     for (step, one), (_, two) in zip(plain, other, strict=False):
         apart = 0.0 if one == two or (math.isnan(one) and math.isnan(two)) else abs(one - two)
         apart = apart if math.isfinite(apart) else math.inf
-        relative = apart / max(abs(one), abs(two), ROUNDED) if math.isfinite(apart) else apart
+        scaled = 0 < apart < math.inf
+        relative = apart / max(abs(one), abs(two), ROUNDED) if scaled else apart
         yield step, apart, relative
     for step, _ in max(plain, other, key=len)[min(len(plain), len(other)) :]:
         yield step, math.inf, math.inf

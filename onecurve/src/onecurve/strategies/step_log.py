@@ -8,7 +8,7 @@ then are values averaged.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from inspect import signature
 from typing import Any, cast
 from zlib import crc32
@@ -20,6 +20,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ..errors import UserError
+from .step_metrics import forget_given, note_given, share_value
 
 # What leaves the result of a reduction as it is; a mean counts by `batch_size` instead.
 NEUTRAL = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
@@ -45,7 +46,7 @@ class StepLog:
     def __init__(
         self, device: torch.device, group: dist.ProcessGroup | None, size: int, syncs: bool
     ) -> None:
-        self.group = group
+        self.group, self._values_group = group, group
         self._compares = size > 1
         self._syncs = syncs
         if self._compares and device.type != "cpu":
@@ -58,6 +59,8 @@ class StepLog:
         self.is_installed = False
         self._is_in_step = False
         self._kept: list[tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = []
+        self._metrics: list[Metric] = []
+        self._hooks = ExitStack()
 
     def install(self, module: LightningModule) -> None:
         """Let the task log through this, if it does not yet.
@@ -71,6 +74,11 @@ class StepLog:
         self._log, self._log_dict = module.log, module.log_dict
         if self._syncs:
             self._log, self._log_dict = synced(self._log), synced(self._log_dict)
+        if self._compares:
+            self._metrics = [part for part in module.modules() if isinstance(part, Metric)]
+            for metric in self._metrics:
+                hook = metric.register_forward_pre_hook(note_given, with_kwargs=True)
+                self._hooks.callback(hook.remove)
         module.log = self._log_any  # type: ignore[method-assign]
         module.log_dict = self._log_any_dict  # type: ignore[method-assign]
 
@@ -79,6 +87,7 @@ class StepLog:
         if getattr(vars(module).get("log"), "__self__", None) is self:
             del module.log, module.log_dict
         self.is_installed = False
+        self._hooks.close()
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -100,11 +109,25 @@ class StepLog:
             # What rank 0 logs for itself is not averaged.
             names = [key for key, _, _, options in kept if not options.get("rank_zero_only")]
             self.compare(names, name)
+            for metric in self._logged_by_step(kept, name):
+                share_value(metric, self.counts, self._values_group)
+            forget_given(self._metrics)
         for key, value, args, options in kept:
             # Not before: the precision of the step would make another type of a number.
             if not self.counts and not isinstance(value, Metric):
                 value, options = _counted_nowhere(value, options)
             self._log(key, value, *args, **options)
+
+    def _logged_by_step(self, kept: Sequence[tuple[Any, ...]], step: str) -> list[Metric]:
+        """The metrics of whose value of this batch a logger is told, once each."""
+        found: dict[int, Metric] = {}
+        for _, value, _, options in kept:
+            on_step = options.get("on_step")
+            # As Lightning chooses.
+            is_told = step == "training_step" if on_step is None else on_step
+            if isinstance(value, Metric) and is_told:
+                found[id(value)] = value
+        return list(found.values())
 
     def compare(self, names: Sequence[str], step: str) -> None:
         """Reject names that are not the same on all ranks.
