@@ -637,17 +637,34 @@ class KeepsItsMetrics(Stranger):
         self.save_hyperparameters({"width": WIDTH, "deep": {"metrics": [self.metric]}})
 
 
-def saved(path: Path) -> None:
+class PutsItsMetric(Stranger):
+    """Into a checkpoint, as pytorch-forecasting's models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metric = MeanMetric()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["special"] = {"metric": self.metric}
+
+
+def saved(path: Path, task: Callable[[], LightningModule], strategy: Any) -> None:
     trainer = Trainer(
-        accelerator="cpu", devices=2, strategy=onecurve.FSDP(), precision="64-true", max_epochs=1,
+        accelerator="cpu", devices=2, strategy=strategy, precision="64-true", max_epochs=1,
         logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False,
     )  # fmt: skip
-    trainer.fit(KeepsItsMetrics(), loaders()[0])
+    trainer.fit(task(), loaders()[0])
     trainer.save_checkpoint(path)
 
 
 def test_metrics_among_hyperparameters_are_left_out(tmp_path: Path) -> None:
-    onecurve.launch(saved, tmp_path / "one.ckpt", devices=2)
+    onecurve.launch(saved, tmp_path / "one.ckpt", KeepsItsMetrics, onecurve.FSDP(), devices=2)
     checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=True)
     assert checkpoint["hyper_parameters"] == {"width": WIDTH}
+
+
+def test_a_metric_in_a_checkpoint_has_no_group_of_ranks(tmp_path: Path) -> None:
+    onecurve.launch(saved, tmp_path / "one.ckpt", PutsItsMetric, onecurve.Tensor(), devices=2)
+    checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=False)
+    assert checkpoint["special"]["metric"].process_group is None

@@ -203,6 +203,19 @@ class OneCurve(ForCallbacks):
         if type(plugin).clip_grad_by_norm is Precision.clip_grad_by_norm:
             plugin.clip_grad_by_norm = self._clip_by_norm  # type: ignore[method-assign]
 
+    @contextmanager
+    def _ungrouped_metrics(self) -> Iterator[None]:
+        """Let a task put its metrics into a checkpoint, where a group of ranks cannot be."""
+        metrics = [part for part in self._connected_module.modules() if isinstance(part, Metric)]
+        grouped = [metric for metric in metrics if metric.process_group is self.samples_group]
+        for metric in grouped:
+            metric.process_group = None
+        try:
+            yield
+        finally:
+            for metric in grouped:
+                metric.process_group = self.samples_group
+
     def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
         parameters = list(self.precision_plugin.main_params(optimizer))
         clip_by_global_norm(parameters, clip_val, self.parts_group, self.counted(parameters))
@@ -432,10 +445,11 @@ class OneCurve(ForCallbacks):
                     f"ranks have parts; save_hyperparameters(ignore={names}) leaves it out always"
                 )
             self._said_what_is_left_out = True
-        if self.keeps_shards:
-            self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
-        else:
-            super().save_checkpoint(checkpoint, filepath, storage_options)
+        with self._ungrouped_metrics():
+            if self.keeps_shards:
+                self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
+            else:
+                super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(
         self, checkpoint_path: str | Path, weights_only: bool | None = None
