@@ -134,6 +134,27 @@ class Scaled(Stranger):
         return made * self.scale
 
 
+class Abstract(ABC, nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = pair()
+        self.shift = nn.Parameter(torch.ones(WIDTH))
+
+    @abstractmethod
+    def forward(self, inputs: Tensor) -> Tensor: ...
+
+
+class Concrete(Abstract):
+    def forward(self, inputs: Tensor) -> Tensor:
+        made: Tensor = self.layers(inputs) + self.shift
+        return made
+
+
+class WithinAnAbstractOne(Stranger):
+    def __init__(self) -> None:
+        super().__init__(Concrete)
+
+
 class Tempered(nn.Module):
     """A network with a parameter that has no dimension, as that of a contrastive loss."""
 
@@ -342,6 +363,7 @@ EQUAL = [
     *((task, "fsdp") for task in (Scaled, CallsItself, PenaltyOnItsOwn, ByHand, Recurrent)),
     *((task, "tensor") for task in (Scaled, ByHand)),
     *((ScaledByANumber, name) for name in ("fsdp", "kept", "tensor")),
+    (WithinAnAbstractOne, "fsdp"),
     *((AllFamilies, name) for name in ("tensor", "sequence", "fsdp")),
     (OfABatch, "context"),
     (OfADistribution, "kept"),
@@ -550,19 +572,8 @@ def changed_input() -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), ChangesItsInput())
 
 
-class Abstract(ABC, nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = pair()
-
-    @abstractmethod
-    def forward(self, inputs: Tensor) -> Tensor: ...
-
-
-class Concrete(Abstract):
-    def forward(self, inputs: Tensor) -> Tensor:
-        made: Tensor = self.layers(inputs)
-        return made
+class AbstractTask(ABC, Scaled):
+    """Has parameters of its own, which the whole is to gather."""
 
 
 def one_block() -> nn.Module:
@@ -590,7 +601,7 @@ LINES = {
         "fsdp",
         "a layer changes what it is given in place",
     ),
-    "abstract": (partial(Stranger, Concrete), "fsdp", "strategy=fsdp: Concrete has another base"),
+    "abstract": (AbstractTask, "fsdp", "strategy=fsdp: AbstractTask has another base"),
     "unfreezes": (Unfreezes, "tensor", "parameters are compared (BaseFinetuning does it"),
     "unfreezes layers": (
         Unfreezes,

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from ...errors import UserError
 from ..layers import CONTAINERS, called, find_layers
@@ -35,6 +36,7 @@ def find_units(module: nn.Module, wrap: str | Sequence[str], min_params: int) ->
     else:
         # `modules()` yields parents before their children.
         units = [part for part in reversed(_parts(module)) if type(part).__name__ in wrap]
+    units = list(dict.fromkeys(each for unit in units for each in _made_units(unit)))
     # A parameter is gathered by one unit alone: a tied one must not be used outside of it.
     uses = Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
     times = Counter(part for _, part in module.named_modules(remove_duplicate=False))
@@ -44,6 +46,20 @@ def find_units(module: nn.Module, wrap: str | Sequence[str], min_params: int) ->
         return all(uses[param] == count * times[unit] for param, count in inside.items())
 
     return [unit for unit in units if _has_parameters(unit) and is_closed(unit)]
+
+
+def _made_units(part: nn.Module) -> list[nn.Module]:
+    """A part itself, or its parts where FSDP2 cannot make another class of it.
+
+    Python does not let an object have another class whose bases lie otherwise in memory, as those
+    of ``class Network(ABC, nn.Module)`` do. What such a part holds itself is left to the whole.
+    """
+    blank = object.__new__(type(part))
+    try:
+        object.__setattr__(blank, "__class__", type("Unit", (FSDPModule, type(part)), {}))
+    except TypeError:
+        return [unit for child in called(part.children()) for unit in _made_units(child)]
+    return [part]
 
 
 def last_units(module: nn.Module, units: Sequence[nn.Module]) -> list[nn.Module]:
