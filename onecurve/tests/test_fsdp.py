@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
+from onecurve.errors import UserError
+from onecurve.strategies.fsdp.scalars import refuse_scalars
+
 # 247 training samples: 4 batches of 50 and one of 47, which the ranks share unevenly.
 UNEVEN = ("data.batch_size=50", "trainer.max_epochs=1", "data.samples=424")
 FEW = ("trainer.limit_val_batches=3", "trainer.limit_test_batches=3")
@@ -115,14 +118,6 @@ class Adversarial(LightningModule):
         return [
             torch.optim.AdamW(part.parameters(), 1e-3) for part in (self.generator, self.critic)
         ]
-
-
-class Scalar(Classification):
-    """Has a parameter without a dimension."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.temperature = nn.Parameter(torch.ones(()))
 
 
 @pytest.fixture(autouse=True)
@@ -232,14 +227,12 @@ def test_a_gan_trains(cli: Cli) -> None:
         assert largest_difference(*(column(run.run, name) for run in runs)) <= ROUNDING
 
 
-def test_a_parameter_without_a_dimension_is_refused(cli: Cli) -> None:
-    outcome = cli(
-        "train.py", "model=mlp", "data.image_size=8", "logger=csv", "callbacks=[]",
-        "strategy=fsdp", "task._target_=test_fsdp.Scalar",
-    )  # fmt: skip
-    assert outcome.status == 2
-    assert "parameter temperature has no dimension" in outcome.err
-    assert len(outcome.err.splitlines()) == 1, outcome.err
+def test_a_parameter_without_a_dimension_is_refused_within_a_pipeline() -> None:
+    """Of `fsdp` and `tensor` it is trained: see test_strangers.py."""
+    scaled = nn.Linear(2, 2)
+    scaled.temperature = nn.Parameter(torch.ones(()))
+    with pytest.raises(UserError, match="strategy=mesh: parameter temperature has no dimension"):
+        refuse_scalars(scaled, "mesh")
 
 
 class Counted(Callback):

@@ -24,7 +24,7 @@ def average_scalars(module: nn.Module, group: dist.ProcessGroup) -> None:
         parameter.grad /= dist.get_world_size(group)
 
     for parameter in scalars_of(module):
-        parameter.register_post_accumulate_grad_hook(average)
+        parameter.register_post_accumulate_grad_hook(average)  # type: ignore[no-untyped-call]
 
 
 def refuse_scalars(module: nn.Module, strategy: str) -> None:
