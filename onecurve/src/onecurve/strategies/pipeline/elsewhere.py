@@ -105,8 +105,9 @@ def _watch(owner: Any, name: str, shows: bool, until: ExitStack) -> None:
 
 def explained(error: BaseException, strategy: str) -> UserError | None:
     """What an error about layers that another rank has means in a task, in one line, if it is."""
-    said = str(error)
-    if "cannot pickle" in said and "ProcessGroup" in said:  # as of deepcopy(self.model) in a step
+    said, frames = str(error), extract_tb(error.__traceback__)
+    copies = any(frame.name == "deepcopy" for frame in frames)
+    if copies and "cannot pickle" in said and "ProcessGroup" in said:
         return UserError(
             f"strategy={strategy}: a module is copied whose layers are a pipeline; make the copy "
             "in __init__, or use strategy=ddp"
@@ -119,7 +120,6 @@ def explained(error: BaseException, strategy: str) -> UserError | None:
             "rank has some; unfreeze by requires_grad alone, or use strategy=ddp"
         )
     else:
-        frames = extract_tb(error.__traceback__)
         at = [frame for frame in frames if not PACKAGES & {*Path(frame.filename).parts}][-1:]
         where = "".join(
             f" in {frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in at
