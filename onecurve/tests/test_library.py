@@ -391,3 +391,22 @@ def test_every_public_name_is_there() -> None:
         assert callable(getattr(onecurve, name)), name
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         onecurve.Nothing  # noqa: B018
+
+
+PRIVATE = re.compile(
+    r"^\s*(?:from|import) (?:torch|lightning|torchmetrics|hydra)\b"
+    r"[\w.]*(?:\._\w+| import [^#\n]*\b_\w+)",
+    re.MULTILINE,
+)
+
+
+def test_private_names_of_others_are_imported_in_compat_alone() -> None:
+    sources = Path(onecurve.__file__).parent
+    found = [
+        str(path.relative_to(sources))
+        for path in sources.rglob("*.py")
+        if "compat" not in path.parts and PRIVATE.search(path.read_text())
+    ]
+    assert found == []
+    assert PRIVATE.search("from torch.utils._pytree import tree_map\n")
+    assert PRIVATE.search("from lightning.pytorch import Trainer, _private\n")

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch import Trainer
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..compat.of_torch import BatchNorm
 
 
 @torch.no_grad()
@@ -19,7 +20,7 @@ def recompute_statistics(trainer: Trainer) -> None:
     a batch is the global one, whatever its shares are. Dropout is off.
     """
     module: Any = trainer.lightning_module
-    layers = [part for part in module.modules() if isinstance(part, _BatchNorm)]
+    layers = [part for part in module.modules() if isinstance(part, BatchNorm)]
     if not layers:
         return
     was_training = module.training
@@ -40,7 +41,7 @@ def recompute_statistics(trainer: Trainer) -> None:
 class _Measuring:
     """A layer that normalises by the statistics of the global batch, and keeps their mean."""
 
-    def __init__(self, layer: _BatchNorm, reduce: Callable[..., Tensor]) -> None:
+    def __init__(self, layer: BatchNorm, reduce: Callable[..., Tensor]) -> None:
         self.layer = layer
         self.reduce = reduce
         self.counts = True

@@ -23,7 +23,8 @@ from torch.utils.data import (
     IterDataPipe,
 )
 
-from ..compat.of_torch import IndexBatchSamplerWrapper
+from ..compat.of_lightning import IndexBatchSamplerWrapper, sampler_seen
+from ..compat.of_torch import iterator_of
 from ..errors import UserError
 from .random import Draws, RankStream, kept_state
 from .rows import cut_rows
@@ -71,7 +72,7 @@ class RankLoader(SharedLoader):
         if batches is None:
             return None
         if isinstance(batches, IndexBatchSamplerWrapper):
-            return SeenIndices(RankIndices(batches._batch_sampler, self))
+            return SeenIndices(RankIndices(sampler_seen(batches), self))
         return RankIndices(batches, self)
 
     @property
@@ -83,7 +84,7 @@ class RankLoader(SharedLoader):
     @property
     def _iterator(self) -> Any:
         """Lightning ends the worker processes of what it finds here."""
-        return None if self._kept is None else self._kept._iterator
+        return None if self._kept is None else iterator_of(self._kept)
 
     @_iterator.setter
     def _iterator(self, iterator: Any) -> None:

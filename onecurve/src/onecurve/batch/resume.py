@@ -16,9 +16,15 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch.utils.data import DataLoader, SequentialSampler
 
+from ..compat.of_lightning import (
+    batches_read_ahead,
+    combined_alike,
+    forget_states_of_loaders,
+    loaders_of,
+    validates_now,
+)
 from ..errors import UserError
 from .loader import RankLoader, draw_base_seed, generators_of, has_indices, is_stream
 from .random import (
@@ -117,7 +123,7 @@ class TrainingEpochs:
 
     @property
     def _loaders(self) -> list[Any]:
-        combined = self.trainer.fit_loop._combined_loader
+        combined = loaders_of(self.trainer.fit_loop)
         return [] if combined is None else combined.flattened
 
     def loader(self, loader: Any) -> Any:
@@ -131,7 +137,7 @@ class TrainingEpochs:
         _begin([loader], epoch)
         if place is not None:
             # Lightning would load them once more, when the first batches are read.
-            self.trainer.fit_loop._combined_loader_states_to_load = []
+            forget_states_of_loaders(self.trainer)
             if is_stateful(loader):
                 _put(loader, place)
             elif place.is_inside:
@@ -193,13 +199,13 @@ class TrainingEpochs:
         What a step saves before its validation is resumed after it. A validation draws its loaders'
         seeds of workers, whether they have any.
         """
-        fit_loop, state = self.trainer.fit_loop, self.stream.common_state
+        state = self.stream.common_state
         progress: Any = self._loop.batch_progress.current
-        fetcher = fit_loop._data_fetcher
+        fetcher = batches_read_ahead(self.trainer)
         in_step = progress.processed > progress.completed
-        if not in_step or fetcher is None or not self._loop._should_check_val_fx(fetcher):
+        if not in_step or fetcher is None or not validates_now(self.trainer, fetcher):
             return state
-        combined = self._loop.val_loop._combined_loader
+        combined = loaders_of(self._loop.val_loop)
         with kept_state():
             set_state(state)
             for loader in combined.flattened if combined is not None else []:
@@ -213,7 +219,7 @@ class TrainingEpochs:
         Raises:
             UserError: If that cannot be.
         """
-        combined = self.trainer.fit_loop._combined_loader
+        combined = loaders_of(self.trainer.fit_loop)
         assert combined is not None
         random = place.random
         waiting = combined.flattened
@@ -245,11 +251,11 @@ class TrainingEpochs:
 
     def _walked(self, loaders: list[Any], place: Place) -> dict[int, Any]:
         """For loaders, by their ids, what begins where the checkpoint was written."""
-        combined = self.trainer.fit_loop._combined_loader
+        combined = loaders_of(self.trainer.fit_loop)
         assert combined is not None
         walks = [Walk(each, _draws_ahead(each)) for each in loaders]
         # Loaders of several lengths start again as they do in training.
-        walking = CombinedLoader(list(walks), combined._mode)
+        walking = combined_alike(combined, list(walks))
         iter(walking)
         if self._first is not None and place.random:
             set_state(self._first)

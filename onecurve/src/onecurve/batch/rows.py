@@ -7,8 +7,8 @@ from zlib import crc32
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
+from ..compat.of_torch import tree_leaves, tree_map
 from ..errors import UserError
 from .share import part_of
 

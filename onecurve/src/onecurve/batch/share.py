@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
+from ..compat.of_lightning import is_one_after_the_other
+
 
 class Share(NamedTuple):
     """One rank's part of one global batch, as positions in the batch."""
@@ -119,7 +121,7 @@ def shared_in_step(
 ) -> list[SharedLoader]:
     """The loaders of which a step has a batch; none if one of them is not shared out."""
     loaders: list[Any] = combined.flattened
-    if combined._mode == "sequential":
+    if is_one_after_the_other(combined):
         loaders = loaders[dataloader_idx : dataloader_idx + 1]
     if not all(isinstance(loader, SharedLoader) for loader in loaders):
         return []

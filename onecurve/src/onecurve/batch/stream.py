@@ -17,6 +17,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from ..compat.of_torch import iterator_of, set_iterator
 from .random import from_tensors, get_state, set_state, to_tensors
 from .rows import Cut, cut_rows, fingerprint
 from .share import SharedLoader, part_of
@@ -92,11 +93,11 @@ class StreamLoader(SharedLoader):
     @property
     def _iterator(self) -> Any:
         """Lightning ends the worker processes of what it finds here."""
-        return self._source._iterator
+        return iterator_of(self._source)
 
     @_iterator.setter
     def _iterator(self, iterator: Any) -> None:
-        vars(self._source).update(_iterator=iterator)
+        set_iterator(self._source, iterator)
 
     def __iter__(self) -> Iterator[Any]:
         if self._waiting is None:

@@ -7,6 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder
 
 from ..batch.random import kept_state
+from ..compat.of_lightning import forget_loaders, loaders_of
 from ..errors import say
 
 
@@ -43,7 +44,7 @@ class BatchSizeSearch(BatchSizeFinder):
         if trainer.fast_dev_run or trainer.ckpt_path:  # type: ignore[attr-defined]
             return
         before, epochs = data.batch_size, trainer.fit_loop.max_epochs
-        is_set_up = trainer.fit_loop._combined_loader is not None
+        is_set_up = loaders_of(trainer.fit_loop) is not None
         # A short run has fewer steps than the search needs.
         trainer.fit_loop.max_epochs = -1
         with kept_state():
@@ -55,7 +56,7 @@ class BatchSizeSearch(BatchSizeFinder):
             return
         self.final_facts = {"largest_batch_size": found}
         data.batch_size = found if self.apply else before
-        trainer.fit_loop._combined_loader = None
+        forget_loaders(trainer.fit_loop)
         # It draws once, also where a scheduler has asked for the number of batches.
         with kept_state() if is_set_up else nullcontext():
             trainer.fit_loop.setup_data()

@@ -9,6 +9,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor
 
+from ..compat.of_lightning import results_of
 from ..errors import say
 
 
@@ -49,7 +50,7 @@ class KatibMetrics(Checkpoint):
 
     def _append(self, trainer: Trainer) -> None:
         # Of the loop that ends alone: `callback_metrics` has those of the last validation, too.
-        results = trainer._results
+        results = results_of(trainer)
         if results is None or trainer.sanity_checking:
             return
         # Every rank asks, for some may average only now.

@@ -10,6 +10,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
+from ..compat.of_lightning import accumulates, is_epoch_at_its_end
+
 
 class BestAndLast(ModelCheckpoint):
     """Keeps the best weights by a metric, and the newest state to go on from.
@@ -131,7 +133,7 @@ class BestAndLast(ModelCheckpoint):
         """As after a validation, where there is none or the epoch was cut short."""
         self._has_saved_last = False
         super().on_train_epoch_end(trainer, pl_module)
-        complete = trainer.fit_loop.epoch_loop._num_ready_batches_reached()
+        complete = is_epoch_at_its_end(trainer)
         cut_short = not complete and trainer.global_step > self._last_saved_at
         if cut_short or (complete and self._should_save_on_train_epoch_end(trainer)):
             self._save_last_unless_saved(trainer)
@@ -141,7 +143,7 @@ class BestAndLast(ModelCheckpoint):
     ) -> None:
         """Write last.ckpt if it is time to, once the gradients of a step are used up."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        if self.save_last and not trainer.fit_loop._should_accumulate() and self._is_time(trainer):
+        if self.save_last and not accumulates(trainer) and self._is_time(trainer):
             saved_at = self._last_global_step_saved
             self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
             # Or a validation after this same step would compare nothing.

@@ -7,6 +7,13 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.trainer.states import TrainerFn
 
+from ..compat.of_lightning import (
+    accumulates,
+    initial_hyperparameters,
+    logged_steps,
+    metrics_to_log,
+    set_initial_hyperparameters,
+)
 from ..loggers.resumable import ResumableLogger
 from .changed_settings import apply_changes
 from .contents import FORMAT, task_arguments
@@ -45,8 +52,8 @@ class CarryOn(Callback):
         """Before loggers are told of hyperparameters."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         for each in (pl_module, data):
-            if hasattr(each, "_hparams_initial"):
-                each._hparams_initial = self.hide(each._hparams_initial)
+            if (saved := initial_hyperparameters(each)) is not None:
+                set_initial_hyperparameters(each, self.hide(saved))
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -91,11 +98,11 @@ class CarryOn(Callback):
         loop = trainer.fit_loop.epoch_loop
         # At the end of a step, and of an epoch, its metrics are logged only after the callbacks.
         batch: Any = loop.batch_progress.current
-        in_step = batch.processed > batch.completed and not trainer.fit_loop._should_accumulate()
+        in_step = batch.processed > batch.completed and not accumulates(trainer)
         epoch: Any = trainer.fit_loop.epoch_progress.current
         unlogged: dict[str, float] = {}
         if in_step or epoch.processed > epoch.completed:
-            metrics = trainer._logger_connector.metrics["log"]
+            metrics = metrics_to_log(trainer)
             unlogged = {name: float(value) for name, value in metrics.items()}
         if unlogged:
             unlogged["epoch"] = trainer.current_epoch
@@ -106,7 +113,7 @@ class CarryOn(Callback):
         }
         checkpoint["logs"] = {
             # Lightning logs the end of an epoch at its last step.
-            "step": loop._batches_that_stepped - (not in_step),
+            "step": logged_steps(trainer) - (not in_step),
             "unlogged": unlogged,
             "positions": positions,
         }

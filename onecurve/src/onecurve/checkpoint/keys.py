@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
+from ..compat.of_torch import tree_leaves
 from ..errors import UserError
 
 KINDS: dict[str, type] = {

@@ -13,8 +13,8 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_map_only
 
+from ..compat.of_torch import tree_map_only
 from ..errors import UserError, say
 from .address import is_address
 from .contents import read_checkpoint

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
-from lightning.fabric.utilities.logger import _flatten_dict
 from lightning.pytorch.loggers import MLFlowLogger
 from lightning.pytorch.utilities import rank_zero_only
+
+from ..compat.of_lightning import flatten_dict
 
 RUN_ID = "mlflow_run_id"
 MOST_AT_ONCE = 1000
@@ -67,7 +68,7 @@ class SameRunMLFlowLogger(MLFlowLogger):
     def log_hyperparams(self, params: dict[str, Any]) -> None:  # type: ignore[override]
         """What a run that goes on has changed becomes a tag: MLflow's parameters never change."""
         known = self.experiment.get_run(self.run_id).data.params
-        flat = {name: str(value) for name, value in _flatten_dict(params).items()}
+        flat = {name: str(value) for name, value in flatten_dict(params).items()}
         for name in known.keys() & flat.keys():
             if known[name] != flat[name]:
                 self.experiment.set_tag(self.run_id, f"changed/{name}", flat[name])

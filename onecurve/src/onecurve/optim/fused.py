@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map_only
+
+from ..compat.of_torch import does_not_unscale, local_shard, tree_map_only
 
 # How a step is computed, not what it computes: no matter of a checkpoint.
 KERNELS = ("fused", "foreach", "capturable")
@@ -81,7 +82,7 @@ def unfuse(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
         if "fused" in group:
             group["fused"] = None
-    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+    does_not_unscale(optimizer)
 
 
 def leave_unscaling(optimizer: Optimizer, is_scaled: bool) -> None:
@@ -95,15 +96,15 @@ def leave_unscaling(optimizer: Optimizer, is_scaled: bool) -> None:
         is_scaled: Whether they are multiplied against underflow in float16.
     """
     if not is_scaled:
-        optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+        does_not_unscale(optimizer)
     elif getattr(optimizer, "may_unfuse", False):
         unfuse(optimizer)
 
 
 def keep_kernels(optimizer: Optimizer) -> None:
     """Let a run step as it says itself, and not as the run did that wrote its checkpoint."""
-    if not getattr(optimizer, "_keeps_kernels", False):
-        optimizer._keeps_kernels = True  # type: ignore[attr-defined]
+    if not getattr(optimizer, "keeps_kernels", False):
+        optimizer.keeps_kernels = True  # type: ignore[attr-defined]
         optimizer.register_load_state_dict_pre_hook(_with_own_kernels)
 
 
@@ -134,7 +135,7 @@ def tidied(optimizer: Optimizer) -> None:
             unfuse(optimizer)
             return
         for parameter in trained:
-            if not _local(parameter.grad).is_contiguous():
+            if not local_shard(parameter.grad).is_contiguous():
                 parameter.grad = parameter.grad.contiguous()
 
 
@@ -147,13 +148,8 @@ def _is_fit(parameters: list[Tensor], optimizer: Optimizer) -> bool:
 
 
 def _is_plain(parameter: Tensor) -> bool:
-    return _local(parameter).is_contiguous()
+    return local_shard(parameter).is_contiguous()
 
 
 def _is_sparse(gradient: Tensor | None) -> bool:
     return gradient is not None and gradient.layout is not torch.strided
-
-
-def _local(tensor: Any) -> Tensor:
-    local: Tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-    return local

@@ -11,10 +11,9 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves
 
+from ..compat.of_torch import BatchNorm, tree_leaves
 from ..strategies.mesh.sizes import Sizes
 
 Curve = list[tuple[int, float]]
@@ -53,7 +52,7 @@ class Watch(Callback):
             sizes = getattr(trainer.strategy, "sizes", Sizes())
             self.tensor, self.context = sizes.tensor, sizes.context
         self.batchnorm = any(
-            isinstance(part, _BatchNorm) and not isinstance(part, nn.SyncBatchNorm)
+            isinstance(part, BatchNorm) and not isinstance(part, nn.SyncBatchNorm)
             for part in pl_module.modules()
             if part.training
         )

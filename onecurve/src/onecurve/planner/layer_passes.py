@@ -8,7 +8,6 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
 from torch.utils.checkpoint import (
@@ -17,6 +16,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+from ..compat.of_torch import FakeTensorMode
 from ..strategies.pipeline.shapes import with_tensors_on
 from ..strategies.pipeline.stage_module import call_layer
 from .operations import ATTENTION, Recorder, Work, grows_with, is_gone, owner_of, work

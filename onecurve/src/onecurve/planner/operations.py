@@ -7,21 +7,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
+
+from ..compat.of_torch import (
+    TorchDispatchMode,
+    address_of,
+    argument_names,
+    flops_of,
+    is_in_place,
+    tree_leaves,
+    without_overload,
+)
 
 Numbers = NDArray[np.float64]
 
 ATTENTION = "scaled_dot_product"
 aten = torch.ops.aten
-# What is traced on a CPU is counted as on a GPU; PyTorch does so itself from 2.15 on.
-FLOPS_AS = {
-    aten._scaled_dot_product_flash_attention_for_cpu: aten._scaled_dot_product_flash_attention,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: (
-        aten._scaled_dot_product_flash_attention_backward
-    ),
-}
 
 
 def owner_of(storage: torch.UntypedStorage) -> StorageWeakRef:
@@ -79,7 +79,7 @@ class Recorder(TorchDispatchMode):
     def number(self, tensor: Tensor) -> int:
         """The number of a tensor's storage; its address may be that of another later."""
         storage = tensor.untyped_storage()
-        address = storage._cdata
+        address = address_of(storage)
         known = self._known.get(address)
         if known is None or is_gone(known[0]):
             self._numbers += 1
@@ -103,15 +103,15 @@ class Recorder(TorchDispatchMode):
         reads = {self.number(tensor): _size(tensor) for tensor in given}
         outputs = _tensors(result)
         writes = {self.number(tensor): _size(tensor) for tensor in outputs}
-        is_view = not func._schema.is_mutable and all(number in reads for number in writes)
-        if not func._schema.is_mutable:
+        is_view = not is_in_place(func) and all(number in reads for number in writes)
+        if not is_in_place(func):
             for tensor in outputs:
                 if (number := self.number(tensor)) not in reads:
                     storage = tensor.untyped_storage()
                     self._made[number] = (owner_of(storage), float(storage.nbytes()))
-        if is_view or func._overloadpacket in NO_WORK:
+        if is_view or without_overload(func) in NO_WORK:
             return result
-        count = flop_registry.get(FLOPS_AS.get(func._overloadpacket, func._overloadpacket))
+        count = flops_of(func)
         flops = float(count(*args, **kwargs, out_val=result)) if count else 0.0
         causal = ATTENTION in str(func) and _is_causal(func, args, kwargs)
         self.operations.append(Operation(str(func), flops, causal, reads, writes))
@@ -189,5 +189,5 @@ def _size(tensor: Tensor) -> float:
 
 
 def _is_causal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    names = [argument.name for argument in func._schema.arguments]
+    names = argument_names(func)
     return bool((dict(zip(names, args, strict=False)) | kwargs).get("is_causal", False))

@@ -64,7 +64,7 @@ def checked(key: str, node: Any) -> Any:
         UserError: If a class is not there, or has a `Config` that a value is no part of.
     """
     if OmegaConf.is_config(node):
-        node = OmegaConf.to_container(node)
+        node = OmegaConf.to_container(node, resolve=True)
     if not isinstance(node, dict):
         return node
     node = {name: checked(f"{key}.{name}", value) for name, value in node.items()}

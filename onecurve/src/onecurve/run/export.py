@@ -14,8 +14,8 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 from torch.export import Dim, ExportedProgram, ShapesCollection
-from torch.utils._pytree import tree_leaves
 
+from ..compat.of_torch import tree_leaves
 from ..errors import UserError
 from . import record
 from .building import in_a_line

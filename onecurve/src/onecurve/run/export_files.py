@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
-from torch.utils._pytree import tree_leaves
 
+from ..compat.of_torch import tree_leaves
 from ..errors import UserError
 from ..extras import missing
 

@@ -7,17 +7,18 @@ through all it keeps and copies it, also where there is nothing to move.
 from typing import Any
 
 import torch
-from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultMetric
 
-_moved = _ResultMetric.to
+from ..compat.of_lightning import ResultMetric
+
+_moved = ResultMetric.to
 
 
 def log_in_place() -> None:
     """Let Lightning move only what lies elsewhere."""
-    _ResultMetric.to = _to  # type: ignore[method-assign]
+    ResultMetric.to = _to  # type: ignore[method-assign]
 
 
-def _to(self: _ResultMetric, *args: Any, **kwargs: Any) -> _ResultMetric:
+def _to(self: ResultMetric, *args: Any, **kwargs: Any) -> ResultMetric:
     # What it counts in, its default and its number of samples are moved together.
     to_device = len(args) == 1 and isinstance(args[0], torch.device) and not kwargs
     if to_device and self.is_tensor and self.value.device == args[0]:

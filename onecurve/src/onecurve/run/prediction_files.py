@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
+from ..compat.of_torch import tree_leaves
 from ..errors import UserError
 
 MOST_COLUMNS = 100

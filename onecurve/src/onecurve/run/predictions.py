@@ -10,6 +10,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from ..batch.share import SharedLoader
+from ..compat.of_lightning import loaders_of
 from ..strategies.for_callbacks import ForCallbacks
 from .inputs import network_inputs
 
@@ -36,7 +37,8 @@ class Predictions(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        combined: Any = trainer.predict_loop._combined_loader
+        combined = loaders_of(trainer.predict_loop)
+        assert combined is not None
         loader = combined.flattened[dataloader_idx]
         if isinstance(loader, SharedLoader) and not loader.share(batch_idx).size:
             # It was predicted on another rank's sample, as there were too few.

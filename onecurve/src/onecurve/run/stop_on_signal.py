@@ -17,6 +17,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from ..checkpoint.storage import LocalFiles
+from ..compat.of_lightning import accumulates, is_epoch_at_its_end
 from . import stop_signals
 from .outcome import Stopped
 from .stop_signals import SIGNALS
@@ -60,8 +61,8 @@ class StopOnSignal(Checkpoint):
         else:
             self._agreed = max(self._agreed, self._count())
             self._ask_all()
-        if self._agreed and not trainer.fit_loop._should_accumulate():
-            if trainer.fit_loop.epoch_loop._num_ready_batches_reached():
+        if self._agreed and not accumulates(trainer):
+            if is_epoch_at_its_end(trainer):
                 # There may be no time for that.
                 trainer.save_checkpoint(self.file)
             else:

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+
+from ..compat.of_lightning import accumulates, results_of, set_value_of_step, value_of_step
+from ..compat.of_torch import tree_leaves
 
 
 class Window:
@@ -35,7 +37,7 @@ class Window:
     @property
     def _is_complete(self) -> bool:
         """Whether the batch under way is the last before the optimizer's step."""
-        return not self.module.trainer.fit_loop._should_accumulate()
+        return not accumulates(self.module.trainer)
 
     @torch.no_grad()
     def factor(self, count: float) -> float:
@@ -69,13 +71,13 @@ class Window:
             count: As for `factor`.
             names: What it logged.
         """
-        results = self.module.trainer._results
+        results = results_of(self.module.trainer)
         assert results is not None
         for name in names:
             result = results[f"training_step.{name}"]
             if not result.is_tensor or not result.meta.on_step:
                 continue
-            value = result._forward_cache
+            value = value_of_step(result)
             before, counted = self._logged.get(name, (None, 0.0))
             if before is not None and not result.meta.is_mean_reduction:
                 value = result.meta.reduce_fx(torch.stack([before, value]))
@@ -84,7 +86,7 @@ class Window:
                 value = before * (1 - share) + value * share
             self._logged[name] = value, counted + count
             if self._is_complete:
-                result._forward_cache = value
+                set_value_of_step(result, value)
 
 
 def rows(batch: Any) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from ..compat.of_torch import remove_hooks
 from ..errors import UserError
 from .layers_made import Recomputed
 from .parts import tensors_of
@@ -94,7 +95,7 @@ class DDP(OneCurve, DDPStrategy):
         module = self._connected_module
         trained = [parameter.requires_grad for parameter in module.parameters()]
         if isinstance(self.model, DistributedDataParallel) and trained != self._trained:
-            self.model._remove_autograd_hooks()  # type: ignore[no-untyped-call]
+            remove_hooks(self.model)
             self._setup_model(module)
 
     def training_step(self, *args: Any) -> STEP_OUTPUT:

@@ -19,8 +19,9 @@ from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.nn.parallel import parallel_apply, replicate
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
+from ..compat.of_lightning import set_device
+from ..compat.of_torch import tree_leaves, tree_map, tree_map_only
 from ..errors import UserError, say
 from .changed_buffers import changed, report_changed
 from .redirect import forward_replaced
@@ -181,8 +182,7 @@ def _on_replicas(
         return [type(module).forward(module, *args, **kwargs)]
     callers = replicate(_Caller(module), devices, detach=not torch.is_grad_enabled())
     for caller, device in zip(callers, devices, strict=True):
-        # What `self.device` of a LightningModule returns.
-        caller.task._device = device
+        set_device(caller.task, device)
     moved = [move_data_to_device(part, device) for part, device in zip(parts, devices, strict=True)]
     return parallel_apply(
         callers, [args for args, _ in moved], [kwargs for _, kwargs in moved], devices

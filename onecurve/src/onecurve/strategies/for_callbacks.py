@@ -1,7 +1,7 @@
 """What a callback may ask of a strategy, so that it needs no branch for any of them.
 
 Beside Lightning's own: ``reduce``, ``broadcast``, ``reduce_boolean_decision``,
-``lightning_module_state_dict`` (the whole network, on rank 0) and ``load_model_state_dict``.
+``lightning_module_state_dict`` (the full network, on rank 0) and ``load_model_state_dict``.
 Where nothing else is said, all ranks call a method together.
 """
 
@@ -13,21 +13,24 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import RunningStage
-from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..batch.random import kept_state
 from ..batch.share import shared_in_step
+from ..checkpoint.storage import LocalFiles
+from ..checkpoint.stored import optimizer_states_here
+from ..compat.of_lightning import combined_alike, training_loaders
 from ..errors import UserError
 from .all_samples import all_rows
 from .clip import global_norm
-from .example import example_of
-from .mesh.ranks import Ranks
+from .mesh.ranks import Ranks, each_rank_has
 from .mesh.sizes import Sizes
 from .parallelism import Parallelism
+from .prepared import example_of
 from .step import TaskStep
 
 
@@ -69,6 +72,42 @@ class ForCallbacks(Strategy):
         """Training samples processed by all ranks in this process's life."""
         return 0 if self.step is None else self.step.samples_seen
 
+    # Values
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """All-reduce over the ranks that see different samples.
+
+        A mean during a training step counts by sample, and in floating point: Lightning's own
+        divides integers without remainder on gloo (its batch-size counter is one).
+        """
+        if self.ranks is None:
+            return tensor
+        group = group or self.samples_group
+        if reduce_op not in ("mean", "avg") or not isinstance(tensor, Tensor):
+            return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]
+        # Counters, too: a third of one is no number of float32.
+        double = tensor.dtype == torch.float64 or self.precision_plugin.precision == "64-true"
+        total = tensor.double() if double else tensor.float()
+        total = total * self._step.weight
+        dist.all_reduce(total, op=dist.ReduceOp.SUM, group=group)
+        return total / dist.get_world_size(group)
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Whether all ranks, or any of them, say yes: all of the world, whoever sees what."""
+        return decision if self.ranks is None else self.ranks.all_agree(decision, all)
+
+    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+        """What the ranks have of different samples, where a task asks: it names the whole world.
+
+        Returns:
+            As in one process the tensor itself, if all ranks see the same samples.
+        """
+        if group is not None and group is dist.group.WORLD:
+            if self.data_parallel_size == 1:
+                return tensor
+            group = self.samples_group
+        return super().all_gather(tensor, group, sync_grads)  # type: ignore[safe-super]
+
     # Samples
 
     def example_inputs(self) -> tuple[Tensor, ...] | None:
@@ -95,11 +134,9 @@ class ForCallbacks(Strategy):
             trainer.state.stage = stage
 
     def _shares_of_epoch(self, trainer: Trainer) -> Iterator[tuple[Any, bool]]:
-        loaders: Any = trainer.fit_loop._data_source.dataloader()
-        if not isinstance(loaders, CombinedLoader):
-            loaders = CombinedLoader(loaders, "max_size_cycle")
+        asked = training_loaders(trainer)
         # Training may be under way over that one.
-        loaders = CombinedLoader(loaders.iterables, loaders._mode)
+        loaders = combined_alike(asked, asked.iterables)
         loaders.flattened = [self.shared(each) for each in loaders.flattened]
         count = trainer.num_training_batches
         for batch, index, _ in islice(loaders, int(count) if count != inf else None):
@@ -118,7 +155,7 @@ class ForCallbacks(Strategy):
         Args:
             value: Anything that can be pickled, with tensors on the CPU.
         """
-        return _from_all(value, self.samples_group)
+        return each_rank_has(value, self.samples_group)
 
     def all_samples(self, tensor: Tensor) -> Tensor:
         """The rows of all ranks, in the order of the global batch; gradients flow back to each.
@@ -141,7 +178,7 @@ class ForCallbacks(Strategy):
             tensor = tensor[:0]  # what a rank without samples has is another's
         return all_rows(tensor, self.samples_group)
 
-    # The network
+    # The network and its state
 
     @torch.no_grad()
     def forward_only(self, batch: Any) -> None:
@@ -160,7 +197,7 @@ class ForCallbacks(Strategy):
         Args:
             value: Anything that can be pickled, with tensors on the CPU.
         """
-        return [value] if self.parts_group is None else _from_all(value, self.parts_group)
+        return [value] if self.parts_group is None else each_rank_has(value, self.parts_group)
 
     def of_all_ranks(self, value: Any) -> list[Any]:
         """What each rank has, whatever it has a part of.
@@ -168,7 +205,43 @@ class ForCallbacks(Strategy):
         Args:
             value: Anything that can be pickled, with tensors on the CPU.
         """
-        return _from_all(value, None)
+        return each_rank_has(value, None)
+
+    @property
+    def keeps_shards(self) -> bool:
+        """Whether every rank writes what it holds, so that nothing is gathered."""
+        return isinstance(self.checkpoint_io, LocalFiles) and self.checkpoint_io.keeps_shards
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """On rank 0 the full network's state under the original names.
+
+        For a sharded checkpoint what this rank holds.
+        """
+        task, holder = self._connected_module, self._holder
+        return holder.local_state(task) if self.keeps_shards else holder.full_state(task)
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Take this rank's part of a full network's state."""
+        self._holder.load_state(self._connected_module, checkpoint["state_dict"], strict)
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """As `lightning_module_state_dict`; parameters have their usual ids."""
+        if isinstance(optimizer, LightningOptimizer):
+            optimizer = optimizer.optimizer
+        if not self.parallelisms:
+            return super().optimizer_state(optimizer)
+        if self.keeps_shards:
+            return optimizer.state_dict()
+        return self._holder.full_optimizer_state(self._connected_module, optimizer)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Take this rank's part of the optimizers' full states."""
+        states = optimizer_states_here(checkpoint["optimizer_states"], self.optimizers)
+        if not self.parallelisms:
+            super().load_optimizer_state_dict({"optimizer_states": states})
+            return
+        for optimizer, state in zip(self.optimizers, states, strict=False):
+            self._holder.load_optimizer_state(self._connected_module, optimizer, state)
 
     def whole_input(self, layer: nn.Module, value: Tensor) -> Tensor:
         """What enters a layer of which this rank may have a part, and then gets a part (N, D).
@@ -226,11 +299,3 @@ class ForCallbacks(Strategy):
     def _connected_module(self) -> LightningModule:
         assert self.lightning_module is not None
         return self.lightning_module
-
-
-def _from_all(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    if not (dist.is_available() and dist.is_initialized()):
-        return [value]
-    values: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
-    return values

@@ -15,6 +15,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from ..compat.of_torch import is_compiled, is_compiled_function, let_recompile
 from .layers import called, find_layers
 
 Recomputed = Literal["none", "selective", "full"] | bool
@@ -80,12 +81,12 @@ def make_layers(
         # Draw what is drawn without it.
         options["options"] = {"fallback_random": True}
     limit = VARIANTS * (1 + len({type(layer) for layer in chosen}))
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, limit)
+    let_recompile(limit)
     if compiled == "whole":
         _compile_method(module, "forward", options)
     else:
         for layer in chosen:
-            if layer._compiled_call_impl is None:
+            if not is_compiled(layer):
                 layer.compile(**options)
     if loss:
         _compile_loss(module, options)
@@ -129,7 +130,7 @@ def _operators() -> list[Any]:
 def _compile_loss(module: LightningModule, options: dict[str, Any]) -> None:
     loss = getattr(module, "loss", None)
     if isinstance(loss, nn.Module):
-        if loss._compiled_call_impl is None:
+        if not is_compiled(loss):
             loss.compile(**options)
     elif callable(loss) and "all_samples" not in _names(loss):
         _compile_method(module, "loss", options)
@@ -143,5 +144,5 @@ def _names(function: Callable[..., Any]) -> tuple[str, ...]:
 
 def _compile_method(module: LightningModule, name: str, options: dict[str, Any]) -> None:
     method = getattr(module, name)
-    if not hasattr(method, "_torchdynamo_orig_callable"):
+    if not is_compiled_function(method):
         setattr(module, name, torch.compile(method, **options))

@@ -38,7 +38,7 @@ class Parallelism:
     offloads: bool = False
     """Whether parameters on a GPU's rank may lie on the CPU."""
 
-    name: str
+    name: str = ""
     ranks: Ranks
     step: TaskStep
     precision: Precision

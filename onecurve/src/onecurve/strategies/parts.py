@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
-from lightning.fabric.utilities.device_dtype_mixin import _update_properties
 from torch import Tensor, nn
+
+from ..compat.of_lightning import set_device_of
+from ..compat.of_torch import apply_to_tensors
 
 
 @dataclass
@@ -56,5 +58,5 @@ def move(
     def moved(tensor: Tensor) -> Tensor:
         return tensor.to(device) if moves(tensor) and not tensor.is_meta else tensor
 
-    module._apply(moved)  # type: ignore[no-untyped-call]
-    _update_properties(module, device=device)
+    apply_to_tensors(module, moved)
+    set_device_of(module, device=device)

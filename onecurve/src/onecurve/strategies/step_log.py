@@ -19,7 +19,9 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torchmetrics import Metric
 
+from ..compat.of_torch import state_kept
 from ..errors import UserError
+from .mesh.ranks import each_rank_has
 from .step_metrics import forget_given, note_given, share_value
 
 # What leaves the result of a reduction as it is; a mean counts by `batch_size` instead.
@@ -140,8 +142,7 @@ class StepLog:
         dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.group)
         if extremes[0] == -extremes[1]:
             return
-        of_ranks: list[Any] = [None] * dist.get_world_size(self.group)
-        dist.all_gather_object(of_ranks, list(names), group=self.group)
+        of_ranks = each_rank_has(list(names), self.group)
         everywhere = set.intersection(*map(set, of_ranks))
         some = sorted(set().union(*of_ranks) - everywhere) or ["in another order or number"]
         raise UserError(
@@ -211,11 +212,7 @@ def synced(log: Callable[..., None]) -> Callable[..., None]:
 def metrics_kept(module: LightningModule) -> Iterator[None]:
     """Let a step leave no trace in the task's metrics: its samples are another rank's."""
     metrics = [part for part in module.modules() if isinstance(part, Metric)]
-    before = [(metric._copy_state_dict(), metric._update_count) for metric in metrics]
-    try:
+    with ExitStack() as kept:
+        for metric in metrics:
+            kept.enter_context(state_kept(metric))
         yield
-    finally:
-        for metric, (state, count) in zip(metrics, before, strict=True):
-            for name, value in state.items():
-                setattr(metric, name, value)
-            metric._update_count, metric._computed = count, None

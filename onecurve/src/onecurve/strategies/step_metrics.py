@@ -13,9 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_sum
+
+from ..compat.of_torch import defaults_of, reductions_of, set_value_of_call, tree_map_only
 
 GIVEN = "_given_in_step"
 
@@ -41,8 +42,8 @@ def share_value(metric: Metric, counts: bool, group: dist.ProcessGroup | None) -
         counts: Whether the samples of the step are this rank's own.
         group: The ranks that see different samples; None stands for all.
     """
-    defaults: dict[str, Any] = metric._defaults
-    sums = all(fx is dim_zero_sum for fx in metric._reductions.values())
+    defaults = defaults_of(metric)
+    sums = all(fx is dim_zero_sum for fx in reductions_of(metric).values())
     if not defaults or not sums or not all(isinstance(each, Tensor) for each in defaults.values()):
         return
     args, options, dtype = vars(metric).get(GIVEN, (None, None, torch.get_default_dtype()))
@@ -61,7 +62,7 @@ def share_value(metric: Metric, counts: bool, group: dist.ProcessGroup | None) -
         if called.item():
             for (name, state), total in zip(states.items(), summed, strict=True):
                 setattr(metric, name, total.view_as(state).to(state.dtype))
-            metric._forward_cache = kind.compute(metric)
+            set_value_of_call(metric, kind.compute(metric))
 
 
 @contextmanager

@@ -16,9 +16,7 @@ from typing import Any, Literal, cast
 import torch
 import torch.distributed as dist
 from lightning.fabric.plugins import CheckpointIO
-from lightning.fabric.utilities.optimizer import _optimizers_to_device
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.plugins import LayerSync, Precision
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import TrainerFn
@@ -33,9 +31,14 @@ from ..batch.shared import shared_loader
 from ..checkpoint.keys import leave_out_networks
 from ..checkpoint.other_length import fit_to_length
 from ..checkpoint.storage import LocalFiles, read_on_nodes
-from ..checkpoint.stored import optimizer_states_here
+from ..compat.of_lightning import (
+    ends_with_its_epoch,
+    loaded_checkpoint,
+    move_optimizers,
+    shares_no_samples,
+)
+from ..compat.of_torch import never_captured
 from ..errors import UserError, say, some_of
-from ..optim.capture import never_captured
 from ..optim.fused import keep_kernels, leave_unscaling, tidied
 from .clip import clip_by_global_norm
 from .for_callbacks import ForCallbacks
@@ -67,6 +70,8 @@ class OneCurve(ForCallbacks):
         name: What ``strategy=...`` calls it.
         report_dir: Where to leave pictures of what the strategy does; None for nowhere.
         compiled: What torch.compile makes code of: see `layers_made`. To be set before a fit.
+        count_labels: Whether a loss that is known to be a mean over labels counts by them among
+            ranks: see `weight`. To be set before a fit.
         compile_backend: torch.compile's; "aot_eager" traces and makes no code.
         epochs: Those of the fit under way; None outside of one.
     """
@@ -75,6 +80,7 @@ class OneCurve(ForCallbacks):
     report_dir: Path | None = None
     compiled: Compiled = "none"
     compile_backend: str = "inductor"
+    count_labels: bool = True
     global_rank: int
     world_size: int
     epochs: TrainingEpochs | None = None
@@ -120,7 +126,7 @@ class OneCurve(ForCallbacks):
         task = self._connected_module
         # Lightning's would share the samples out before `process_dataloader` does, and repeats
         # some of them; so nobody has to say Trainer(use_distributed_sampler=False).
-        task.trainer._accelerator_connector.use_distributed_sampler = False
+        shares_no_samples(task.trainer)
         if self.step is None:
             self.step = self._first_step()
         stream = self.step.stream
@@ -129,6 +135,7 @@ class OneCurve(ForCallbacks):
         if task.trainer.state.fn == TrainerFn.FITTING:
             self.epochs = TrainingEpochs(task.trainer, stream, self._synchronize)
         self.step.begin(task, self.name, self.epochs)
+        self.step.counts_labels = self.count_labels
         if self.ranks is not None:
             for parallelism in self.parallelisms:
                 parallelism.join(self.name, self.ranks, self.step, self.precision_plugin)
@@ -176,9 +183,8 @@ class OneCurve(ForCallbacks):
         task = self._connected_module
         if trainer.state.fn == TrainerFn.FITTING:
             # Lightning loads the states next; not for a test, which comes by a checkpoint, too.
-            loaded = trainer._checkpoint_connector._loaded_checkpoint
             schedulers = [config.scheduler for config in self.lr_scheduler_configs]
-            for line in fit_to_length(loaded, schedulers, self.optimizers):
+            for line in fit_to_length(loaded_checkpoint(trainer), schedulers, self.optimizers):
                 if self.is_global_zero:
                     say(line)
         scaler = getattr(self.precision_plugin, "scaler", None)
@@ -380,40 +386,6 @@ class OneCurve(ForCallbacks):
 
         return super().optimizer_step(optimizer, backward, model, **kwargs)
 
-    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """All-reduce over the ranks that see different samples.
-
-        A mean during a training step counts by sample, and in floating point: Lightning's own
-        divides integers without remainder on gloo (its batch-size counter is one).
-        """
-        if self.ranks is None:
-            return tensor
-        group = group or self.samples_group
-        if reduce_op not in ("mean", "avg") or not isinstance(tensor, Tensor):
-            return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]
-        # Counters, too: a third of one is no number of float32.
-        double = tensor.dtype == torch.float64 or self.precision_plugin.precision == "64-true"
-        total = tensor.double() if double else tensor.float()
-        total = total * self._step.weight
-        dist.all_reduce(total, op=dist.ReduceOp.SUM, group=group)
-        return total / dist.get_world_size(group)
-
-    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Whether all ranks, or any of them, say yes: all of the world, whoever sees what."""
-        return decision if self.ranks is None else self.ranks.all_agree(decision, all)
-
-    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-        """What the ranks have of different samples, where a task asks: it names the whole world.
-
-        Returns:
-            As in one process the tensor itself, if all ranks see the same samples.
-        """
-        if group is not None and group is dist.group.WORLD:
-            if self.data_parallel_size == 1:
-                return tensor
-            group = self.samples_group
-        return super().all_gather(tensor, group, sync_grads)  # type: ignore[safe-super]
-
     # Checkpoints: files of one format for all strategies
 
     @property
@@ -426,11 +398,6 @@ class OneCurve(ForCallbacks):
     @checkpoint_io.setter
     def checkpoint_io(self, io: CheckpointIO) -> None:
         self._checkpoint_io = io
-
-    @property
-    def keeps_shards(self) -> bool:
-        """Whether every rank writes what it holds, so that nothing is gathered."""
-        return isinstance(self.checkpoint_io, LocalFiles) and self.checkpoint_io.keeps_shards
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
@@ -462,40 +429,8 @@ class OneCurve(ForCallbacks):
         # Not where a callback goes back to where this fit began: its loader is there already.
         if epochs is not None and epochs.trainer.train_dataloader is None:
             epochs.resume_from(Place(checkpoint))
-            # Where there are max_steps, Lightning would go on inside an epoch that was at its end.
-            epochs.trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]
+            ends_with_its_epoch(epochs.trainer)
         return checkpoint
-
-    def lightning_module_state_dict(self) -> dict[str, Any]:
-        """On rank 0 the full network's state under the original names.
-
-        For a sharded checkpoint what this rank holds.
-        """
-        task, holder = self._connected_module, self._holder
-        return holder.local_state(task) if self.keeps_shards else holder.full_state(task)
-
-    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """Take this rank's part of a full network's state."""
-        self._holder.load_state(self._connected_module, checkpoint["state_dict"], strict)
-
-    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """As `lightning_module_state_dict`; parameters have their usual ids."""
-        if isinstance(optimizer, LightningOptimizer):
-            optimizer = optimizer.optimizer
-        if not self.parallelisms:
-            return super().optimizer_state(optimizer)
-        if self.keeps_shards:
-            return optimizer.state_dict()
-        return self._holder.full_optimizer_state(self._connected_module, optimizer)
-
-    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Take this rank's part of the optimizers' full states."""
-        states = optimizer_states_here(checkpoint["optimizer_states"], self.optimizers)
-        if not self.parallelisms:
-            super().load_optimizer_state_dict({"optimizer_states": states})
-            return
-        for optimizer, state in zip(self.optimizers, states, strict=False):
-            self._holder.load_optimizer_state(self._connected_module, optimizer, state)
 
     # The end
 
@@ -509,7 +444,7 @@ class OneCurve(ForCallbacks):
         super().on_exception(exception)
         if self.lightning_module is None:
             return
-        for parallelism in self.parallelisms:
+        for parallelism in (each for each in self.parallelisms if each.name):
             line = parallelism.explained(exception, self.lightning_module)
             exception.__cause__ = line or exception.__cause__
 
@@ -525,7 +460,7 @@ class OneCurve(ForCallbacks):
             super().teardown()
             return
         # Lightning's own would move parameters that have no memory.
-        _optimizers_to_device(self.optimizers, torch.device("cpu"))
+        move_optimizers(self.optimizers, torch.device("cpu"))
         # What failed may hold parameters, which cannot be moved then; its error is the one to read.
         with nullcontext() if sys.exc_info()[0] is None else suppress(RuntimeError, AttributeError):
             self._move(self._connected_module, torch.device("cpu"))

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
+from ...compat.of_torch import at_end_of_backward, is_in_backward
 from ...errors import UserError
 from .axis import Axis, Piece, current, set_current
 
@@ -53,7 +54,7 @@ def attention_within() -> Iterator[None]:
 @contextmanager
 def working_on(piece: Piece | None) -> Iterator[None]:
     """As `attention_over`; None as `attention_within`."""
-    if _recomputing is not None and not _is_in_backward():
+    if _recomputing is not None and not is_in_backward():
         _recomputing.close()  # a backward pass that failed has not ended it
     before = current(), F.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
     set_current(piece)
@@ -80,17 +81,12 @@ def until_backward_ends(piece: Piece) -> None:
         stack.callback(_forget)
         stack.enter_context(working_on(piece))
         _recomputing = stack
-        engine: Any = torch.autograd.Variable._execution_engine
-        engine.queue_callback(stack.close)
+        at_end_of_backward(stack.close)
 
 
 def _forget() -> None:
     global _recomputing
     _recomputing = None
-
-
-def _is_in_backward() -> bool:
-    return bool(torch._C._current_graph_task_id() >= 0)
 
 
 def _attention(

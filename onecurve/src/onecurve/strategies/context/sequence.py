@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from ...compat.of_torch import tree_flatten, tree_map, tree_unflatten
 from ...errors import UserError
 from ..sequences import WholeSequences
 from .attention import attention_over, attention_within, until_backward_ends

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from ...compat.of_torch import version_of
 from .state import cut_like
 
 
@@ -30,7 +31,7 @@ class Gathered(nn.Parameter):
         """The same object: FSDP2 makes it once, and gathers into it."""
         if not isinstance(parameter, cls):
             parameter.__class__ = cls
-            parameter.is_touched, parameter.version = False, parameter._version
+            parameter.is_touched, parameter.version = False, version_of(parameter)
         return parameter  # type: ignore[no-any-return]
 
     @property
@@ -46,8 +47,8 @@ class Gathered(nn.Parameter):
 
     def was_changed(self) -> bool:
         """Whether it may have been since this was asked last."""
-        is_changed = self.is_touched or self.version != self._version
-        self.is_touched, self.version = False, self._version
+        is_changed = self.is_touched or self.version != version_of(self)
+        self.is_touched, self.version = False, version_of(self)
         return is_changed
 
 

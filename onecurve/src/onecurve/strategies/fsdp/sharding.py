@@ -19,8 +19,8 @@ from torch.distributed.fsdp import (
     register_fsdp_forward_method,
 )
 from torch.distributed.tensor import DTensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from ...compat.of_torch import BatchNorm
 from ..layers import find_layers
 from ..redirect import replaced
 from .changed import KeptChanges
@@ -57,7 +57,7 @@ class Sharding(NamedTuple):
         if low.param_dtype is not None:
             # Beside its float32 statistics it wants float32 parameters: a unit of its own.
             for part in module.modules():
-                if isinstance(part, _BatchNorm) and part.affine:
+                if isinstance(part, BatchNorm) and part.affine:
                     self._shard(part, mesh, MixedPrecisionPolicy(), frees)
         units = [
             unit

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map_only
+
+from ...compat.of_torch import tree_map_only
 
 
 def gather(state: Any, keep: bool) -> Any:

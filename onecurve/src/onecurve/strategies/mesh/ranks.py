@@ -119,3 +119,17 @@ class Ranks:
         votes = torch.tensor(int(decision), device=self.device)
         dist.all_reduce(votes)
         return bool(votes == dist.get_world_size()) if all else bool(votes)
+
+
+def each_rank_has(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
+    """What each rank of a group has, in their order; all of them call this.
+
+    Args:
+        value: Anything that can be pickled, with tensors on the CPU.
+        group: None stands for all ranks.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values

@@ -1,0 +1,171 @@
+"""Private names of Lightning that are used, and what each waits for.
+
+Beside these, methods are overridden that begin with an underscore, as Lightning's own strategies,
+callbacks and loggers override them: `_setup_model`, `_get_process_group_backend`,
+`_register_ddp_hooks`, `_save_last_checkpoint` and `_create_experiment`.
+"""
+
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.device_dtype_mixin import _update_properties as set_device_of
+from lightning.fabric.utilities.logger import _flatten_dict as flatten_dict
+from lightning.fabric.utilities.optimizer import _optimizers_to_device as move_optimizers
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.overrides.distributed import (
+    _IndexBatchSamplerWrapper as IndexBatchSamplerWrapper,
+)
+from lightning.pytorch.trainer.connectors.logger_connector.result import (
+    _ResultMetric as ResultMetric,
+)
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+
+# - set_device_of, move_optimizers: what Lightning's strategies do as they end.
+# - ResultMetric: what `self.log` keeps of a value.
+# - IndexBatchSamplerWrapper: Lightning reads what was predicted from this class alone.
+__all__ = [
+    "IndexBatchSamplerWrapper",
+    "ResultMetric",
+    "flatten_dict",
+    "move_optimizers",
+    "set_device_of",
+]
+
+
+# Lightning: loops and their loaders
+
+
+def sampler_seen(batches: IndexBatchSamplerWrapper) -> Any:
+    """The batch sampler whose indices Lightning notes in predictions."""
+    return batches._batch_sampler
+
+
+def loaders_of(loop: Any) -> CombinedLoader | None:
+    """The loaders that a loop reads as one; None before it has set them up."""
+    combined: CombinedLoader | None = loop._combined_loader
+    return combined
+
+
+def forget_loaders(loop: Any) -> None:
+    """Let a loop ask for its loaders again."""
+    loop._combined_loader = None
+
+
+def is_one_after_the_other(combined: CombinedLoader) -> bool:
+    """Whether loaders are read so, as in an evaluation."""
+    return combined._mode == "sequential"
+
+
+def combined_alike(combined: CombinedLoader, loaders: Any) -> CombinedLoader:
+    """Other loaders, read in the same way."""
+    return CombinedLoader(loaders, combined._mode)
+
+
+def training_loaders(trainer: Trainer) -> CombinedLoader:
+    """What the task or the data module gives for training, asked once more."""
+    loaders: Any = trainer.fit_loop._data_source.dataloader()
+    if isinstance(loaders, CombinedLoader):
+        return loaders
+    return CombinedLoader(loaders, "max_size_cycle")
+
+
+def loaders_under_way(trainer: Trainer) -> CombinedLoader | None:
+    """Those of the loop that runs now."""
+    return getattr(trainer._active_loop, "_combined_loader", None)
+
+
+def forget_states_of_loaders(trainer: Trainer) -> None:
+    """Let Lightning put no loader where a checkpoint says that it was."""
+    trainer.fit_loop._combined_loader_states_to_load = []
+
+
+def batches_read_ahead(trainer: Trainer) -> Any:
+    """What fetches the batches of a fit; None before it begins."""
+    return trainer.fit_loop._data_fetcher
+
+
+def validates_now(trainer: Trainer, fetcher: Any) -> bool:
+    """Whether a validation comes after the batch under way."""
+    return trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
+
+
+def transferred(module: LightningModule, batch: Any) -> Any:
+    """What the hooks before the transfer of a batch make of it."""
+    return module._on_before_batch_transfer(batch, dataloader_idx=0)
+
+
+# Lightning: steps
+
+
+def accumulates(trainer: Trainer) -> bool:
+    """Whether the optimizer's step comes after another batch than the one under way."""
+    return trainer.fit_loop._should_accumulate()
+
+
+def is_epoch_at_its_end(trainer: Trainer) -> bool:
+    """Whether all batches of the epoch were read."""
+    return trainer.fit_loop.epoch_loop._num_ready_batches_reached()
+
+
+def logged_steps(trainer: Trainer) -> int:
+    """The step that loggers are told of, counted in batches that ended in one."""
+    return trainer.fit_loop.epoch_loop._batches_that_stepped
+
+
+def ends_with_its_epoch(trainer: Trainer) -> None:
+    """Where there are max_steps, Lightning would resume inside an epoch that was at its end."""
+    trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]
+
+
+def shares_no_samples(trainer: Trainer) -> None:
+    """As `Trainer(use_distributed_sampler=False)`, which is asked for before a strategy is."""
+    trainer._accelerator_connector.use_distributed_sampler = False
+
+
+def loaded_checkpoint(trainer: Trainer) -> dict[str, Any]:
+    """What a fit resumes from; nothing where it does not, or once all is restored."""
+    return trainer._checkpoint_connector._loaded_checkpoint
+
+
+def set_device(module: LightningModule, device: torch.device) -> None:
+    """What ``module.device`` says, for a replica whose tensors are not moved by ``to``."""
+    module._device = device
+
+
+# Lightning: what is logged
+
+
+def results_of(trainer: Trainer) -> Any:
+    """What the loop under way has collected of `self.log`; None between loops."""
+    return trainer._results
+
+
+def value_of_step(result: Any) -> Any:
+    """What a step alone has of a value that is logged on_step and on_epoch."""
+    return result._forward_cache
+
+
+def set_value_of_step(result: Any, value: Any) -> None:
+    """As `value_of_step`."""
+    result._forward_cache = value
+
+
+def logs_now(trainer: Trainer) -> bool:
+    """Whether loggers are told of the step under way (`log_every_n_steps`)."""
+    return trainer._logger_connector.should_update_logs
+
+
+def metrics_to_log(trainer: Trainer) -> dict[str, Any]:
+    """What loggers are told of next."""
+    metrics: dict[str, Any] = trainer._logger_connector.metrics["log"]
+    return metrics
+
+
+def initial_hyperparameters(module: Any) -> Any:
+    """What is logged of ``save_hyperparameters``; None where nothing was saved."""
+    return getattr(module, "_hparams_initial", None)
+
+
+def set_initial_hyperparameters(module: Any, values: Any) -> None:
+    """As `initial_hyperparameters`."""
+    module._hparams_initial = values
