@@ -176,7 +176,80 @@ def encoder() -> nn.Module:
     return nn.Sequential(stack, nn.Linear(WIDTH, 10))
 
 
-NETWORKS = {"gpt": gpt, "mlp": mlp, "vit": vit, "encoder": encoder}
+class Conv1D(nn.Module):
+    """As transformers has it: a Linear layer whose weight is (in, out)."""
+
+    __module__ = "transformers.pytorch_utils"
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, outputs) / 4)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs @ self.weight + self.bias
+
+
+class Gpt2Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.c_fc, self.c_proj = Conv1D(WIDTH, 2 * WIDTH), Conv1D(2 * WIDTH, WIDTH)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + self.c_proj(F.gelu(self.c_fc(inputs)))
+
+
+class BertSelfAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_attention_heads, self.width = 4, WIDTH // 4
+        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        of_heads = (*inputs.shape[:2], -1, self.width)
+        query, key, value = (
+            layer(inputs).view(of_heads).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        outputs = F.scaled_dot_product_attention(query, key, value)
+        assert outputs.shape[1] == self.num_attention_heads
+        return outputs.transpose(1, 2).flatten(2)
+
+
+class Added(nn.Module):
+    """What BERT calls an output."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.dense, self.LayerNorm = nn.Linear(inputs, WIDTH), nn.LayerNorm(WIDTH)
+
+    def forward(self, inputs: Tensor, before: Tensor) -> Tensor:
+        outputs: Tensor = self.LayerNorm(self.dense(inputs) + before)
+        return outputs
+
+
+class BertLayer(nn.Module):
+    """As in BERT: an attention and a feed-forward network in several modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.Module()
+        self.attention.self, self.attention.output = BertSelfAttention(), Added(WIDTH)
+        self.intermediate = nn.Module()
+        self.intermediate.dense = nn.Linear(WIDTH, 2 * WIDTH)
+        self.output = Added(2 * WIDTH)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.attention.output(self.attention.self(inputs), inputs)
+        outputs: Tensor = self.output(F.gelu(self.intermediate.dense(hidden)), hidden)
+        return outputs
+
+
+def named() -> nn.Sequential:
+    return nn.Sequential(BertLayer(), Gpt2Mlp(), BertLayer(), nn.Linear(WIDTH, 10))
+
+
+NETWORKS = {"named": named, "gpt": gpt, "mlp": mlp, "vit": vit, "encoder": encoder}
 
 
 def made(name: str, **options: Any) -> tuple[Task, Tensor, Tensor]:
@@ -188,6 +261,7 @@ def made(name: str, **options: Any) -> tuple[Task, Tensor, Tensor]:
         "mlp": lambda: torch.randn(8, 8).double(),
         "vit": lambda: torch.randn(8, 3, 16, 16).double(),
         "encoder": lambda: torch.randn(8, LENGTH, WIDTH).double(),
+        "named": lambda: torch.randn(8, LENGTH, WIDTH).double(),
     }[name]()
-    shape = (8, LENGTH) if name in ("gpt", "encoder") else (8,)
+    shape = (8, LENGTH) if name in ("gpt", "encoder", "named") else (8,)
     return task, inputs, torch.randint(10, shape)

@@ -96,7 +96,7 @@ def parity(
 
 CASES = [
     ("mlp", {}, False), ("gpt", {}, False), ("gpt", {}, True), ("gpt", {"tied": True}, True),
-    ("vit", {}, False), ("vit", {}, True), ("encoder", {}, True),
+    ("vit", {}, False), ("vit", {}, True), ("encoder", {}, True), ("named", {}, False),
 ]  # fmt: skip
 
 
@@ -120,6 +120,7 @@ def test_cut_layers_train_as_whole_ones(shard: int, tmp_path: Path) -> None:
     found = {case[0]: result["share"] for case, result in zip(CASES, results, strict=True)}
     assert found["mlp"] > 0.97
     assert found["vit"] > 0.82
+    assert found["named"] > 0.9
 
 
 def on_ranks(processes: int, logs: Path, work: Any, *arguments: Any) -> Any:

@@ -66,6 +66,31 @@ def test_heads_that_share_keys_are_not_torn_apart() -> None:
     assert heads_of(module(names, linears(*widths), num_heads=4, num_kv_heads=2)) == 2
 
 
+def test_blocks_of_transformers_are_known_by_all_their_layers() -> None:
+    _, plan = plan_of("named")
+    assert plan["network.0.attention.self"] == "heads"
+    assert plan["network.0.attention.output.dense"] == plan["network.0.output.dense"] == "rowwise"
+    assert plan["network.1.c_fc"] == "colwise"
+    assert plan["network.1.c_proj"] == "rowwise"
+
+
+def test_an_attention_is_cut_where_all_of_its_kind_are() -> None:
+    """The first of T5's makes a bias for the heads of all."""
+
+    class Attention(nn.Module):
+        def __init__(self, is_first: bool) -> None:
+            super().__init__()
+            self.q, self.k, self.v, self.o = linears(*ALIKE)
+            self.n_heads = 2
+            if is_first:
+                self.bias = nn.Embedding(4, 2)
+
+    second = Task(nn.ModuleList([Attention(False), Attention(False)]))
+    assert find_plan(second, {"": second}, None, 2)["network.1"] == "heads"
+    first = Task(nn.ModuleList([Attention(True), Attention(False)]))
+    assert find_plan(first, {"": first}, None, 2) == {}
+
+
 def test_the_plan_of_a_transformer() -> None:
     """Of its own layers, of modules that say how they are cut, and of those known by names."""
     _, plan = plan_of("gpt")

@@ -15,12 +15,13 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
-from torch.nn import functional as F
 
+from ...compat.of_torch import parameters_replaced
 from ...errors import UserError, in_short
 from .attention import heads_forward, local
 from .collectives import Group, joined, share, sum_gradients
 from .families import head_counts, is_within
+from .linear import dimension, holds_parameters, linear
 from .regions import Region, SequenceRegion
 from .runs import runs_of
 from .vocabulary import cut_embedding, leave_logits
@@ -79,7 +80,7 @@ class Cut:
                 self._cut(part, "weight", 0)
                 part.forward = partial(cut_embedding, part, self.group)  # type: ignore[method-assign]
             else:
-                self._cut(part, "weight", 1 if style == "rowwise" else 0)
+                self._cut(part, "weight", dimension(part, of_inputs=style == "rowwise"))
                 if style != "rowwise":
                     self._cut(part, "bias", 0)
                 inside = any(is_within(name, entry) for entry in entered)
@@ -89,7 +90,7 @@ class Cut:
             _cut_sequence(self.parts[run.names[0]], self.parts[run.names[-1]], run.region)
 
     def _is_entry(self, name: str, style: str) -> bool:
-        own = not isinstance(self.parts[name], nn.Linear | nn.Embedding | nn.MultiheadAttention)
+        own = not holds_parameters(self.parts[name])
         return own and style in ("heads", "colwise")
 
     def _region(self, name: str) -> Region:
@@ -114,7 +115,7 @@ class Cut:
         """Parameters that stay whole, but are used for a piece of what they belong to."""
         for name, part in self.parts.items():
             holder = self.parts.get(name.rpartition(".")[0])
-            is_cut = name in self.plan and isinstance(part, nn.Linear | nn.MultiheadAttention)
+            is_cut = name in self.plan and holds_parameters(part)
             if is_cut or (isinstance(holder, nn.MultiheadAttention) and _is_cut(holder)):
                 continue
             uncut = any(not isinstance(own, DTensor) for own in part.parameters(recurse=False))
@@ -129,7 +130,7 @@ def _is_cut(layer: nn.MultiheadAttention) -> bool:
 def _colwise(layer: nn.Linear, region: Region, inside: bool, inputs: Tensor) -> Tensor:
     inputs = inputs if inside else region.enter(inputs)
     bias = None if layer.bias is None else local(layer.bias)
-    return F.linear(inputs, local(layer.weight), bias)
+    return linear(layer, inputs, local(layer.weight), bias)
 
 
 def _colwise_gather(layer: nn.Linear, region: Region, inside: bool, inputs: Tensor) -> Tensor:
@@ -143,7 +144,7 @@ def _vocab(layer: nn.Linear, region: Region, inside: bool, inputs: Tensor) -> Te
 
 def _rowwise(layer: nn.Linear, region: Region, inside: bool, inputs: Tensor) -> Tensor:
     bias = None if layer.bias is None else share(region.group, layer.bias)
-    return region.leave(F.linear(inputs, local(layer.weight), bias))
+    return region.leave(linear(layer, inputs, local(layer.weight), bias))
 
 
 FORWARD: dict[str, Callable[..., Tensor]] = {
@@ -188,22 +189,16 @@ def _flows(value: Any) -> bool:
 def _with_summed_gradients(
     layer: nn.Module, forward: Callable[..., Any], group: Group, *inputs: Any, **options: Any
 ) -> Any:
-    held = layer._parameters
     own = {
         name: parameter
-        for name, parameter in held.items()
-        if parameter is not None and parameter.requires_grad and not isinstance(parameter, DTensor)
+        for name, parameter in layer.named_parameters(recurse=False, remove_duplicate=False)
+        if parameter.requires_grad and not isinstance(parameter, DTensor)
     }
     if not own or not torch.is_grad_enabled():
         return forward(*inputs, **options)
     used = sum_gradients(group, *own.values())
-    # Not by setattr, which takes parameters only.
-    swapped: Any = {**held, **dict(zip(own, used, strict=True))}
-    layer._parameters = swapped
-    try:
+    with parameters_replaced(layer, dict(zip(own, used, strict=True))):
         return forward(*inputs, **options)
-    finally:
-        layer._parameters = held
 
 
 def _cut_sequence(first: nn.Module, last: nn.Module, region: SequenceRegion) -> None:

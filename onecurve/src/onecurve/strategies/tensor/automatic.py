@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from lightning.pytorch import LightningModule
 from torch import nn
 
+from ...compat.of_torch import has_one_projection
 from ..layers import find_layers
-from .families import is_within, style_of, styles_within
+from .families import is_within, structure_of, style_of, styles_within
 
 ELEMENTWISE = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
@@ -50,6 +51,8 @@ class Automatic:
         self.said = said
         self.size = size
         self.plan = dict(plan)
+        self.modules = [*module.modules()]
+        self.styles: dict[type[nn.Module], list[str | None]] = {}
         uses = Counter(id(weight) for _, weight in module.named_parameters(remove_duplicate=False))
         # What is used in two places cannot be cut for one of them.
         self.tied = {weight for weight, number in uses.items() if number > 1}
@@ -84,13 +87,23 @@ class Automatic:
         elif type(layer) is nn.Sequential or isinstance(layer, nn.Sequential):
             if type(layer).forward is nn.Sequential.forward:
                 self._pair((_in(name, child), part) for child, part in layer.named_children())
-        elif (style := style_of(layer)) and self._can(name, layer):
+        elif (structure := structure_of(layer)) and self._can(name, layer):
+            self.plan |= {_in(name, path): each for path, each in structure.items()}
+            return
+        elif (style := self._style(layer)) and self._can(name, layer):
             within = styles_within(layer)
             if style == "heads" or len(within) > 2:
                 self.plan[name] = style
             self.plan |= {_in(name, child): each for child, each in within.items()}
         for child, part in layer.named_children():
             self._look(_in(name, child), part)
+
+    def _style(self, layer: nn.Module) -> str | None:
+        """Of a module whose kind has one wherever it is: T5's first attention makes all biases."""
+        kind = type(layer)
+        if kind not in self.styles:
+            self.styles[kind] = [style_of(other) for other in self.modules if type(other) is kind]
+        return style_of(layer) if all(self.styles[kind]) else None
 
     def _pair(self, ordered: Iterable[tuple[str, nn.Module]]) -> None:
         waiting: tuple[str, nn.Linear] | None = None
@@ -147,7 +160,7 @@ class Automatic:
 
 def is_plain(layer: nn.MultiheadAttention) -> bool:
     """Whether queries, keys and values come from inputs of one width, and from nowhere else."""
-    return layer._qkv_same_embed_dim and layer.bias_k is None and not layer.add_zero_attn
+    return has_one_projection(layer) and layer.bias_k is None and not layer.add_zero_attn
 
 
 def _in(holder: str, child: str) -> str:

@@ -8,13 +8,14 @@ from torch import nn
 from ...errors import UserError
 from .automatic import is_plain
 from .families import heads_of, is_within, linears
+from .linear import holds_parameters, in_features, is_linear, out_features
 
 FITS = {
-    "colwise": (nn.Linear,),
-    "rowwise": (nn.Linear,),
-    "colwise_gather": (nn.Linear,),
-    "vocab": (nn.Linear, nn.Embedding),
-    "heads": (nn.MultiheadAttention,),
+    "colwise": "Linear",
+    "rowwise": "Linear",
+    "colwise_gather": "Linear",
+    "vocab": "Linear or Embedding",
+    "heads": "MultiheadAttention",
 }
 INSTEAD = "or use strategy=fsdp"
 
@@ -69,13 +70,12 @@ def check_one(name: str, part: nn.Module, style: str, size: int, key: str) -> No
     kind = type(part).__name__
     if style == "sequence":
         return
-    is_own = not isinstance(part, nn.Linear | nn.Embedding | nn.MultiheadAttention)
-    if is_own and style in ("heads", "colwise") and len(linears(part)) > 1:
+    if not holds_parameters(part) and style in ("heads", "colwise") and len(linears(part)) > 1:
         if style == "heads":
             _check_heads(name, heads_of(part), size, key)
         return
-    if not isinstance(part, FITS[style]):
-        fits = " or ".join(kind.__name__ for kind in FITS[style])
+    fits = FITS[style]
+    if ("Linear" if is_linear(part) else _kind(part)) not in fits.split():
         raise UserError(
             f"strategy.plan: {name} is {kind}, and {style} is of {fits}"
             + (" or of a module that holds some Linear layers" if style == "heads" else "")
@@ -95,10 +95,15 @@ def check_one(name: str, part: nn.Module, style: str, size: int, key: str) -> No
                 f"of its entries; leave it out, {INSTEAD}"
             )
         _check_divides(name, part.num_embeddings, "entries", size, key)
-    elif isinstance(part, nn.Linear) and style == "rowwise":
-        _check_divides(name, part.in_features, "input features", size, key)
-    elif isinstance(part, nn.Linear):
-        _check_divides(name, part.out_features, "output features", size, key)
+    elif is_linear(part) and style == "rowwise":
+        _check_divides(name, in_features(part), "input features", size, key)
+    elif is_linear(part):
+        _check_divides(name, out_features(part), "output features", size, key)
+
+
+def _kind(part: nn.Module) -> str:
+    kinds = (nn.Embedding, nn.MultiheadAttention)
+    return next((kind.__name__ for kind in kinds if isinstance(part, kind)), "")
 
 
 def _check_heads(name: str, heads: int | None, size: int, key: str) -> None:

@@ -7,9 +7,13 @@ parameter. What has other names, or one projection for queries, keys and values,
 `tensor_plan()` how it is cut.
 """
 
+from collections.abc import Iterable
 from math import gcd
+from typing import Any
 
 from torch import nn
+
+from .linear import in_features, is_linear, is_transposed, out_features
 
 ATTENTIONS = (
     ("q_proj", "k_proj", "v_proj", "o_proj"),  # Llama, Mistral, Qwen2, Gemma
@@ -35,6 +39,18 @@ FEED_FORWARD = (
     ("lin1", "lin2"),  # DistilBERT
     ("linear1", "linear2"),
 )
+STRUCTURES: tuple[dict[str, str], ...] = (
+    {  # BERT, RoBERTa, ELECTRA
+        "attention.self": "heads",
+        "attention.self.query": "colwise",
+        "attention.self.key": "colwise",
+        "attention.self.value": "colwise",
+        "attention.output.dense": "rowwise",
+        "intermediate.dense": "colwise",
+        "output.dense": "rowwise",
+    },
+)
+"""Blocks whose attention and feed-forward network lie in several modules, by all their layers."""
 HEAD_COUNTS = (
     *("heads", "num_heads", "n_heads", "n_head", "nhead", "nheads", "num_attention_heads"),
     *("kv_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "num_key_value_heads"),
@@ -53,8 +69,8 @@ def style_of(module: nn.Module) -> str | None:
     for family in FEED_FORWARD:
         if held.keys() == set(family):
             last, first = held[family[-1]], [held[name] for name in family[:-1]]
-            shapes = {(layer.out_features, layer.in_features) for layer in first}
-            return "colwise" if shapes == {(last.in_features, last.out_features)} else None
+            shapes = {(out_features(layer), in_features(layer)) for layer in first}
+            return "colwise" if shapes == {(in_features(last), out_features(last))} else None
     return None
 
 
@@ -76,7 +92,7 @@ def heads_of(module: nn.Module) -> int | None:
     if type(width) is int and width > 0:
         within = styles_within(module)
         counts += [
-            (layer.in_features if within[name] == "rowwise" else layer.out_features) // width
+            (in_features if within[name] == "rowwise" else out_features)(layer) // width
             for name, layer in linears(module).items()
         ]
     return gcd(*counts) if counts else None
@@ -88,9 +104,19 @@ def head_counts(module: nn.Module) -> dict[str, int]:
     return {name: count for name, count in counts.items() if type(count) is int and count > 0}
 
 
+def structure_of(module: nn.Module) -> dict[str, str] | None:
+    """The styles within a module of a known structure; None for any other."""
+    held = {name for name, part in module.named_modules() if is_linear(part)}
+    for structure in STRUCTURES:
+        if held == {name for name, style in structure.items() if style != "heads"}:
+            return structure
+    return None
+
+
 def linears(module: nn.Module) -> dict[str, nn.Linear]:
     """The Linear layers that a module holds itself."""
-    return {name: part for name, part in module.named_children() if type(part) is nn.Linear}
+    children: Iterable[tuple[str, Any]] = module.named_children()
+    return {name: part for name, part in children if type(part) is nn.Linear or is_transposed(part)}
 
 
 def is_within(name: str, outer: str) -> bool:

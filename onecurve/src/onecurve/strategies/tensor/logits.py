@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
+from ...compat.of_torch import DisableTorchFunctionSubclass, claim, tree_map_only
 from .collectives import Group, joined
 
 
@@ -33,9 +33,7 @@ class CutLogits(Tensor):
         """Claim the shape of the whole."""
         shape = list(piece.shape)
         shape[entries] *= group.size
-        made: CutLogits = torch.Tensor._make_wrapper_subclass(
-            cls, shape, dtype=piece.dtype, device=piece.device
-        )
+        made: CutLogits = claim(cls, shape, piece)
         made.__dict__.update(piece=piece, group=group, entries=entries)
         return made
 
@@ -46,7 +44,7 @@ class CutLogits(Tensor):
         if name == "__get__":
             name = getattr(func.__self__, "__name__", "")
         if name in OF_ITSELF:
-            with torch._C.DisableTorchFunctionSubclass():
+            with DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         first = args[0] if args else kwargs.get("input")
         if isinstance(first, CutLogits) and name in KNOWN:

@@ -34,6 +34,7 @@ from ...errors import UserError
 from .automatic import Automatic
 from .checks import check_plan
 from .families import is_within, linears, styles_within
+from .linear import holds_parameters
 
 __all__ = ["STYLES", "check_plan", "find_plan"]
 
@@ -113,8 +114,7 @@ def _fitting(
             if fnmatchcase(short, glob) or (not outer and fnmatchcase(_of_network(short), glob))
         ]
         if not fit:
-            kinds = (nn.Linear, nn.Embedding, nn.MultiheadAttention)
-            names = [name for name, each in within.items() if isinstance(parts[each], kinds)]
+            names = [name for name, each in within.items() if holds_parameters(parts[each])]
             near = difflib.get_close_matches(glob, [*names, *map(_of_network, names)], 1, 0.0)
             raise UserError(
                 f"{key}: {glob} fits no module; use names such as "
@@ -134,8 +134,7 @@ def _with_children(parts: Mapping[str, nn.Module], plan: Mapping[str, str]) -> d
     full = dict(plan)
     for name, style in plan.items():
         part = parts[name]
-        is_own = not isinstance(part, nn.Linear | nn.Embedding | nn.MultiheadAttention)
-        if is_own and style in ("heads", "colwise") and len(linears(part)) > 1:
+        if not holds_parameters(part) and style in ("heads", "colwise") and len(linears(part)) > 1:
             for child, own in styles_within(part).items():
                 full.setdefault(f"{name}.{child}".lstrip("."), own)
     return full

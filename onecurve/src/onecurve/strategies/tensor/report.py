@@ -9,6 +9,7 @@ from torch import nn
 
 from ...plain_console import plain_console
 from .checks import has_dropout
+from .linear import holds_parameters
 from .local_size import local_numel
 
 
@@ -66,7 +67,7 @@ def plan_table(module: nn.Module, plan: Mapping[str, str], size: int, sequence: 
         part = module.get_submodule(name)
         row = rows.setdefault((re.sub(r"\d+", "*", name), style), [0, 0, 0])
         row[0] += 1
-        if isinstance(part, nn.Linear | nn.Embedding | nn.MultiheadAttention):
+        if holds_parameters(part):
             for path, parameter in part.named_parameters():
                 row[1] += parameter.numel()
                 row[2] += local_numel(style, path, parameter.shape, size)
