@@ -306,8 +306,8 @@ def test_what_cannot_be_predicted_gets_one_line(
     tables = checkpoint("test_predict.Tables")
     refused("(Tables) are no images that are read from files", tables, f"predict.images={digits}")
     refused("predict.figure=true: shows files with their", tables, "predict.figure=true")
-    refused("task: ImportError: Error loading", checkpoint(_target_="test_predict.Gone"))
-    refused("data: ImportError: Error loading", checkpoint("test_predict.Gone"))
+    refused("there is no Gone in test_predict", checkpoint(_target_="test_predict.Gone"))
+    refused("there is no Gone in test_predict", checkpoint("test_predict.Gone"))
     (tmp_path / "file").touch()
     refused(
         "predict.output=file/there: File exists; name a place",

@@ -158,7 +158,7 @@ REFUSED = {
         [SPACE[0], "sweep/sampler=grid"],
         ["optimizer.lr", "sweep/sampler=grid", "sweep/sampler=tpe"],
     ),
-    "a number of trials": ([SPACE[0], "sweep.trials=0"], ["sweep.trials=0", "sweep.trials=1"]),
+    "a number of trials": ([SPACE[0], "sweep.trials=0"], ["sweep.trials=0", "sweep.trials=30"]),
     "a space": (["optimizer.lr=tag(log, interval(0, 1))"], ["optimizer.lr=tag(log", "interval("]),
 }
 

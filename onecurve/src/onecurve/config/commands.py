@@ -74,6 +74,10 @@ class _Training(Command, extra="allow"):
         description="What torch.compile makes code of: each layer, or the whole forward pass.",
     )
     compile_backend: str = Field("inductor", description="Of torch.compile.")
+    count_labels: bool = Field(
+        True,
+        description="Weigh a loss of transformers among ranks by the labels it is a mean over.",
+    )
     gc_every_n_steps: Count | None = Field(None, description="Collect Python's garbage in step.")
 
 

@@ -27,11 +27,13 @@ from ..batch.random import Draws, RankStream
 from ..batch.resume import TrainingEpochs
 from ..batch.share import Share, SharedLoader, share_of, shared_in_step, together, unlike
 from ..batch.stream import StreamLoader
+from ..compat.of_lightning import loaders_of, loaders_under_way
 from ..errors import UserError, say
 from .accumulation import Window, rows
+from .mesh.ranks import each_rank_has
 from .prepared import Prepared, Rows, prepared, prepared_once, prepares
 from .step_log import StepLog, metrics_kept
-from .weight import loss_of_nothing, weighs, weight_of
+from .weight import labels_in, loss_of_nothing, mean_over_labels, weighs, weight_of
 
 
 class DataParallel(NamedTuple):
@@ -62,6 +64,7 @@ class TaskStep:
         samples: Samples of that batch, where its loaders say so.
         weight: What this rank's loss is multiplied by.
         weigh: How it is.
+        counts_labels: Whether a loss that is known to be a mean over labels counts by them.
         prepared: Inputs and targets of the batch under way, where they are known.
         evaluated: In an evaluation the loader, the number of its batch, and what this rank has of
             it; None if it is not shared out.
@@ -71,6 +74,7 @@ class TaskStep:
     name: str
     epochs: TrainingEpochs | None = None
     samples_seen: int = 0
+    counts_labels: bool = True
     share: Share | None = None
     samples: int | None = None
     weight: float = 1.0
@@ -82,6 +86,9 @@ class TaskStep:
     # The last training batch whose samples were counted.
     _counted: int = 0
     _say_unlike: bool = True
+    # Whose loss counts by labels; () until that was looked up.
+    _by_labels: Any = ()
+    _said_labels: bool = False
 
     def __init__(
         self,
@@ -159,10 +166,11 @@ class TaskStep:
 
     def _weighed(self, *args: Any) -> STEP_OUTPUT:
         loop = self.module.trainer.fit_loop
-        assert loop._combined_loader is not None
-        shared = shared_in_step(loop._combined_loader, loop.batch_idx)
+        combined = loaders_of(loop)
+        assert combined is not None
+        shared = shared_in_step(combined, loop.batch_idx)
         if not shared:
-            return self._unshared(loop._combined_loader.flattened, *args)
+            return self._unshared(combined.flattened, *args)
         self.compare_streams(shared)
         shares = [loader.share(loop.batch_idx) for loader in shared]
         if self._say_unlike and (line := unlike(shares, self.place.size)):
@@ -235,7 +243,7 @@ class TaskStep:
         The last one of a stream may not. A task that does not ask for the number of a batch is not
         told it, and no strategy is.
         """
-        combined: Any = getattr(self.module.trainer._active_loop, "_combined_loader", None)
+        combined = loaders_under_way(self.module.trainer)
         if combined is None:
             return
         number = self._moved[dataloader_idx]
@@ -255,11 +263,13 @@ class TaskStep:
         with self._context():  # in the types of the step
             self.prepared = prepared(module, batch, self._rows_to_prepare())
         weight = None
-        if self.prepared is not None and name != "predict_step":
-            weight = weight_of(module, self.prepared.targets)
+        if name != "predict_step":
+            weight = weight_of(module, batch if self.prepared is None else self.prepared.targets)
         if name == "training_step" and weight is not None:
             self.weight = self._weight_among_ranks(weight)
         self._logs.weight, self._logs.counts = weight, counts
+        if weight is None and name != "predict_step":
+            self._count_labels(batch)
         with ExitStack() as around:
             around.enter_context(prepared_once(module, batch, self.prepared))
             if weight is not None and not weight:
@@ -271,6 +281,30 @@ class TaskStep:
             around.enter_context(self.own(Draws.STEP))
             output: STEP_OUTPUT = self._call(name, *args)
         return output
+
+    def _count_labels(self, batch: Any) -> None:
+        """Weigh this rank's loss by labels where it is known to be a mean over them."""
+        share = self.share if self.module.trainer.training else self.evaluated[2]
+        if not self.counts_labels or share is None or self.place.size == 1:
+            return
+        if self._by_labels == ():
+            self._by_labels = mean_over_labels(self.module)
+        own = None if self._by_labels is None else labels_in(batch, self._by_labels[1])
+        if own is None:
+            return
+        if not self._said_labels and self.module.trainer.is_global_zero:
+            say(
+                f"strategy={self.name}: the loss of {self._by_labels[0]} is a mean over labels, "
+                "and counts by them among ranks; count_labels=false counts samples"
+            )
+        self._said_labels = True
+        counted = torch.tensor(float(own if share.size else 0), dtype=torch.float64)
+        total = counted.to(self.place.device, copy=True)
+        dist.all_reduce(total, group=self.place.group)
+        if total:
+            part = float(counted) / float(total)
+            self.weight = part * self.place.size
+            self._logs.weight = torch.tensor(share.total * part, dtype=torch.float64)
 
     def _run_plain(self, name: str, *args: Any) -> STEP_OUTPUT:
         self.prepared, self._logs.weight, self._logs.counts = None, None, True
@@ -311,9 +345,7 @@ class TaskStep:
             loader.is_compared = True
             if self.place.is_alone:
                 continue
-            of_ranks: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(of_ranks, loader.fingerprint)
-            if len(set(of_ranks)) > 1:
+            if len(set(each_rank_has(loader.fingerprint, None))) > 1:
                 raise UserError(
                     f"strategy: {type(loader.dataset).__name__} yields other samples on some "
                     "ranks; let it yield the same on all of them, whatever their rank: each batch "

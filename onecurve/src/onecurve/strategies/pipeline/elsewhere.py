@@ -7,7 +7,7 @@ of a hook the gradient of what lies elsewhere is a tensor on the meta device: wh
 gradient alone works on it, and what asks for its numbers cannot have them, and says so.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
 
 from ...errors import UserError
 from ..redirect import replaced
@@ -129,3 +130,27 @@ def explained(error: BaseException, strategy: str) -> UserError | None:
             "the layer that holds it, or use strategy=ddp"
         )
     return UserError(f"strategy={strategy}: {line}")
+
+
+def refuse_whole(optimizers: Iterable[Optimizer]) -> None:
+    """Refuse LBFGS, which takes all parameters as one vector.
+
+    Raises:
+        UserError: If it is among them.
+    """
+    if any(isinstance(optimizer, LBFGS) for optimizer in optimizers):
+        raise UserError(
+            "strategy=pipeline: LBFGS updates a weight by the gradients of all others, of which a "
+            "rank has only those of its layers; use another optimizer, such as AdamW, or "
+            "strategy=ddp"
+        )
+
+
+def forget_elsewhere(optimizers: Iterable[Optimizer]) -> None:
+    """Drop what some prepare before the first step, as Adagrad does, for other ranks' parameters.
+
+    These have no memory here, and so has that.
+    """
+    for optimizer in optimizers:
+        for parameter in [each for each in optimizer.state if each.is_meta]:
+            del optimizer.state[parameter]

@@ -17,8 +17,16 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
+from ...compat.of_lightning import logs_now, results_of
 from ...errors import UserError
-from ..tolerance import IN_16_BITS, tolerance
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+IN_16_BITS = 2e-2
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """How far two computations of a value may be apart: some thousand times its rounding."""
+    return TOLERANCE.get(dtype, IN_16_BITS)
 
 
 class LossCheck:
@@ -68,7 +76,7 @@ class LossCheck:
             found = torch.where(self._found[0] > 0, self._found, found)
         self._found = found
         trainer = self.module.trainer
-        logs = trainer._logger_connector.should_update_logs
+        logs = logs_now(trainer)
         if self.at_once or logs or trainer.is_last_batch:
             self.read()
 
@@ -117,7 +125,7 @@ def no_other_parameters(module: LightningModule, network: str) -> Iterator[None]
 
 def beside_network(module: LightningModule, network: str) -> UserError:
     """For a loss that depends on layers of other ranks, whatever PyTorch says of them."""
-    results = module.trainer._results
+    results = results_of(module.trainer)
     if results is not None:
         results.clear()  # Lightning would move what was logged of it as it ends
     return UserError(

@@ -8,10 +8,11 @@ from torch import nn
 
 from ...errors import UserError
 from ..layers import find_layers, opened
+from .blocks import Blocks, find_blocks
 
 
 class Network(NamedTuple):
-    """Layers whose composition is what one module computes."""
+    """Layers whose composition is what one module computes, or the code around blocks."""
 
     name: str
     """What the task calls it by."""
@@ -20,13 +21,20 @@ class Network(NamedTuple):
     """Whose call passes through the pipeline: an nn.Sequential anywhere within, or the task."""
     layers: dict[str, nn.Module]
     """In order, by their dotted names in the task."""
+    blocks: Blocks | None = None
+    """Where code calls the layers one by one."""
+
+    def calls(self) -> dict[str, nn.Module]:
+        """What takes tensors and returns tensors, for each layer; before any is elsewhere."""
+        return self.layers if self.blocks is None else self.blocks.layers()
 
 
 def find_network(module: LightningModule, num_stages: int) -> Network:
     """The layers that stages are made of; all else of the task stays whole on every rank.
 
     They are what the task's method ``layers()`` returns, whose composition is its ``forward``; else
-    the elements of the nn.Sequential with the most parameters, of those that are long enough.
+    the elements of the nn.Sequential, or of the nn.ModuleList of blocks, with the most parameters,
+    of those that are long enough.
 
     Args:
         module: The task.
@@ -40,15 +48,22 @@ def find_network(module: LightningModule, num_stages: int) -> Network:
     else:
         found = [part for part in _sequences(module) if _size(part)]
         found = [part for part in found if len(opened([part])) >= num_stages] or found
-        if not found:
+        sequence = max(found, key=_size, default=None)
+        blocks = find_blocks(module, num_stages)
+        if blocks is not None and (
+            sequence is None or (blocks.have_parts and blocks.size > _size(sequence))
+        ):
+            network = Network(blocks.name, blocks.holder, blocks.blocks, blocks)
+        elif sequence is not None:
+            name = next(name for name, part in module.named_modules() if part is sequence)
+            network = Network(name, sequence, _named(name, sequence))
+        else:
             raise UserError(
                 f"strategy=pipeline: {type(module).__name__} has no sequence of layers: hold them "
-                "in an nn.Sequential, or add a method layers() that returns in order the layers "
-                "that self(inputs) calls; change it, or use strategy=fsdp"
+                "in an nn.Sequential, or blocks of one class in an nn.ModuleList, or add a method "
+                "layers() that returns in order the layers that self(inputs) calls; change it, or "
+                "use strategy=fsdp"
             )
-        sequence = max(found, key=_size)
-        name = next(name for name, part in module.named_modules() if part is sequence)
-        network = Network(name, sequence, _named(name, sequence))
     _check_parameters(module, network)
     return network
 
@@ -84,7 +99,7 @@ def _check_parameters(module: LightningModule, network: Network) -> None:
                 f"{name}'s; make it once, in __init__, as an attribute of {name}"
             )
     inside = {id(p): path for path, layer in network.layers.items() for p in layer.parameters()}
-    if network.owner is module:
+    if network.owner is module and network.blocks is None:
         for path, parameter in module.named_parameters():
             if id(parameter) not in inside:
                 raise UserError(

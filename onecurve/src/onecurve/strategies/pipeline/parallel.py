@@ -15,7 +15,7 @@ micro-batch.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from inspect import signature
 from typing import Any, Literal, cast
@@ -31,27 +31,27 @@ from ...checkpoint.stored import model_state_here
 from ...errors import UserError
 from ..accumulation import rows
 from ..changed_buffers import report_changed
-from ..example import example_of
 from ..for_callbacks import ForCallbacks
 from ..fsdp.state import cut_like, cut_optimizer_state
 from ..mesh.ranks import Ranks
 from ..parallelism import Parallelism
 from ..parts import Part
+from ..prepared import example_of
 from ..redirect import replaced
 from ..sequences import WholeSequences
 from ..step import TaskStep
 from ..weight import weight_of
 from . import state
-from .elsewhere import explained, watch_hooks
+from .elsewhere import explained, forget_elsewhere, refuse_whole, watch_hooks
 from .gradients import agree_on_overflow, average, ending_with
 from .limits import SCHEDULES, Schedule
 from .loss_check import LossCheck, no_other_parameters
 from .network import Network, find_network
-from .optimizers import forget_elsewhere, refuse_whole
 from .partition import Partition
 from .partition_table import report_partition
 from .passes import Passes
 from .placement import Placement
+from .schedule import Tensors
 from .shapes import LayerShapes
 from .steps import NO_TARGETS, Steps
 
@@ -129,7 +129,9 @@ class PipelineParallel(Parallelism):
         sizes = self.ranks.sizes
         self.network = find_network(task, sizes.pipeline * self.stages_per_rank)
         self._takes = signature(self.network.owner.forward)
-        self._shapes = LayerShapes(self.network.layers, self.precision.forward_context)
+        calls, blocks = self.network.calls(), self.network.blocks
+        also = tuple if blocks is None else lambda: blocks.shapes
+        self._shapes = LayerShapes(calls, self.precision.forward_context, also)
         partition = Partition.of(
             # All ranks must divide it at the same layers.
             task.trainer.strategy.broadcast(self._shapes.costs(example_of(task.trainer))),
@@ -139,7 +141,7 @@ class PipelineParallel(Parallelism):
             balance=self.balance,
         )
         rank = self.ranks.coordinates.pipeline
-        self.placement = placement = Placement(task, self.network.layers, partition, rank)
+        self.placement = placement = Placement(task, self.network.layers, calls, partition, rank)
         return [
             Part(task, placement.layers_of(stage), is_here=owner == rank)
             for stage, owner in enumerate(partition.owner)
@@ -186,8 +188,17 @@ class PipelineParallel(Parallelism):
         if not hasattr(self, "passes"):
             self.passes = self._made_passes(task)
         self._patches = ExitStack()
-        self._patches.enter_context(replaced(self.network.owner, "forward", self._network_forward))
+        owner, blocks = self.network.owner, self.network.blocks
+        if blocks is None:
+            self._patches.enter_context(replaced(owner, "forward", self._network_forward))
+        else:
+            blocks.pipeline = self._passed
+            self._patches.enter_context(blocks.connected())
         return self._patches
+
+    def _passed(self, inputs: Tensors) -> Tensors:
+        """What leaves the last stage."""
+        return self.steps.forward(inputs)
 
     def set_up_optimizers(self, trainer: Trainer, optimizers: list[Optimizer]) -> None:
         """See who looks at gradients."""
@@ -201,7 +212,14 @@ class PipelineParallel(Parallelism):
         mixed = isinstance(self.precision, MixedPrecision)
         on_cpu = self.ranks.device.type == "cpu"
         self.loss_check = LossCheck(task, mixed=mixed, at_once=on_cpu)
-        self.steps = Steps(task, self.passes, self.loss_check, self.ranks.all_agree)
+        blocks = self.network.blocks
+        self.steps = Steps(
+            task,
+            self.passes,
+            self.loss_check,
+            self.ranks.all_agree,
+            why_not=None if blocks is None else f"{blocks.path} is called block by block",
+        )
 
     def check(self) -> None:
         """Nothing is saved that was trained on another loss than it logged."""
@@ -227,7 +245,11 @@ class PipelineParallel(Parallelism):
         """Run a step of the task, in which calls of the network go through the pipeline."""
         task = self.step.module
         self._rows_of_batch = rows(batch)
-        with no_other_parameters(task, self.network.name):
+        blocks = self.network.blocks
+        stand_in: AbstractContextManager[None] = nullcontext()
+        if blocks is not None and blocks.holder is task:
+            stand_in = blocks.standing_in()  # a step may go through them itself
+        with no_other_parameters(task, self.network.name), stand_in:
             if name != "training_step":
                 return step()
             prepared = self.step.prepared

@@ -9,12 +9,10 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from ...compat.of_torch import keeps_graph
+from ...compat.of_torch import BatchNorm, keeps_graph
 from ...errors import UserError
 from ..changed_buffers import changed
-from ..fsdp.sharding import reshard
 from ..sequences import WholeSequences
 from .fill_drain import FillDrain
 from .gradients import Stash
@@ -96,7 +94,7 @@ class Passes:
             group=group,
             device=device,
             has_batchnorm=any(
-                isinstance(part, _BatchNorm)
+                isinstance(part, BatchNorm)
                 for layer in placement.layers.values()
                 for part in layer.modules()
             ),
@@ -125,9 +123,15 @@ class Passes:
             else:
                 with torch.no_grad():
                     outputs = self.share(self.fill_drain.forward(given, chunks)[0], given)
-                for stage in self.stages.values():
-                    reshard(stage)
+                if self.is_sharded:
+                    self._reshard()
             return tuple(self.sequences.whole(output, inputs) for output in outputs)
+
+    def _reshard(self) -> None:
+        from ..fsdp.sharding import reshard
+
+        for stage in self.stages.values():
+            reshard(stage)
 
     def chunks(self, inputs: Tensors) -> int:
         """How many micro-batches inputs make: one, if their first dimension is not the batch."""

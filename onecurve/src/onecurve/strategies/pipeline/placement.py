@@ -18,6 +18,7 @@ class Placement:
     Args:
         module: The task.
         layers: All its layers, in order and by name.
+        calls: What stages call for each of them.
         partition: Which of them make a stage, and which rank holds it.
         rank: This rank's coordinate in the pipeline.
 
@@ -26,10 +27,16 @@ class Placement:
     """
 
     def __init__(
-        self, module: nn.Module, layers: dict[str, nn.Module], partition: Partition, rank: int
+        self,
+        module: nn.Module,
+        layers: dict[str, nn.Module],
+        calls: dict[str, nn.Module],
+        partition: Partition,
+        rank: int,
     ) -> None:
         self.module = module
         self.layers = layers
+        self.calls = calls
         self.partition = partition
         self.rank = rank
         names = list(layers)
@@ -79,9 +86,9 @@ class Placement:
         """
         others = [self.layers[name] for name, rank in self._rank_of.items() if rank != self.rank]
         _to_meta(self.module, others)
-        layers = list(self.layers.values())
+        calls = list(self.calls.values())
         return {
-            stage: StageModule([layers[layer] for layer in held], context)
+            stage: StageModule([calls[layer] for layer in held], context)
             for stage, held in enumerate(self.partition.ranges)
             if self.partition.owner[stage] == self.rank
         }

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import schedules
-from torch.utils._pytree import tree_leaves
 
+from ...compat.of_torch import tree_leaves
 from ..weight import no_loss
 from .limits import SCHEDULES, split
 from .stage import Stage

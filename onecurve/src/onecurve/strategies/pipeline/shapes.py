@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from ...compat.of_torch import FakeTensorMode
 from ...errors import UserError, in_short
 from .stage_module import as_tuple, call_layer
 
@@ -37,16 +37,21 @@ class LayerShapes:
     Args:
         layers: The layers in order, by name.
         autocast: Makes the context in which forward passes run.
+        also: What else shapes depend on.
 
     Raises:
         UserError: If a layer cannot be copied.
     """
 
     def __init__(
-        self, layers: dict[str, nn.Module], autocast: Callable[[], AbstractContextManager[Any]]
+        self,
+        layers: dict[str, nn.Module],
+        autocast: Callable[[], AbstractContextManager[Any]],
+        also: Callable[[], tuple[Any, ...]] = tuple,
     ) -> None:
         self._layers = with_tensors_on(torch.device("meta"), layers)
         self._autocast = autocast
+        self._also = also
         self._boundaries: dict[Any, list[Tensors]] = {}
 
     def boundaries(self, inputs: Tensors, training: bool, trained: Flags = ()) -> list[Tensors]:
@@ -68,6 +73,7 @@ class LayerShapes:
         key = (
             training,
             trained,
+            self._also(),
             *((v.shape, v.dtype, v.device, training and v.requires_grad) for v in inputs),
         )
         if key not in self._boundaries:

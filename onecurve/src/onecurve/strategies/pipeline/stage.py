@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
-from torch.utils._pytree import tree_leaves, tree_map_only
+
+from ...compat.of_torch import tree_leaves, tree_map_only
 
 
 class Stage(PipelineStage):

@@ -31,6 +31,7 @@ class Steps:
         passes: The pipeline.
         check: Compares losses.
         agree: Whether all ranks say yes.
+        why_not: Why no schedule can be told the loss; None if one may.
 
     Attributes:
         inputs: What entered the network first; whoever has looked at it may empty it.
@@ -42,6 +43,7 @@ class Steps:
         passes: Passes,
         check: LossCheck,
         agree: Callable[[bool], bool],
+        why_not: str | None = None,
     ) -> None:
         self.module = module
         self.passes = passes
@@ -50,6 +52,7 @@ class Steps:
         self.inputs: Tensors | None = None
         # None until a first step has shown it.
         self._can_be_told: bool | None = False if passes.schedules.name == "gpipe" else None
+        self._known_why_not = why_not
         self._is_in_step = False
         self._called: list[tuple[Tensors, Tensors]] = []
         self._losses: Tensor | None = None
@@ -144,6 +147,8 @@ class Steps:
 
     def _why_not(self, loss: Tensor, called: Sequence[tuple[Tensors, Tensors]]) -> str | None:
         name = type(self.module).__name__
+        if self._known_why_not is not None:
+            return self._known_why_not
         if not self.module.automatic_optimization:
             return f"{name} optimizes manually"
         if len(called) != 1:

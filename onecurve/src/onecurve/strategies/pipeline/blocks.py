@@ -1,0 +1,424 @@
+"""Blocks in an nn.ModuleList or nn.ModuleDict, which code around them calls one after the other.
+
+Most networks that people train are so: a loop over blocks in somebody's ``forward``, with a mask,
+positions or a condition beside what passes from block to block. That code runs on every rank as it
+stands, and so does what comes before the blocks and behind them. While it runs, stand-ins are in
+the blocks' place: they note what each is called with, and the last of them passes the batch through
+the pipeline and returns what its block would.
+
+    code around    x ──> h0 ──> block ──> block ──> ... ──> block ──> h ──> its loss
+    stand-ins             notes    notes             the pipeline runs
+
+What a stand-in before the last returns has a shape and no data (the meta device), so nothing can be
+made of it unseen: a network that uses what passes between its blocks is rejected.
+A block gets what its arguments were in that call: outputs of the block before, which have come
+through the pipeline, and tensors that every rank has, of which it takes the micro-batch's rows. The
+rows' numbers travel with them; so does what is differentiated.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any, NamedTuple, Self
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+from ...compat.of_torch import FakeTensorMode, tree_flatten, tree_map, tree_unflatten
+from ...errors import UserError, in_short
+from ..layers import CONTAINERS
+from ..redirect import replaced
+from .shapes import with_tensors_on
+
+Tensors = tuple[Tensor, ...]
+
+PLAIN = (bool, int, float, complex, str, Enum, torch.dtype, torch.device)
+
+
+class Before(NamedTuple):
+    """An argument that is an output of the block before, of which only tensors count."""
+
+    number: int
+
+
+class Carried(NamedTuple):
+    """An argument that travels with the micro-batches, for it is differentiated."""
+
+    number: int
+
+
+class Here(NamedTuple):
+    """An argument that every rank has for the whole batch."""
+
+    value: Tensor
+
+
+class Call(NamedTuple):
+    """What a block was called with: Before, Carried, Here, or no tensor."""
+
+    leaves: list[Any]
+    structure: Any
+
+
+class Returned(NamedTuple):
+    """What a block returns for some shapes: tensors without data, or no tensors."""
+
+    leaves: list[Any]
+    structure: Any
+
+
+class Blocks:
+    """The blocks of one nn.ModuleList or nn.ModuleDict, and their calls in the pass under way.
+
+    Args:
+        task: The task.
+        container: The list, or the dictionary.
+
+    Attributes:
+        holder: Whose code calls them, the innermost module around them that is no container.
+        path: The container's dotted name in the task.
+        pipeline: Passes tensors through all stages; set once there are stages.
+    """
+
+    pipeline: Callable[[Tensors], Tensors]
+
+    def __init__(self, task: LightningModule, container: nn.ModuleList | nn.ModuleDict) -> None:
+        self.task = task
+        self.path = next(name for name, part in task.named_modules() if part is container)
+        around, _, self.attribute = self.path.rpartition(".")
+        self._parent = task.get_submodule(around)
+        while isinstance(task.get_submodule(around), CONTAINERS):
+            around = around.rpartition(".")[0]
+        self.name, self.holder = around, task.get_submodule(around)
+        held: Any = container
+        self.blocks = {f"{self.path}.{key}": block for key, block in held.named_children()}
+        self.calls: list[Call] = []
+        self.rows = 0
+        """Samples of the whole batch in the pass under way, where that is the first dimension."""
+        self.kept: list[int] = []
+        """Which of the tensors that leave the last block the code around is given."""
+        self._held = held
+        stand_ins = [StandIn(self, number, block) for number, block in enumerate(held.children())]
+        self._stand_ins = (
+            nn.ModuleList(stand_ins)
+            if isinstance(held, nn.ModuleList)
+            else nn.ModuleDict(dict(zip(held, stand_ins, strict=True)))
+        )
+        self._outer: dict[int, Any] = {}
+        self._inputs: list[Tensor] = []
+        self._left: list[Any] = []
+        self._known: dict[Any, Returned] = {}
+        self._copies: list[nn.Module] = []
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """Copies of layers, as made to learn shapes, belong to the same pass."""
+        return self
+
+    @property
+    def have_parts(self) -> bool:
+        """Whether they are more than single layers."""
+        return all(any(True for _ in block.children()) for block in self.blocks.values())
+
+    @property
+    def size(self) -> int:
+        """Parameters of all of them."""
+        return sum(parameter.numel() for parameter in self._held.parameters())
+
+    def layers(self) -> dict[str, nn.Module]:
+        """What a stage is made of, for each block by its name in the task."""
+        # As they are before they are sharded, and moved elsewhere.
+        self._copies = [*with_tensors_on(torch.device("meta"), self.blocks).values()]
+        count = len(self.blocks)
+        return {
+            name: BlockLayer(self, number, block, is_last=number == count - 1)
+            for number, (name, block) in enumerate(self.blocks.items())
+        }
+
+    @contextmanager
+    def standing_in(self) -> Iterator[None]:
+        """Let the code around the blocks call stand-ins."""
+        if getattr(self._parent, self.attribute) is self._stand_ins:
+            yield
+            return
+        setattr(self._parent, self.attribute, self._stand_ins)
+        try:
+            yield
+            if self.calls:
+                raise self._rejection(f"calls {len(self.calls)} of {len(self.blocks)} of them")
+        finally:
+            setattr(self._parent, self.attribute, self._held)
+            self._forget()
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Entered for the length of a fit or an evaluation."""
+        forward = self.holder.forward
+        configs = {id(c): c for part in self.task.modules() if (c := getattr(part, "config", None))}
+        # Of transformers: what a block keeps for the next token is of no use here.
+        keeping = [each for each in configs.values() if getattr(each, "use_cache", False)]
+
+        def forward_with_stand_ins(*args: Any, **kwargs: Any) -> Any:
+            self._check_wanted(kwargs)
+            with self.standing_in():
+                return forward(*args, **kwargs)
+
+        for config in keeping:
+            config.use_cache = False
+        try:
+            with replaced(self.holder, "forward", forward_with_stand_ins):
+                yield
+        finally:
+            for config in keeping:
+                config.use_cache = True
+
+    def _check_wanted(self, kwargs: dict[str, Any]) -> None:
+        """Networks of transformers collect more from their blocks, where they are asked to."""
+        config = getattr(self.holder, "config", None)
+        for name in ("output_hidden_states", "output_attentions", "output_router_logits"):
+            if kwargs.get(name, getattr(config, name, False)):
+                raise self._rejection(f"is asked for more than they return ({name})")
+
+    def called(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a stand-in does.
+
+        Args:
+            number: Of the block.
+            args: What it was called with.
+            kwargs: By name.
+
+        Raises:
+            UserError: If blocks are not called one after the other.
+        """
+        if number != len(self.calls):
+            raise self._rejection("does not call them one after the other, each once")
+        leaves, structure = tree_flatten((args, kwargs))
+        if number == 0:
+            self._begin(leaves)
+        sources = [self._source(leaf) for leaf in leaves]
+        if not any(isinstance(source, Before) for source in sources):
+            raise self._rejection("calls one without what the one before has returned")
+        self.calls.append(Call(sources, structure))
+        returned = self._returned(number, leaves, structure)
+        if number < len(self.blocks) - 1:
+            # A new object each: by that it is known again.
+            leaves = [torch.empty_like(v) if isinstance(v, Tensor) else v for v in returned.leaves]
+            self._left = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+            return tree_unflatten(leaves, returned.structure)
+        given = (self._inputs[0], self._numbers(), *self._inputs[1:])
+        tensors = [leaf for leaf in returned.leaves if isinstance(leaf, Tensor)]
+        # What has no row for each sample cannot be put together from those of micro-batches.
+        self.kept = [place for place, leaf in enumerate(tensors) if self.has_rows(leaf)]
+        outputs = iter(self.pipeline(given))
+        leaves = [next(outputs) if self.has_rows(leaf) else leaf for leaf in returned.leaves]
+        self._forget()
+        return tree_unflatten(leaves, returned.structure)
+
+    def _begin(self, leaves: list[Any]) -> None:
+        """Find what enters the first block beside what all ranks have."""
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        if not tensors or not tensors[0].is_floating_point():
+            raise self._rejection("calls the first without a tensor of numbers")
+        self._inputs = [tensors[0]]
+        self._outer = {id(tensors[0]): (tensors[0], Before(0))}
+        self.rows = len(tensors[0])
+
+    def _source(self, leaf: Any) -> Any:
+        """Where a block has an argument from."""
+        if not isinstance(leaf, Tensor):
+            if leaf is None or callable(leaf) or isinstance(leaf, PLAIN):
+                return leaf
+            raise self._rejection(f"calls one with a {type(leaf).__name__}")
+        for number, left in enumerate(self._left):
+            if leaf is left:
+                return Before(number)
+        if leaf.is_meta:
+            raise self._rejection("uses what passes between them, or skips some")
+        known = self._outer.get(id(leaf))
+        if known is not None and not (self.calls and isinstance(known[1], Before)):
+            return known[1]
+        source: Any = Here(leaf.detach())
+        if leaf.requires_grad and torch.is_grad_enabled():
+            source = Carried(len(self._inputs) - 1)
+            self._inputs.append(self._for_each_sample(leaf))
+        # The tensor as well, whose id would be another's once it is gone.
+        self._outer[id(leaf)] = leaf, source
+        return source
+
+    def _for_each_sample(self, value: Tensor) -> Tensor:
+        if len(value) == self.rows:
+            return value
+        if value.ndim and len(value) == 1:
+            return value.expand(self.rows, *value.shape[1:])
+        raise self._rejection(
+            f"calls one with a tensor {tuple(value.shape)} that is trained and of no sample"
+        )
+
+    def _numbers(self) -> Tensor:
+        return torch.arange(self.rows, device=self._inputs[0].device)
+
+    @property
+    def num_carried(self) -> int:
+        """How many tensors are carried along."""
+        return len(self._inputs) - 1
+
+    @property
+    def shapes(self) -> tuple[Any, ...]:
+        """Of what every rank has: what leaves a block may depend on them, too."""
+        here = [leaf.value for call in self.calls for leaf in call.leaves if isinstance(leaf, Here)]
+        return tuple((value.shape, value.dtype) for value in here)
+
+    def has_rows(self, value: Any) -> bool:
+        """Whether a tensor has a row for each sample of the whole batch."""
+        return isinstance(value, Tensor) and value.shape[:1] == (self.rows,)
+
+    def _returned(self, number: int, leaves: list[Any], structure: Any) -> Returned:
+        """What a block returns, without data."""
+        is_training = [*self.blocks.values()][number].training
+        block = self._copies[number].train(is_training)
+        key = (
+            type(block),
+            block.training,
+            *(parameter.shape for parameter in block.parameters()),
+            *(
+                (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else repr(leaf)
+                for leaf in leaves
+            ),
+        )
+        if key not in self._known:
+            device = self._inputs[0].device
+            fakes = FakeTensorMode(allow_non_fake_inputs=True)
+            try:
+                with torch.inference_mode(False), torch.no_grad(), fakes:
+                    made = with_tensors_on(device, {"": block})[""]
+                    fake = [
+                        torch.empty(leaf.shape, dtype=leaf.dtype, device=device)
+                        if isinstance(leaf, Tensor)
+                        else leaf
+                        for leaf in leaves
+                    ]
+                    args, kwargs = tree_unflatten(fake, structure)
+                    returned = made(*args, **kwargs)
+            except Exception as error:  # whatever a block does with what has no data
+                raise self._rejection(
+                    f"calls one that cannot be measured without data ({in_short(error)})"
+                ) from error
+            self._known[key] = Returned(*tree_flatten(tree_map(_without_data, returned)))
+        return self._known[key]
+
+    def _rejection(self, what: str) -> UserError:
+        """For a network that is called in another way than blocks of a pipeline are."""
+        self._forget()
+        around = f"{self.name}.forward".lstrip(".")
+        return UserError(
+            f"strategy=pipeline: the blocks in {self.path} make the stages, and {around} {what}; "
+            "return the layers that self(inputs) calls from a method layers(), or use "
+            "strategy=fsdp"
+        )
+
+    def _forget(self) -> None:
+        self.calls, self._left, self._inputs, self._outer = [], [], [], {}
+
+
+class StandIn(nn.Module):
+    """In the place of a block while the code around it runs; all else about it is the block's.
+
+    Args:
+        blocks: All of them.
+        number: Which one.
+        block: The block.
+    """
+
+    def __init__(self, blocks: Blocks, number: int, block: nn.Module) -> None:
+        super().__init__()
+        # Not as a submodule: a block is one of its holder alone.
+        vars(self).update(blocks=blocks, number=number, block=block)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["block"], name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Note a call, or run the pipeline."""
+        return self.blocks.called(self.number, args, kwargs)
+
+
+class BlockLayer(nn.Module):
+    """A block as a layer of a stage: tensors enter and leave.
+
+    Args:
+        blocks: All of them, whose calls say what the block is given.
+        number: Which one.
+        block: The block.
+        is_last: Whether none follows.
+    """
+
+    def __init__(self, blocks: Blocks, number: int, block: nn.Module, is_last: bool) -> None:
+        super().__init__()
+        self.blocks = blocks
+        self.number = number
+        self.block = block
+        self.is_last = is_last
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """Call the block.
+
+        Args:
+            inputs: What the block before has returned, as many tensors as there are; the numbers of
+                the rows (n), and what is carried along.
+        """
+        if not self.blocks.calls:
+            raise UserError("blocks are measured once they are called")
+        call = self.blocks.calls[self.number]
+        at = len(inputs) - 1 - self.blocks.num_carried
+        before, rows, carried = inputs[:at], inputs[at], inputs[at + 1 :]
+        leaves = [self._argument(leaf, before, rows, carried) for leaf in call.leaves]
+        args, kwargs = tree_unflatten(leaves, call.structure)
+        outputs = self.block(*args, **kwargs)
+        left = [leaf for leaf in tree_flatten(outputs)[0] if isinstance(leaf, Tensor)]
+        if not self.is_last:
+            return (*left, rows, *carried)
+        kept = tuple(left[number] for number in self.blocks.kept)
+        return kept[0] if len(kept) == 1 else kept
+
+    def _argument(self, leaf: Any, before: Tensors, rows: Tensor, carried: Tensors) -> Any:
+        if isinstance(leaf, Before):
+            return before[leaf.number]
+        if isinstance(leaf, Carried):
+            return carried[leaf.number]
+        if isinstance(leaf, Here):
+            whole = len(rows) == self.blocks.rows or not self.blocks.has_rows(leaf.value)
+            return leaf.value if whole else leaf.value[rows]
+        return leaf
+
+
+def find_blocks(task: LightningModule, num_stages: int) -> Blocks | None:
+    """The nn.ModuleList or nn.ModuleDict with the most parameters that holds blocks of one class.
+
+    One of single layers comes last: between those stands what has no parameters, as a rule.
+
+    Args:
+        task: The task.
+        num_stages: How many blocks there are at least, where any has so many.
+    """
+    found = [
+        part
+        for part in task.modules()
+        if isinstance(part, CONTAINERS) and len([*part.children()]) > 1 and _are_alike(part)
+    ]
+    found = [each for each in found if len([*each.children()]) >= num_stages] or found
+    if not found:
+        return None
+    blocks = [Blocks(task, container) for container in found]
+    return max(blocks, key=lambda each: (each.have_parts, each.size))
+
+
+def _are_alike(container: nn.Module) -> bool:
+    blocks = [*container.children()]
+    has_some = all(next(block.parameters(), None) is not None for block in blocks)
+    return len({type(block) for block in blocks}) == 1 and has_some
+
+
+def _without_data(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return torch.empty(value.shape, dtype=value.dtype, device="meta")
