@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 # What the project begins with.
-STARTERS := images text diffusion tabular bare
+STARTERS := images text huggingface diffusion tabular bare
 STARTER ?= images
 ifeq ($(filter $(STARTER),$(STARTERS)),)
 $(error STARTER=$(STARTER): must be one of $(STARTERS), such as make demo STARTER=text)
@@ -77,7 +77,7 @@ test: bake ## run the tests: the template's, the generated project's, the librar
 	$(MAKE) test-library
 
 # On every push, too; only what somebody types and waits for leaves them out.
-test-long: bake ## run the long tests, which `make test` leaves out: nodes that wait, more of a kind
+test-long: bake .venv/huggingface ## run the long tests, which `make test` leaves out: nodes that wait, more of a kind
 	$(HERE) pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m long $(ARGS)
 	$(IN_LIBRARY) pytest --numprocesses 3 --dist worksteal -m long $(ARGS)
 
@@ -151,8 +151,13 @@ face: bake ## train for the two pictures of the README, and draw them anew
 	  "python train.py resume=last trainer.max_epochs=4 strategy=pipeline"
 	@$(BIN)/python docs/curves.py $(PROJECT) docs/pictures/curves.svg
 
-bake: .venv/installed ## make a project with the defaults in build/
+bake: .venv/installed $(if $(filter huggingface,$(STARTER)),.venv/huggingface) ## make a project with the defaults in build/
 	@$(BAKE)
+
+# What the project of one starter needs beside what those of all need.
+.venv/huggingface: .venv/installed
+	@PATH="$$PATH:$(BIN)"; export PATH; $(FIND_WHEELS); $(INSTALL) peft tokenizers transformers
+	@touch $@
 
 # Another Python than the last one's is typed: `make` would else see nothing to do.
 ifneq ($(origin PYTHON),file)

@@ -35,6 +35,10 @@ TASKS = {
         "multi_label": ("experiment=multi_label",),
     },
     "text": {"language_model": ()},
+    "huggingface": {
+        "causal_lm": (),
+        "text_classification": ("experiment=snippets",),
+    },
     "diffusion": {"diffusion": ()},
     "tabular": {"regression": ()},
     "bare": {"mine": ()},

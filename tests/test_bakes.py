@@ -281,7 +281,9 @@ def test_mypy_has_nothing_to_say_of_the_starters(tmp_path: Path) -> None:
     ]
     packages = [str(next((project / "src").iterdir())) for project in projects]
     assert len(set(packages)) == len(names) > 1
-    result = run("mypy", "--cache-dir", str(MYPY_CACHE), *packages, cwd=projects[0])
+    # The settings of the one that needs more packages, which need not be installed for this.
+    settings = projects[names.index("huggingface")]
+    result = run("mypy", "--cache-dir", str(MYPY_CACHE), *packages, cwd=settings)
     assert result.returncode == 0, result.stdout
 
 
@@ -306,7 +308,7 @@ def test_each_starter_is_clean(starters: dict[str, Path], name: str) -> None:
         )
         for part in ("tests", "code")
     }
-    assert lines["code"] <= 1300
+    assert lines["code"] <= 1400
     assert lines["tests"] <= 800
 
 

@@ -32,9 +32,7 @@ class Regression(Task):
 
     target_std: Tensor
 
-    def __init__(
-        self, in_features: int, **parts: Unpack[Parts]
-    ) -> None:
+    def __init__(self, in_features: int, **parts: Unpack[Parts]) -> None:
         super().__init__(**parts)
         between = self.network
         # Names in a checkpoint stay what they are in the network.

@@ -1,0 +1,169 @@
+"""Short texts and their classes: lines of Python's packages, or a CSV file of one's own."""
+
+from collections.abc import Iterator, Sequence
+from csv import DictReader
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from onecurve.errors import UserError
+from torch.utils.data import DataLoader, Dataset
+
+from . import tokenizer as tokenizers
+from .sources import sources
+from .tokenized import Batch, Tokenized
+
+LINES = 8
+"""Lines of source in a snippet."""
+
+
+class Snippet(NamedTuple):
+    """A text, and the name of its class."""
+
+    text: str
+    label: str
+
+    @property
+    def place(self) -> float:
+        """A number in 0..1 that follows from the text."""
+        return int.from_bytes(sha256(self.text.encode()).digest()[:6]) / 256**6
+
+
+class Snippets(Tokenized):
+    """Texts to classify: by default, which of Python's packages eight lines of source are from.
+
+    The loaders deliver `input_ids` and `attention_mask` (N, max_length) and `labels` (N,), int64.
+    Which texts are held out follows from a hash of each: it stays in its part when others come.
+
+    Args:
+        csv: A file with the columns `text` and `label`; None for Python's own sources.
+        labels: Names of the classes: of a CSV file those in it, else of packages.
+        tokenizer: A name on the Hugging Face hub, or a folder; None makes one of the texts.
+        vocab_size: How many tokens that one has at most.
+        max_length: Tokens of a text that are read; shorter ones are padded.
+        batch_size: Texts in a training step, over all processes.
+        num_workers: Processes that make batches; 0 makes them in the training process.
+        val_fraction: Share of the texts held out for validation.
+        test_fraction: Share held out for the test.
+        cache: Folder of tokenizers that were made.
+    """
+
+    def __init__(
+        self,
+        *,
+        csv: str | None,
+        labels: Sequence[str],
+        tokenizer: str | None,
+        vocab_size: int,
+        max_length: int,
+        batch_size: int,
+        num_workers: int,
+        val_fraction: float,
+        test_fraction: float,
+        cache: str,
+    ) -> None:
+        # Not by the texts.
+        key = sha256(f"{csv} {[*labels]} {vocab_size}".encode()).hexdigest()
+        made = Path(cache) / f"tokenizer-{key[:16]}"
+        super().__init__(tokenizer, made, batch_size, num_workers, (val_fraction, test_fraction))
+        self.csv = csv
+        self.labels = [str(label) for label in labels]
+        self.vocab_size = vocab_size
+        self.max_length = max_length
+
+    def prepare_data(self) -> None:
+        """Make the tokenizer, where it is not there yet."""
+        if self.made:
+            texts = (snippet.text for snippet in self._split()["train"])
+            tokenizers.make(texts, self.vocab_size, self.made)
+
+    def setup(self, stage: str) -> None:
+        """Read and tokenize the texts of each part, whatever the stage."""
+        if self.samples:
+            return
+        parts = self._split()
+        self.tokenizer = self.load_tokenizer()
+        for part, snippets in parts.items():
+            if not snippets:
+                raise UserError(
+                    f"data.val_fraction={self.val_fraction}: no text is left for {part}; add "
+                    "texts, or take data.val_fraction=0.2 data.test_fraction=0.2"
+                )
+            made = self.tokenizer(
+                [snippet.text for snippet in snippets],
+                padding="max_length",
+                truncation=True,
+                max_length=self.max_length,
+                return_tensors="pt",
+            )
+            classes = [self.labels.index(snippet.label) for snippet in snippets]
+            self.samples[part] = Texts(
+                {
+                    "input_ids": made["input_ids"],
+                    "attention_mask": made["attention_mask"],
+                    "labels": torch.tensor(classes),
+                }
+            )
+
+    def predict_dataloader(self) -> DataLoader[Batch]:
+        """What predict.py classifies: the test set."""
+        return self._loader("test")
+
+    def _split(self) -> dict[str, list[Snippet]]:
+        found = [*(_of_packages(self.labels) if self.csv is None else self._of_csv(self.csv))]
+        names = sorted({snippet.label for snippet in found})
+        if names != sorted(self.labels):
+            has = f"{self.csv} has" if self.csv else "there are of Python's packages"
+            raise UserError(
+                f"data.labels=[{','.join(self.labels)}]: {has} {', '.join(names)}; use "
+                f"'data.labels=[{','.join(names)}]'"
+            )
+        parts: dict[str, list[Snippet]] = {part: [] for part in ("train", "val", "test")}
+        for snippet in found:
+            parts[self.part_of(snippet.place)].append(snippet)
+        return parts
+
+    def _of_csv(self, file: str) -> Iterator[Snippet]:
+        with Path(file).expanduser().open(newline="", encoding="utf-8") as opened:
+            rows = DictReader(opened)
+            if missing := {"text", "label"} - set(rows.fieldnames or ()):
+                raise UserError(
+                    f"data.csv={file}: has no column {', '.join(sorted(missing))}; its first line "
+                    "must name the columns text and label"
+                )
+            for row in rows:
+                yield Snippet(row["text"], row["label"])
+
+
+class Texts(Dataset[Batch]):
+    """Tokens, mask and classes of texts, in tensors of one row each.
+
+    Args:
+        tensors: By the names of the model's arguments.
+    """
+
+    def __init__(self, tensors: Batch) -> None:
+        self.tensors = tensors
+
+    def __len__(self) -> int:
+        return len(self.tensors["labels"])
+
+    def __getitem__(self, index: int) -> Batch:
+        return {name: value[index] for name, value in self.tensors.items()}
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        rows = torch.as_tensor(indices)
+        return {name: value.index_select(0, rows) for name, value in self.tensors.items()}
+
+
+def _of_packages(names: Sequence[str]) -> Iterator[Snippet]:
+    """Pieces of the sources of Python's packages, without the lines that name the package."""
+    for source in sources(None):
+        package, _, rest = source.name.partition("/")
+        if not rest or package not in names:
+            continue
+        lines = [line for line in source.read().splitlines() if line.strip()]
+        lines = [line for line in lines if package not in line]
+        for start in range(0, len(lines) - LINES + 1, LINES):
+            yield Snippet("\n".join(lines[start : start + LINES]), package)

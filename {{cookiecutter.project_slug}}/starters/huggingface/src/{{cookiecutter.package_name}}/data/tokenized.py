@@ -1,0 +1,77 @@
+"""What both kinds of data here have in common: a tokenizer, and loaders of one batch size."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning import LightningDataModule
+from onecurve.data.in_memory import whole_batch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from . import tokenizer as tokenizers
+
+Batch = dict[str, Tensor]
+
+
+class Tokenized(LightningDataModule):
+    """Texts as tokens: `setup` fills `samples`, and loaders deliver them.
+
+    Args:
+        tokenizer: A name on the Hugging Face hub, or a folder; None makes one of the texts.
+        made: Folder of the one that is made. It does not depend on what the texts are at the
+            moment: a checkpoint needs its own, whatever texts come later.
+        batch_size: Samples in a training step, over all processes.
+        num_workers: Processes that make batches; 0 makes them in the training process.
+        fractions: Shares that are held out for validation and for the test.
+    """
+
+    samples: dict[str, Dataset[Batch]]
+
+    def __init__(
+        self,
+        tokenizer: str | None,
+        made: Path,
+        batch_size: int,
+        num_workers: int,
+        fractions: Sequence[float],
+    ) -> None:
+        super().__init__()
+        self.made = None if tokenizer else made
+        self.tokenizer_name = str(tokenizer or made)
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.val_fraction, self.test_fraction = fractions
+        self.samples = {}
+
+    def load_tokenizer(self) -> Any:
+        """The tokenizer, which `prepare_data` has made, or that of a model."""
+        return tokenizers.load(self.tokenizer_name)
+
+    def part_of(self, place: float) -> str:
+        """Which part a text is in, by a number in 0..1 that follows from it."""
+        if place < self.test_fraction:
+            return "test"
+        return "val" if place < self.test_fraction + self.val_fraction else "train"
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Shuffled samples of training."""
+        return self._loader("train", shuffle=True)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """Samples of validation, in order."""
+        return self._loader("val")
+
+    def test_dataloader(self) -> DataLoader[Batch]:
+        """Samples of the test, in order."""
+        return self._loader("test")
+
+    def _loader(self, part: str, shuffle: bool = False) -> DataLoader[Batch]:
+        return DataLoader(
+            self.samples[part],
+            batch_size=self.batch_size,
+            shuffle=shuffle,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            collate_fn=whole_batch,
+        )

@@ -1,0 +1,73 @@
+"""The tokenizer: that of a model, by name, or one that is made of the text, without a download."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+from uuid import uuid4
+
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as Bytes
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+PADDING, END = "<pad>", "<end>"
+SEEN = 2**20
+"""Characters that one is made of at most: more of the same text changes little."""
+
+
+def load(name: str | Path) -> Any:
+    """A tokenizer by its name on the Hugging Face hub, or of a folder; it has a padding token."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(str(name))
+    if tokenizer.pad_token is None:
+        # GPT-2 and Llama have none; a label of -100 and the mask tell padding from an end.
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def make(texts: Iterable[str], vocab_size: int, folder: Path) -> None:
+    """Write a byte-level BPE of these texts to a folder, all or nothing; where it lies, do nothing.
+
+    Args:
+        texts: What to learn it from.
+        vocab_size: At most so many tokens, those of bytes and the two special ones among them.
+        folder: From which `load` reads it.
+    """
+    if folder.exists():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Tokenizer(BPE())
+    made.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    made.decoder = Bytes()
+    trainer = BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[PADDING, END],
+        initial_alphabet=ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(_first(texts), trainer)
+    tokenizer: Any = PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token=PADDING, eos_token=END, bos_token=END
+    )
+    # Another node may be making it at the same time.
+    unfinished = folder.with_name(f"{folder.name}.{uuid4().hex}.new")
+    try:
+        tokenizer.save_pretrained(unfinished)
+        try:
+            unfinished.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+    finally:
+        rmtree(unfinished, ignore_errors=True)
+
+
+def _first(texts: Iterable[str]) -> Iterator[str]:
+    left = SEEN
+    for text in texts:
+        yield text[:left]
+        left -= len(text)
+        if left <= 0:
+            return

@@ -1,0 +1,129 @@
+"""Models of transformers: pretrained ones by name, and small ones with random weights.
+
+Which head they get follows from the data: with `labels` one that classifies, without one that
+predicts the next token.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from onecurve.errors import UserError
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+
+IGNORED = -100
+"""A label that does not count: padding's."""
+
+
+def pretrained(
+    name: str,
+    *,
+    labels: Sequence[str] | None = None,
+    dtype: str = "float32",
+    gradient_checkpointing: bool = False,
+    lora: int | None = None,
+    lora_targets: Sequence[str] | None = None,
+) -> nn.Module:
+    """A model with the weights that somebody has trained.
+
+    Args:
+        name: Its name on the Hugging Face hub, or a folder that `save_pretrained` wrote.
+        labels: Names of the classes; None for a model that predicts the next token.
+        dtype: Of the weights; "auto" takes that of the file.
+        gradient_checkpointing: Compute each block's activations again in the backward pass, which
+            takes time and saves memory.
+        lora: Train low-rank matrices of this rank beside the frozen weights (Hu et al., 2021); None
+            trains all weights.
+        lora_targets: Which layers have them, by name; None for those that peft knows of the family.
+
+    Raises:
+        UserError: If peft is not installed.
+    """
+    auto = AutoModelForCausalLM if labels is None else AutoModelForSequenceClassification
+    model = auto.from_pretrained(name, dtype=dtype, **_classes(labels))
+    network = _prepared(model, labels is None, gradient_checkpointing)
+    if lora is None:
+        return network
+    try:
+        from peft import LoraConfig, TaskType, get_peft_model
+    except ImportError:
+        raise UserError(
+            f"model.lora={lora}: needs peft; type `uv pip install -e '.[peft]'`, or use "
+            "model.lora=null"
+        ) from None
+    kind = TaskType.CAUSAL_LM if labels is None else TaskType.SEQ_CLS
+    # A list of Hydra's could not be written to adapter_config.json.
+    targets = [*lora_targets] if isinstance(lora_targets, Sequence) else None
+    adapter = LoraConfig(task_type=kind, r=lora, lora_alpha=2 * lora, target_modules=targets)
+    adapted: nn.Module = get_peft_model(network, adapter)
+    return adapted
+
+
+def from_config(
+    family: str,
+    *,
+    config: Mapping[str, Any],
+    labels: Sequence[str] | None = None,
+    dtype: str = "float32",
+    gradient_checkpointing: bool = False,
+) -> nn.Module:
+    """A model with random weights, for which nothing is downloaded.
+
+    Args:
+        family: A `model_type` of transformers, such as "llama".
+        config: Its sizes, as its configuration class names them.
+        labels: As for `pretrained`.
+        dtype: Likewise; not "auto".
+        gradient_checkpointing: Likewise.
+    """
+    described = AutoConfig.for_model(family, **config, **_classes(labels))
+    auto = AutoModelForCausalLM if labels is None else AutoModelForSequenceClassification
+    model = auto.from_config(described, dtype=getattr(torch, dtype))
+    return _prepared(model, labels is None, gradient_checkpointing)
+
+
+def causal_lm_loss(
+    logits: Tensor, labels: Tensor, vocab_size: int, ignore_index: int = IGNORED, **_: Any
+) -> Tensor:
+    """The mean cross entropy of the token after each position.
+
+    That of transformers, which computes in float32 even where all else is in float64: there
+    `parity.py` would find differences that are nothing but its rounding.
+
+    Args:
+        logits: (N, T, V).
+        labels: The tokens themselves (N, T).
+        vocab_size: V.
+        ignore_index: A label that does not count.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    following = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    return F.cross_entropy(
+        logits.reshape(-1, vocab_size), following.reshape(-1), ignore_index=ignore_index
+    )
+
+
+def _prepared(model: Any, predicts_next: bool, gradient_checkpointing: bool) -> nn.Module:
+    # What was loaded is in evaluation mode, in which a Trainer leaves it: without dropout.
+    model.train()
+    # What attention would keep for the next token of a text is of no use in training.
+    model.config.use_cache = False
+    if predicts_next:
+        model.loss_function = causal_lm_loss
+    if gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    network: nn.Module = model
+    return network
+
+
+def _classes(labels: Sequence[str] | None) -> dict[str, Any]:
+    """Their names and number, as a configuration has them."""
+    if labels is None:
+        return {}
+    return {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {name: number for number, name in enumerate(labels)},
+        "num_labels": len(labels),
+    }

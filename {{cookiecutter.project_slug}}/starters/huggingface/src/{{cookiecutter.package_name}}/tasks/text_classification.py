@@ -1,0 +1,28 @@
+"""Text classification: which class a text is of."""
+
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.classification import MulticlassAccuracy
+
+from .fine_tuning import Batch, FineTuning
+
+
+class TextClassification(FineTuning):
+    """Trains an `AutoModelForSequenceClassification`."""
+
+    metric = "acc"
+
+    def make_metric(self) -> Metric:
+        """The share of texts that are classified right."""
+        classes = self.network.config.num_labels
+        return MulticlassAccuracy(classes, average="micro")
+
+    def measure(self, metric: Metric, logits: Tensor, labels: Tensor) -> None:
+        """Compare logits (N, C) with classes (N,)."""
+        metric.update(logits, labels)
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
+        """The likeliest class of each text and its probability, a column each for predict.py."""
+        texts = {name: value for name, value in batch.items() if name != "labels"}
+        probability, label = self.network(**texts).logits.softmax(-1).max(-1)
+        return {"label": label, "probability": probability}
