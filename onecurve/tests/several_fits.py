@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from conftest import ROUNDING, largest_difference
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -97,3 +98,12 @@ def fits(cases: dict[str, Case]) -> dict[str, str | dict[str, list[float]]]:
                 raise
             results[name] = str(refusal)
     return results
+
+
+def assert_equal(found: Any, single: dict[str, list[float]]) -> None:
+    """That a fit was not refused, and has logged what another one has."""
+    assert not isinstance(found, str), found
+    assert found.keys() == single.keys()
+    for name, curve in single.items():
+        assert len(curve) == 6
+        assert largest_difference(found[name], curve) <= ROUNDING

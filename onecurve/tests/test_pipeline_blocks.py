@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROUNDING, largest_difference
-from several_fits import Case, Small, fits
+from several_fits import Case, Small, assert_equal, fits
 from torch import Tensor, nn
 
 import onecurve
@@ -184,6 +183,20 @@ class SideBySide(Skips):
         return torch.stack(found).mean(0)
 
 
+class Tempered(Skips):
+    """Gives its blocks a number that it trains, of no sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(1.0))
+
+    def passed(self, inputs: Tensor) -> Tensor:
+        hidden = self.net.enter(inputs).view(-1, 4, 6)
+        for block in self.net.blocks:
+            hidden = block(hidden, mask=torch.ones(4, 1), condition=self.temperature)
+        return hidden.mean(1)
+
+
 class Collects(Skips):
     """Uses what leaves each of its blocks."""
 
@@ -202,6 +215,7 @@ REJECTED: dict[Any, str] = {
     Stops: "calls 2 of 4 of them",
     Scales: "uses what passes between them",
     SideBySide: "calls one without what the one before has returned",
+    Tempered: "calls one with a tensor () that is trained and of no sample",
     Collects: "uses layers, or their parameters, in another way",
 }
 
@@ -222,14 +236,6 @@ def outcomes() -> dict[str, Any]:
         for module in (*TRAINED, *REJECTED)
     }
     return onecurve.launch(fits, cases)
-
-
-def assert_equal(found: Any, single: dict[str, list[float]]) -> None:
-    assert not isinstance(found, str), found
-    assert found.keys() == single.keys()
-    for name, curve in single.items():
-        assert len(curve) == 6
-        assert largest_difference(found[name], curve) <= ROUNDING
 
 
 @pytest.mark.compares

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROUNDING, largest_difference
-from several_fits import Case, Small, fits
+from several_fits import Case, Small, assert_equal, fits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -320,14 +319,6 @@ def outcomes() -> dict[str, Any]:
         for module in STRANGERS:
             cases[f"{module.__name__} {way}"] = module, pipeline(**OTHER_WAYS[way]), {}
     return onecurve.launch(fits, cases)
-
-
-def assert_equal(found: Any, single: dict[str, list[float]]) -> None:
-    assert not isinstance(found, str), found
-    assert found.keys() == single.keys()
-    for name, curve in single.items():
-        assert len(curve) == 6
-        assert largest_difference(found[name], curve) <= ROUNDING
 
 
 @pytest.mark.compares

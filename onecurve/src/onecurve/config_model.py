@@ -316,6 +316,16 @@ def _must_be(field: FieldInfo, value: Any, key: str, usual: Any, holds: bool) ->
     return f"{' or '.join(map(_words, parts))}, such as {typed(key, example)}"
 
 
+def _bounds(part: Any) -> dict[Any, float]:
+    """What is said of a number's size, by kind of bound."""
+    return {
+        kind: getattr(each, name)
+        for kind, (_, name) in BOUNDS.items()
+        for each in beside(part)
+        if isinstance(each, kind)
+    }
+
+
 def _words(part: Any) -> str:
     if allowed := choices(part):
         return " or ".join(map(text, allowed))
@@ -326,8 +336,7 @@ def _words(part: Any) -> str:
         return f"a list, each entry {' or '.join(map(_words, alternatives(entry)))}"
     if get_origin(_plain(part)) in (dict, Mapping):
         return "a mapping"
-    said = {kind: getattr(each, of) for kind, (_, of) in BOUNDS.items() for each in beside(part)
-            if isinstance(each, kind)}  # fmt: skip
+    said = _bounds(part)
     bounds = " ".join(f"{BOUNDS[kind][0]} {bound:.15g}" for kind, bound in said.items())
     known = KINDS.get(_plain(part), "another kind of value")
     return f"{known} {bounds.removeprefix('and ')}".rstrip()
@@ -342,8 +351,7 @@ def _example(part: Any) -> Any:
             return each.example
     if (entry := _entry(part)) is not None:
         return [_example(alternatives(entry)[0])]
-    said = {kind: getattr(each, of) for kind, (_, of) in BOUNDS.items() for each in beside(part)
-            if isinstance(each, kind)}  # fmt: skip
+    said = _bounds(part)
     above, least, most, below = (said.get(kind) for kind in BOUNDS)
     low = least if least is not None else above
     high = most if most is not None else below

@@ -62,7 +62,7 @@ class Sharding(NamedTuple):
         units = [
             unit
             for unit in find_units(module, self.wrap, self.min_params)
-            if {*unit.parameters()} - scalars_of(unit)
+            if any(parameter.ndim for parameter in unit.parameters())
         ]
         kept = last_units(module, units) if self.reshard_after_forward == "auto" else []
         for unit in units:

@@ -246,7 +246,7 @@ class Blocks:
         return source
 
     def _for_each_sample(self, value: Tensor) -> Tensor:
-        if len(value) == self.rows:
+        if self.has_rows(value):
             return value
         if value.ndim and len(value) == 1:
             return value.expand(self.rows, *value.shape[1:])
