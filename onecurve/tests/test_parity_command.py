@@ -347,10 +347,31 @@ def test_it_leaves_the_process_as_it_was() -> None:
     assert numbers == np.random.get_state(legacy=False)["state"]["key"].tolist()  # type: ignore[index, call-overload]
 
 
+class Asks(Plain):
+    """Looks at the strategy that it trains under, and uses what ours have beside Lightning's."""
+
+    def on_train_start(self) -> None:
+        self.strategy = self.trainer.strategy
+        self.rows = self.strategy.all_samples(torch.ones(2, 1))  # type: ignore[attr-defined]
+
+
 def test_the_plain_run_is_plain() -> None:
     """What a task may ask of a strategy is beside Lightning's own, and not instead."""
-    added = {name for name in vars(ForCallbacks) if not name.startswith("__")}
-    assert added & set(dir(SingleDeviceStrategy)) <= {"_abc_impl"}
+    tasks: list[Asks] = []
+
+    def make() -> Asks:
+        tasks.append(Asks())
+        return tasks[-1]
+
+    onecurve.parity(make, loaders, strategy=onecurve.Single(), accelerator="cpu")
+    plain = tasks[-1]
+    kind = type(plain.strategy)
+    assert isinstance(plain.strategy, SingleDeviceStrategy)
+    assert not isinstance(plain.strategy, ForCallbacks)
+    for name in vars(ForCallbacks):
+        if hasattr(SingleDeviceStrategy, name) and not name.startswith("__"):
+            assert getattr(kind, name) is getattr(SingleDeviceStrategy, name), name
+    assert plain.rows.tolist() == [[1.0], [1.0]]
 
 
 TINY = (

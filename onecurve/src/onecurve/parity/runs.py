@@ -127,7 +127,8 @@ def _run(
     if not isinstance(trainer.strategy, ForCallbacks):
         # Lightning's own, and what a task or a callback may ask of ours beside it.
         kind = type(trainer.strategy)
-        trainer.strategy.__class__ = type(kind.__name__, (ForCallbacks, kind), {})
+        added = {name: what for name, what in vars(ForCallbacks).items() if not hasattr(kind, name)}
+        trainer.strategy.__class__ = type(kind.__name__, (kind,), added)
     data = asked.make_data() if asked.make_data else None
     # Of its own file, which may hold whatever a task puts there.
     resume: dict[str, Any] = {"ckpt_path": checkpoint, "weights_only": False} if checkpoint else {}
