@@ -88,6 +88,11 @@ class _Stages(Ranks):
         "auto", description="Stages of a rank; auto takes what the schedule is made for."
     )
     balance: str | list[int] = Field("auto", description="Layers of each stage, such as [7,7].")
+    split: list[str] | None = Field(
+        None,
+        description="Modules with which layers begin, such as [net.down2,net.up1]; null where the "
+        "network is a sequence of layers or of blocks.",
+    )
 
 
 class FSDP(_Sharding):

@@ -45,6 +45,7 @@ def mesh(
     microbatches: int = 4,
     stages_per_rank: int | Literal["auto"] = "auto",
     balance: Sequence[int] | str = "auto",
+    split: Sequence[str] | None = None,
     timeout_seconds: float = 300,
     backend: Backend = "auto",
 ) -> Mesh:
@@ -65,10 +66,11 @@ def mesh(
             pipeline, for each of which it would have to be gathered again.
         cpu_offload: See there.
         activation_checkpointing: What a backward pass computes again: see `layers_made`.
-        schedule: See `Pipeline`, as for the next three. Used where pipeline is more than 1.
+        schedule: See `Pipeline`, as for the next four. Used where pipeline is more than 1.
         microbatches: See there.
         stages_per_rank: See there.
         balance: See there.
+        split: See there.
         timeout_seconds: How long a rank waits for the others in a collective before it fails.
         backend: What carries what they send: see `OneCurve`.
     """
@@ -76,7 +78,9 @@ def mesh(
     if pipeline > 1:
         from ..pipeline.parallel import PipelineParallel
 
-        parallelisms.append(PipelineParallel(schedule, microbatches, stages_per_rank, balance))
+        parallelisms.append(
+            PipelineParallel(schedule, microbatches, stages_per_rank, balance, split)
+        )
         if reshard_after_forward == "auto":
             reshard_after_forward = False
     if tensor > 1:

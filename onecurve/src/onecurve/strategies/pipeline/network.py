@@ -1,6 +1,7 @@
 """The network of a task that is cut into stages, and what it is called by."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from lightning.pytorch import LightningModule
@@ -9,6 +10,7 @@ from torch import nn
 from ...errors import UserError
 from ..layers import find_layers, opened
 from .blocks import Blocks, find_blocks
+from .split import direct_tensors, split_at_children, split_network
 
 
 class Network(NamedTuple):
@@ -29,21 +31,25 @@ class Network(NamedTuple):
         return self.layers if self.blocks is None else self.blocks.layers()
 
 
-def find_network(module: LightningModule, num_stages: int) -> Network:
+def find_network(module: LightningModule, num_stages: int, split: Sequence[str] = ()) -> Network:
     """The layers that stages are made of; all else of the task stays whole on every rank.
 
-    They are what the task's method ``layers()`` returns, whose composition is its ``forward``; else
-    the elements of the nn.Sequential, or of the nn.ModuleList of blocks, with the most parameters,
-    of those that are long enough.
+    Where the user says at which modules the network is split, see `split_network`. Else they are
+    what the task's method ``layers()`` returns, whose composition is its ``forward``; else the
+    elements of the nn.Sequential, or of the nn.ModuleList of blocks, with the most parameters, of
+    those that are long enough; else the parts of the network between its modules.
 
     Args:
         module: The task.
         num_stages: Of all ranks.
+        split: Names of modules with which a layer begins.
 
     Raises:
         UserError: If there are none, or one of their parameters is used elsewhere, too.
     """
-    if callable(getattr(module, "layers", None)) and not isinstance(module.layers, nn.Module):
+    if split:
+        network = Network(*split_network(module, split))
+    elif callable(getattr(module, "layers", None)) and not isinstance(module.layers, nn.Module):
         network = Network("self", module, find_layers(module) or {})
     else:
         found = [part for part in _sequences(module) if _size(part)]
@@ -57,12 +63,14 @@ def find_network(module: LightningModule, num_stages: int) -> Network:
         elif sequence is not None:
             name = next(name for name, part in module.named_modules() if part is sequence)
             network = Network(name, sequence, _named(name, sequence))
+        elif parts := split_at_children(module):
+            network = Network(*parts)
         else:
             raise UserError(
                 f"strategy=pipeline: {type(module).__name__} has no sequence of layers: hold them "
-                "in an nn.Sequential, or blocks of one class in an nn.ModuleList, or add a method "
-                "layers() that returns in order the layers that self(inputs) calls; change it, or "
-                "use strategy=fsdp"
+                "in an nn.Sequential, or blocks of one class in an nn.ModuleList, name modules to "
+                "split it at in strategy.split, or add a method layers() that returns in order the "
+                "layers that self(inputs) calls; change it, or use strategy=fsdp"
             )
     _check_parameters(module, network)
     return network
@@ -106,11 +114,16 @@ def _check_parameters(module: LightningModule, network: Network) -> None:
                     f"strategy=pipeline: the parameter {path} of {name} is in none of its layers; "
                     "put it into the layer that uses it, or use strategy=fsdp"
                 )
+    direct = {
+        id(attrgetter(target)(layer))
+        for layer in network.layers.values()
+        for target in direct_tensors(layer)
+    }
     for path, part in module.named_modules():
         if id(part) in held or part is module:
             continue
         for own, parameter in part.named_parameters(path, recurse=False):
-            if id(parameter) in inside:
+            if id(parameter) in inside and id(parameter) not in direct:
                 raise UserError(
                     f"strategy=pipeline: {own} is also a parameter of the layer "
                     f"{inside[id(parameter)]}, which one rank holds; untie them, or use "

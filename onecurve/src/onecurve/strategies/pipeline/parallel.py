@@ -53,6 +53,7 @@ from .passes import Passes
 from .placement import Placement
 from .schedule import Tensors
 from .shapes import LayerShapes
+from .split import share_direct_tensors
 from .steps import NO_TARGETS, Steps
 
 
@@ -64,6 +65,7 @@ class PipelineParallel(Parallelism):
         microbatches: How many a batch.
         stages_per_rank: Stages a rank holds; "auto" takes what the schedule is made for.
         balance: "auto", or the number of layers of each stage.
+        split: Names of modules with which layers begin, for a network that is no sequence.
 
     Attributes:
         placement: Which rank of a pipeline holds what; None until the network is partitioned.
@@ -91,6 +93,7 @@ class PipelineParallel(Parallelism):
         microbatches: int,
         stages_per_rank: int | Literal["auto"],
         balance: Sequence[int] | str,
+        split: Sequence[str] | None = None,
     ) -> None:
         if schedule not in SCHEDULES:
             raise UserError(
@@ -105,6 +108,7 @@ class PipelineParallel(Parallelism):
             else int(stages_per_rank)
         )
         self.balance = balance
+        self.split = list(split or ())
 
     def join(self, name: str, ranks: Ranks, step: TaskStep, precision: Precision) -> None:
         super().join(name, ranks, step, precision)
@@ -127,7 +131,7 @@ class PipelineParallel(Parallelism):
     def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
         """Partition the network."""
         sizes = self.ranks.sizes
-        self.network = find_network(task, sizes.pipeline * self.stages_per_rank)
+        self.network = find_network(task, sizes.pipeline * self.stages_per_rank, self.split)
         self._takes = signature(self.network.owner.forward)
         calls, blocks = self.network.calls(), self.network.blocks
         also = tuple if blocks is None else lambda: blocks.shapes
@@ -190,6 +194,7 @@ class PipelineParallel(Parallelism):
         self._patches = ExitStack()
         owner, blocks = self.network.owner, self.network.blocks
         if blocks is None:
+            share_direct_tensors(owner, self.network.layers.values())
             self._patches.enter_context(replaced(owner, "forward", self._network_forward))
         else:
             blocks.pipeline = self._passed

@@ -132,7 +132,7 @@ def _to_meta(module: nn.Module, layers: list[nn.Module]) -> None:
             empty[parameter] = Elsewhere(parameter.detach().to("meta"), parameter.requires_grad)
         for buffer in layer.buffers():
             empty[buffer] = buffer.to("meta")
-    for part in module.modules():
+    for part in {*module.modules(), *(part for layer in layers for part in layer.modules())}:
         for names in (part.named_parameters, part.named_buffers):
             for name, tensor in list(names(recurse=False, remove_duplicate=False)):
                 if tensor in empty:

@@ -26,6 +26,8 @@ class Pipeline(OneCurve, DDPStrategy):
         stages_per_rank: Stages a rank holds; "auto" takes what the schedule is made for.
         balance: "auto" for the partition with the smallest largest cost, or the number of layers of
             each stage.
+        split: Dotted names of modules in the task, with each of which a layer begins: for a network
+            that is no sequence of layers, such as one with skip connections. See `split`.
         replicas: Pipelines side by side, which share the batch. Neighbouring ranks form a pipeline.
         activation_checkpointing: What a backward pass computes again: see `layers_made`.
         timeout_seconds: How long a rank waits for another before it fails.
@@ -43,6 +45,7 @@ class Pipeline(OneCurve, DDPStrategy):
         microbatches: int = 4,
         stages_per_rank: int | Literal["auto"] = "auto",
         balance: Sequence[int] | str = "auto",
+        split: Sequence[str] | None = None,
         replicas: int = 1,
         activation_checkpointing: Recomputed = "none",
         timeout_seconds: float = 300,
@@ -50,7 +53,7 @@ class Pipeline(OneCurve, DDPStrategy):
     ) -> None:
         super().__init__(
             {"replicate": replicas, "pipeline": "auto"},
-            [PipelineParallel(schedule, microbatches, stages_per_rank, balance)],
+            [PipelineParallel(schedule, microbatches, stages_per_rank, balance, split)],
             activation_checkpointing,
             backend,
             timeout_seconds,

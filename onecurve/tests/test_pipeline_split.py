@@ -1,0 +1,211 @@
+"""strategy.split: a network that is no sequence, split before modules that are named."""
+
+from typing import Any
+
+import pytest
+import torch
+from several_fits import Case, Small, assert_equal, fits
+from torch import Tensor, nn
+
+import onecurve
+from onecurve.errors import UserError
+from onecurve.strategies.pipeline.split import split_network
+
+
+class Half(nn.Module):
+    """A block whose code could not be traced: it branches on values."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, out)
+        self.norm = nn.LayerNorm(out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(torch.tanh(self.linear(x)))
+
+
+class UNet(nn.Module):
+    """Skips from the way down to the way up, one of them across all stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down1, self.down2, self.middle = Half(6, 8), Half(8, 4), Half(4, 4)
+        self.up1, self.up2, self.head = Half(8, 8), Half(16, 8), nn.Linear(14, 2)
+
+    def forward(self, x: Tensor, scale: float = 1.0, mask: Tensor | None = None) -> Tensor:
+        a = self.down1(x)
+        b = self.down2(a)
+        c = self.middle(b)
+        d = self.up1(torch.cat([c, b], dim=1))
+        size = a.shape[1] + x.size(1)
+        e = self.up2(torch.cat([d, a], dim=1))
+        both = torch.cat([e * scale, x], dim=1)
+        if mask is not None:
+            both = both * mask
+        return self.head(both.reshape(-1, size))
+
+
+class Skips(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = UNet()
+
+
+class OfTheTask(Small):
+    """The modules are the task's own, and its forward is what is split."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = Half(6, 6), Half(12, 6)
+        self.net = nn.Linear(6, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.encoder(inputs)
+        return self.net(self.decoder(torch.cat([hidden, inputs], dim=1)))
+
+
+class Inline(Skips):
+    """Calls its network by name, by keyword, and has its loss in the step."""
+
+    loss: Any = None
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = (self.net(x=batch[0]) - batch[1]).square().mean()
+        self.log("train/loss", loss)
+        return loss
+
+
+class Branches(Small):
+    """Code around the named modules that cannot be traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = Half(6, 6), Half(6, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.one(inputs)
+        return self.two(-hidden if hidden.sum() > 0 else hidden)
+
+
+class Tokens(Small):
+    """As vision transformers are: the split code uses parameters and buffers itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Encoder()
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(1, 1, 3))
+        self.register_buffer("positions", torch.arange(9.0).reshape(1, 3, 3) / 9)
+        self.scale = nn.Parameter(torch.ones(3))
+        self.embed, self.mix, self.norm = nn.Linear(3, 3), Half(3, 3), nn.LayerNorm(3)
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch._assert(x.dim() == 2, "takes rows")
+        x = self.embed(x.reshape(x.shape[0], 2, 3))
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1)
+        x = self.mix(x + self.positions[:, : x.size(1)])
+        return self.head(self.norm(x * self.scale)[:, 0])
+
+
+NET = ["net.down2", "net.up1", "net.up2"]
+SPLIT = {Skips: NET, Inline: NET, OfTheTask: ["decoder", "net"], Tokens: ["net.mix", "net.norm"]}
+SCHEDULES = ("gpipe", "interleaved_1f1b", "zbv")
+
+
+def pipeline(split: list[str], **options: Any) -> onecurve.Pipeline:
+    return onecurve.Pipeline(microbatches=2, timeout_seconds=60, split=split, **options)
+
+
+@pytest.fixture(scope="module")
+def single() -> dict[str, Any]:
+    alone = {"devices": 1}
+    cases: dict[str, Case] = {each.__name__: (each, onecurve.Single(), alone) for each in SPLIT}
+    return onecurve.launch(fits, cases, devices=1)
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, Any]:
+    cases: dict[str, Case] = {
+        each.__name__: (each, pipeline(split), {}) for each, split in SPLIT.items()
+    }
+    cases["unnamed"] = Skips, onecurve.Pipeline(microbatches=2, timeout_seconds=60), {}
+    for schedule in SCHEDULES:
+        cases[schedule] = Skips, pipeline(NET, schedule=schedule), {}
+    return onecurve.launch(fits, cases)
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("module", SPLIT)
+def test_a_split_network_trains_as_in_one_process(
+    single: dict[str, Any], outcomes: dict[str, Any], module: type[Small]
+) -> None:
+    assert_equal(outcomes[module.__name__], single[module.__name__])
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_it_does_by_any_schedule(
+    single: dict[str, Any], outcomes: dict[str, Any], schedule: str
+) -> None:
+    assert_equal(outcomes[schedule], single["Skips"])
+
+
+def test_a_network_without_a_sequence_is_split_by_itself(
+    single: dict[str, Any], outcomes: dict[str, Any]
+) -> None:
+    assert_equal(outcomes["unnamed"], single["Skips"])
+
+
+@pytest.mark.compares
+@pytest.mark.slow
+def test_it_does_on_a_mesh(single: dict[str, Any]) -> None:
+    cases: dict[str, Case] = {
+        module.__name__: (
+            module,
+            onecurve.mesh(pipeline=2, shard=2, microbatches=2, split=SPLIT[module], min_params=1),
+            {"devices": 4},
+        )
+        for module in (Skips, Tokens)
+    }
+    found = onecurve.launch(fits, cases, devices=4)
+    for name in cases:
+        assert_equal(found[name], single[name])
+
+
+@pytest.mark.parametrize(
+    ("module", "split", "words"),
+    [
+        (Skips, ["net.down3"], "Skips has no module net.down3, such as net.down2"),
+        (Branches, ["two"], r"Branches.forward cannot be traced \(.*\); let no branch there"),
+        (OfTheTask, ["net.weight"], "no module net.weight"),
+        (Inline, ["loss"], "no module loss"),
+    ],
+)
+def test_what_cannot_be_split_is_one_line(
+    module: type[Small], split: list[str], words: str
+) -> None:
+    with pytest.raises(UserError, match=words) as refused:
+        split_network(module(), split)
+    assert str(refused.value).startswith("strategy.split=[")
+
+
+def test_only_tensors_travel() -> None:
+    name, owner, layers = split_network(Skips(), NET)
+    assert name == "net"
+    assert isinstance(owner, UNet)
+    assert list(layers) == ["net", *NET]
+    x = torch.randn(3, 6)
+    passing: Any = (x,)
+    counts = []
+    for layer in layers.values():
+        passing = layer(*passing)
+        passing = passing if isinstance(passing, tuple) else (passing,)
+        counts.append(len(passing))
+        assert all(isinstance(value, Tensor) for value in passing)
+    assert counts == [2, 3, 3, 1]
+    assert torch.equal(passing[0], owner(x))
