@@ -68,7 +68,7 @@ class Clock(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The library's own callbacks stay."""
         self.everybody = trainer.callbacks
-        own = ("CarryOn", "PeakMemory", "StopOnSignal", "Clock")
+        own = ("ResumeState", "PeakMemory", "StopOnSignal", "Clock")
         self.few = [each for each in self.everybody if type(each).__name__ in own]
         self.ends.append((-1, time.perf_counter()))
 

@@ -33,7 +33,7 @@ import torch
 from baked import PROJECT, column, folder_for_runs, output_to, weights
 from lightning.pytorch import Callback
 
-from onecurve.checkpoint.newest import newest_checkpoint
+from onecurve.checkpoint.file import newest_checkpoint
 from onecurve.launch.forkserver import warm_up
 
 STEPS = 42

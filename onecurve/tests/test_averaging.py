@@ -15,7 +15,7 @@ from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
-from onecurve.checkpoint.contents import read_checkpoint
+from onecurve.checkpoint.format import read_checkpoint
 
 WAYS = {**ALL, "interleaved": INTERLEAVED}
 EPOCHS, BATCH = 4, 60

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from plain_lightning import Regression, loader
 
 from onecurve import BestAndLast, Single
-from onecurve.checkpoint.contents import read_checkpoint
+from onecurve.checkpoint.format import read_checkpoint
 
 
 class Script(Callback):

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from onecurve.checkpoint.contents import read_checkpoint, trained_config
-from onecurve.checkpoint.keys import refuse_weights_alone
+from onecurve.checkpoint.format import read_checkpoint, refuse_weights_alone, trained_config
 from onecurve.checkpoint.weights import load_weights
 from onecurve.errors import UserError
 

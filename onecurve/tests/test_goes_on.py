@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import (
 from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
-from onecurve.checkpoint.contents import refuse_other_network
+from onecurve.checkpoint.format import refuse_other_network
 from onecurve.errors import UserError
 from onecurve.optim.schedulers import cosine
 

@@ -13,8 +13,8 @@ import torch
 from conftest import FLOAT64, ROUNDING, TINY, Cli, column, largest_difference, one_of_a_kind
 from test_checkpoint_files import files_of_at_most
 
-from onecurve.checkpoint.contents import read_checkpoint
 from onecurve.checkpoint.file import damage
+from onecurve.checkpoint.format import read_checkpoint
 from onecurve.checkpoint.sharded import to_file
 from onecurve.errors import UserError
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .averaging.swa import StochasticWeightAveraging
     from .batch.seeded import seeded
     from .checkpoint.callback import BestAndLast
-    from .checkpoint.contents import read_checkpoint
+    from .checkpoint.format import read_checkpoint
     from .checkpoint.sharded.storage import ShardedFolders
     from .checkpoint.storage import LocalFiles
     from .chunked_loss import chunked_cross_entropy
@@ -77,7 +77,7 @@ _HOMES = {
     "chunked_cross_entropy": "chunked_loss",
     "mesh": "strategies.mesh.strategy",
     "positions": "strategies.context.positions",
-    "read_checkpoint": "checkpoint.contents",
+    "read_checkpoint": "checkpoint.format",
     "seeded": "batch.seeded",
 }
 

@@ -1,7 +1,8 @@
 """One checkpoint file: never half written, and known to be whole before it is read.
 
 The file is what `torch.save` writes: a zip with a CRC-32 for each record, which `torch.load` does
-not look at. Whether a file is complete is told without torch.
+not look at. Whether a file is complete, and which one of a run is the newest complete one, is found
+without importing torch.
 """
 
 import os
@@ -10,9 +11,10 @@ import shutil
 import zipfile
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import Any, NamedTuple
 
-from .disk import disk_error, set_aside, sync_folder
+from ..errors import chain
 
 INDEX = "index.json"
 """What makes a folder a sharded checkpoint."""
@@ -124,3 +126,63 @@ def _damage_of_file(path: Path, *version: int) -> str | None:
 def _is_of_torch(record: zipfile.ZipInfo) -> bool:
     settings = record.flag_bits, record.external_attr, record.volume, record.compress_type
     return settings == AS_TORCH_WRITES and record.file_size == record.compress_size
+
+
+def sync_folder(path: Path) -> None:
+    """Bring a folder's list of names to the disk, so that a rename in it lasts."""
+    if os.name != "posix":
+        return
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a checkpoint of the other format; it can be read until the new one is whole."""
+    return path.rename(path.with_name(f"{path.stem}.earlier{path.suffix}"))
+
+
+def cannot_be_made(folder: Path) -> str | None:
+    """Why a folder cannot be made, or not be written to; None if it can. Nothing of it is made."""
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        with TemporaryFile(dir=there):
+            return None
+    except OSError as error:
+        return error.strerror
+
+
+def disk_error(error: BaseException | None) -> OSError | None:
+    """The reason that torch hides behind an error of its own."""
+    return next((each for each in chain(error) if isinstance(each, OSError)), None)
+
+
+class Found(NamedTuple):
+    """A checkpoint to go on with."""
+
+    file: Path | None
+    passed_over: list[str]
+    """Newer files that are not complete, each with what is wrong with it."""
+
+
+def newest_checkpoint(run_dir: Path) -> Found:
+    """The newest complete checkpoint of a run."""
+    files = sorted(
+        (run_dir / "checkpoints").glob("*.ckpt"),
+        key=lambda path: _written(path).stat().st_mtime_ns,
+        reverse=True,
+    )
+    passed_over: list[str] = []
+    for file in files:
+        reason = damage(file)
+        if reason is None:
+            return Found(file, passed_over)
+        passed_over.append(f"{file.name}: {reason}")
+    return Found(None, passed_over)
+
+
+def _written(path: Path) -> Path:
+    """What was written last of a checkpoint."""
+    return path / INDEX if is_sharded(path) else path

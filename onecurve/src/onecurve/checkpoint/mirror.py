@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import in_short, say
-from .address import HERE, Listing, listed, name_of, opened, replace_list
 from .file import INDEX
+from .remote import HERE, Listing, listed, name_of, opened, replace_list
 
 WAITS = (1.0, 4.0, 15.0)
 """Seconds before each further attempt."""

@@ -16,11 +16,10 @@ from torch.distributed.tensor import DTensor
 
 from ..compat.of_torch import tree_map_only
 from ..errors import UserError, say
-from .address import is_address
-from .contents import read_checkpoint
 from .file import write_checkpoint
+from .format import not_plain, read_checkpoint, with_plain_numbers
 from .mirror import Mirror
-from .plain import not_plain, with_plain_numbers
+from .remote import is_address
 
 
 class LocalFiles(TorchCheckpointIO):

@@ -5,7 +5,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from ..errors import UserError, some_of
-from .plain import NotPlain, plain_contents
+from .format import NotPlain, plain_contents
 
 
 def load_weights(net: nn.Module, *, file: str | None) -> None:

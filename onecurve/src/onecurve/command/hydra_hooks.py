@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
-from ..checkpoint.disk import cannot_be_made
+from ..checkpoint.file import cannot_be_made
 from ..errors import REFUSED, UserError, say, stop
 from ..launch import rendezvous
 from ..run import directory

@@ -16,9 +16,8 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from ..checkpoint.address import is_address
-from ..checkpoint.file import is_sharded
-from ..checkpoint.newest import newest_checkpoint
+from ..checkpoint.file import is_sharded, newest_checkpoint
+from ..checkpoint.remote import is_address
 from ..errors import UserError
 from ..run.directory import refuse_taken
 from ..run.hidden import MASK, hide_in_words

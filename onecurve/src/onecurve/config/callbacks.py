@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ..checkpoint.disk import cannot_be_made
+from ..checkpoint.file import cannot_be_made
 from ..composed_run import ComposedRun
 from ..config_model import Config, Words
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from ..checkpoint import address
+from ..checkpoint import remote
 from ..checkpoint.file import damage
 from ..composed_run import ComposedRun
 from ..config_model import Config, existing_path, text
@@ -20,9 +20,9 @@ def complete(wanted: str) -> AfterValidator:
     """A checkpoint that was written to its end, or an address, where nothing is asked for yet."""
 
     def check(value: Any) -> Any:
-        if value is None or not address.is_address(text(value)):
+        if value is None or not remote.is_address(text(value)):
             return existing_path(value, wanted, _damage)
-        if reason := address.refusal(text(value)):
+        if reason := remote.refusal(text(value)):
             raise ValueError(reason)
         return value
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from ..checkpoint import address
+from ..checkpoint import remote
 from ..composed_run import ComposedRun
 from ..config_model import Config, existing_path
 
@@ -95,8 +95,8 @@ class Cosine(Config):
 
 def _there(value: Any) -> Any:
     """A file that is there, or an address, where nothing is asked for yet."""
-    if isinstance(value, str) and address.is_address(value):
-        if reason := address.refusal(value):
+    if isinstance(value, str) and remote.is_address(value):
+        if reason := remote.refusal(value):
             raise ValueError(reason)
         return value
     return existing_path(value, WEIGHTS)

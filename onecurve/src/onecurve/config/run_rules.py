@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from ..checkpoint.address import refusal
+from ..checkpoint.remote import refusal
 from ..composed_run import ComposedRun
 from ..launch import forkserver
 from ..launch.addresses import is_host_and_port, rendezvous

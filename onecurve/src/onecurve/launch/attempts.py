@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from ..checkpoint.newest import newest_checkpoint
+from ..checkpoint.file import newest_checkpoint
 from ..run.restart import Attempt
 
 FILE = "attempt"

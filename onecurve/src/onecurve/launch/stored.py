@@ -7,8 +7,7 @@ the last of them comes. Each machine has a copy of its own.
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.address import claim, is_address
-from ..checkpoint.fetch import fetch, find
+from ..checkpoint.remote import claim, fetch, find, is_address
 from . import again, rendezvous
 
 # A key of the configuration, and what is typed for it.

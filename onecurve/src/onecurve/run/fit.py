@@ -20,9 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from ..callbacks.garbage import GarbageCollection
-from ..checkpoint.carry_on import CarryOn, go_on_logging
-from ..checkpoint.contents import read_checkpoint, refuse_other_network
-from ..checkpoint.keys import refuse_weights_alone
+from ..checkpoint.format import read_checkpoint, refuse_other_network, refuse_weights_alone
+from ..checkpoint.resume_state import ResumeState, resume_loggers
 from ..checkpoint.storage import LocalFiles
 from ..errors import UserError, user_error_behind
 from ..strategies.strategy import OneCurve
@@ -61,14 +60,14 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
 
     data = made("data", cfg.data, LightningDataModule)
     task = build_task(cfg)
-    carry_on = CarryOn(
+    resume_state = ResumeState(
         hidden.stored(config),
         logs=checkpoint["logs"] if checkpoint and in_place else None,
         layout=checkpoint.get("layout") if checkpoint else None,
         hide=partial(hidden.hide_parameters, config=config),
     )
     last = run_dir / "checkpoints" / "last.ckpt"
-    own: list[Callback] = [PeakMemory(), carry_on, MissingMetric(last), StopOnSignal(last)]
+    own: list[Callback] = [PeakMemory(), resume_state, MissingMetric(last), StopOnSignal(last)]
     own.append(ToldConfiguration(hidden.stored(config)))
     if cfg.get("gc_every_n_steps"):
         own.append(GarbageCollection(cfg.gc_every_n_steps))
@@ -77,7 +76,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         refuse_other_network(task, checkpoint, str(resume))
         trainer.begun = begun_with_other_steps(checkpoint, hidden.stored(config))
         if in_place:
-            go_on_logging(trainer.loggers, checkpoint["logs"])
+            resume_loggers(trainer.loggers, checkpoint["logs"])
         # Lightning asks for it once more; and it is not kept here, since it is large.
         cast(LocalFiles, trainer.strategy.checkpoint_io).take_over(checkpoint, cast(Path, resume))
         del checkpoint

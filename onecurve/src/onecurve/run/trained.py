@@ -8,7 +8,7 @@ from lightning.pytorch import LightningDataModule, LightningModule, seed_everyth
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from ..checkpoint.contents import other_network, read_checkpoint, trained_config
+from ..checkpoint.format import other_network, read_checkpoint, trained_config
 from ..errors import UserError
 from .building import building, checked
 from .fit import build_task

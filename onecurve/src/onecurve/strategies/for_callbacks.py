@@ -21,8 +21,8 @@ from torch.optim import Optimizer
 
 from ..batch.random import kept_state
 from ..batch.share import shared_in_step
+from ..checkpoint.lazy_tensors import optimizer_states_here
 from ..checkpoint.storage import LocalFiles
-from ..checkpoint.stored import optimizer_states_here
 from ..compat.of_lightning import combined_alike, training_loaders
 from ..errors import UserError
 from .all_samples import all_rows

@@ -14,7 +14,7 @@ from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..checkpoint.stored import model_state_here
+from ..checkpoint.lazy_tensors import model_state_here
 from .mesh.ranks import Ranks
 from .mesh.sizes import Sizes
 from .parts import Part

@@ -28,8 +28,8 @@ from torchmetrics import Metric
 from ..batch.random import Draws, OneStream, RankStream, get_state, kept_state, set_state
 from ..batch.resume import Place, TrainingEpochs
 from ..batch.shared import shared_loader
-from ..checkpoint.keys import leave_out_networks
-from ..checkpoint.other_length import fit_to_length
+from ..checkpoint.format import leave_out_networks
+from ..checkpoint.resume_changes import fit_to_length
 from ..checkpoint.storage import LocalFiles, read_on_nodes
 from ..compat.of_lightning import (
     ends_with_its_epoch,

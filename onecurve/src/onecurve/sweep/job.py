@@ -14,7 +14,7 @@ from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from ..checkpoint.newest import newest_checkpoint
+from ..checkpoint.file import newest_checkpoint
 from ..command.check import check
 from ..errors import say, user_error_behind
 from ..launch import one_run, rendezvous

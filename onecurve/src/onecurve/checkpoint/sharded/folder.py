@@ -15,8 +15,7 @@ import shutil
 from functools import lru_cache
 from pathlib import Path
 
-from ..disk import sync_folder
-from ..file import INDEX
+from ..file import INDEX, sync_folder
 
 FORMAT = 1
 

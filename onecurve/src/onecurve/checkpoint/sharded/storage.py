@@ -6,9 +6,9 @@ from typing import Any, cast
 import torch.distributed as dist
 
 from ...errors import UserError
-from ..address import is_address
+from ..remote import is_address
 from ..storage import LocalFiles
-from .write import write_shards
+from .shards import write_shards
 
 
 class ShardedFolders(LocalFiles):

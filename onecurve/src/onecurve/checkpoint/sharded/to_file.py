@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from ...errors import UserError, stop
-from ..contents import read_checkpoint
 from ..file import write_checkpoint
+from ..format import read_checkpoint
 
 USAGE = (
     "to_file: give a sharded checkpoint and the file to write, such as "

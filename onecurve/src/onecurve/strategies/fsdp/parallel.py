@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from ...checkpoint.stored import model_state_here
+from ...checkpoint.lazy_tensors import model_state_here
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
 from ..parts import Part

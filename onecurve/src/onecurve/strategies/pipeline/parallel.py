@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup as Group
 from torch.optim import Optimizer
 
-from ...checkpoint.stored import model_state_here
+from ...checkpoint.lazy_tensors import model_state_here
 from ...errors import UserError
 from ..accumulation import rows
 from ..changed_buffers import report_changed

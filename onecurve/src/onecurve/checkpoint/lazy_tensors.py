@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint that are read when they are asked for.
+"""Tensors of a checkpoint that are read when they are needed.
 
 A sharded checkpoint is read without its tensors: each stands there without memory, on the device
 "meta", and carries where it is stored. Those of one file are there at once, and pass through.
@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .other_optimizer import refuse_other_optimizers
+from .resume_changes import refuse_other_optimizers
 
 STORED = "stored"
 """The attribute of such a tensor: (folder, name)."""
@@ -60,6 +60,6 @@ def _read(state: Mapping[Any, Any], own: Mapping[Any, Any]) -> dict[Any, Tensor]
     if not stored:
         return {}
     # Only a sharded checkpoint has any.
-    from .sharded.read import read_tensors
+    from .sharded.shards import read_tensors
 
     return read_tensors(stored, own)

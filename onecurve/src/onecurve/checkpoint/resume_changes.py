@@ -1,0 +1,260 @@
+"""What a resumed run has otherwise than the run that wrote the checkpoint.
+
+Optimizers, schedules and callbacks keep their arguments in their state, which would undo a setting
+that was changed; so what the state says of it is replaced before it is loaded. A schedule of
+another length continues along its new curve: with more epochs, PyTorch would make the next step
+with the last rate of the shorter one, and OneCycleLR rejects every step after its end.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from math import isclose
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from ..errors import UserError
+from ..optim.fused import KERNELS
+
+# Of a group of parameters, what a schedule derives from the learning rate.
+LEARNING_RATES = ("lr", "initial_lr", "max_lr", "min_lr")
+OF_SCHEDULES = ("base_lrs", "_last_lr")
+
+
+def apply_changes(checkpoint: dict[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """Write settings that are others now into the states of a checkpoint.
+
+    Args:
+        checkpoint: Lightning's dictionary, with the configuration of the run that wrote it.
+        config: The resolved configuration of this run.
+
+    Returns:
+        What is another from here on, each in some words.
+
+    Raises:
+        UserError: If a change cannot be made in the middle of a run.
+    """
+    before: Mapping[str, Any] = checkpoint.get("config") or {}
+    _refuse(before, config)
+    said = list(_optimizers(checkpoint, before, config))
+    for key, old, new in _changed(before, config, "scheduler"):
+        states = [state for state in checkpoint["lr_schedulers"] if state.get(key) == old]
+        for state in states:
+            state[key] = new
+        said += [f"scheduler.{key}={new} (was {old})"] if states else []
+    for name, callback in (config.get("callbacks") or {}).items():
+        kind = str((callback or {}).get("_target_")).rpartition(".")[2]
+        kind = kind.replace("BestAndLast", "ModelCheckpoint")  # the name under which its state is
+        for key, old, new in _changed(before.get("callbacks"), config["callbacks"], name):
+            for owner, state in (checkpoint.get("callbacks") or {}).items():
+                # Lightning's name for a state begins with the class.
+                if owner.partition("{")[0] == kind and state.get(key) == old:
+                    state[key] = new
+                    said.append(f"callbacks.{name}.{key}={new} (was {old})")
+    return said
+
+
+def _refuse(before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    if not before:  # a plain script's checkpoint says nothing of it
+        return
+    old, new = ((each.get("scheduler") or {}).get("_target_") for each in (before, config))
+    if old != new:
+        raise UserError(
+            f"scheduler: the run was begun with {old}, and {new} cannot take over "
+            "from it; leave scheduler as it was, or start anew from the weights: init=CHECKPOINT"
+        )
+    if "seed" in before and before["seed"] != config.get("seed"):
+        raise UserError(
+            f"seed={config.get('seed')}: the run was begun with seed={before['seed']}, from which "
+            "the order of its samples follows; leave it out, or start anew from the weights: "
+            "init=CHECKPOINT"
+        )
+
+
+def _optimizers(
+    checkpoint: dict[str, Any], before: Mapping[str, Any], config: Mapping[str, Any]
+) -> Iterator[str]:
+    groups = [group for state in checkpoint["optimizer_states"] for group in state["param_groups"]]
+    for key, old, new in _changed(before, config, "optimizer"):
+        if key in KERNELS:
+            continue
+        if key == "lr" and old:
+            # Groups may have rates of their own, and a schedule has made others of them.
+            yield f"optimizer.lr={new} (was {old}): all learning rates go on times {new / old:.4g}"
+            for holder in (*groups, *checkpoint["lr_schedulers"]):
+                for name in (*LEARNING_RATES, *OF_SCHEDULES):
+                    if name in holder:
+                        holder[name] = _times(holder[name], new / old)
+            continue
+        changed = [group for group in groups if key in group and _plain(group[key]) == _plain(old)]
+        for group in changed:
+            group[key] = type(group[key])(new) if isinstance(new, list) else new
+        if changed:
+            yield f"optimizer.{key}={new} (was {old})"
+
+
+def _changed(
+    before: Mapping[str, Any] | None, config: Mapping[str, Any], name: str
+) -> Iterator[tuple[str, Any, Any]]:
+    """Keys of a part of the configuration that have another value now, with both."""
+    old, new = (before or {}).get(name), config.get(name)
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key, value in new.items():
+            if key in old and old[key] != value:
+                yield key, old[key], value
+
+
+def _times(value: Any, factor: float) -> Any:
+    return [each * factor for each in value] if isinstance(value, list) else value * factor
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+# How PyTorch's schedules call their length, or what people derive from that of the run.
+LENGTHS = ("total_steps", "T_max", "T_0", "total_iters", "milestones", "_milestones")
+
+
+def fit_to_length(
+    checkpoint: dict[str, Any], schedulers: Sequence[Any], optimizers: Sequence[Optimizer]
+) -> Iterator[str]:
+    """Put schedules that have another curve now where it stands after the steps that were made.
+
+    One whose state does not tell, as it may be with a user's own, is left as it was saved; so is
+    one that is to end before the steps that were made.
+
+    Args:
+        checkpoint: Lightning's dictionary; its states are changed in place.
+        schedulers: Those of this run, fresh.
+        optimizers: Those of this run, fresh.
+
+    Yields:
+        A line for each of them.
+    """
+    states = checkpoint.get("lr_schedulers")
+    if not states:
+        return
+    saved = checkpoint["optimizer_states"]
+    if len(saved) == len(optimizers):
+        # Whether they are of one kind is for whoever loads them: a callback may add groups of
+        # parameters first, as BaseFinetuning does.
+        yield from _fitted(states, schedulers, saved, optimizers)
+
+
+def _fitted(
+    states: Sequence[dict[str, Any]],
+    schedulers: Sequence[Any],
+    saved: Sequence[dict[str, Any]],
+    optimizers: Sequence[Optimizer],
+) -> Iterator[str]:
+    for state, scheduler in zip(states, schedulers, strict=False):
+        steps, before = _steps(state), state.get("total_steps")
+        place = [optimizer is scheduler.optimizer for optimizer in optimizers].index(True)
+        groups = saved[place]["param_groups"]
+        if len(groups) != len(scheduler.optimizer.param_groups):
+            continue
+        if not _differs(state, scheduler) or steps > getattr(scheduler, "total_steps", steps):
+            continue
+        rate = groups[0]["lr"]
+        _put(scheduler, steps, state, groups)
+        lengths = f"was for {before} steps and " if before else ""
+        curve = f"the curve of {scheduler.total_steps}" if before else "the curve of this run"
+        yield (
+            f"resume: {type(scheduler).__name__} {lengths}goes on along {curve}: "
+            f"lr={float(groups[0]['lr']):.4g} (was {float(rate):.4g})"
+        )
+
+
+def _steps(state: Mapping[str, Any]) -> int:
+    """How many a schedule has made; ChainedScheduler leaves it to its parts to count."""
+    return int(state["last_epoch"] if "last_epoch" in state else _steps(state["_schedulers"][0]))
+
+
+def _differs(state: Mapping[str, Any], scheduler: Any) -> bool:
+    """Whether a schedule was saved with another length; of functions, with another rate."""
+    own = scheduler.state_dict()
+    if any(key in state and key in own and state[key] != own[key] for key in LENGTHS):
+        return True
+    # A part that has not begun has made no rate yet.
+    if isinstance(scheduler, LambdaLR) and state["last_epoch"] >= 0:
+        rates = zip(scheduler.lr_lambdas, state["base_lrs"], state["_last_lr"], strict=True)
+        for factor, base, rate in rates:
+            if not isclose(base * factor(state["last_epoch"]), rate, abs_tol=1e-9 * float(base)):
+                return True
+    parts = zip(state.get("_schedulers", ()), getattr(scheduler, "_schedulers", ()), strict=False)
+    return any(_differs(*part) for part in parts)
+
+
+def _put(
+    scheduler: Any, steps: int, state: dict[str, Any], groups: Sequence[dict[str, Any]]
+) -> None:
+    """Make the steps with a fresh schedule, and write what comes of them over what was saved."""
+    own = scheduler.optimizer.param_groups
+    with warnings.catch_warnings():
+        # PyTorch wants a step of the optimizer before each.
+        warnings.simplefilter("ignore")
+        for _ in range(steps):
+            scheduler.step()
+    # An experiment may have found other learning rates than are configured.
+    found = [
+        saved["initial_lr"] / group["initial_lr"] if group["initial_lr"] else 1.0
+        for saved, group in zip(groups, own, strict=True)
+    ]
+    state |= _scaled_state(scheduler.state_dict(), found)
+    for saved, group, factor in zip(groups, own, found, strict=True):
+        saved["lr"] = group["lr"] * factor
+        if getattr(scheduler, "cycle_momentum", False):
+            saved |= {key: group[key] for key in ("momentum", "betas") if key in group}
+
+
+def _scaled_state(state: dict[str, Any], factors: Sequence[float]) -> dict[str, Any]:
+    """The state of a schedule for other learning rates."""
+    rates = {
+        key: [rate * factor for rate, factor in zip(state[key], factors, strict=True)]
+        for key in ("base_lrs", "_last_lr")
+        if key in state
+    }
+    parts = {"_schedulers": [_scaled_state(part, factors) for part in state.get("_schedulers", ())]}
+    return state | rates | (parts if "_schedulers" in state else {})
+
+
+INSTEAD = (
+    "give the optimizer that it was trained with, or start anew from its weights: init=CHECKPOINT"
+)
+
+
+def refuse_other_optimizers(
+    states: Sequence[Mapping[str, Any]], optimizers: Sequence[Optimizer]
+) -> None:
+    """Refuse the state of other algorithms, which PyTorch would take and fail in the first step.
+
+    A checkpoint without any is Lightning's to go on with: the optimizers begin anew.
+
+    Raises:
+        UserError: That names what only one of them has.
+    """
+    if not states:
+        return
+    if len(states) != len(optimizers):
+        raise UserError(
+            f"optimizer: the checkpoint has the state of {len(states)}, and there are "
+            f"{len(optimizers)} here; {INSTEAD}"
+        )
+    for state, optimizer in zip(states, optimizers, strict=True):
+        name = type(optimizer).__name__
+        groups, own = state["param_groups"], optimizer.param_groups
+        if len(groups) != len(own):
+            raise UserError(
+                f"optimizer: the checkpoint has {len(groups)} groups of parameters, and {name} has "
+                f"{len(own)} here; {INSTEAD}"
+            )
+        given, here = (set(group[0]) if group else set() for group in (groups, own))
+        # A newer release of PyTorch may have an argument more, and fills it in.
+        missing, other = sorted(set(optimizer.defaults) - given), sorted(given - here)
+        if missing and other:
+            raise UserError(
+                f"optimizer: the checkpoint is of another than {name}: it has "
+                f"{', '.join(other[:3])}, and no {', '.join(missing[:3])}; {INSTEAD}"
+            )
