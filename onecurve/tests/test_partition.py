@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import onecurve.strategies.pipeline.partition as partition
-import onecurve.strategies.pipeline.partition_table as report
+import onecurve.strategies.pipeline.report as report
 import onecurve.strategies.pipeline.shapes as shapes
 from onecurve.errors import UserError
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from onecurve.strategies.tensor.apply import apply_plan
 from onecurve.strategies.tensor.plan import check_plan, find_plan
 from onecurve.strategies.tensor.report import shares
-from onecurve.strategies.tensor.vocabulary import cut_logits
+from onecurve.strategies.tensor.sharded_logits import cut_logits
 
 STEPS = 8
 Result = dict[str, Any]

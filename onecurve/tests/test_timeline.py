@@ -12,7 +12,7 @@ from torch.distributed.pipelining import schedules
 
 import onecurve.strategies.pipeline.limits as limits
 import onecurve.strategies.pipeline.partition as partition
-import onecurve.strategies.pipeline.timeline as timeline
+import onecurve.strategies.pipeline.report as timeline
 
 SIZES = ((4, 8), (4, 16), (2, 8), (3, 6))
 

@@ -8,7 +8,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from onecurve.errors import UserError
-from onecurve.strategies.fsdp.units import check_wrap, find_units, last_units
+from onecurve.strategies.fsdp.sharding import check_wrap, find_units, last_units
 
 
 class Block(nn.Module):

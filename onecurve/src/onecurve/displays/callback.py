@@ -194,7 +194,7 @@ class Displays(Callback):
         result = answers.of_all_ranks(trainer.strategy)
         if not self._writer or result is None:
             return
-        from .results import Show
+        from .predictions import Show
 
         show = Show(self._writer, result, trainer)
         if self.confusion_matrix:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.utils.tensorboard.summary import hparams
 
-from . import figures
+from .images import precision_recall
 
 LARGEST_SPRITE = 48
 """Height and width of an image in the projector; all of them are in one picture."""
@@ -131,7 +131,7 @@ class WandbWriter(Writer):
 
     def precision_recall(self, counts: Tensor, class_names: Sequence[str], step: int) -> None:
         """As TensorBoard's, drawn here."""
-        figure = figures.precision_recall(*_precision_recall(counts), class_names)
+        figure = precision_recall(*_precision_recall(counts), class_names)
         self.figure("precision_recall", figure, step)
 
     def _log(self, values: Mapping[str, Any], step: int) -> None:

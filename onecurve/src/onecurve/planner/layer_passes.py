@@ -18,7 +18,7 @@ from torch.utils.checkpoint import (
 
 from ..compat.of_torch import FakeTensorMode
 from ..strategies.pipeline.shapes import with_tensors_on
-from ..strategies.pipeline.stage_module import call_layer
+from ..strategies.pipeline.stage import call_layer
 from .operations import ATTENTION, Recorder, Work, grows_with, is_gone, owner_of, work
 from .tensor_parts import Sent, cut
 

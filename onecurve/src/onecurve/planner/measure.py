@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..machine import count_cores
 from ..strategies.pipeline.shapes import with_tensors_on
-from ..strategies.pipeline.stage_module import call_layer
+from ..strategies.pipeline.stage import call_layer
 from .hardware import Hardware
 from .layer_passes import Conditions, Tensors
 from .network import Network

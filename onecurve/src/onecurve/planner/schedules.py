@@ -10,7 +10,7 @@ from torch.distributed.pipelining import schedules
 
 from ..strategies.pipeline.limits import SCHEDULES
 from ..strategies.pipeline.partition import stages_of_rank
-from ..strategies.pipeline.timeline import bubble, simulate
+from ..strategies.pipeline.report import bubble, simulate
 
 Order = dict[int, Sequence[Any]]
 

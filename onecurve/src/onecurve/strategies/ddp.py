@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..compat.of_torch import remove_hooks
 from ..errors import UserError
 from .layers_made import Recomputed
-from .parts import tensors_of
+from .layout import tensors_of
 from .strategy import Backend, OneCurve
 
 COMPRESSION = {

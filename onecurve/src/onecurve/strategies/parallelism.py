@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..checkpoint.lazy_tensors import model_state_here
+from .layout import Part
 from .mesh.ranks import Ranks
 from .mesh.sizes import Sizes
-from .parts import Part
 from .step import TaskStep
 
 

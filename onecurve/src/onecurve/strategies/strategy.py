@@ -42,11 +42,10 @@ from ..errors import UserError, say, some_of
 from ..optim.fused import keep_kernels, leave_unscaling, tidied
 from .clip import clip_by_global_norm
 from .for_callbacks import ForCallbacks
-from .laid_out import lay_out
 from .layers_made import Compiled, Recomputed, make_layers
+from .layout import lay_out, move
 from .mesh.ranks import Ranks
 from .parallelism import Parallelism
-from .parts import move
 from .step import DataParallel, TaskStep
 
 Backend = Literal["auto", "gloo", "nccl"]

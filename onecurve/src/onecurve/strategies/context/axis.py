@@ -1,4 +1,4 @@
-"""The ranks that hold the pieces of a sequence, and whether the network works on one just now."""
+"""The ranks that hold the pieces of a sequence, and where in it the network is."""
 
 from typing import Any, NamedTuple
 
@@ -92,3 +92,24 @@ def set_current(piece: Piece | None) -> None:
     """Let the network be given a piece, or all, from now on."""
     global _current
     _current = piece
+
+
+def positions(tensor: Tensor) -> Tensor:
+    """The positions in the sequence of what a network is given: ask, instead of counting from 0.
+
+    With ``strategy.context`` above 1 a rank's network is given a piece of each sequence, and this
+    says which. Everywhere else, without any strategy too, they are 0 to T - 1. For embeddings of
+    positions, rotary ones, and masks that a network makes itself::
+
+        vectors = self.tokens(text) + self.places(onecurve.positions(text))
+
+    Args:
+        tensor: Any (N, T, ...) that the network is given or makes of it.
+
+    Returns:
+        Whole numbers (T,) on the tensor's device.
+    """
+    length = tensor.shape[1]
+    piece = current()
+    start = 0 if piece is None else piece.start(length)
+    return torch.arange(start, start + length, device=tensor.device)

@@ -1,13 +1,20 @@
-"""What PyTorch's errors about shards mean to somebody who has written a task."""
+"""What needs full parameters or full gradients, of which a rank has shards, in one line.
 
+Some of it is rejected before training; of the rest PyTorch's errors are explained to somebody who
+has written a task.
+"""
+
+from collections.abc import Iterable
 from pathlib import Path
 from traceback import extract_tb
+from typing import Any
 
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.optim import LBFGS, Adafactor, Optimizer
 
 from ...errors import UserError
-from .whole import PENALTY, name_of
 
 WORDS = {
     "does not support deepcopy": "{task} copies a module whose parameters are sharded; make the "
@@ -62,3 +69,61 @@ def _called_alone(error: BaseException) -> list[str]:
         f"rank {dist.get_rank()} calls {{task}} in {where}, and another rank did not within "
         "strategy.timeout_seconds; each has a part of it: call it on all ranks, or use strategy=ddp"
     ]
+
+
+WHOLE = {
+    LBFGS: "it takes all parameters as one vector",
+    Adafactor: "it takes means over the rows and columns of whole matrices",
+}
+
+
+def refuse_sparse(module: nn.Module, strategy: str) -> None:
+    """Refuse layers whose gradients are sparse.
+
+    Raises:
+        UserError: That names the first.
+    """
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
+            raise UserError(
+                f"strategy={strategy}: {name} has sparse gradients, which cannot be cut; use "
+                "sparse=False, or strategy=ddp"
+            )
+
+
+def refuse_whole(optimizers: Iterable[Optimizer], strategy: str) -> None:
+    """Refuse optimizers that cannot update shards.
+
+    Raises:
+        UserError: That names the first.
+    """
+    for optimizer in optimizers:
+        for kind, why in WHOLE.items():
+            if isinstance(optimizer, kind):
+                raise UserError(
+                    f"strategy={strategy}: {type(optimizer).__name__} cannot update shards of "
+                    f"parameters ({why}); use another optimizer, such as AdamW, or strategy=ddp"
+                )
+
+
+PENALTY = (
+    "the loss of {task} depends on parameters, of which a rank has shards, in another way than "
+    "through self(inputs); use weight_decay of the optimizer for a penalty, or strategy=ddp"
+)
+
+
+def refuse_of_shards(module: nn.Module, output: Any, strategy: str) -> None:
+    """Refuse a loss that was computed of shards beside `forward`, such as a penalty on weights.
+
+    Raises:
+        UserError: If it is one.
+    """
+    loss = output.get("loss") if isinstance(output, dict) else output
+    if isinstance(loss, DTensor):
+        raise UserError(f"strategy={strategy}: {PENALTY.format(task=name_of(module))}")
+
+
+def name_of(module: nn.Module) -> str:
+    """The class of a task, as its author calls it."""
+    # fully_shard has made another class of it.
+    return type(module).__name__.removeprefix("FSDP")

@@ -16,14 +16,15 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ...checkpoint.lazy_tensors import model_state_here
+from ..layout import Part
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
-from ..parts import Part
-from .explained import explained
+from .explained import explained, refuse_of_shards, refuse_sparse, refuse_whole
 from .scalars import average_scalars, refuse_scalars
 from .sharding import (
     Sharding,
     before_backward,
+    check_wrap,
     freed_after_inference,
     is_sharded,
     reshard,
@@ -32,8 +33,6 @@ from .sharding import (
     within_step,
 )
 from .state import cut_like, cut_optimizer_state, gather
-from .units import check_wrap
-from .whole import refuse_of_shards, refuse_sparse, refuse_whole
 
 
 class ShardedParameters(Parallelism):

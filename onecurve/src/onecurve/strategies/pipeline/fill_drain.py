@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from .stage_module import as_tuple
+from .stage import as_tuple
 
 Tensors = tuple[Tensor, ...]
 Sent = tuple[Any, Tensor]

@@ -33,9 +33,9 @@ from ..accumulation import rows
 from ..changed_buffers import report_changed
 from ..for_callbacks import ForCallbacks
 from ..fsdp.state import cut_like, cut_optimizer_state
+from ..layout import Part
 from ..mesh.ranks import Ranks
 from ..parallelism import Parallelism
-from ..parts import Part
 from ..prepared import example_of
 from ..redirect import replaced
 from ..sequences import WholeSequences
@@ -48,9 +48,9 @@ from .limits import SCHEDULES, Schedule
 from .loss_check import LossCheck, no_other_parameters
 from .network import Network, find_network
 from .partition import Partition
-from .partition_table import report_partition
 from .passes import Passes
 from .placement import Placement
+from .report import report_partition
 from .schedule import Tensors
 from .shapes import LayerShapes
 from .split import share_direct_tensors

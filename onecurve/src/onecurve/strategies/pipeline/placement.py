@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ...errors import UserError
 from .elsewhere import Elsewhere
 from .partition import Partition
-from .stage_module import StageModule
+from .stage import StageModule
 
 
 class Placement:

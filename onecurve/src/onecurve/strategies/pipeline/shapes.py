@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ...compat.of_torch import FakeTensorMode
 from ...errors import UserError, in_short
-from .stage_module import as_tuple, call_layer
+from .stage import as_tuple, call_layer
 
 Tensors = tuple[Tensor, ...]
 Flags = tuple[bool, ...]

@@ -27,7 +27,7 @@ from torch import fx, nn
 
 from ...errors import UserError, in_short
 from ..layers import CONTAINERS
-from .stage_module import BY_POSITION
+from .stage import BY_POSITION
 
 # What is made of a shape is computed again where it is needed: only tensors travel.
 OF_A_SHAPE = {"shape", "ndim", "dtype", "device"}

@@ -1,14 +1,16 @@
-"""PyTorch's stage, with gradients that can be relied on where the backward pass is split.
+"""A stage of a pipeline: its layers one after the other, and PyTorch's stage around them.
 
 A schedule without bubbles computes gradients of a stage's input first and those of its weights
 later, along the paths that it has found from one to the other.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
 from ...compat.of_torch import tree_leaves, tree_map_only
@@ -63,3 +65,58 @@ def keep_apart(parameters: Iterable[Tensor], others: Iterable[Tensor]) -> None:
         if place in taken or 0 in gradient.stride():
             parameter.grad = gradient.clone()
         taken.add(place)
+
+
+Tensors = tuple[Tensor, ...]
+BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class StageModule(nn.Module):
+    """Consecutive layers as one module.
+
+    Args:
+        layers: The layers.
+        context: Entered around each forward pass, such as autocast. (Around the whole schedule it
+            would also hold for the backward pass.)
+    """
+
+    def __init__(
+        self, layers: list[nn.Module], context: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.context = context
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """Pass tensors through the layers.
+
+        What comes from another stage is a leaf of autograd, which a layer that works in place may
+        not change; what goes to another must be contiguous.
+        """
+        outputs: Any = tuple(value.clone() if value.requires_grad else value for value in inputs)
+        with self.context():
+            for layer in self.layers:
+                outputs = call_layer(layer, as_tuple(outputs))
+        if isinstance(outputs, tuple):
+            return tuple(value.contiguous() for value in outputs)
+        return outputs.contiguous()
+
+
+def call_layer(layer: nn.Module, inputs: Tensors) -> Any:
+    """Call a layer with what the one before it returned.
+
+    Several tensors become its arguments; where it takes one argument they are that, a tuple, as
+    nn.Sequential passes it on.
+    """
+    return layer(inputs) if len(inputs) > 1 and _takes_one(layer) else layer(*inputs)
+
+
+def as_tuple(outputs: Any) -> Tensors:
+    """What a layer returned, also where that is a single tensor."""
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def _takes_one(layer: nn.Module) -> bool:
+    kinds = [parameter.kind for parameter in signature(layer.forward).parameters.values()]
+    named = [kind for kind in kinds if kind in BY_POSITION]
+    return len(named) == 1 and Parameter.VAR_POSITIONAL not in kinds

@@ -19,12 +19,10 @@ from torch.distributed.tensor import DTensor, Shard
 from ...compat.of_torch import parameters_replaced
 from ...errors import UserError, in_short
 from .attention import heads_forward, local
-from .collectives import Group, joined, share, sum_gradients
-from .families import head_counts, is_within
-from .linear import dimension, holds_parameters, linear
-from .regions import Region, SequenceRegion
+from .collectives import Group, Region, SequenceRegion, joined, share, sum_gradients
+from .families import dimension, head_counts, holds_parameters, is_within, linear
 from .runs import runs_of
-from .vocabulary import cut_embedding, leave_logits
+from .sharded_logits import cut_embedding, leave_logits
 
 
 def apply_plan(

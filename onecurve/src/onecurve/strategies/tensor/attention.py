@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
-from .collectives import Group, permuted, share, summed
-from .regions import Region
+from .collectives import Group, Region, permuted, share, summed
 
 
 def heads_forward(

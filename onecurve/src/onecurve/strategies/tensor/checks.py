@@ -7,8 +7,15 @@ from torch import nn
 
 from ...errors import UserError
 from .automatic import is_plain
-from .families import heads_of, is_within, linears
-from .linear import holds_parameters, in_features, is_linear, out_features
+from .families import (
+    heads_of,
+    holds_parameters,
+    in_features,
+    is_linear,
+    is_within,
+    linears,
+    out_features,
+)
 
 FITS = {
     "colwise": "Linear",

@@ -1,8 +1,10 @@
-"""What passes between the ranks of a tensor group, forwards and backwards.
+"""What passes between the ranks of a tensor group, forwards and backwards, and where.
 
 All are functions of plain tensors, which every rank of the group calls alike. A tensor is whole
 (the same on every rank), a piece (each rank has another part of it) or a summand (the ranks' sum is
-meant). What is whole forwards has the same gradient on every rank.
+meant). What is whole forwards has the same gradient on every rank. A region says what passes where
+sharded layers begin and end: outside of sequence parallelism one all-reduce forwards where they
+end, and one backwards where they begin.
 """
 
 from typing import Any
@@ -199,3 +201,82 @@ def _exchange(group: Group, rows: Tensor, sent: list[int], got: list[int]) -> Te
     received = rows.new_empty((sum(got), *rows.shape[1:]))
     dist.all_to_all_single(received, rows.contiguous(), got, sent, group=group.group)
     return received
+
+
+SEQUENCE = 1
+"""The dimension of positions in (N, T, features)."""
+
+
+class Region:
+    """Layers between which whole tensors pass.
+
+    Args:
+        group: The ranks that share them.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    def enter(self, tensor: Tensor) -> Tensor:
+        """What cut layers read."""
+        return copy(self.group, tensor)
+
+    def enter_together(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """As `enter`, of several in one message.
+
+        A hook may have made three tensors of one, which then cost as much to send as three.
+        """
+        return sum_gradients(self.group, *tensors)
+
+    def leave(self, summand: Tensor) -> Tensor:
+        """What the ranks' summands add up to, as it passes on."""
+        return summed(self.group, summand)
+
+    def pass_on(self, whole: Tensor) -> Tensor:
+        """A whole that cut layers have made, as it passes on."""
+        return whole
+
+
+class SequenceRegion(Region):
+    """Layers between which each rank has a piece of the sequence: (N, T / size, features).
+
+    A length that the size does not divide is filled up with positions that no layer mixes with
+    others: cut layers do not read them. It is that of the latest pass; where activations are
+    computed again for an earlier one of another length, PyTorch's checkpoint says so.
+    """
+
+    length = 0
+
+    def cut(self, whole: Tensor) -> Tensor:
+        """This rank's piece, where the region begins."""
+        self.length = whole.shape[SEQUENCE]
+        return own_piece(self.group, padded(self.group, whole, SEQUENCE), SEQUENCE)
+
+    def join(self, piece: Tensor) -> Tensor:
+        """The whole, where the region ends."""
+        return self._trimmed(joined(self.group, piece, SEQUENCE))
+
+    def enter(self, tensor: Tensor) -> Tensor:
+        """All positions."""
+        return self._trimmed(joined_into_parts(self.group, tensor, SEQUENCE))
+
+    def enter_together(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """All positions of each."""
+        if len({tensor.shape[:-1] for tensor in tensors}) > 1:
+            return tuple(map(self.enter, tensors))
+        widths = [tensor.shape[-1] for tensor in tensors]
+        together = tensors[0] if len(tensors) == 1 else torch.cat(tensors, -1)
+        return tuple(torch.split(self.enter(together), widths, -1))
+
+    def leave(self, summand: Tensor) -> Tensor:
+        """This rank's positions of the sum."""
+        return summed_piece(self.group, padded(self.group, summand, SEQUENCE), SEQUENCE)
+
+    def pass_on(self, whole: Tensor) -> Tensor:
+        """This rank's positions."""
+        return own_piece(self.group, padded(self.group, whole, SEQUENCE), SEQUENCE)
+
+    def _trimmed(self, whole: Tensor) -> Tensor:
+        if whole.shape[SEQUENCE] == self.length:
+            return whole
+        return whole.narrow(SEQUENCE, 0, self.length).clone()

@@ -1,19 +1,19 @@
 """Attentions and feed-forward networks of one's own that are known by their names: a table.
 
 Such a module falls into parts, an attention into its heads, a feed-forward network into hidden
-units, whose sum is what the whole makes. All of its Linear layers are cut by their outputs, but for
-the last one of its family, which is cut by its inputs and sums up. Nothing else may hold a
-parameter. What has other names, or one projection for queries, keys and values, says by a method
-`tensor_plan()` how it is cut.
+units, whose sum is what the full one makes. All of its linear layers are sharded by their outputs,
+but for the last one of its family, which is sharded by its inputs and sums up. Nothing else may
+hold a parameter. What has other names, or one projection for queries, keys and values, says by a
+method `tensor_plan()` how it is sharded. Linear layers are PyTorch's, and transformers' Conv1D
+(GPT-2), whose weight is transposed.
 """
 
 from collections.abc import Iterable
 from math import gcd
-from typing import Any
+from typing import Any, TypeGuard
 
-from torch import nn
-
-from .linear import in_features, is_linear, is_transposed, out_features
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 ATTENTIONS = (
     ("q_proj", "k_proj", "v_proj", "o_proj"),  # Llama, Mistral, Qwen2, Gemma
@@ -122,3 +122,39 @@ def linears(module: nn.Module) -> dict[str, nn.Linear]:
 def is_within(name: str, outer: str) -> bool:
     """Whether a dotted name is that of a module or of something in it."""
     return outer == "" or name == outer or name.startswith(f"{outer}.")
+
+
+def is_linear(part: Any) -> TypeGuard[nn.Linear]:
+    """Whether a module is one: parameters ``weight`` and, it may be, ``bias``."""
+    return isinstance(part, nn.Linear) or is_transposed(part)
+
+
+def is_transposed(part: Any) -> bool:
+    """Whether its weight is (in, out)."""
+    kind = type(part)
+    return kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.")
+
+
+def holds_parameters(part: nn.Module) -> bool:
+    """Whether a style means the module's own parameters, and not those of layers within."""
+    return is_linear(part) or isinstance(part, nn.Embedding | nn.MultiheadAttention)
+
+
+def out_features(part: nn.Linear) -> int:
+    """How many numbers leave it."""
+    return int(part.weight.shape[1 if is_transposed(part) else 0])
+
+
+def in_features(part: nn.Linear) -> int:
+    """How many numbers enter it."""
+    return int(part.weight.shape[0 if is_transposed(part) else 1])
+
+
+def dimension(part: nn.Module, of_inputs: bool) -> int:
+    """Which dimension of the weight is that of the inputs, or of the outputs."""
+    return int(of_inputs != is_transposed(part))
+
+
+def linear(part: nn.Linear, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """What it computes, with other parameters."""
+    return F.linear(inputs, weight.T if is_transposed(part) else weight, bias)

@@ -6,14 +6,14 @@ from typing import Any
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
+from ..layout import Part, move
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
-from ..parts import Part, move
 from .apply import apply_plan
 from .collectives import Group
 from .plan import check_plan, find_plan
 from .report import report_plan
-from .vocabulary import cut_logits
+from .sharded_logits import cut_logits
 
 
 class TensorParallel(Parallelism):

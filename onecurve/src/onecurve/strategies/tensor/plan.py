@@ -33,8 +33,7 @@ from torch import nn
 from ...errors import UserError
 from .automatic import Automatic
 from .checks import check_plan
-from .families import is_within, linears, styles_within
-from .linear import holds_parameters
+from .families import holds_parameters, is_within, linears, styles_within
 
 __all__ = ["STYLES", "check_plan", "find_plan"]
 

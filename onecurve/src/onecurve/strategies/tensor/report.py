@@ -9,7 +9,7 @@ from torch import nn
 
 from ...plain_console import plain_console
 from .checks import has_dropout
-from .linear import holds_parameters
+from .families import holds_parameters
 from .local_size import local_numel
 
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from .collectives import Group
-from .regions import SequenceRegion
+from .collectives import Group, SequenceRegion
 
 
 class Run(NamedTuple):
