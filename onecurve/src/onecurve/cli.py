@@ -48,7 +48,7 @@ def plan(script: str) -> None:
 
 def report() -> None:
     """Print the table of all jobs of sweeps, and write sweep.csv and sweep.html."""
-    from .sweep.report.command import main
+    from .sweep.report import main
 
     main()
 
