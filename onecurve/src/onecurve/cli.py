@@ -43,7 +43,7 @@ def parity(script: str) -> None:
 
 def plan(script: str) -> None:
     """Tell which mesh to take."""
-    _run(script, "onecurve.planner.work.work")
+    _run(script, "onecurve.planner.project.work")
 
 
 def report() -> None:
