@@ -1,7 +1,6 @@
 """`python plan.py`: what a project's configuration asks for, planned and printed."""
 
 import warnings
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from hydra.utils import instantiate
 from lightning.pytorch import LightningModule
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from .. import machine
 from ..errors import UserError
@@ -58,7 +56,7 @@ def request_of(cfg: DictConfig) -> Request:
     """What a configuration asks to plan."""
     hardware, ranks, per_node = _ranks_of(cfg)
     plan = cfg.plan
-    task, network = _network_of(cfg)
+    network = _network_of(cfg)
     batch = OmegaConf.select(cfg, "data.batch_size")
     if not isinstance(batch, int):
         raise UserError(
@@ -72,7 +70,7 @@ def request_of(cfg: DictConfig) -> Request:
         ranks,
         per_node,
         batch,
-        state=_optimizer_state(task, cfg),
+        state=_optimizer_state(cfg),
         schedules=SCHEDULES_OF_AUTO if plan.schedule == "auto" else (plan.schedule,),
         microbatches=None if plan.microbatches == "auto" else plan.microbatches,
         checkpointing=CHECKPOINTING_OF_AUTO if is_auto else (plan.activation_checkpointing,),
@@ -108,7 +106,7 @@ def _ranks_of(cfg: DictConfig) -> tuple[Hardware, int, int]:
     return hardware, devices, devices // nodes
 
 
-def _network_of(cfg: DictConfig) -> tuple[LightningModule, Network]:
+def _network_of(cfg: DictConfig) -> Network:
     task = _build_without_memory(cfg)
     layers = find_layers(task)
     if layers is None:
@@ -118,7 +116,7 @@ def _network_of(cfg: DictConfig) -> tuple[LightningModule, Network]:
         )
     inputs, targets = _examples(cfg, task)
     loss: Any = getattr(task, "loss", None)
-    return task, Network(
+    return Network(
         layers,
         inputs,
         loss=loss if callable(loss) and targets is not None else None,
@@ -169,30 +167,17 @@ def _examples(cfg: DictConfig, task: LightningModule) -> tuple[Tensors, Any]:
     return inputs, None if pair is None else pair.targets
 
 
-def _optimizer_state(task: LightningModule, cfg: DictConfig) -> StateSize:
-    """What the configured optimizer keeps."""
+def _optimizer_state(cfg: DictConfig) -> StateSize:
+    """What the configured optimizer keeps of a parameter, found by one step."""
     if "optimizer" not in cfg:
         return ADAMW
-
-    def build(named_parameters: Any) -> Any:
-        return instantiate(cfg.optimizer, _convert_="all")(named_parameters)
-
-    try:
-        return _state_size(build)
-    except Exception:
-        # It needs the parameters of this task: assume AdamW.
-        return ADAMW
-
-
-def _state_size(build: Callable[[Iterable[tuple[str, nn.Parameter]]], Any]) -> StateSize:
-    """What an optimizer keeps of a parameter, found by one step with four numbers."""
     parameter = nn.Parameter(torch.ones(2, 2))
-    optimizer: Optimizer = build([("weight", parameter)])
     parameter.grad = torch.ones(2, 2)
     try:
+        optimizer = instantiate(cfg.optimizer, _convert_="all")([("weight", parameter)])
         optimizer.step()
-    except (RuntimeError, TypeError):
-        # It needs a closure, or more than one parameter: assume AdamW.
+    except Exception:
+        # It needs a closure, or the parameters of this task: assume AdamW.
         return ADAMW
     state = [value for value in optimizer.state[parameter].values() if isinstance(value, Tensor)]
     copies = sum(value.numel() / 4 for value in state if value.numel() > 1)
