@@ -31,6 +31,7 @@ from processes import Command
 from test_failures import ranks
 
 from onecurve.sweep import job
+from onecurve.sweep.directory import try_lock
 
 __all__ = ["fake_jobs"]
 
@@ -217,6 +218,24 @@ def test_two_processes_do_not_share_a_grid(cli: Cli, tmp_path: Path) -> None:
     assert done.status == 2
     assert "hydra.sweep.dir=mine: another process is at work" in done.err
     assert done.runs == []
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
+    """Nor does a process that it has forked, and that outlives it for a while."""
+    script = (
+        "import os, signal, sys, time; from pathlib import Path; "
+        "from onecurve.sweep.directory import try_lock; lock = try_lock(Path(sys.argv[1])); "
+        "child = os.fork(); child or time.sleep(60); print(child, flush=True); time.sleep(60)"
+    )
+    lock = tmp_path / "folder/.lock"
+    with subprocess.Popen([sys.executable, "-c", script, lock], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline())
+        assert try_lock(lock) is None
+        holder.kill()
+        holder.wait()
+        assert try_lock(lock) is not None
+        os.kill(child, signal.SIGKILL)
 
 
 def test_failures_stay_where_they_are(cli: Cli) -> None:

@@ -84,7 +84,10 @@ def choose_directory(config: DictConfig, record: dict[str, Any]) -> tuple[Path, 
 
 
 def try_lock(path: Path) -> FileLock | None:
-    """Lock a file until the result is released, or this process ends; None if it is locked."""
+    """Lock a file until the result is released, or this process ends; None if it is locked.
+
+    Processes that this one forks, such as workers of a loader, do not hold the lock.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, timeout=0)
     try:
