@@ -85,7 +85,9 @@ def test_a_bad_trial_is_ended_under_every_strategy(cli: Cli, strategy: str) -> N
 
 
 @pytest.mark.usefixtures("fake_jobs")
-@pytest.mark.parametrize("sampler", ["tpe", "random", "grid", "cmaes"])
+@pytest.mark.parametrize(
+    "sampler", one_of_a_kind(["tpe", "random", "grid", "cmaes"], kept=["tpe", "grid"])
+)
 def test_samplers(cli: Cli, sampler: str) -> None:
     space = "optimizer.lr=0.01,0.02" if sampler == "grid" else SPACE[0]
     done = cli(
