@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from onecurve.planner.network import Network
-from onecurve.planner.precision import Precision
+from onecurve.planner.network import Network, Precision
 
 
 class Shape(NamedTuple):

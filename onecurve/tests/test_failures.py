@@ -177,7 +177,7 @@ def test_what_fails_after_ctrl_c_is_no_failure(
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     outcome = cli("train.py", *sweep, *TINY, "+callbacks.cut._target_=test_failures.CutOff")
     assert outcome.status == 130
-    goes_on = "; the same command goes on with the sweep" if sweep else ""
+    goes_on = "; the same command resumes the sweep" if sweep else ""
     assert outcome.err == f"stopped by Ctrl-C{goes_on}\n"
     assert [json.loads((run / "metrics.json").read_text()) for run in outcome.runs] == [
         {"status": "interrupted", "stopped": "stopped by Ctrl-C"}

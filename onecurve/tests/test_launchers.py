@@ -14,7 +14,7 @@ from conftest import ROOT, TINY, Cli, column, run_directories
 from processes import nothing_stays_of
 from test_sweeps import statuses
 
-from onecurve.sweep.machine_share import part
+from onecurve.sweep.launchers import share
 
 LEARNING_RATES = "optimizer.lr=1e-3,1e-2"
 
@@ -81,9 +81,9 @@ def test_ctrl_c_lets_all_jobs_save(tmp_path: Path) -> None:
         _, said = command.communicate(timeout=120)
     assert command.returncode == 130, said
     *lines, last = said.splitlines()
-    assert last == "stopped by Ctrl-C; the same command goes on with the sweep"
+    assert last == "stopped by Ctrl-C; the same command resumes the sweep"
     # One that had not begun to train has nothing to save.
-    none_begun = "stopped by SIGINT; the same command goes on with the sweep"
+    none_begun = "stopped by SIGINT; the same command resumes the sweep"
     lines = [line for line in lines if line not in (last, none_begun)]
     assert lines
     assert all(line.startswith("stopped by SIGINT after step ") for line in lines), said
@@ -101,9 +101,9 @@ def test_ctrl_c_lets_all_jobs_save(tmp_path: Path) -> None:
 
 def test_a_share_of_the_machine() -> None:
     gpus = ["0", "1", "2", "3", "4"]
-    assert [part(gpus, place, 2) for place in range(2)] == [["0", "1"], ["2", "3"]]
-    assert [part(gpus, place, 1) for place in range(1)] == [gpus]
-    assert [part(["7"], place, 3) for place in range(3)] == [["7"]] * 3
+    assert [share(gpus, place, 2) for place in range(2)] == [["0", "1"], ["2", "3"]]
+    assert [share(gpus, place, 1) for place in range(1)] == [gpus]
+    assert [share(["7"], place, 3) for place in range(3)] == [["7"]] * 3
 
 
 @pytest.mark.long

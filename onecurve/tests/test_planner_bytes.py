@@ -8,9 +8,9 @@ from conftest import Cli, one_of_a_kind
 from omegaconf import OmegaConf
 
 from onecurve.planner.memory import bytes_of_ranks
+from onecurve.planner.pipeline import stages_of
+from onecurve.planner.project import request_of
 from onecurve.planner.request import Choice, Request
-from onecurve.planner.stages import stages_of
-from onecurve.planner.work import request_of
 from onecurve.strategies.mesh.sizes import Sizes
 from onecurve.strategies.pipeline.limits import SCHEDULES
 
@@ -44,7 +44,6 @@ def planned(
             "activation_checkpointing": "none",
             "compile": "none",
             "free": 0.0,
-            "measure": False,
         }
     )
     request: Request = request_of(config)

@@ -1,6 +1,5 @@
 """The table of a sweep, and the spreadsheet beside it, whatever its jobs have left behind."""
 
-import csv
 import math
 import re
 from collections.abc import Callable
@@ -11,8 +10,8 @@ import yaml
 from conftest import Cli
 from small_sweep import figures, make_job, spreadsheet
 
-from onecurve.sweep.report.sweep_results import read_sweeps
-from onecurve.sweep.report.write import write
+from onecurve.sweep.report import write_report
+from onecurve.sweep.results import read_sweeps
 
 
 def test_a_sweep_becomes_a_table_and_two_files(tmp_path: Path, cli: Cli) -> None:
@@ -85,20 +84,11 @@ def test_best_is_first_in_either_direction(tmp_path: Path, mode: str, best: str)
     make_job(tmp_path, 4, "seed=4", val_acc=0.9 if mode == "max" else 0.0, status="pruned")
     make_job(tmp_path, 5, "seed=5", val_acc=math.nan, status="diverged", error="nan at step 3")
 
-    jobs = write([tmp_path], tmp_path)
+    jobs = write_report([tmp_path], tmp_path)
 
     assert jobs[0].name == best
     assert [job.name for job in jobs[-2:]] == ["4", "5"]
     assert jobs[-1].values == {"val/acc": None}
-
-
-def test_no_cell_is_a_formula_to_a_spreadsheet(tmp_path: Path) -> None:
-    make_job(tmp_path, 1, "+data.name==2+3", "optimizer.momentum=-0.5", "data.at=@SUM(A1)")
-    write([tmp_path], tmp_path)
-    with (tmp_path / "sweep.csv").open(newline="", encoding="utf-8-sig") as file:
-        cells = [cell for row in csv.reader(file) for cell in row]
-    assert {"'+data.name", "'=2+3", "'@SUM(A1)", "-0.5"} <= set(cells)
-    assert [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))] == ["-0.5"]
 
 
 def test_many_jobs_are_cut_in_the_terminal_alone(
@@ -114,7 +104,7 @@ def test_many_jobs_are_cut_in_the_terminal_alone(
             val_acc=number / 100,
         )
 
-    write([tmp_path], tmp_path)
+    write_report([tmp_path], tmp_path)
 
     out = capsys.readouterr().out
     assert out.count("finished") == 1 + 50
@@ -149,7 +139,7 @@ def test_seeds_become_mean_and_standard_deviation(
             make_job(tmp_path, number, f"optimizer.lr={rate}", f"seed={seed}", val_acc=value)
     make_job(tmp_path, 6, "optimizer.lr=0.2", "seed=2", status="failed", error="it broke")
 
-    write([tmp_path], tmp_path)
+    write_report([tmp_path], tmp_path)
 
     out = capsys.readouterr().out
     assert re.search(r"lr=0.2 +2 of 3 +0.9 ± 0", out)
@@ -161,7 +151,7 @@ def test_jobs_that_have_not_begun_are_counted(tmp_path: Path) -> None:
     make_job(tmp_path, 2, "optimizer.lr=2", val_acc=0.5)
     listed = [[f"optimizer.lr={lr}"] for lr in (1, 2, 3)]
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"jobs": listed}))
-    write([tmp_path], tmp_path)
+    write_report([tmp_path], tmp_path)
     rows = {row["job"]: (row["optimizer.lr"], row["status"]) for row in spreadsheet(tmp_path)}
     assert rows == {"1": ("1", "not run"), "2": ("2", "finished"), "3": ("3", "not run")}
 
@@ -213,7 +203,7 @@ def test_half_a_job_is_reported(
     for number in range(2, 2 + others):
         make_job(tmp_path, number, "optimizer.lr=2", val_acc=0.9)
 
-    jobs = write([tmp_path], tmp_path)
+    jobs = write_report([tmp_path], tmp_path)
 
     assert {job.name: job.status for job in jobs}["1"] == status
     assert len(spreadsheet(tmp_path)) == 1 + others

@@ -7,12 +7,11 @@ import pytest
 import yaml
 from small_sweep import LOSSES, figures, make_job
 
-from onecurve.sweep.report.job_results import MOST_POINTS
-from onecurve.sweep.report.strategy_comparison import (
+from onecurve.sweep.report import write_report
+from onecurve.sweep.results import MOST_POINTS, read_sweeps
+from onecurve.sweep.tables import (
     compare_strategies,
 )
-from onecurve.sweep.report.sweep_results import read_sweeps
-from onecurve.sweep.report.write import write
 
 
 class Elements(HTMLParser):
@@ -32,7 +31,7 @@ def test_every_job_is_drawn(tmp_path: Path) -> None:
         losses = [loss * number for loss in LOSSES]
         make_job(tmp_path, number, f"optimizer.lr={rate}", losses=losses, val_acc=0.1 * number)
 
-    write([tmp_path], tmp_path)
+    write_report([tmp_path], tmp_path)
 
     drawn = figures(tmp_path)
     names = ["1: lr=1e-4", "2: lr=1e-2", "3: lr=1"]
@@ -51,7 +50,7 @@ def test_curves_that_coincide_are_one_line_that_says_so(tmp_path: Path) -> None:
         losses = [loss * factor for loss in LOSSES]
         make_job(tmp_path, number, f"strategy={strategy}", losses=losses, val_acc=0.5)
 
-    write([tmp_path], tmp_path)
+    write_report([tmp_path], tmp_path)
 
     drawn = figures(tmp_path)["loss"]
     alike = "1: strategy=single<br>2: strategy=ddp<br>4: strategy=fsdp<br>(equal to 3e-14)"
@@ -81,7 +80,7 @@ def test_two_objectives_have_a_pareto_front(tmp_path: Path) -> None:
             tmp_path, number, f"seed={number}", val_acc=accuracy, seconds=seconds, config=judged
         )
 
-    jobs = write([tmp_path], tmp_path)
+    jobs = write_report([tmp_path], tmp_path)
 
     assert [job.name for job in read_sweeps([tmp_path]).best] == ["1", "3"]
     assert [job.name for job in jobs] == ["1", "3", "2"]
@@ -112,7 +111,7 @@ def test_strategies_are_compared_with_single(
                 peak_memory_mib=100.0 * number,
             )
 
-    write([tmp_path], tmp_path)
+    write_report([tmp_path], tmp_path)
 
     table = compare_strategies(read_sweeps([tmp_path]))
     assert table is not None
@@ -130,7 +129,7 @@ def test_without_single_the_first_strategy_takes_its_place(tmp_path: Path) -> No
     for number, strategy in enumerate(("ddp", "fsdp"), start=1):
         make_job(tmp_path, number, f"strategy={strategy}", strategy=strategy, val_acc=0.5)
 
-    write([tmp_path], tmp_path)
+    write_report([tmp_path], tmp_path)
 
     page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
     assert "Strategies, compared with ddp" in page
@@ -142,7 +141,7 @@ def test_a_search_shows_importance_and_history(tmp_path: Path) -> None:
         make_job(tmp_path, number, f"optimizer.lr={rate}", f"sweep.trial={number}", val_acc=rate)
     make_job(tmp_path, 5, "optimizer.lr=0.5", status="pruned", val_acc=0.9)
 
-    write([tmp_path], tmp_path)
+    write_report([tmp_path], tmp_path)
 
     drawn = figures(tmp_path)
     assert drawn["importance"][0]["y"] == ["lr"]
@@ -160,7 +159,7 @@ def test_the_page_asks_for_nothing_and_takes_no_text_for_html(tmp_path: Path) ->
     make_job(tmp_path, 3, "name=<b>", "+callbacks=[a,b]", status="failed", error=HOSTILE)
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"command": HOSTILE}))
 
-    write([tmp_path], tmp_path)
+    write_report([tmp_path], tmp_path)
 
     page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
     drawn = figures(tmp_path)

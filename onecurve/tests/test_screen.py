@@ -19,7 +19,7 @@ from onecurve.run.summary import show_metrics, show_training
 from onecurve.run.to_type import Typed, override, read
 from onecurve.run.trainer_arguments import as_typed, refusing_arguments
 from onecurve.strategies.tensor.report import report_plan
-from onecurve.sweep.report.write import write
+from onecurve.sweep.report import write_report
 
 # To rich a style, the end of one that was never begun, and a picture.
 NAMES = ("f[bold]", "f[/cat]", "f:cat:")
@@ -50,7 +50,7 @@ def test_names_are_printed_as_they_are(
     judged = {"monitor": f"val/{name}"}
     make_job(sweep, 1, f"data.root={name}", config=judged, **{f"val/{name}": 0.4})
     make_job(sweep, 2, "data.root=x", status="failed", error=f"no file {name}")
-    write([sweep], sweep)
+    write_report([sweep], sweep)
     assert capsys.readouterr().out.count(name) == 3
 
 
@@ -140,7 +140,7 @@ def test_a_sweep_says_what_stopped_a_job(
     make_job(tmp_path, 2, "seed=2", val_acc=0.4, stopped="trainer.max_time: 9 s are over")
     make_job(tmp_path, 3, "seed=3", status="interrupted", stopped="stopped by SIGTERM after step 3")
     make_job(tmp_path, 4, "seed=4", val_acc=0.3)
-    write([tmp_path], tmp_path)
+    write_report([tmp_path], tmp_path)
     out = capsys.readouterr().out
     rows = [line.replace("★ ", "").split() for line in out.splitlines()]
     found = {row[0]: row[2:4] for row in rows if row and row[0] in "1234"}

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from conftest import (
     largest_difference,
     run_directories,
 )
+from fake_jobs import FakeJobs, fake_jobs
 from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback, LightningModule, Trainer
 from omegaconf import DictConfig
@@ -29,23 +31,22 @@ from processes import Command
 from test_failures import ranks
 
 from onecurve.sweep import job
+from onecurve.sweep.directory import try_lock
+
+__all__ = ["fake_jobs"]
 
 
 class Counted(Callback):
-    """Leaves a line in a file for every epoch that begins, and may fail the first times."""
+    """Leaves a line in a file for every epoch that begins."""
 
-    def __init__(self, file: str, fails: int = 0) -> None:
+    def __init__(self, file: str) -> None:
         self.file = Path(file)
-        self.fails = fails
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero:
             job = Path(trainer.default_root_dir).name
             with self.file.open("a") as file:
                 file.write(f"{job} {trainer.current_epoch}\n")
-            tries = self.file.read_text().count(f"{job} 0\n")
-            if trainer.current_epoch == 0 and tries <= self.fails:
-                raise ArithmeticError(f"try {tries} failed")
 
 
 # Of most runs here no more is asked than that they were there.
@@ -116,6 +117,7 @@ def test_a_job_finds_nothing_of_the_one_before_in_memory(cli: Cli) -> None:
     assert list(SEEN) == [1] * 4, done.err
 
 
+@pytest.mark.usefixtures("fake_jobs")
 def test_no_configuration_of_a_job_is_kept(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hydra's launcher has what every job returned in a list, until the last one has."""
     configs, run_job, alive = [], job.run_job, []
@@ -127,7 +129,7 @@ def test_no_configuration_of_a_job_is_kept(cli: Cli, monkeypatch: pytest.MonkeyP
         return run_job(kind, config)
 
     monkeypatch.setattr(job, "run_job", watched)
-    done = cli("train.py", "-m", "seed=1,2,3,4", *SHORT, "trainer.max_epochs=1")
+    done = cli("train.py", "-m", "seed=1,2,3,4", *SHORT)
     assert done.status == 0, done.err
     # Those of the first job in this process are frozen with the libraries.
     assert len(alive) == 4
@@ -164,7 +166,7 @@ def test_a_killed_sweep_goes_on(cli: Cli, tmp_path: Path) -> None:
     assert done.status == 0, done.err
     (sweep,) = {run.parent for run in run_directories(tmp_path)}
     assert statuses(sweep) == dict.fromkeys(range(1, 4), "finished")
-    assert "going on with a sweep of 3 jobs" in done.out
+    assert "resuming a sweep of 3 jobs" in done.out
     assert done.out.count("finished already") == 1
     assert done.out.count("resume: going on from last.ckpt") == 1
     epochs = (tmp_path / "epochs.txt").read_text().split()
@@ -185,14 +187,14 @@ def test_a_killed_sweep_goes_on(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_sweep_goes_on(cli: Cli, tmp_path: Path) -> None:
-    arguments = ("seed=1,2,3", *TINY, "trainer.max_epochs=10", "test=false")
+    arguments = ("seed=1,2,3", *SHORT, "trainer.max_epochs=20", "test=false")
     sweep = start_sweep(tmp_path, *arguments)
     wait_for_file(sweep, tmp_path, "runs/*/*/02-seed=2/checkpoints/last.ckpt")
     os.killpg(sweep.pid, signal.SIGINT)
     _, said = sweep.communicate()
     assert sweep.returncode == 130
     assert said.splitlines()[-1].startswith("stopped by SIGINT after step")
-    assert said.splitlines()[-1].endswith("; the same command goes on with the sweep")
+    assert said.splitlines()[-1].endswith("; the same command resumes the sweep")
     (place,) = {run.parent for run in run_directories(tmp_path)}
     assert statuses(place) == {1: "finished", 2: "interrupted"}
     done = cli("train.py", "-m", *arguments)
@@ -205,8 +207,8 @@ def test_two_processes_do_not_share_a_grid(cli: Cli, tmp_path: Path) -> None:
     sweep = ("train.py", "-m", *SHORT, "seed=1,2", "sweep.on_failure=continue")
     (tmp_path / "mine").mkdir()
     hold = (
-        "import fcntl, sys, time; file = open('mine/.lock', 'a'); "
-        "fcntl.lockf(file, fcntl.LOCK_EX); print(flush=True); time.sleep(60)"
+        "import filelock, time; lock = filelock.FileLock('mine/.lock').acquire(); "
+        "print(flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
@@ -216,6 +218,24 @@ def test_two_processes_do_not_share_a_grid(cli: Cli, tmp_path: Path) -> None:
     assert done.status == 2
     assert "hydra.sweep.dir=mine: another process is at work" in done.err
     assert done.runs == []
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
+    """Nor does a process that it has forked, and that outlives it for a while."""
+    script = (
+        "import os, signal, sys, time; from pathlib import Path; "
+        "from onecurve.sweep.directory import try_lock; lock = try_lock(Path(sys.argv[1])); "
+        "child = os.fork(); child or time.sleep(60); print(child, flush=True); time.sleep(60)"
+    )
+    lock = tmp_path / "folder/.lock"
+    with subprocess.Popen([sys.executable, "-c", script, lock], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline())
+        assert try_lock(lock) is None
+        holder.kill()
+        holder.wait()
+        assert try_lock(lock) is not None
+        os.kill(child, signal.SIGKILL)
 
 
 def test_failures_stay_where_they_are(cli: Cli) -> None:
@@ -234,51 +254,86 @@ def test_failures_stay_where_they_are(cli: Cli) -> None:
     assert "job 1 of 4 failed: ArithmeticError: train failed" in done.err
     assert "job 4 of 4 diverged: train/loss is nan from step" in done.err
     assert "Traceback" not in done.err
-    assert "the same command goes on" in done.out
+    assert "the same command resumes the sweep" in done.out
     table = (sweep / "sweep.csv").read_text()
     assert "ArithmeticError: train failed" in table
     assert "train/loss is nan" in table
 
 
-def test_failed_jobs_run_again_with_the_same_command(cli: Cli) -> None:
-    sweep = ("train.py", "-m", *SHORT, "seed=1,2", *COUNTED, "+callbacks.counted.fails=1")
+def fails(jobs: FakeJobs, times: int) -> None:
+    """Let each job fail so many times before it succeeds."""
+    succeeds = jobs.outcome
+
+    def outcome(config: DictConfig) -> dict[str, float]:
+        tries = jobs.started.count(jobs.started[-1])
+        if tries <= times:
+            raise ArithmeticError(f"try {tries} failed")
+        return succeeds(config)
+
+    jobs.outcome = outcome
+
+
+def test_failed_jobs_run_again_with_the_same_command(cli: Cli, fake_jobs: FakeJobs) -> None:
+    sweep = ("train.py", "-m", *SHORT, "seed=1,2")
+    fails(fake_jobs, times=1)
     first = cli(*sweep)
     assert first.status == 1
     assert set(statuses(first.runs[0].parent).values()) == {"failed"}
+    assert "ArithmeticError: try 1" in (first.runs[0] / "failure.txt").read_text()
     again = cli(*sweep)
     assert again.status == 0, again.err
     assert again.runs == []
+    assert "resuming a sweep of 2 jobs" in again.out
     assert set(statuses(first.runs[0].parent).values()) == {"finished"}
     assert not (first.runs[0] / "failure.txt").exists()
     # All are done: the same command is a new sweep.
     assert len(cli(*sweep).runs) == 2
+    assert fake_jobs.started == ["01-seed=1", "02-seed=2"] * 3
 
 
-def test_a_failed_job_is_tried_again(cli: Cli) -> None:
-    done = cli(
-        "train.py", "-m", *SHORT, "seed=1,2", *COUNTED, "+callbacks.counted.fails=2",
-        "sweep.on_failure=retry", "sweep.retries=2",
-    )  # fmt: skip
+def test_finished_jobs_are_skipped(cli: Cli, fake_jobs: FakeJobs) -> None:
+    """One that was under way, and one that was never begun, are run."""
+    sweep = ("train.py", "-m", *SHORT, "seed=1,2,3", "hydra.sweep.dir=mine")
+    first = cli(*sweep)
+    assert first.status == 0, first.err
+    (Path("mine/02-seed=2") / "metrics.json").write_text('{"status": "running"}')
+    shutil.rmtree("mine/03-seed=3")
+    fake_jobs.started.clear()
+    again = cli(*sweep)
+    assert again.status == 0, again.err
+    assert again.out.count("finished already") == 1
+    assert fake_jobs.started == ["02-seed=2", "03-seed=3"]
+    assert statuses(Path("mine")) == dict.fromkeys((1, 2, 3), "finished")
+
+
+def test_a_failed_job_is_tried_again(cli: Cli, fake_jobs: FakeJobs) -> None:
+    fails(fake_jobs, times=2)
+    retry = ("sweep.on_failure=retry", "sweep.retries=2")
+    done = cli("train.py", "-m", *SHORT, "seed=1,2", *retry)
     assert done.status == 0, done.err
     assert done.err.count("(trying again)") == 4
+    assert fake_jobs.started == ["01-seed=1"] * 3 + ["02-seed=2"] * 3
 
 
-def test_a_failed_job_stops_the_sweep(cli: Cli) -> None:
+def test_a_failed_job_stops_the_sweep(cli: Cli, fake_jobs: FakeJobs) -> None:
     done = cli("train.py", "-m", *SHORT, "data.batch_size=64,0,32", "sweep.on_failure=stop")
     assert done.status == 1
     assert statuses(done.runs[0].parent) == {1: "finished", 2: "failed"}
     assert "2 of 3 jobs are not done" in done.out
+    assert len(fake_jobs.started) == 1
 
 
-def test_a_new_sweep_where_going_on_is_not_wanted(cli: Cli) -> None:
+@pytest.mark.usefixtures("fake_jobs")
+def test_a_new_sweep_where_resuming_is_not_wanted(cli: Cli) -> None:
     sweep = ("train.py", "-m", *SHORT, "data.batch_size=0,64", "sweep.resume=false")
     assert [len(cli(*sweep).runs) for _ in range(2)] == [2, 2]
 
 
 def test_a_job_is_a_run_like_any_other(cli: Cli) -> None:
     """Its checkpoint is measured and its directory gone on with, by names as they are."""
-    sweep = cli("train.py", "-m", *SHORT, "optimizer.lr=1e-3,1e-2", "strategy=single,ddp")
+    sweep = cli("train.py", "-m", *SHORT, "optimizer.lr=choice(1e-3)", "strategy=single,ddp")
     assert sweep.status == 0, sweep.err
+    assert sweep.runs[1].name == "02-optimizer.lr=0.001,strategy=ddp"
     job = sweep.runs[1]
     relative = job.relative_to(Path.cwd())
     measured = cli("evaluate.py", f"checkpoint={relative}/checkpoints/best.ckpt")
@@ -321,6 +376,7 @@ def test_what_cannot_be_swept_is_refused_in_a_line(cli: Cli, tmp_path: Path, nam
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("fake_jobs")
 def test_a_directory_of_another_sweep_is_refused(cli: Cli, tmp_path: Path) -> None:
     place = "hydra.sweep.dir=runs/mine"
     assert cli("train.py", "-m", *SHORT, "seed=1,2", place).status == 0
@@ -350,6 +406,7 @@ def test_a_directory_of_another_sweep_is_refused(cli: Cli, tmp_path: Path) -> No
         assert said in done.err
 
 
+@pytest.mark.usefixtures("fake_jobs")
 def test_the_record_of_a_sweep(cli: Cli) -> None:
     done = cli("train.py", *SHORT, "-m", "seed=1,2")
     record = yaml.safe_load((done.runs[0].parent / "sweep.yaml").read_text())

@@ -43,12 +43,12 @@ def parity(script: str) -> None:
 
 def plan(script: str) -> None:
     """Tell which mesh to take."""
-    _run(script, "onecurve.planner.work.work")
+    _run(script, "onecurve.planner.project.work")
 
 
 def report() -> None:
     """Print the table of all jobs of sweeps, and write sweep.csv and sweep.html."""
-    from .sweep.report.command import main
+    from .sweep.report import main
 
     main()
 

@@ -5,6 +5,7 @@ import os
 import platform
 import signal
 import sys
+import warnings
 from typing import Any
 
 MODULES = ("fcntl", "grp", "multiprocessing.forkserver", "pwd", "resource", "termios")
@@ -27,6 +28,8 @@ for place, names in ((os, CALLS), (signal, SIGNALS)):
     for name in names:
         if hasattr(place, name):
             delattr(place, name)
+# Said of a POSIX system without fcntl; filelock has locks of Windows' own there.
+warnings.filterwarnings("ignore", "only soft file lock is available")
 sys.meta_path.insert(0, Away)  # type: ignore[arg-type]
 # What Lightning asks before it names a signal.
 platform.system = lambda: "Windows"

@@ -147,8 +147,6 @@ class Plan(Config):
     compile: Literal["none", "layer"] = Field(description="Whether layers are compiled.")
     free: float = Field(ge=0, lt=1, description="Share of a device's memory that is left.")
     top: int = Field(ge=1, description="How many meshes are printed.")
-    measure: bool = Field(description="Take the layers' times from this machine.")
-    picture: str | None = Field(description="A heat map of all meshes; null for none.")
 
 
 class Predict(Config, extra="allow"):

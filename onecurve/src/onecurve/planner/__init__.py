@@ -1,1 +1,1 @@
-"""Which mesh to take: what each would hold, send and need, found without running any."""
+"""Which mesh to use: what each would hold, send and take, estimated without running any."""

@@ -1,28 +1,181 @@
-"""The estimate of a mesh: what its ranks hold and send, and how long a step takes.
+"""How long a step of a mesh takes: computation, and the messages that ranks wait for.
 
-A step is what its slowest rank computes, with what it must wait for: reductions of tensor and
-context groups stand between computations; FSDP2's gathers and reductions run beside them, but for
-the first and the last; gradients of replicas are reduced beside the backward pass, in a pipeline
-after it; between the stages of a pipeline a rank waits, as the schedule's timeline says. Where
-ranks share the cores of a CPU, nothing runs beside computations.
+A step is what its slowest rank computes, and what that rank waits for. Collectives of tensor and
+context groups stand between computations. FSDP2's gathers and reductions run beside them, except
+for the first and the last. Gradients of replicas are reduced beside the backward pass, in a
+pipeline after it. Between the stages of a pipeline a rank waits as its schedule says. Where ranks
+share the cores of a CPU, nothing runs beside computation.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from ..strategies.mesh.sizes import Sizes
-from . import schedules
-from .hardware import MEMORY
-from .layer_passes import Passes
-from .links import Message, gather, group_of, reduce, send
+from .hardware import MEMORY, Hardware
+from .layers import BATCH, Passes
 from .memory import Bytes, bytes_of_ranks, conditions, is_sharded
+from .operations import Work
+from .pipeline import Stages, approximate_duration, duration
 from .request import Choice, Request
-from .stages import Stages
-from .times import LayerTimes
+
+AXES = ("tensor", "context")
+
+
+def seconds(work: Work, samples: float, hardware: Hardware) -> float:
+    """Time of a pass of some samples.
+
+    An operation takes the time of its FLOPs, or of its bytes, or, if both are small, of its launch.
+    """
+    if not len(work.flops):
+        return 0.0
+    peak = hardware.flops * np.where(work.low > 0, 1.0, hardware.in_float32)
+    rate = peak * np.where(work.is_attention > 0, hardware.attention, hardware.matmul)
+    computing = (work.flops - work.skipped) * samples / rate
+    moving = (work.bytes * samples + work.fixed) / (hardware.bandwidth * MEMORY)
+    launching = np.where((work.bytes + work.fixed + work.flops) > 0, hardware.launch, 0.0)
+    return float(np.maximum(np.maximum(computing, moving), launching).sum())
+
+
+class Group(NamedTuple):
+    """Ranks that communicate: those of one axis, or of several adjacent ones."""
+
+    size: int
+    on_a_node: int
+    """How many of them share a node."""
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes the group spans."""
+        return -(-self.size // self.on_a_node)
+
+
+class Message(NamedTuple):
+    """What a rank sends, and how long it takes."""
+
+    inside: float = 0.0
+    """Bytes to ranks of its node."""
+    between: float = 0.0
+    """Bytes to other nodes."""
+    seconds: float = 0.0
+
+    def plus(self, other: "Message", times: float = 1.0) -> "Message":
+        """This message, and `times` times another."""
+        return Message(*(a + times * b for a, b in zip(self, other, strict=True)))
+
+
+def group_of(sizes: Sizes, axis: str, per_node: int) -> Group:
+    """The group of an axis; that of `shard` includes `context`, as both shard parameters."""
+    stride = {
+        "tensor": 1,
+        "context": sizes.tensor,
+        "shard": sizes.tensor,
+        "pipeline": sizes.tensor * sizes.context * sizes.shard,
+        "replicate": sizes.tensor * sizes.context * sizes.shard * sizes.pipeline,
+    }[axis]
+    size = sizes.shard * sizes.context if axis == "shard" else getattr(sizes, axis)
+    return Group(size, max(1, min(size, per_node // stride)))
+
+
+def gather(size: float, group: Group, hardware: Hardware) -> Message:
+    """An all-gather of `size` bytes, or a reduce-scatter of as many, as a ring.
+
+    Each node has a network adapter for each of its ranks.
+    """
+    if group.size == 1:
+        return Message()
+    share = size / group.size
+    sent = share * (group.size - 1)
+    to_nodes = share * (group.size - group.on_a_node) / group.on_a_node if group.nodes > 1 else 0.0
+    seconds = max(
+        sent / (hardware.inside * hardware.links) if group.on_a_node > 1 else 0.0,
+        to_nodes / (hardware.between * hardware.links),
+    )
+    return Message(max(0.0, sent - to_nodes), to_nodes, seconds + hardware.latency * group.nodes)
+
+
+def reduce(size: float, group: Group, hardware: Hardware) -> Message:
+    """An all-reduce of `size` bytes."""
+    return Message().plus(gather(size, group, hardware), 2)
+
+
+def send(size: float, group: Group, hardware: Hardware) -> Message:
+    """`size` bytes from a rank to the next of its group."""
+    if group.size == 1:
+        return Message()
+    crosses = group.nodes > 1
+    rate = (hardware.between if crosses else hardware.inside) * hardware.links
+    seconds = size / rate + hardware.latency
+    return Message(0.0, size, seconds) if crosses else Message(size, 0.0, seconds)
+
+
+class LayerTimes:
+    """Seconds that layers take for a micro-batch, with the messages of their groups.
+
+    Args:
+        request: What is planned.
+        sizes: Of the mesh.
+        chain: The passes of the layers, and of the loss.
+        samples: Of a micro-batch.
+    """
+
+    def __init__(
+        self, request: Request, sizes: Sizes, chain: Sequence[Passes], samples: float
+    ) -> None:
+        self.request = request
+        self.chain = chain
+        self.samples = samples
+        self.groups = {axis: group_of(sizes, axis, request.per_node) for axis in AXES}
+        self._known: dict[tuple[int, int], tuple[float, dict[str, Message]]] = {}
+
+    def forward(self, layer: int) -> float:
+        """Seconds of a layer's forward pass."""
+        return self._of(layer, 0)[0]
+
+    def backward(self, layer: int) -> float:
+        """Seconds of a layer's backward pass."""
+        return self._of(layer, 1)[0]
+
+    def sent(self, axis: str, layers: Sequence[int], times: int) -> Message:
+        """What a rank with some layers sends along an axis in `times` micro-batches."""
+        total = Message()
+        for layer in layers:
+            for direction in (0, 1):
+                total = total.plus(self._of(layer, direction)[1][axis], times)
+        return total
+
+    def _of(self, layer: int, direction: int) -> tuple[float, dict[str, Message]]:
+        passes = self.chain[layer]
+        key = (id(passes), direction)
+        if key not in self._known:
+            work = passes.backward if direction else passes.forward
+            busy = seconds(work, self.samples, self.request.hardware) * self.request.crowd
+            messages = self._messages(passes, direction)
+            self._known[key] = (busy + sum(each.seconds for each in messages.values()), messages)
+        return self._known[key]
+
+    def _messages(self, passes: Passes, direction: int) -> dict[str, Message]:
+        hardware, traffic = self.request.hardware, passes.traffic
+        scale = self.samples / BATCH
+        found = {axis: Message() for axis in AXES}
+        group = self.groups["tensor"]
+        calls = traffic.calls[direction]
+        if group.size > 1 and calls:
+            reduced = reduce(traffic.reduced[direction] * scale, group, hardware)
+            gathered = gather(traffic.gathered[direction] * scale, group, hardware)
+            message = reduced.plus(gathered if traffic.gathered[direction] else Message())
+            # The latency of the other collectives.
+            latency = 2 * hardware.latency * group.nodes * (calls - 1)
+            found["tensor"] = message.plus(Message(seconds=latency))
+        group = self.groups["context"]
+        if group.size > 1 and traffic.keys:
+            found["context"] = gather(traffic.keys * scale, group, hardware)
+        return found
 
 
 class Estimate(NamedTuple):
-    """What is known of a mesh."""
+    """What a mesh holds, sends and takes."""
 
     sizes: Sizes
     choice: Choice
@@ -31,7 +184,7 @@ class Estimate(NamedTuple):
     sent: dict[str, Message]
     """By axis, of the rank that sends most in a step."""
     idle: float
-    """Share of the time in which ranks wait for other stages."""
+    """The bubble: share of the time in which ranks wait for other stages."""
     seconds: float
     """Of a step."""
     flops: float
@@ -46,14 +199,14 @@ class Estimate(NamedTuple):
 def estimate(
     request: Request, sizes: Sizes, choice: Choice, stages: Stages, exact: bool = True
 ) -> Estimate:
-    """What a mesh holds, sends and needs.
+    """Estimate a mesh.
 
     Args:
         request: What is planned.
         sizes: Of the mesh.
-        choice: How it runs.
+        choice: How it is run.
         stages: Its pipeline.
-        exact: Whether the schedule's timeline is simulated; else its closed form is taken.
+        exact: Whether the timeline of the schedule is simulated; else its closed form is used.
     """
     return Estimate(
         sizes,
@@ -94,18 +247,18 @@ def _step(
             forward[stage] += leaving.seconds
             backward[stage + 1] += leaving.seconds
         costs = tuple(float(f"{(f + b) / 3:.4g}") for f, b in zip(forward, backward, strict=True))
-        take = schedules.duration if exact else schedules.in_short
-        length, idle = take(choice.schedule, sizes.pipeline, stages.microbatches, costs)
+        of_schedule = duration if exact else approximate_duration
+        length, idle = of_schedule(choice.schedule, sizes.pipeline, stages.microbatches, costs)
         busy, loops = [length, 0.0], 1
         most = max(hops, key=lambda each: each.seconds)
         stages_here = len(stages.of_rank(0))
         sent["pipeline"] = Message().plus(most, 2 * stages.microbatches * stages_here)
-        # Every rank is given the outputs of the whole batch.
-        whole = chain[stages.num_layers - 1].output_bytes * stages.samples * stages.microbatches
-        sent["pipeline"] = sent["pipeline"].plus(send(whole, group, hardware))
+        # Every rank receives the outputs of the batch.
+        outputs = chain[stages.num_layers - 1].output_bytes * stages.samples * stages.microbatches
+        sent["pipeline"] = sent["pipeline"].plus(send(outputs, group, hardware))
     waits = _data_parallel(request, sizes, stages, busy, loops, sent)
     if sizes.pipeline > 1:
-        waits += send(whole, group, hardware).seconds
+        waits += send(outputs, group, hardware).seconds
     seconds = sum(busy) * loops + waits + _update(request, sizes, stages)
     plain = network.chain(conditions(request, Sizes(), "none"))
     by_sample = sum(float(each.forward.flops.sum() + each.backward.flops.sum()) for each in plain)
@@ -126,13 +279,13 @@ def _data_parallel(
     loops: int,
     sent: dict[str, Message],
 ) -> float:
-    """Seconds that a rank waits for parameters and gradients; what it sends is added to `sent`."""
+    """Seconds that a rank waits for parameters and gradients; `sent` is updated."""
     hardware, network = request.hardware, request.network
     precision = network.precision
     low, stored = (precision.low or precision.stored).itemsize, precision.stored.itemsize
     waits = 0.0
-    # What moves bytes for the ranks of a CPU are its cores, too.
-    beside = (0.0, 0.0) if hardware.at_once else busy
+    # The cores of a CPU also move the bytes.
+    beside = (0.0, 0.0) if hardware.shared_cores else busy
     shard, replicate = (group_of(sizes, axis, request.per_node) for axis in ("shard", "replicate"))
     shards = shard.size
     for rank in range(sizes.pipeline):
@@ -152,9 +305,9 @@ def _data_parallel(
             for one, other in zip(gathers, sums, strict=True):
                 total = total.plus(one, again).plus(other)
             gathering = sum(each.seconds for each in gathers)
-            reducing = sum(each.seconds for each in sums) * hardware.reduce_scatter
+            reducing = sum(each.seconds for each in sums)
             if sizes.pipeline == 1:
-                alone = 0.0 if hardware.at_once else gathers[0].seconds + sums[0].seconds
+                alone = 0.0 if hardware.shared_cores else gathers[0].seconds + sums[0].seconds
                 exposed += loops * (
                     max(0.0, gathering - beside[0])
                     + max(0.0, gathering * (again - 1) + reducing - beside[1])
@@ -176,7 +329,7 @@ def _data_parallel(
 
 
 def _update(request: Request, sizes: Sizes, stages: Stages) -> float:
-    """Seconds of the optimizer: weights and state are read and written, gradients read."""
+    """Seconds of the optimizer, which reads and writes weights and state, and reads gradients."""
     network, hardware = request.network, request.hardware
     shards = sizes.shard * sizes.context
     most = 0.0

@@ -1,11 +1,11 @@
-"""What processors can do: numbers that others measured or state, none of them fitted to a check.
+"""What devices and links reach: figures that others published, none of them fitted to a result.
 
 Peak FLOP/s (bf16, dense; float32), memory, its bandwidth, NVLink in one direction: NVIDIA's data
 sheets. The network is one 400 Gb/s adapter a GPU (200 Gb/s for the A100), as in DGX and most
 clouds' nodes. `h100-500w` is the H100 that torchtitan's published figures are from (its
 docs/performance.md): 96 GB of HBM2e at 2.4 TB/s, held to 500 W.
 
-What of it is reached:
+The shares of it that are reached:
 
 - matrix products: the largest rate that S. Bekman measured ("Machine Learning Engineering", table
   of Maximum Achievable Matmul FLOPS): A100 0.859, H100 and H200 0.803, B200 0.776.
@@ -28,34 +28,33 @@ MEMORY = 0.9
 
 
 class Hardware(NamedTuple):
-    """A kind of processor, and how those of a node and of several nodes are connected."""
+    """A kind of device, and the links within a node and between nodes."""
 
     flops: float
     """Peak per second, in bf16, without sparsity."""
     memory: float
     """Bytes."""
     bandwidth: float
-    """Bytes per second of its memory, at most."""
+    """Peak bytes per second of its memory."""
     inside: float
-    """Bytes per second that it sends to others of its node, at most."""
+    """Peak bytes per second that it sends within its node."""
     between: float
-    """Bytes per second that it sends to other nodes, at most."""
+    """Peak bytes per second that it sends to other nodes."""
     matmul: float
     """The share of `flops` that matrix products reach in bf16."""
     attention: float
     """The share that fused attention reaches."""
     in_float32: float
-    """What of its rate it has in float32, without TF32, which PyTorch does not use by default."""
+    """The share of `flops` in float32, without TF32, which PyTorch does not use by default."""
     per_node: int = 8
     launch: float = 4e-6
     """Seconds that an operation takes at least."""
     latency: float = 10e-6
-    """Seconds that a collective takes at least, and again for each node that it passes."""
+    """Seconds that a collective takes at least, for each node that it spans."""
     links: float = LINKS
-    reduce_scatter: float = 1.0
-    """How many times as long a reduce-scatter takes as a gather of the same bytes."""
-    at_once: int = 0
-    """How many of its ranks compute at the same time; 0 for all, each beside its collectives."""
+    """The share of the links' peak that is reached."""
+    shared_cores: int = 0
+    """The cores of a CPU, which its ranks share for computation and messages; 0 for GPUs."""
 
 
 def _at_power(watts: float, of: float) -> float:
@@ -77,10 +76,9 @@ HARDWARE = {
 
 
 def cpu() -> Hardware:
-    """This machine, whose ranks are processes that share its cores and talk over gloo.
+    """This machine, whose ranks are processes that share its cores and communicate over gloo.
 
-    The orders of magnitude of one core with AVX2; ``plan.measure=true`` takes times of layers and
-    of collectives from the machine itself.
+    The orders of magnitude of one core with AVX2.
     """
     return Hardware(
         *(6e10, _memory_here(), 1e10, 1e9, 1e8),
@@ -91,12 +89,12 @@ def cpu() -> Hardware:
         launch=8e-6,
         latency=2e-4,
         links=1.0,
-        at_once=count_cores(),
+        shared_cores=count_cores(),
     )
 
 
 def named(gpu: str) -> Hardware:
-    """The entry of a table; of all devices of this machine, if it is the CPU."""
+    """The device of `plan.gpu`."""
     return cpu() if gpu == "cpu" else HARDWARE[gpu]
 
 

@@ -1,27 +1,27 @@
-"""Bytes of each rank by kind: what it keeps from step to step, and what a step needs."""
+"""Memory of each rank: what it keeps from step to step, and what a step needs."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..strategies.mesh.sizes import Sizes
-from .layer_passes import Conditions, Passes
+from .layers import Conditions, Passes
 from .network import Held
+from .pipeline import Stages
 from .request import Choice, Request
-from .stages import Stages
 
 
 class Bytes(NamedTuple):
-    """What a rank holds at the fullest moment of a step."""
+    """What a rank holds at the peak of a step."""
 
     parameters: float = 0.0
     gradients: float = 0.0
     optimizer: float = 0.0
     activations: float = 0.0
-    """What waits for backward passes."""
+    """Saved for backward passes."""
     buffers: float = 0.0
     """Of the network, such as statistics."""
     working: float = 0.0
-    """What is gathered, received, or made and used at once."""
+    """Transient: gathered, received, or used at once."""
 
     @property
     def total(self) -> float:
@@ -30,12 +30,12 @@ class Bytes(NamedTuple):
 
 
 def is_sharded(sizes: Sizes) -> bool:
-    """Whether FSDP2 holds the parameters: wherever anything but layers and copies is cut."""
+    """Whether FSDP2 holds the parameters: wherever more is sharded than a list of layers."""
     return sizes.shard > 1 or sizes.context > 1 or sizes.tensor > 1
 
 
 def conditions(request: Request, sizes: Sizes, checkpointing: str) -> Conditions:
-    """Under what the layers of a mesh run."""
+    """How the layers of a mesh are run."""
     precision = request.network.precision
     dtype = precision.low if is_sharded(sizes) and precision.low else None
     if precision.low is None and precision.stored.itemsize != 4:
@@ -44,7 +44,7 @@ def conditions(request: Request, sizes: Sizes, checkpointing: str) -> Conditions
 
 
 def bytes_of_ranks(request: Request, sizes: Sizes, choice: Choice, stages: Stages) -> list[Bytes]:
-    """What each rank of a pipeline holds; without one, the only entry is that of every rank."""
+    """What each rank of a pipeline holds; without one, the one entry stands for every rank."""
     network = request.network
     under = conditions(request, sizes, choice.checkpointing)
     chain = network.chain(under)
@@ -53,20 +53,20 @@ def bytes_of_ranks(request: Request, sizes: Sizes, choice: Choice, stages: Stage
     for rank in range(sizes.pipeline):
         own = stages.of_rank(rank)
         ranges = [stages.ranges[stage] for stage in own]
-        waits = {}
+        saved = {}
         for stage, layers in zip(own, ranges, strict=True):
             key = (under, layers)
-            if key not in network.waits:
-                network.waits[key] = _waits(chain, layers, stages.num_layers)
-            by_sample, fixed = network.waits[key]
-            waits[stage] = by_sample * samples + fixed
+            if key not in network.saved:
+                network.saved[key] = _saved(chain, layers, stages.num_layers)
+            by_sample, fixed = network.saved[key]
+            saved[stage] = by_sample * samples + fixed
         activations = max(
-            sum(count * waits[stage] for stage, count in moment.items())
+            sum(count * saved[stage] for stage, count in moment.items())
             for moment in stages.moments(rank)
         )
         if 0 in own:
-            # Micro-batches of what enters the network are views of the whole batch.
-            activations += stages.microbatches * samples * _batch_waits(chain, stages)
+            # Micro-batches of the inputs are views of the batch.
+            activations += stages.microbatches * samples * _saved_inputs(chain, stages)
         held = network.of_layers(ranges, sizes.tensor, sizes.shard * sizes.context)
         found.append(
             _kept(request, held)._replace(
@@ -78,7 +78,7 @@ def bytes_of_ranks(request: Request, sizes: Sizes, choice: Choice, stages: Stage
 
 
 def kept_at_least(request: Request, sizes: Sizes) -> float:
-    """What a rank keeps on average, whatever else it needs: the fullest has at least that."""
+    """What ranks keep from step to step, on average: a lower bound for the fullest rank."""
     network = request.network
     shards = sizes.shard * sizes.context
     held = network.of_layers([range(len(network.layers))], sizes.tensor, shards)
@@ -96,30 +96,30 @@ def _kept(request: Request, held: Held) -> Bytes:
     )
 
 
-def _waits(chain: Sequence[Passes], stage: range, num_layers: int) -> tuple[float, float]:
-    """What one micro-batch leaves at a stage until its backward pass: for each sample, and once."""
+def _saved(chain: Sequence[Passes], stage: range, num_layers: int) -> tuple[float, float]:
+    """What a stage saves of a micro-batch for its backward pass: for each sample, and once."""
     layers = list(stage)
     if stage.stop == num_layers and len(chain) > num_layers:
         layers.append(num_layers)
     total = once = 0.0
-    made_waits = counted = False
+    output_saved = counted = False
     of_batch = layers[0] == 0
     for layer in layers:
         each = chain[layer]
         by_sample, fixed = each.held
-        enters_waits = made_waits or each.holds_input
-        if enters_waits and not counted and not of_batch:
+        input_saved = output_saved or each.holds_input
+        if input_saved and not counted and not of_batch:
             total += each.input_bytes
         total += by_sample
         once += fixed
-        counted = each.passes_on and (counted or enters_waits)
+        counted = each.passes_on and (counted or input_saved)
         of_batch = of_batch and each.passes_on
-        made_waits = each.holds_output
-    return total + (chain[layers[-1]].output_bytes if made_waits else 0.0), once
+        output_saved = each.holds_output
+    return total + (chain[layers[-1]].output_bytes if output_saved else 0.0), once
 
 
-def _batch_waits(chain: Sequence[Passes], stages: Stages) -> float:
-    """Bytes of a sample that wait as what enters the network, in whatever shape."""
+def _saved_inputs(chain: Sequence[Passes], stages: Stages) -> float:
+    """Bytes of a sample of the network's inputs, or views of them, that are saved."""
     for layer in stages.ranges[0]:
         each = chain[layer]
         if each.holds_input:
@@ -137,10 +137,10 @@ def _working(
     ranges: Sequence[range],
     stages: Stages,
 ) -> float:
-    """What is there for a moment: an estimate, from above where several moments are not told apart.
+    """An upper bound of transient memory, as peaks need not coincide.
 
-    FSDP2 has two units at a time, one of which is used while the next is gathered, and a unit's
-    whole gradients; within a pipeline all units of a rank are gathered for the whole step.
+    FSDP2 holds two gathered units, one of which is used while the next is gathered, and the full
+    gradients of one; within a pipeline all units of a rank are gathered for the whole step.
     """
     network = request.network
     precision = network.precision
@@ -164,10 +164,10 @@ def _working(
         # The buckets of DistributedDataParallel.
         total += held.trained * stored
     if sizes.pipeline > 1:
-        # Received by each micro-batch; and the whole batch's outputs, which every rank is given.
+        # Received by each micro-batch; and the outputs of the batch, which every rank receives.
         last = ranges[-1][-1]
         entering = chain[ranges[0][0]].input_bytes + chain[last].output_bytes
-        whole = chain[stages.num_layers - 1].output_bytes
+        outputs = chain[stages.num_layers - 1].output_bytes
         is_last = last == stages.num_layers - 1
-        total += (entering + whole * (2 if is_last else 1)) * samples * stages.microbatches
+        total += (entering + outputs * (2 if is_last else 1)) * samples * stages.microbatches
     return total

@@ -1,4 +1,4 @@
-"""All meshes of a number of ranks: an estimate of each that fits, and why the others do not."""
+"""All meshes of a number of ranks: estimates of those that fit, and why the others do not."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,20 +8,24 @@ from ..strategies.mesh.sizes import Sizes
 from ..strategies.pipeline.limits import SCHEDULES, takes
 from .estimate import Estimate, estimate
 from .memory import bytes_of_ranks, is_sharded, kept_at_least
+from .pipeline import Stages, stages_of
 from .request import Choice, Request
-from .stages import Stages, stages_of
 
-MORE_MICROBATCHES = (1, 2, 4, 8)
-"""How many times the ranks of a pipeline there are micro-batches of, where that is free."""
+MICROBATCHES_PER_RANK = (1, 2, 4, 8)
+"""Of a pipeline, where plan.microbatches=auto."""
+MOST_CONTEXT = 16
+"""Ranks of a context group: each has all keys and values, so that more of them are no gain."""
+MOST_PASSES = 512
+"""Micro-batches times ranks up to which schedules other than 1f1b are tried."""
 
 
 class Meshes(NamedTuple):
-    """What is known of all meshes."""
+    """All meshes of a number of ranks."""
 
     fitting: list[Estimate]
     """The fastest first."""
     others: dict[Sizes, str]
-    """Why each of the others does not fit, in some words."""
+    """Why each of the others does not fit."""
 
 
 def all_meshes(request: Request, exact: int = 24) -> Meshes:
@@ -29,7 +33,7 @@ def all_meshes(request: Request, exact: int = 24) -> Meshes:
 
     Args:
         request: What is planned.
-        exact: Of how many of the fastest the schedule is simulated.
+        exact: For how many of the fastest the schedule is simulated.
     """
     fitting = []
     others: dict[Sizes, str] = {}
@@ -45,7 +49,6 @@ def all_meshes(request: Request, exact: int = 24) -> Meshes:
 
 
 def _exactly(request: Request, found: Estimate) -> Estimate:
-    """With the timeline of its schedule simulated."""
     if found.sizes.pipeline == 1:
         return found
     sizes, choice = found.sizes, found.choice
@@ -61,7 +64,7 @@ def _exactly(request: Request, found: Estimate) -> Estimate:
 
 
 def products(ranks: int) -> Iterator[Sizes]:
-    """All ways to write a number of ranks as a product of five sizes."""
+    """Every mesh of a number of ranks: all ways to write it as a product of five sizes."""
     divisors = [number for number in range(1, ranks + 1) if ranks % number == 0]
 
     def split(rest: int, axes: int) -> Iterator[tuple[int, ...]]:
@@ -78,15 +81,15 @@ def products(ranks: int) -> Iterator[Sizes]:
 
 
 def why_not(request: Request, sizes: Sizes) -> str:
-    """What forbids a mesh, whatever it holds; empty if nothing does."""
+    """Why a mesh is impossible, whatever it would hold; empty if it is not."""
     network = request.network
     if sizes.data_parallel > request.batch:
-        return f"a batch of {request.batch} has not a sample for each data parallel rank"
+        return f"a batch of {request.batch} has fewer samples than data-parallel ranks"
     if sizes.pipeline > len(network.layers):
         return f"more pipeline stages than its {len(network.layers)} layers"
     if sizes.tensor > 1:
-        if not network.cut_in_tensors:
-            return "tensor: the network has no tensor_plan, so nothing is cut within layers"
+        if not network.has_tensor_plan:
+            return "tensor: the network has no tensor_plan, so no layer is sharded"
         if sizes.tensor > request.per_node:
             return f"tensor groups over more than one node of {request.per_node}"
         if size := network.undivided(sizes.tensor):
@@ -95,18 +98,14 @@ def why_not(request: Request, sizes: Sizes) -> str:
         if network.length is None or not network.attends:
             return "context: the network has no attention over one sequence of positions"
         if network.length % sizes.context:
-            return f"context: sequences of {network.length} cannot be cut so often"
+            return f"context: sequences of {network.length} cannot be divided by the group"
         if sizes.context > MOST_CONTEXT:
             return f"context groups of more than {MOST_CONTEXT} ranks"
     return ""
 
 
-MOST_CONTEXT = 16
-"""Every rank of a context group has all keys and values: more of them are no gain."""
-
-
 def best(request: Request, sizes: Sizes) -> Estimate | str:
-    """The fastest way to run a mesh, or why there is none that fits."""
+    """The fastest way to run a mesh, or why none fits."""
     found: Estimate | None = None
     reason = ""
     if (least := kept_at_least(request, sizes)) > request.room:
@@ -125,16 +124,16 @@ def best(request: Request, sizes: Sizes) -> Estimate | str:
         if choice is None:
             reason = f"memory: needs {in_words(lacking)} of {in_words(request.room)}"
             continue
-        made = estimate(request, sizes, choice, stages, exact=False)
-        if found is None or made.seconds < found.seconds:
-            found = made
+        this = estimate(request, sizes, choice, stages, exact=False)
+        if found is None or this.seconds < found.seconds:
+            found = this
     return found or reason or "no schedule takes a share of the batch"
 
 
 def _that_fits(
     request: Request, sizes: Sizes, schedule: str, stages: Stages
 ) -> tuple[Choice | None, float]:
-    """How much is computed again: the least that fits; else None, and the bytes that it needs."""
+    """The first checkpointing that fits, or None; and the bytes that it needs."""
     least = float("inf")
     for checkpointing in request.checkpointing:
         choice = Choice(schedule, stages.microbatches, checkpointing)
@@ -146,16 +145,16 @@ def _that_fits(
 
 
 def _ways(request: Request, sizes: Sizes) -> Iterator[tuple[str, int]]:
-    """Schedules with numbers of micro-batches."""
+    """The schedules and numbers of micro-batches that are tried."""
     if sizes.pipeline == 1:
         yield "", 1
         return
-    # Every rank's share has as many samples, or it would be cut otherwise than the others'.
+    # Ranks whose shares differed would need different numbers of micro-batches.
     share = request.batch // sizes.data_parallel
     for schedule in request.schedules:
         if SCHEDULES[schedule].splits_backward and is_sharded(sizes):
             continue
-        # To ask the others for their order takes the longer the more there is, and gains less.
+        # Building the order of the other schedules takes long for many passes, and gains little.
         most = None if schedule == "1f1b" or len(request.schedules) == 1 else MOST_PASSES
         numbers = {request.microbatches} if request.microbatches else _numbers(share, sizes)
         for number in sorted(filter(None, numbers)):
@@ -164,18 +163,14 @@ def _ways(request: Request, sizes: Sizes) -> Iterator[tuple[str, int]]:
                 yield schedule, number
 
 
-MOST_PASSES = 512
-"""Micro-batches times ranks up to which other schedules than 1f1b are tried."""
-
-
 def _numbers(share: int, sizes: Sizes) -> set[int]:
     divisors = [number for number in range(1, share + 1) if share % number == 0]
-    wanted = [times * sizes.pipeline for times in MORE_MICROBATCHES]
+    wanted = [times * sizes.pipeline for times in MICROBATCHES_PER_RANK]
     return {min(divisors, key=lambda each: abs(each - number)) for number in wanted}
 
 
 def in_words(size: float) -> str:
-    """Bytes as a person says them."""
+    """Bytes with a unit."""
     for unit, power in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= power:
             return f"{size / power:.3g} {unit}"

@@ -1,54 +1,81 @@
-"""A network as a plan sees it: its layers, of which equal ones are looked at once."""
+"""The network that is planned: its layers, of which equal ones are run once."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from ..compat.of_torch import tree_map
 from ..errors import UserError, in_short
 from ..strategies.pipeline.shapes import FLOPS_PER_BYTE
 from ..strategies.tensor.checks import check_one
-from .kinds import kind_of, within
-from .layer_passes import BATCH, Conditions, Passes, Tensors, on_a_piece, passes
+from ..strategies.tensor.plan import find_plan
+from .layers import (
+    BATCH,
+    Conditions,
+    Passes,
+    Tensors,
+    local_shape,
+    on_context_shard,
+    run_layer,
+)
 from .operations import Numbers
-from .precision import Precision
-from .tensor_parts import local_shape
+
+
+class Precision(NamedTuple):
+    """The types of a run, by `trainer.precision`."""
+
+    stored: torch.dtype
+    """Of parameters, gradients and optimizer state."""
+    low: torch.dtype | None
+    """What autocast computes in; None without it."""
+
+    @classmethod
+    def named(cls, name: str) -> "Precision":
+        """The precision of a value of `trainer.precision`."""
+        bits, _, kind = str(name).partition("-")
+        types = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}
+        dtype = types.get(bits, torch.float32)
+        return cls(torch.float32, dtype) if kind == "mixed" else cls(dtype, None)
+
+    def context(self) -> AbstractContextManager[Any]:
+        """Autocast for a forward pass, or nothing."""
+        if self.low is None:
+            return nullcontext()
+        # For the CPU, whose fake tensors stand for any device.
+        return torch.autocast("cpu", torch.bfloat16)
 
 
 class Held(NamedTuple):
-    """What a rank has of a layer's parameters and buffers."""
+    """What a rank holds of a layer's parameters and buffers."""
 
     parameters: int
-    """Numbers in its part of them."""
+    """Numbers in its shards of them."""
     trained: int
     """Of these, in parameters that require gradients."""
     tensors: int
-    """How many of such parameters there are."""
+    """How many such parameters there are."""
     gathered: int
-    """Numbers in all of them, as the layer uses them on this rank."""
+    """Numbers in the unsharded parameters, as the layer uses them on this rank."""
     buffers: int
     """Bytes."""
 
 
 class Network:
-    """The layers of a task, what enters them, and how they are cut.
-
-    Attributes:
-        factors: For a kind of layers, how many times as long as estimated its forward and its
-            backward pass take, where that was measured.
+    """The layers of a task, their inputs, and how a tensor group shards them.
 
     Args:
-        layers: In order and by name, with parameters anywhere, such as the meta device.
-        inputs: What enters the network, of one sample or more, on any device.
+        layers: In order and by name, with parameters on any device, such as meta.
+        inputs: Inputs of the network, of one sample or more, on any device.
         loss: Of outputs and targets; None leaves it out.
-        targets: What the loss compares with: a tree of tensors with a row a sample.
-        plan: Styles by the names of modules: how a tensor group cuts them.
+        targets: Targets of the loss: a tree of tensors with a row for each sample.
+        plan: Styles of a tensor group by the names of modules.
         precision: Types of the run.
         fused: Whether elementwise operations are one pass over memory.
     """
@@ -70,10 +97,10 @@ class Network:
         self.precision = precision
         self.fused = fused
         self.inputs = tuple(_rows(value, BATCH) for value in inputs)
-        self.styles = [within(name, plan or {}) for name in layers]
-        self._counted: dict[int, str] = {}
+        self.styles = [_styles_within(name, plan or {}) for name in layers]
+        self._owners: dict[int, str] = {}
         self.kinds = [
-            kind_of(name, layer, styles, self._counted)
+            _kind_of(name, layer, styles, self._owners)
             for (name, layer), styles in zip(self.layers.items(), self.styles, strict=True)
         ]
         self._first = {kind: index for index, kind in reversed(list(enumerate(self.kinds)))}
@@ -83,8 +110,7 @@ class Network:
         self.costs = cache(self._costs)
         self.undivided = cache(self._undivided)
         self.totals = cache(self._totals)
-        self.factors: dict[Any, tuple[float, float]] = {}
-        self.waits: dict[Any, tuple[float, float]] = {}
+        self.saved: dict[Any, tuple[float, float]] = {}
 
     @property
     def length(self) -> int | None:
@@ -94,8 +120,8 @@ class Network:
         return int(lengths.pop()) if every and len(lengths) == 1 else None
 
     @property
-    def cut_in_tensors(self) -> bool:
-        """Whether there is anything that a tensor group cuts."""
+    def has_tensor_plan(self) -> bool:
+        """Whether there is anything that a tensor group shards."""
         return any(self.styles)
 
     @property
@@ -104,7 +130,7 @@ class Network:
         return any(each.forward.is_attention.any() for each in self.chain(Conditions()))
 
     def _undivided(self, tensor: int) -> str:
-        """What a tensor group of that size does not divide; empty if it divides all."""
+        """What a tensor group of that size does not divide; empty if it divides everything."""
         for (outer, layer), styles in zip(self.layers.items(), self.styles, strict=True):
             for name, style in styles.items():
                 path = f"{outer}.{name}".rstrip(".")
@@ -115,7 +141,7 @@ class Network:
         return ""
 
     def _costs(self, samples: int) -> tuple[float, ...]:
-        """The cost of each layer, as `strategy=pipeline` cuts by: see `LayerShapes.costs`."""
+        """The cost of each layer, as `strategy=pipeline` computes it: see `LayerShapes.costs`."""
         found = []
         before = False
         for layer, each in zip(self.layers.values(), self.chain(Conditions()), strict=False):
@@ -134,10 +160,10 @@ class Network:
             UserError: If a layer cannot run without data.
         """
         if (size := conditions.context) > 1:
-            whole = self.chain(conditions._replace(context=1))
-            # The loss is that of whole sequences, on every rank.
-            layers, loss = whole[: len(self.layers)], whole[len(self.layers) :]
-            return [self._piece(each, size) for each in layers] + loss
+            full = self.chain(conditions._replace(context=1))
+            # Every rank computes the loss of full sequences.
+            layers, loss = full[: len(self.layers)], full[len(self.layers) :]
+            return [self._context_shard(each, size) for each in layers] + loss
         current = self.inputs
         if self.precision.low is None and self.precision.stored != torch.float32:
             current = tuple(
@@ -150,8 +176,8 @@ class Network:
             own = conditions if styles else conditions._replace(tensor=1)
             key = (kind, own, *((x.shape, x.dtype, x.requires_grad) for x in current))
             if key not in self._passes:
-                with _said(name):
-                    self._passes[key] = passes(
+                with _naming(name):
+                    self._passes[key] = run_layer(
                         layer, current, own._replace(fused=self.fused), styles, self._context
                     )
             found.append(self._passes[key])
@@ -160,14 +186,14 @@ class Network:
             found.append(self._loss_of(current))
         return found
 
-    def _piece(self, whole: Passes, size: int) -> Passes:
-        """Of equal layers one, as before."""
-        key = ("piece", id(whole), size)
+    def _context_shard(self, full: Passes, size: int) -> Passes:
+        # One object for equal layers, as it is a key of what is computed from it.
+        key = ("context", id(full), size)
         if key not in self._passes:
-            self._passes[key] = on_a_piece(whole, size)
+            self._passes[key] = on_context_shard(full, size)
         return self._passes[key]
 
-    def _loss_of(self, whole: Tensors) -> Passes:
+    def _loss_of(self, outputs: Tensors) -> Passes:
         loss = self.loss
         assert loss is not None
 
@@ -183,17 +209,17 @@ class Network:
             return loss(values[0] if len(values) == 1 else values, targets)
 
         plain = Conditions(fused=self.fused)
-        key = ("loss", *((x.shape, x.dtype) for x in whole))
+        key = ("loss", *((x.shape, x.dtype) for x in outputs))
         if key not in self._passes:
-            with _said("the task's loss"):
-                self._passes[key] = passes(run, whole, plain, {}, self._context)
+            with _naming("the task's loss"):
+                self._passes[key] = run_layer(run, outputs, plain, {}, self._context)
         return self._passes[key]
 
     def _context(self) -> AbstractContextManager[Any]:
         return self.precision.context()
 
     def _totals(self, tensor: int, shards: int) -> Numbers:
-        """Sums of what is held of the layers before each, a column for each kind of `Held`."""
+        """Sums of what is held of all layers before each, a column for each field of `Held`."""
         rows = [tuple(self.held(kind, tensor, shards)) for kind in self.kinds]
         return np.concatenate([np.zeros((1, len(Held._fields))), np.cumsum(rows, axis=0)])
 
@@ -203,37 +229,99 @@ class Network:
         return Held(*sum(totals[each.stop] - totals[each.start] for each in layers))
 
     def _held(self, kind: Any, tensor: int, shards: int) -> Held:
-        """What a rank has of a layer of a kind.
+        """What a rank holds of a layer of a kind.
 
         Args:
             kind: One of `kinds`.
-            tensor: Ranks among which matrices are cut.
-            shards: Ranks among which every parameter is cut along its first dimension.
+            tensor: Ranks among which matrices are sharded.
+            shards: Ranks among which every parameter is sharded along its first dimension.
         """
         index = self._first[kind]
         name, layer = list(self.layers.items())[index]
         styles = self.styles[index]
         parameters = trained = tensors = gathered = 0
         for path, parameter in layer.named_parameters():
-            if self._counted[id(parameter)] != name:
+            if self._owners[id(parameter)] != name:
                 continue
             module, _, own = path.rpartition(".")
             shape = local_shape(styles.get(module), layer.get_submodule(module), own, tensor)
             first, rest = (shape or (1,))[0], 1
             for size in shape[1:]:
                 rest *= size
-            part = ceil(first / shards) * rest
-            parameters += part
+            shard = ceil(first / shards) * rest
+            parameters += shard
             gathered += first * rest
             if parameter.requires_grad:
-                trained += part
+                trained += shard
                 tensors += 1
         buffers = sum(buffer.nbytes for buffer in layer.buffers())
         return Held(parameters, trained, tensors, gathered, buffers)
 
 
+def tensor_plan(task: LightningModule, layers: Mapping[str, nn.Module]) -> dict[str, str]:
+    """The styles of the plan that training would use, by the names of modules.
+
+    Only the first of equal layers is searched for one.
+    """
+    kinds = kinds_of(layers)
+    if any(callable(getattr(part, "tensor_plan", None)) for part in task.modules()):
+        return find_plan(task, layers, None)
+    first: dict[Any, str] = {}
+    for name, kind in zip(layers, kinds, strict=True):
+        first.setdefault(kind, name)
+    found = find_plan(task, {name: layers[name] for name in first.values()}, None)
+    if any(name in layers for name in found):
+        # A pair that spans layers does not follow from the kind of one.
+        return find_plan(task, layers, None)
+    plan = {}
+    for name, kind in zip(layers, kinds, strict=True):
+        for module, style in found.items():
+            if module == first[kind] or module.startswith(f"{first[kind]}."):
+                plan[name + module.removeprefix(first[kind])] = style
+    return plan
+
+
+def _styles_within(layer: str, plan: Mapping[str, str]) -> dict[str, str]:
+    """The styles of a layer's modules by their names within it."""
+    found = {}
+    for name, style in plan.items():
+        if name == layer:
+            found[""] = style
+        elif name.startswith(f"{layer}."):
+            found[name.removeprefix(f"{layer}.")] = style
+    return found
+
+
+def kinds_of(layers: Mapping[str, nn.Module]) -> list[Any]:
+    """The kind of each layer, unsharded: equal layers have equal kinds."""
+    owners: dict[int, str] = {}
+    return [_kind_of(name, layer, {}, owners) for name, layer in layers.items()]
+
+
+def _kind_of(
+    name: str, layer: nn.Module, styles: Mapping[str, str], owners: dict[int, str]
+) -> tuple[Any, ...]:
+    """Equal for two layers that compute the same of data of the same shape.
+
+    A parameter that layers share counts for its owner, the first of them.
+    """
+    parameters = []
+    for path, parameter in layer.named_parameters():
+        owner = owners.setdefault(id(parameter), name)
+        facts = (path, tuple(parameter.shape), parameter.dtype, parameter.requires_grad)
+        parameters.append((*facts, owner == name))
+    plain = (int, float, bool, str)
+    settings = [
+        (path, key, value)
+        for path, part in layer.named_modules()
+        for key, value in vars(part).items()
+        if isinstance(value, plain) and not key.startswith("__")
+    ]
+    return (str(layer), tuple(parameters), tuple(settings), tuple(styles.items()))
+
+
 @contextmanager
-def _said(name: str) -> Iterator[None]:
+def _naming(name: str) -> Iterator[None]:
     try:
         yield
     except UserError:

@@ -1,4 +1,4 @@
-"""Which operations a layer's passes are made of, without data: FLOPs, bytes moved, bytes kept."""
+"""The operations of a layer's passes, recorded on fake tensors: FLOPs, bytes moved, bytes kept."""
 
 from typing import Any, NamedTuple
 
@@ -25,44 +25,44 @@ aten = torch.ops.aten
 
 
 def owner_of(storage: torch.UntypedStorage) -> StorageWeakRef:
-    """Tells whether a storage still has an owner, without being one."""
+    """A weak reference to a storage."""
     return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
 
 
 def is_gone(storage: StorageWeakRef) -> bool:
-    """Whether it has none."""
+    """Whether a storage has been freed."""
     return bool(storage.expired())  # type: ignore[no-untyped-call]
 
 
 class Operation(NamedTuple):
-    """One operation: what it computes, reads and writes."""
+    """What one operation computes, reads and writes."""
 
     name: str
     flops: float
     causal: bool
     reads: dict[int, float]
-    """Bytes by the number of a storage."""
+    """Bytes by the number of the storage."""
     writes: dict[int, float]
 
 
 class Work(NamedTuple):
-    """Operations of a pass as columns of numbers; those that only move memory may be fused."""
+    """The operations of a pass, a column of numbers for each property."""
 
     flops: Numbers
-    """For each sample, as they are counted for MFU: a causal mask changes nothing."""
+    """For each sample, as MFU counts them: without regard to causal masks."""
     skipped: Numbers
     """What of `flops` a causal mask saves."""
     is_attention: Numbers
     bytes: Numbers
     """Moved for each sample."""
     fixed: Numbers
-    """Bytes moved for any number of samples, such as weights."""
+    """Bytes moved whatever the number of samples, such as weights."""
     low: Numbers
     """Whether it computes in 16 bits."""
 
 
 class Recorder(TorchDispatchMode):
-    """Records the operations that run within, and which memory they make.
+    """Records the operations that run within, and the memory that they allocate.
 
     Attributes:
         operations: In order.
@@ -73,11 +73,11 @@ class Recorder(TorchDispatchMode):
         self.operations: list[Operation] = []
         self.low: list[bool] = []
         self._known: dict[int, tuple[StorageWeakRef, int]] = {}
-        self._made: dict[int, tuple[StorageWeakRef, float]] = {}
+        self._allocated: dict[int, tuple[StorageWeakRef, float]] = {}
         self._numbers = 0
 
     def number(self, tensor: Tensor) -> int:
-        """The number of a tensor's storage; its address may be that of another later."""
+        """The number of a tensor's storage, as an address is used again once it is freed."""
         storage = tensor.untyped_storage()
         address = address_of(storage)
         known = self._known.get(address)
@@ -87,9 +87,11 @@ class Recorder(TorchDispatchMode):
         return known[1]
 
     def held(self) -> dict[int, float]:
-        """Bytes of what was made within and still has an owner, by the number of its storage."""
+        """Bytes that were allocated within and are not freed, by the number of the storage."""
         return {
-            number: size for number, (storage, size) in self._made.items() if not is_gone(storage)
+            number: size
+            for number, (storage, size) in self._allocated.items()
+            if not is_gone(storage)
         }
 
     def __torch_dispatch__(
@@ -108,7 +110,7 @@ class Recorder(TorchDispatchMode):
             for tensor in outputs:
                 if (number := self.number(tensor)) not in reads:
                     storage = tensor.untyped_storage()
-                    self._made[number] = (owner_of(storage), float(storage.nbytes()))
+                    self._allocated[number] = (owner_of(storage), float(storage.nbytes()))
         if is_view or without_overload(func) in NO_WORK:
             return result
         count = flops_of(func)
@@ -120,12 +122,11 @@ class Recorder(TorchDispatchMode):
 
 
 LOW = (torch.bfloat16, torch.float16)
-aten = torch.ops.aten
 NO_WORK = {aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.detach}
 
 
 def grows_with(size: float, batch: int) -> bool:
-    """Whether so many bytes are those of a tensor with a row for each of `batch` samples."""
+    """Whether so many bytes may be a tensor with a row for each of `batch` samples, a prime."""
     return size % batch == 0
 
 
@@ -137,12 +138,12 @@ def work(
     Args:
         operations: In order, of a forward or a backward pass.
         low: For each, whether it computes in 16 bits.
-        kept: Numbers of storages that are read after them.
-        fused: Whether runs of operations that are no products are one pass over memory: each reads
-            what was made before it, and writes what is read after it.
-        batch: Samples that were given, a prime.
+        kept: Numbers of storages that are read later.
+        fused: Whether consecutive operations without FLOPs are one pass over memory, which reads
+            what was computed before it, and writes what is read after it.
+        batch: Samples that were recorded, a prime.
     """
-    moved = _fused(operations, kept) if fused else list(map(_all_of, operations))
+    moved = _fused(operations, kept) if fused else list(map(_moved_by, operations))
     grows = [sum(size for size in each if grows_with(size, batch)) for each in moved]
     fixed = [sum(each) - part for each, part in zip(moved, grows, strict=True)]
     flops = [each.flops / batch for each in operations]
@@ -153,7 +154,7 @@ def work(
     return Work(*(np.array(column, dtype=np.float64) for column in columns))
 
 
-def _all_of(operation: Operation) -> list[float]:
+def _moved_by(operation: Operation) -> list[float]:
     return [*operation.reads.values(), *operation.writes.values()]
 
 
@@ -168,12 +169,12 @@ def _fused(operations: list[Operation], kept: set[int]) -> list[list[float]]:
         if not operations[start].flops:
             while stop < len(operations) and not operations[stop].flops:
                 stop += 1
-        made: dict[int, float] = {}
+        written: dict[int, float] = {}
         reads: dict[int, float] = {}
         for operation in operations[start:stop]:
-            reads |= {n: size for n, size in operation.reads.items() if n not in made}
-            made |= operation.writes
-        needed = [size for n, size in made.items() if n in kept or last_read.get(n, 0) >= stop]
+            reads |= {n: size for n, size in operation.reads.items() if n not in written}
+            written |= operation.writes
+        needed = [size for n, size in written.items() if n in kept or last_read.get(n, 0) >= stop]
         moved[start] = [*reads.values(), *needed]
         start = stop
     return moved
@@ -184,7 +185,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def _size(tensor: Tensor) -> float:
-    """Bytes that are read or written: those of an expanded tensor once."""
+    """Bytes that are read or written: of an expanded tensor, those of its storage."""
     return float(min(tensor.nbytes, tensor.untyped_storage().nbytes()))
 
 

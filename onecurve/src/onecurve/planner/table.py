@@ -1,4 +1,4 @@
-"""What is printed of a plan: meshes that fit, the best of them in full, and why others do not."""
+"""What a plan prints: the meshes that fit, what they send, and why the others do not fit."""
 
 import sys
 
@@ -19,7 +19,7 @@ WIDTH = 150
 
 
 def show(request: Request, meshes: Meshes, cfg: DictConfig) -> None:
-    """Print it."""
+    """Print a plan."""
     console = plain_console(width=None if sys.stdout.isatty() else WIDTH)
     nodes = request.ranks // request.per_node
     console.print(
@@ -30,23 +30,23 @@ def show(request: Request, meshes: Meshes, cfg: DictConfig) -> None:
     )
     if meshes.fitting:
         shown = meshes.fitting[: cfg.plan.top]
-        console.print(fitting_table(request, shown))
-        console.print(sent_table(shown))
-    for line in reasons(meshes.others):
+        console.print(_fitting_table(request, shown))
+        console.print(_sent_table(shown))
+    for line in _reasons(meshes.others):
         console.print(line, highlight=False)
     if meshes.fitting:
-        print(f"To train so: {command(meshes.fitting[0], cfg, request)}")
+        print(f"To train so: {_command(meshes.fitting[0], cfg, request)}")
     else:
         print("No mesh fits; use more devices, a smaller batch, or a GPU with more memory")
 
 
-def fitting_table(request: Request, estimates: list[Estimate]) -> Table:
-    """A row a mesh: its axes, how it runs, the fullest rank's bytes, and the step."""
+def _fitting_table(request: Request, estimates: list[Estimate]) -> Table:
     title = "Meshes that fit, the fastest first: bytes of the fullest rank, and the step"
     table = Table(title=title, title_justify="left", padding=(0, 0, 0, 1), pad_edge=False)
+    speed = "tokens/s" if request.network.length else "samples/s"
     for name in ("mesh", "runs as"):
         table.add_column(name, overflow="fold")
-    for name in (*KINDS, "all", "idle", "step", *of_speed(request)):
+    for name in (*KINDS, "all", "idle", "step", speed, "MFU"):
         table.add_column(name, justify="right", no_wrap=True)
     for each in estimates:
         held = [in_words(size) for size in each.fullest]
@@ -55,34 +55,28 @@ def fitting_table(request: Request, estimates: list[Estimate]) -> Table:
         mfu = each.flops / (each.seconds * request.ranks * request.hardware.flops)
         table.add_row(
             each.sizes.words(),
-            in_short(each),
+            runs_as(each),
             *held,
             in_words(each.fullest.total),
             f"{each.idle:.0%}" if each.sizes.pipeline > 1 else "",
-            seconds_in_words(each.seconds),
+            _time(each.seconds),
             f"{rate * length:,.0f}",
             f"{mfu:.1%}",
         )
     return table
 
 
-def of_speed(request: Request) -> tuple[str, str]:
-    """What is counted a second, and how much of the peak is used."""
-    return ("tokens/s" if request.network.length else "samples/s", "MFU")
-
-
-def in_short(each: Estimate) -> str:
-    """Its schedule, micro-batches, and what is computed again."""
+def runs_as(each: Estimate) -> str:
+    """The schedule, micro-batches and activation checkpointing of a mesh."""
     words = []
     if each.sizes.pipeline > 1:
         words.append(f"{each.choice.schedule}, {each.choice.microbatches}")
     if each.choice.checkpointing != "none":
-        words.append(f"{each.choice.checkpointing} again")
+        words.append(f"{each.choice.checkpointing} checkpointing")
     return "; ".join(words)
 
 
-def sent_table(estimates: list[Estimate]) -> Table:
-    """A row a mesh: bytes that a rank sends in a step, by axis: inside a node + between nodes."""
+def _sent_table(estimates: list[Estimate]) -> Table:
     title = "Bytes that a rank sends in a step: inside its node + to other nodes"
     table = Table(title=title, title_justify="left", padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("mesh")
@@ -99,8 +93,8 @@ def sent_table(estimates: list[Estimate]) -> Table:
     return table
 
 
-def reasons(others: dict[Sizes, str]) -> list[str]:
-    """A line for each reason, with the number of meshes and one of them."""
+def _reasons(others: dict[Sizes, str]) -> list[str]:
+    """A line for each reason, with the number of meshes and an example."""
     grouped: dict[str, list[Sizes]] = {}
     for sizes, reason in others.items():
         grouped.setdefault(reason.partition(": needs")[0], []).append(sizes)
@@ -113,8 +107,8 @@ def reasons(others: dict[Sizes, str]) -> list[str]:
     return lines
 
 
-def command(each: Estimate, cfg: DictConfig, request: Request) -> str:
-    """What to type for a mesh: what was typed, and its axes."""
+def _command(each: Estimate, cfg: DictConfig, request: Request) -> str:
+    """The command that trains with a mesh: the overrides of this one, and the mesh."""
     typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     dropped = ("plan.", "trainer.devices=", "trainer.num_nodes=", "trainer.accelerator=")
     words = [word for word in typed if not word.lstrip("+").startswith((*dropped, "strategy"))]
@@ -123,11 +117,11 @@ def command(each: Estimate, cfg: DictConfig, request: Request) -> str:
         words.append(f"trainer.num_nodes={request.ranks // request.per_node}")
     if request.network.fused:
         words.append("compile=layer")
-    return typed_here().command("train.py", *words, *strategy(each))
+    return typed_here().command("train.py", *words, *_strategy(each))
 
 
-def strategy(each: Estimate) -> list[str]:
-    """The words that choose a mesh: a preset where it is one."""
+def _strategy(each: Estimate) -> list[str]:
+    """The overrides that choose a mesh: a preset where there is one."""
     sizes, choice = each.sizes, each.choice
     used = {axis: size for axis, size in sizes._asdict().items() if size > 1}
     replicas = [f"strategy.replicas={sizes.replicate}"] if sizes.replicate > 1 else []
@@ -153,6 +147,5 @@ def strategy(each: Estimate) -> list[str]:
     return words
 
 
-def seconds_in_words(seconds: float) -> str:
-    """A time as a person says it."""
+def _time(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

@@ -1,1 +1,1 @@
-"""Many runs by one command: going on after a kill, search, the report."""
+"""Many runs by one command: grids and searches that resume after a kill, and their report."""

@@ -1,96 +1,118 @@
-"""Where a sweep is, which sweep a directory holds, and how far that is."""
+"""The directory of a sweep: what identifies the sweep, who works on it, which jobs are done."""
 
 import hashlib
 import json
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
-from .. import lock
 from ..config.keys import dotted
 from ..errors import UserError
 from ..run import hidden
 from ..run.directory import refuse_remote
-from .objective import metrics
+from .objective import read_metrics
 
 RECORD = "sweep.yaml"
-# In the directory of a job that failed.
+# In the directory of a failed job.
 TRACEBACK = "failure.txt"
 # Marks a search that has all its trials.
 COMPLETE = "complete"
-# Keeps jobs from starting, once one has failed and sweep.on_failure=stop.
+# Keeps further jobs from starting: a job failed with sweep.on_failure=stop, or Ctrl-C was pressed.
 STOPPED = "stopped"
-# A job with one of these needs nothing more.
+# A job with one of these statuses is not run again.
 DONE = {"finished", "diverged", "pruned"}
-# What may differ when a sweep is gone on with: how it is gone through, and where it is.
-FREE = ("sweep.", "sweep/", "hydra.", "+hydra.", "~hydra.", "paths.")
-# Of the keys of a search those that may not.
-FIXED = ("objective", "direction", "value", "space")
+# Overrides that may change when a sweep is resumed: how its jobs are run, and where.
+NOT_IDENTIFYING = ("sweep.", "sweep/", "hydra.", "+hydra.", "~hydra.", "paths.")
+# The keys of a search that may not.
+SEARCH_IDENTITY = ("objective", "direction", "value", "space")
 # The C parser is ten times faster, and there may be hundreds of jobs.
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-_lock: IO[str] | None = None
-"""Held while this process works on a sweep."""
-
 
 def identity(config: DictConfig, config_name: str, jobs: list[list[str]] | None) -> dict[str, Any]:
-    """What makes a sweep this one and no other, wherever and however it is gone through."""
+    """What tells a sweep from all others, however and wherever its jobs are run.
+
+    Args:
+        config: What Hydra composed for the sweep.
+        config_name: Name of the primary configuration, such as "train".
+        jobs: The overrides of each job; None for a search, which chooses them as it proceeds.
+    """
     content: Any = OmegaConf.to_container(config)
     for name in ("hydra", "paths"):
         content.pop(name, None)
     search = content.pop("sweep", {})
-    words = hidden.typed(config.hydra.overrides.task)
-    typed = [word for word in words if not word.startswith(FREE)]
-    kept = {key: search[key] for key in FIXED if key in search}
-    if kept:
+    if kept := {key: search[key] for key in SEARCH_IDENTITY if key in search}:
         content["sweep"] = kept
-    found = {"config_name": config_name, "typed": sorted(typed), "config": content, "jobs": jobs}
+    overrides = hidden.typed(config.hydra.overrides.task)
+    typed = sorted(word for word in overrides if not word.startswith(NOT_IDENTIFYING))
+    found = {"config_name": config_name, "typed": typed, "config": content, "jobs": jobs}
     text = json.dumps(found, default=str).encode()
     return {**found, "fingerprint": f"sha256 {hashlib.sha256(text).hexdigest()}"}
 
 
-def sweep_directory(config: DictConfig, record: dict[str, Any]) -> Path:
-    """Where the sweep is, or is to be; this process's from now on, unless it is a search.
+def choose_directory(config: DictConfig, record: dict[str, Any]) -> tuple[Path, FileLock | None]:
+    """The directory of a new sweep, or that of an unfinished one to resume, and its lock.
+
+    The lock keeps other commands from resuming the sweep as long as it is referenced. A search in a
+    directory that was named has none, as other processes may join it.
 
     Raises:
-        UserError: If the directory that was typed belongs to another sweep.
+        UserError: If the directory that was named belongs to another sweep.
     """
-    global _lock
     new = Path(str(config.hydra.sweep.dir)).resolve()
-    refuse_remote(new, f"hydra.sweep.dir={config.hydra.sweep.dir}")
-    named = any("hydra.sweep.dir=" in str(word) for word in config.hydra.overrides.hydra)
+    key = f"hydra.sweep.dir={config.hydra.sweep.dir}"
+    refuse_remote(new, key)
     resumes = bool(OmegaConf.select(config, "sweep.resume"))
-    if named:
-        earlier = read_record(new)
-        if earlier and not resumes:
-            raise UserError(
-                f"hydra.sweep.dir={config.hydra.sweep.dir}: holds a sweep, and sweep.resume=false "
-                "does not go on with it; give another directory, or use sweep.resume=true"
-            )
-        if earlier and earlier.get("fingerprint") != record["fingerprint"]:
-            raise UserError(
-                f"hydra.sweep.dir={config.hydra.sweep.dir}: holds a sweep of another "
-                f"configuration ({_difference(earlier, record)}); give another directory"
-            )
-        _lock = lock.take(new / ".lock") if record["jobs"] is not None else None
-        if record["jobs"] is not None and _lock is None:
-            raise UserError(
-                f"hydra.sweep.dir={config.hydra.sweep.dir}: another process is at work on this "
-                "sweep; wait for it, or give another directory"
-            )
-        return new
+    if any("hydra.sweep.dir=" in str(word) for word in config.hydra.overrides.hydra):
+        _validate_named(key, read_record(new), record, resumes)
+        if record["jobs"] is None:
+            return new, None
+        if lock := try_lock(new / ".lock"):
+            return new, lock
+        raise UserError(
+            f"{key}: another process is at work on this sweep; wait for it, or give another "
+            "directory"
+        )
     if resumes:
         for old in sorted(new.parent.parent.glob("*/*-sweep"), reverse=True):
-            if _is_unfinished(old, record) and (_lock := lock.take(old / ".lock")):
-                return old
-    _lock = lock.take(new / ".lock")
-    return new
+            if _is_unfinished(old, record) and (lock := try_lock(old / ".lock")):
+                return old, lock
+    return new, try_lock(new / ".lock")
+
+
+def try_lock(path: Path) -> FileLock | None:
+    """Lock a file until the result is released, or this process ends; None if it is locked.
+
+    Processes that this one forks, such as workers of a loader, do not hold the lock.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        return None
+    return lock
+
+
+def _validate_named(
+    key: str, earlier: dict[str, Any], record: dict[str, Any], resumes: bool
+) -> None:
+    if earlier and not resumes:
+        raise UserError(
+            f"{key}: holds a sweep, and sweep.resume=false does not resume it; give another "
+            "directory, or use sweep.resume=true"
+        )
+    if earlier and earlier.get("fingerprint") != record["fingerprint"]:
+        raise UserError(
+            f"{key}: holds a sweep of another configuration ({_difference(earlier, record)}); give "
+            "another directory"
+        )
 
 
 def _is_unfinished(directory: Path, record: dict[str, Any]) -> bool:
-    """Whether a directory holds this very sweep, cut short."""
     try:
         text = (directory / RECORD).read_text()
     except OSError:
@@ -99,25 +121,30 @@ def _is_unfinished(directory: Path, record: dict[str, Any]) -> bool:
         return False
     if record["jobs"] is None:
         return not (directory / COMPLETE).exists()
-    found = [job_dir(directory, number) for number in range(len(record["jobs"]))]
-    return not all(path and metrics(path).get("status") in DONE for path in found)
+    jobs = [_job_directory(directory, number) for number in range(1, 1 + len(record["jobs"]))]
+    return not all(job and read_metrics(job).get("status") in DONE for job in jobs)
+
+
+def _job_directory(directory: Path, number: int) -> Path | None:
+    candidates = [directory / f"{number:02}", *directory.glob(f"{number:02}-*")]
+    return next((path for path in candidates if path.is_dir()), None)
 
 
 def _difference(earlier: dict[str, Any], now: dict[str, Any]) -> str:
     there, here = dict(dotted(earlier.get("config", {}))), dict(dotted(now["config"]))
     for key in dict.fromkeys([*there, *here]):
-        # What is in a group tells more than the group.
+        # A key within a group says more than the group.
         if not any(isinstance(each.get(key), dict) and each[key] for each in (there, here)):
             old_value, new_value = _shown(there, key), _shown(here, key)
             if old_value != new_value:
                 return f"{key} is {old_value} there, {new_value} here"
     old, new = set(earlier.get("typed", [])), set(now["typed"])
     gone, added = (" ".join(sorted(words)) or "nothing" for words in (old - new, new - old))
-    return f"there {gone}, here {added}" if old != new else "the values that are swept are others"
+    return f"there {gone}, here {added}" if old != new else "other values are swept"
 
 
 def _shown(values: dict[str, Any], key: str) -> str:
-    """A value as the fingerprint has it, so that null, an empty text and no key can be told."""
+    # As JSON, which tells null, an empty text and a missing key apart.
     return json.dumps(values[key], default=str) if key in values else "not set"
 
 
@@ -128,16 +155,9 @@ def read_record(directory: Path) -> dict[str, Any]:
 
 
 def read_yaml(path: Path) -> Any:
-    """What a YAML file holds; None if it cannot be read."""
+    """The content of a YAML file; None if it cannot be read."""
     try:
         with path.open("rb") as file:
             return yaml.load(file, Loader)
     except (OSError, ValueError, yaml.YAMLError):
         return None
-
-
-def job_dir(directory: Path, number: int) -> Path | None:
-    """The directory of a job, by its number from 0; None if it has none yet."""
-    label = f"{number + 1:02}"
-    found = [directory / label, *directory.glob(f"{label}-*")]
-    return next((path for path in found if path.is_dir()), None)

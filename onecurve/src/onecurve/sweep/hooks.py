@@ -1,32 +1,49 @@
-"""What happens before the first job of a sweep and after the last, around Hydra's own sweeper."""
+"""What Hydra calls before the first job of a sweep and after the last.
 
+Before: the sweep is validated, and its directory chosen. After: the report and the exit status.
+"""
+
+import shlex
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from ..command.explain import explain
+from ..command.explain import choices, explain
 from ..command.hydra_hooks import HydraHooks, stop_once
+from ..compat.of_hydra import split_sweep
+from ..config.validate import validate_group
 from ..errors import UserError, say, stop
-from ..run.hidden import typed
-from . import interrupt
-from .begin import begin, is_search, refuse_sweep
-from .machine_share import is_side_by_side
+from ..run import hidden
+from ..run.to_type import override, quoted, typed_here
+from .directory import DONE, RECORD, STOPPED, choose_directory, identity
+from .job import is_search
+from .launchers import Interrupt, is_serial, is_side_by_side, slurm_tasks, validate_launcher
+from .objective import objectives, read_metrics
 
 
 class SweepHooks(HydraHooks):
-    """Hydra calls these around the whole of a sweep. SystemExit ends the command.
+    """Hydra's callback for a sweep.
 
-    Hydra would make a warning of another exception.
+    It ends the command by SystemExit: of another exception Hydra would make a warning.
     """
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing: joblib and submitit copy the hooks to the processes of jobs."""
+        return {}
+
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Hydra has composed the configuration of a single run and made nothing yet."""
+        """A single run was composed."""
         if is_search(config):
             stop_once(
                 UserError(
@@ -36,46 +53,210 @@ class SweepHooks(HydraHooks):
             )
 
     def on_multirun_start(self, config: DictConfig, config_name: str, **kwargs: Any) -> None:
-        """Hydra has read the command line of a sweep and made nothing yet."""
+        """A sweep was composed, and nothing is on disk yet."""
         try:
-            refuse_sweep(config)
+            validate_launcher(config)
         except UserError as error:
             stop_once(error)
         try:
-            begin(config, config_name)
-            if is_side_by_side(config.hydra):
-                interrupt.leave_to_the_jobs(Path(str(config.hydra.sweep.dir)))
+            # The lock is held as long as Hydra holds this object: until the sweep ends.
+            directory, self.lock = _begin(config, config_name)
+            self.interrupt = Interrupt(directory) if is_side_by_side(config.hydra) else None
         except UserError as error:
             stop(error)
         except (HydraException, OmegaConfBaseException) as error:
             sources = config.hydra.runtime.config_sources
             folder = next(source.path for source in sources if source.provider == "main")
-            line = explain(error, Path(folder), config_name, typed(config.hydra.overrides.task))
-            say(f"error: {line}")
+            overrides = hidden.typed(config.hydra.overrides.task)
+            say(f"error: {explain(error, Path(folder), config_name, overrides)}")
             sys.exit(1)
         except Exception:
             say(traceback.format_exc())
             sys.exit(1)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """A job has been done. Hydra keeps what it returned until the end of the sweep.
+        """A job ended. Hydra keeps what it returned until the last has, but uses the value alone.
 
-        Of that it reads the value alone, and the two configurations are half a megabyte.
+        The two configurations take half a megabyte.
         """
         job_return.cfg = job_return.hydra_cfg = None
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Every job of a sweep has been gone through: the report, and the exit status."""
-        if is_side_by_side(config.hydra) and interrupt.forget():
-            say("stopped by Ctrl-C; the same command goes on with the sweep")
-            sys.exit(130)
-        # Here, as the report needs Optuna and Plotly, which no job waits for.
-        from .end import end
-
+        """All jobs ended."""
+        if self.interrupt:
+            self.interrupt.restore()
+            if self.interrupt.requested:
+                say("stopped by Ctrl-C; the same command resumes the sweep")
+                sys.exit(130)
         try:
-            status = end(config)
+            status = _end(config)
         except Exception:
             say(traceback.format_exc())
             status = 1
+        if self.lock:
+            self.lock.release()
         if status:
             sys.exit(status)
+
+
+def _begin(config: DictConfig, config_name: str) -> tuple[Path, Any]:
+    """Validate a sweep, choose its directory, and write its record.
+
+    The directory, and from what jobs are named, are set in the configuration for every job.
+
+    Returns:
+        The directory and its lock.
+
+    Raises:
+        UserError: If there is no job, or the directory belongs to another sweep.
+    """
+    overrides = parse([*swept_in_files(config), *hidden.typed(config.hydra.overrides.task)])
+    HydraConfig.instance().set_config(config)
+    sweep: Any = OmegaConf.to_container(config.sweep, resolve=True)
+    validate_group("sweep", sweep)
+    parallel = OmegaConf.select(config, "sweep.parallel")
+    if parallel != 1 and is_serial(config.hydra):
+        raise UserError(
+            f"sweep.parallel={parallel}: jobs run one after the other here; add "
+            "sweep/launcher=joblib, or use sweep.parallel=1"
+        )
+    jobs = None
+    if is_search(config):
+        _validate_search(config, overrides)
+    elif str(config.hydra.sweeper._target_).endswith(".BasicSweeper"):
+        jobs = _grid(overrides)
+    _compose_each_choice(config, overrides)
+
+    words = hidden.hide_in_words(sys.argv[1:])
+    command = typed_here().command(Path(sys.argv[0]).name, *words)
+    record = {"command": command, **identity(config, config_name, jobs)}
+    record = hidden.hide(record, _secrets(overrides))
+    directory, lock = choose_directory(config, record)
+    count = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}" if jobs else ""
+    kind = f"sweep of {count}" if jobs else "search" if is_search(config) else "sweep"
+    done = [read_metrics(path.parent).get("status") in DONE for path in directory.glob("*/.hydra")]
+    where = f"{kind} in {typed_here().short(directory)}"
+    print(f"resuming a {where}: {sum(done)} are done" if done else where, flush=True)
+
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / STOPPED).unlink(missing_ok=True)
+    if not (directory / RECORD).exists():
+        text = yaml.safe_dump(record, sort_keys=False, allow_unicode=True)
+        (directory / RECORD).write_text(text)
+    fixed = [each.key_or_group for each in overrides if not each.is_sweep_override()]
+    _set(config, "hydra.sweep.dir", str(directory))
+    for key, number in slurm_tasks(config).items():
+        _set(config, f"hydra.launcher.{key}", number)
+    _set(config, "hydra.job.config.override_dirname.exclude_keys", fixed)
+    HydraConfig.instance().set_config(config)
+    return directory, lock
+
+
+def parse(overrides: list[str]) -> list[Override]:
+    """Parse overrides; globs choose among the files of a group."""
+    loader = GlobalHydra.instance().config_loader()
+    return OverridesParser.create(config_loader=loader).parse_overrides(overrides)
+
+
+def swept_in_files(config: DictConfig) -> list[str]:
+    """What configuration files sweep: `hydra.sweeper.params`, or `sweep.space` of a search."""
+    params = config.hydra.sweeper.get("params") or OmegaConf.select(config, "sweep.space") or {}
+    return [f"{key}={value}" for key, value in params.items()]
+
+
+def _validate_search(config: DictConfig, overrides: list[Override]) -> None:
+    if not any(each.is_sweep_override() for each in overrides):
+        raise UserError(
+            "sweep=optuna: there is nothing to search; add a space, such as "
+            "'optimizer.lr=tag(log, interval(1e-4, 1e-1))' (in quotes, for the shell)"
+        )
+    # Only a search waits for the import of Optuna.
+    from .study import grid_of, read_space, takes_grid
+
+    space, _ = read_space(overrides)
+    if takes_grid(config.sweep):
+        grid_of(space)
+    for name, direction in objectives(config.sweep):
+        if name == config.monitor and direction != config.mode:
+            raise UserError(
+                f"sweep.direction={direction}: monitor={name} has mode={config.mode}; use "
+                f"sweep.direction={config.mode}, or monitor={name} mode={direction}"
+            )
+
+
+def _grid(overrides: list[Override]) -> list[list[str]]:
+    """The overrides of every job."""
+    for each in overrides:
+        if each.is_sweep_override() and not each.is_discrete_sweep():
+            raise UserError(
+                f"{each.input_line}: an interval cannot be enumerated; add sweep=optuna to search "
+                f"it, or list values, such as {each.key_or_group}=0.1,0.2"
+            )
+        if each.is_sweep_override() and not list(each.sweep_iterator()):
+            raise UserError(
+                f"{each.input_line}: is a sweep over nothing; give at least one value, such as "
+                f"{each.key_or_group}=range(1,4)"
+            )
+    return split_sweep(overrides)
+
+
+def _compose_each_choice(config: DictConfig, overrides: list[Override]) -> None:
+    """Compose the first job, and one with each other choice of a group, so that typos are found."""
+    first = [f"{each.get_key_element()}={_first_value(each)}" for each in overrides]
+    loader = GlobalHydra.instance().config_loader()
+    loader.load_sweep_config(config, first)
+    for place, each in enumerate(overrides):
+        if each.is_discrete_sweep() and choices(each.key_or_group):
+            for value in list(each.sweep_string_iterator())[1:]:
+                other = [*first]
+                other[place] = f"{each.get_key_element()}={value}"
+                loader.load_sweep_config(config, other)
+
+
+def _first_value(override: Override) -> str:
+    if not override.is_sweep_override():
+        return override.get_value_element_as_str()
+    sweep = override.value()
+    if isinstance(sweep, IntervalSweep):
+        return str(sweep.start)
+    return next(override.sweep_string_iterator())
+
+
+def _secrets(overrides: list[Override]) -> set[str]:
+    """The values of overrides for all jobs whose key is named like a secret."""
+    fixed = [each for each in overrides if not each.is_sweep_override() and not each.is_delete()]
+    pairs = [(each.get_key_element(), each.get_value_element_as_str()) for each in fixed]
+    values = [(key.lstrip("+~"), value.strip("'\"")) for key, value in pairs]
+    return {value for key, value in values if hidden.is_secret(key, value)}
+
+
+def _set(config: DictConfig, key: str, value: str | int | list[str]) -> None:
+    """Set a key of Hydra's for the sweep, and as an override for every job."""
+    with read_write(config.hydra), open_dict(config.hydra):
+        OmegaConf.update(config, key, value)
+        text = f"[{','.join(map(quoted, value))}]" if isinstance(value, list) else str(value)
+        text = quoted(value) if isinstance(value, str) else text
+        config.hydra.overrides.hydra.append(f"{key}={text}")
+
+
+def _end(config: DictConfig) -> int:
+    """Write and print the report, and how to resume; 0 if every job is done and none diverged."""
+    # Only here, as no job needs Optuna and Plotly.
+    from .report import write_report
+
+    directory = Path(str(config.hydra.sweep.dir))
+    statuses = [job.status for job in write_report([directory], directory)]
+    named = shlex.quote(override("hydra.sweep.dir", typed_here().short(directory)))
+    if is_search(config):
+        from .search import best_trials
+
+        print("\n".join(best_trials(config)))
+        print(f"More trials: the same command with {named} and a larger sweep.trials")
+        return int(bool({"failed", "diverged"} & set(statuses)))
+    left = sum(status not in DONE for status in statuses)
+    if left:
+        undone = f"{left} of {len(statuses)} jobs are not done"
+        print(f"{undone}; the same command resumes the sweep ({named})")
+    else:
+        print("To give a sweep a name: hydra.sweep.dir=runs/NAME")
+    return int(bool(left) or "diverged" in statuses)

@@ -1,4 +1,4 @@
-"""One job of a sweep: skipped, gone on with or run, and never in the way of the others."""
+"""One job of a sweep: skipped if it is done, resumed or run, and its failure recorded."""
 
 import gc
 import math
@@ -21,37 +21,40 @@ from ..launch import one_run, rendezvous
 from ..run import directory, hidden, record
 from ..run.outcome import Metrics, RankFailed
 from ..run.to_type import typed_here
-from . import interrupt, objective, slurm
-from .begin import is_search, refuse_nodes
-from .curves import read_curves
 from .directory import DONE, STOPPED, TRACEBACK, read_record
-from .machine_share import is_side_by_side, take_share
+from .launchers import interrupt_ends_job, is_side_by_side, meet, take_share, validate_nodes
+from .objective import reached, read_curves, read_metrics
 
-# What a trial of a search needs beside the callbacks that were chosen.
+# Added to the callbacks of every trial of a search.
 PRUNING = {
-    "_target_": "onecurve.sweep.search.pruning.Pruning",
+    "_target_": "onecurve.sweep.pruning.Pruning",
     "_recursive_": False,
     "search": "${sweep}",
 }
 
 
-class Failed(Exception):
-    """A job did not come to its end. The message is one line."""
+class JobFailed(Exception):
+    """A job failed; the message is one line, and `invalid` says that its configuration was."""
 
-    def __init__(self, line: str, refused: bool) -> None:
+    def __init__(self, line: str, invalid: bool) -> None:
         super().__init__(line)
-        self.refused = refused
+        self.invalid = invalid
+
+
+def is_search(config: DictConfig) -> bool:
+    """Whether trials are chosen as the sweep proceeds: sweep=optuna."""
+    return "trials" in config.get("sweep", {})
 
 
 def run_job(work: str, config: DictConfig) -> float | None:
-    """Do a job of a sweep, unless it is done.
+    """Run a job of a sweep, unless it is done.
 
-    A failure is recorded in the job's directory, and returned from as if it were none: Hydra would
-    end the sweep. Ctrl-C and other signals do end it.
+    A failure is recorded in the job's directory and not raised, which would end Hydra's sweep.
+    Ctrl-C and other signals do end it.
 
     Args:
-        work: Dotted name of what a rank does.
-        config: What Hydra composed.
+        work: Dotted name of what each rank runs.
+        config: What Hydra composed for the job.
 
     Returns:
         The last value of ``monitor``; None if there is none.
@@ -59,34 +62,25 @@ def run_job(work: str, config: DictConfig) -> float | None:
     hydra = HydraConfig.get()
     sweep_dir, run_dir = Path(hydra.sweep.dir), Path(hydra.runtime.output_dir)
     name = _name(config, hydra, sweep_dir)
-    slurm.meet(config, hydra)
-    status = rendezvous.first_says("status", lambda: objective.metrics(run_dir).get("status"))
+    meet(config, hydra)
+    status = rendezvous.first_says("status", lambda: read_metrics(run_dir).get("status"))
     if status in DONE:
         print(f"{name}: {status} already", flush=True)
     elif not rendezvous.first_says("stopped", (sweep_dir / STOPPED).exists):
-        mine = directory.take(run_dir) if rendezvous.writes_record() else nullcontext()
-        if not rendezvous.first_says("taken", lambda: mine is not None):
+        lock = directory.take(run_dir) if rendezvous.writes_record() else nullcontext()
+        if not rendezvous.first_says("taken", lambda: lock is not None):
             print(f"{name}: another process is at work on it", flush=True)
             return None
-        assert mine is not None
+        assert lock is not None
         side_by_side = is_side_by_side(hydra)
         if side_by_side:
             take_share(sweep_dir, int(config.sweep.parallel))
-        with mine, interrupt.ends_this_job() if side_by_side else nullcontext():
-            what = run_dir.name.partition("-")[2].replace(",", " ")
-            print(f"{name}: {what}" if what else name, flush=True)
-            _send_below(config, run_dir)
-            _with_retries(work, config, run_dir, name)
-    return objective.read(run_dir, str(config.get("monitor")), "last")
-
-
-def _send_below(config: DictConfig, run_dir: Path) -> None:
-    """Checkpoints that are sent to an address have a folder there for each job, named as here."""
-    # Unresolved, as what comes from the environment is not stored.
-    plain: Any = OmegaConf.to_container(config, resolve=False)
-    settings = plain.get("checkpoint")
-    if isinstance(settings, dict) and (address := settings.get("mirror_to")):
-        config.checkpoint.mirror_to = f"{str(address).rstrip('/')}/{run_dir.name}"
+        with lock, interrupt_ends_job() if side_by_side else nullcontext():
+            varied = run_dir.name.partition("-")[2].replace(",", " ")
+            print(f"{name}: {varied}" if varied else name, flush=True)
+            _mirror_to_own_folder(config, run_dir)
+            _run_with_retries(work, config, run_dir, name)
+    return reached(run_dir, str(config.get("monitor")), "last")
 
 
 def _name(config: DictConfig, hydra: HydraConf, sweep_dir: Path) -> str:
@@ -96,116 +90,112 @@ def _name(config: DictConfig, hydra: HydraConf, sweep_dir: Path) -> str:
     return f"job {hydra.job.num + 1}" + (f" of {len(jobs)}" if jobs else "")
 
 
-def _result(run_dir: Path) -> str:
-    found = objective.metrics(run_dir)
-    words = [f"{key} {found[key]:.4f}" for key in sorted(found) if "/" in key]
-    words += [f"{found['seconds']:.1f} s"] if "seconds" in found else []
-    words += [f"stopped early by {found['stopped']}"] if "stopped" in found else []
-    return "  ".join([str(found["status"]), *words])
+def _mirror_to_own_folder(config: DictConfig, run_dir: Path) -> None:
+    # Unresolved, so that the text is stored and not what an environment variable holds.
+    plain: Any = OmegaConf.to_container(config, resolve=False)
+    settings = plain.get("checkpoint")
+    if isinstance(settings, dict) and (address := settings.get("mirror_to")):
+        config.checkpoint.mirror_to = f"{str(address).rstrip('/')}/{run_dir.name}"
 
 
-def _with_retries(work: str, config: DictConfig, run_dir: Path, name: str) -> None:
+def _run_with_retries(work: str, config: DictConfig, run_dir: Path, name: str) -> None:
     policy = config.sweep.on_failure
     for left in reversed(range(1 + (int(config.sweep.retries) if policy == "retry" else 0))):
         _free_memory()
         try:
-            metrics = _once(work, config, run_dir)
-        except Failed as failure:
-            retries = left > 0 and not failure.refused
-            where = typed_here().short(run_dir / TRACEBACK)
-            last = " (trying again)" if retries else f" ({where})"
-            print(f"{name} failed: {failure}{last}", file=sys.stderr, flush=True)
+            metrics = _run(work, config, run_dir)
+        except JobFailed as failure:
+            retries = left > 0 and not failure.invalid
+            file = typed_here().short(run_dir / TRACEBACK)
+            ending = " (trying again)" if retries else f" ({file})"
+            print(f"{name} failed: {failure}{ending}", file=sys.stderr, flush=True)
             if not retries:
                 break
         else:
             if not rendezvous.writes_record():
                 return
-            if wrong := _divergence(metrics, run_dir):
-                record.ended_otherwise(run_dir, "diverged", wrong)
-                print(f"{name} diverged: {wrong}", file=sys.stderr, flush=True)
+            if reason := _divergence(metrics, run_dir):
+                record.ended_otherwise(run_dir, "diverged", reason)
+                print(f"{name} diverged: {reason}", file=sys.stderr, flush=True)
             else:
-                print(f"{name}: {_result(run_dir)}", flush=True)
+                print(f"{name}: {_summary(run_dir)}", flush=True)
             return
     if policy == "stop":
         (run_dir.parent / STOPPED).touch()
 
 
 def _free_memory() -> None:
-    """Let go of the job before in this process, whose trainer and task hold each other."""
+    """Free the trainer and the task of the previous job, which refer to each other."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch and not gc.get_freeze_count():
-        # What is left are the libraries above all: they need not be gone through before each job.
-        # Once, for the job's own configuration is among it, and what is frozen is never freed.
+        # What is left are mostly the libraries: exclude them from the collections before later
+        # jobs. Only once, as the job's configuration is frozen with them, and never freed.
         gc.freeze()
     if torch and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
-def _once(work: str, config: DictConfig, run_dir: Path) -> Metrics:
-    """Run it, from its newest checkpoint if it was cut short before.
+def _run(work: str, config: DictConfig, run_dir: Path) -> Metrics:
+    """Run a job, from its newest checkpoint if it was interrupted before.
 
     Raises:
-        Failed: If it fails; the traceback is in the run's directory.
-        SystemExit: If somebody stopped it.
+        JobFailed: If it fails; the traceback is in the run directory.
+        SystemExit: If it was stopped by a signal.
     """
     hydra = HydraConfig.get()
+    overrides = hidden.typed(hydra.overrides.task)
     (run_dir / TRACEBACK).unlink(missing_ok=True)
     try:
-        refuse_nodes(config, slurm.is_queued(hydra))
-        line = check(config, str(hydra.job.config_name), hidden.typed(hydra.overrides.task))
+        validate_nodes(config, hydra)
+        line = check(config, str(hydra.job.config_name), overrides)
         if line and rendezvous.speaks():
             say(line)
-        found = rendezvous.first_says("newest", lambda: str(newest_checkpoint(run_dir).file or ""))
-        if found and "resume" in config:
-            print(f"resume: going on from {Path(found).name}", flush=True)
-            config.resume = found
+        newest = rendezvous.first_says("newest", lambda: str(newest_checkpoint(run_dir).file or ""))
+        if newest and "resume" in config:
+            print(f"resume: going on from {Path(newest).name}", flush=True)
+            config.resume = newest
         OmegaConf.update(config, "sweep.job", int(hydra.job.num), force_add=True)
         if is_search(config):
             OmegaConf.update(config, "callbacks.pruning", PRUNING, force_add=True)
-        with _command_of(hydra):
+        own = [word for word in overrides if not word.startswith("sweep")]
+        with _command_line(f"{hydra.job.name}.py", *own):
             return one_run.start(work, config, run_dir)
     except BaseException as error:
-        refusal = user_error_behind(error)
-        stopped = refusal is None and one_run.was_stopped(error)
-        line = one_run.in_a_line(refusal or error)
+        invalid = user_error_behind(error)
+        stopped = invalid is None and one_run.was_stopped(error)
+        line = one_run.in_a_line(invalid or error)
         speaks = rendezvous.speaks()
         if speaks:
             record.unfinished(run_dir, stopped, line)
         if stopped:
-            how, status = "stopped by Ctrl-C", 130
+            reason, status = "stopped by Ctrl-C", 130
             if isinstance(error, RankFailed) and error.status > 128:
-                how, status = str(error).partition(";")[0], error.status
-            print(f"{how}; the same command goes on with the sweep", file=sys.stderr, flush=True)
-            _queue_again(status)
+                reason, status = str(error).partition(";")[0], error.status
+            print(f"{reason}; the same command resumes the sweep", file=sys.stderr, flush=True)
+            _requeue(status)
             sys.exit(status)
         if speaks:
             (run_dir / TRACEBACK).write_text(
-                f"{refusal}\n" if refusal else "".join(traceback.format_exception(error))
+                f"{invalid}\n" if invalid else "".join(traceback.format_exception(error))
             )
-        raise Failed(line, refused=refusal is not None) from None
+        raise JobFailed(line, invalid=invalid is not None) from None
 
 
-def _queue_again(status: int) -> None:
-    """Where Slurm is about to end the job for its time: what submitit has set up for that.
-
-    Raises:
-        SystemExit: Once the job is queued again.
-    """
-    asks = getattr(signal, "SIGUSR2", None)  # Windows has no such signal, nor Slurm
-    if asks is None or status != 128 + asks:
-        return
-    queue = signal.getsignal(asks)
-    if callable(queue):
-        queue(asks, None)
+def _requeue(status: int) -> None:
+    """Call submitit's handler, which queues the job again, if Slurm ends it for its time limit."""
+    usr2 = getattr(signal, "SIGUSR2", None)  # not on Windows, which has no Slurm either
+    if usr2 is not None and status == 128 + usr2:
+        handler = signal.getsignal(usr2)
+        if callable(handler):
+            handler(usr2, None)
 
 
 @contextmanager
-def _command_of(hydra: HydraConf) -> Iterator[None]:
-    """The job's record says how to run it alone, whatever process it is in."""
-    words = hidden.typed(hydra.overrides.task)
-    before, own = sys.argv, [word for word in words if not word.startswith("sweep")]
-    sys.argv = [f"{hydra.job.name}.py", *own]
+def _command_line(*words: str) -> Iterator[None]:
+    """Let the job's record name the command that runs the job alone."""
+    before = sys.argv
+    sys.argv = list(words)
     try:
         yield
     finally:
@@ -213,11 +203,19 @@ def _command_of(hydra: HydraConf) -> Iterator[None]:
 
 
 def _divergence(metrics: Metrics, run_dir: Path) -> str | None:
-    """What shows that training came to its end with no number left; None if it did not."""
+    """Which final loss is not finite, and from which step on; None if all are."""
     for name, value in metrics.items():
-        # Another metric may have no value for what it was shown.
+        # Other metrics may be undefined for the data that they saw.
         if name.endswith("loss") and not math.isfinite(value):
             curve = read_curves(run_dir, [name])[name]
             first = next((step for step, number in curve if not math.isfinite(number)), None)
             return f"{name} is {value}" + (f" from step {first} on" if first is not None else "")
     return None
+
+
+def _summary(run_dir: Path) -> str:
+    metrics = read_metrics(run_dir)
+    words = [f"{key} {metrics[key]:.4f}" for key in sorted(metrics) if "/" in key]
+    words += [f"{metrics['seconds']:.1f} s"] if "seconds" in metrics else []
+    words += [f"stopped early by {metrics['stopped']}"] if "stopped" in metrics else []
+    return "  ".join([str(metrics["status"]), *words])

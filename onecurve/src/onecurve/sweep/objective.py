@@ -1,38 +1,21 @@
-"""The number by which the jobs of a sweep are compared, read from what a job left behind."""
+"""What a run reached: its metrics.json, its curves, and the objective that a sweep compares."""
 
+import csv
 import json
 import math
+from collections.abc import Collection
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from .curves import read_curves
+
+Curve = list[tuple[int, float]]
+"""Step and value of every line of metrics.csv that has the metric, in the order of the file."""
 
 
-def read(run_dir: Path, name: str, mode: str, value: str = "last") -> float | None:
-    """The value of a metric that a run reached.
-
-    Args:
-        run_dir: A run directory.
-        name: A metric, such as "val/acc", or another number in metrics.json, such as "seconds".
-        mode: "max" or "min": which way is better.
-        value: "last", or "best" of all that metrics.csv holds.
-
-    Returns:
-        The value; None if the run has none.
-    """
-    if value == "best":
-        curve = read_curves(run_dir, [name])[name]
-        numbers = [number for _, number in curve if math.isfinite(number)]
-        if numbers:
-            return max(numbers) if mode == "max" else min(numbers)
-    last = metrics(run_dir).get(name)
-    return float(last) if isinstance(last, int | float) else None
-
-
-def metrics(run_dir: Path) -> dict[str, object]:
-    """metrics.json of a run; empty if there is none."""
+def read_metrics(run_dir: Path) -> dict[str, Any]:
+    """metrics.json of a run; empty if there is none, or if it is only half written."""
     try:
         content = json.loads((run_dir / "metrics.json").read_text())
     except (OSError, ValueError):
@@ -40,14 +23,52 @@ def metrics(run_dir: Path) -> dict[str, object]:
     return content if isinstance(content, dict) else {}
 
 
-def objectives(search: Any) -> list[tuple[str, str]]:
-    """Name and direction ("min" or "max") of what is searched for: one, or several.
+def read_curves(run_dir: Path, names: Collection[str]) -> dict[str, Curve]:
+    """The curves of some metrics, by name; that of a metric which was not logged is empty.
+
+    A line that a running job has only half written is skipped.
+    """
+    curves: dict[str, Curve] = {name: [] for name in names}
+    try:
+        with (run_dir / "metrics.csv").open(newline="", errors="replace") as file:
+            rows = csv.reader(file)
+            head = next(rows, [])
+            columns = [(head.index(name), curves[name]) for name in curves if name in head]
+            step = head.index("step") if "step" in head else len(head)
+            for row in rows:
+                for column, curve in columns:
+                    try:
+                        if row[column]:
+                            curve.append((int(row[step]), float(row[column])))
+                    except (ValueError, IndexError):
+                        break
+    except (OSError, csv.Error):
+        pass
+    return curves
+
+
+def reached(run_dir: Path, name: str, mode: str, value: str = "last") -> float | None:
+    """The value of a metric that a run reached; None if it has none.
 
     Args:
-        search: The group `sweep` of a search.
+        run_dir: A run directory.
+        name: A metric, such as "val/acc", or another number in metrics.json, such as "seconds".
+        mode: "max" or "min": which way is better.
+        value: "last", or "best" of all values in metrics.csv.
+    """
+    if value == "best":
+        curve = read_curves(run_dir, [name])[name]
+        if numbers := [number for _, number in curve if math.isfinite(number)]:
+            return max(numbers) if mode == "max" else min(numbers)
+    last = read_metrics(run_dir).get(name)
+    return float(last) if isinstance(last, int | float) else None
+
+
+def objectives(search: Any) -> list[tuple[str, str]]:
+    """Name and direction ("min" or "max") of each objective of a search, from its group `sweep`.
 
     Raises:
-        UserError: If there is not one direction for each.
+        UserError: If there is not one direction for each objective.
     """
     names, directions = (
         [value] if isinstance(value, str) else list(value)
@@ -55,27 +76,27 @@ def objectives(search: Any) -> list[tuple[str, str]]:
     )
     if len(names) != len(directions) or not set(directions) <= {"min", "max"}:
         raise UserError(
-            f"sweep.direction={_text(directions)}: must be min or max for each of "
-            f"sweep.objective={_text(names)}, such as "
-            f"sweep.direction={_text(['max'] * len(names))}"
+            f"sweep.direction={_as_override(directions)}: must be min or max for each of "
+            f"sweep.objective={_as_override(names)}, such as "
+            f"sweep.direction={_as_override(['max'] * len(names))}"
         )
     return list(zip(names, directions, strict=True))
 
 
-def refuse_unknown(name: str, known: list[str]) -> None:
-    """Refuse an objective that is not among what a run has.
+def validate_objective(name: str, known: list[str]) -> None:
+    """Reject an objective that is not among the numbers of a run.
 
     Raises:
-        UserError: With the nearest names.
+        UserError: With the closest names.
     """
     if name in known:
         return
-    near = get_close_matches(name, known, 3, cutoff=0.5) or [key for key in known if "/" in key]
+    close = get_close_matches(name, known, 3, cutoff=0.5) or [key for key in known if "/" in key]
     raise UserError(
         f"sweep.objective={name}: nothing logs a metric of that name; nearest are "
-        f"{', '.join(near)}, such as sweep.objective={near[0] if near else 'val/loss'}"
+        f"{', '.join(close)}, such as sweep.objective={close[0] if close else 'val/loss'}"
     )
 
 
-def _text(values: list[str]) -> str:
+def _as_override(values: list[str]) -> str:
     return values[0] if len(values) == 1 else f"[{','.join(values)}]"

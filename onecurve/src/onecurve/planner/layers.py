@@ -1,0 +1,345 @@
+"""What one layer computes, keeps and sends in a training step, run on fake tensors.
+
+Styles of a tensor group are those of `strategy.plan`. Only nn.Linear and nn.Embedding are sharded
+here; other modules count in full.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+from torch.nn import functional
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from ..compat.of_torch import FakeTensorMode
+from ..strategies.pipeline.shapes import with_tensors_on
+from ..strategies.pipeline.stage import call_layer
+from ..strategies.tensor.families import head_counts
+from .operations import ATTENTION, Recorder, Work, grows_with, is_gone, owner_of, work
+
+Tensors = tuple[Tensor, ...]
+Autocast = Callable[[], AbstractContextManager[Any]]
+CPU = torch.device("cpu")
+
+
+class Conditions(NamedTuple):
+    """How a layer is run on a rank."""
+
+    tensor: int = 1
+    """Ranks among which matrices are sharded."""
+    context: int = 1
+    """Ranks among which sequences are sharded: see `on_context_shard`."""
+    dtype: torch.dtype | None = None
+    """Type in which parameters are used, if it is not their own."""
+    checkpointing: str = "none"
+    """Activations that are recomputed: "none", "selective", "full"; or "every second": what
+    "selective" recomputes and every second matrix product, as in torchtitan."""
+    fused: bool = False
+    """Whether elementwise operations are one pass over memory."""
+
+
+class Traffic:
+    """What the passes of one layer communicate: bytes of full tensors, forward and backward.
+
+    Attributes:
+        reduced: All-reduced over the tensor group.
+        gathered: Gathered over the tensor group.
+        keys: Keys and values, which a context group gathers.
+        calls: How many collectives of the tensor group there are.
+    """
+
+    def __init__(self) -> None:
+        self.reduced = [0.0, 0.0]
+        self.gathered = [0.0, 0.0]
+        self.keys = 0.0
+        self.calls = [0, 0]
+
+    def of_context_shard(self, size: int) -> "Traffic":
+        """That of a shard of every sequence; keys and values are gathered in full."""
+        shard = Traffic()
+        shard.reduced = [each / size for each in self.reduced]
+        shard.gathered = [each / size for each in self.gathered]
+        shard.keys, shard.calls = self.keys, self.calls
+        return shard
+
+
+class Passes(NamedTuple):
+    """A layer's forward and backward pass for some samples; sizes in bytes."""
+
+    forward: Work
+    backward: Work
+    held: tuple[float, float]
+    """Saved for the backward pass, without the layer's inputs and outputs: for each sample, and
+    whatever the number of samples (weights in another type)."""
+    holds_input: bool
+    holds_output: bool
+    """Whether the input, or the output, is saved for the backward pass, too."""
+    passes_on: bool
+    """Whether the output is a view of the input."""
+    input_bytes: float
+    """Of a sample."""
+    output_bytes: float
+    """Of a sample."""
+    most: float
+    """Allocated at the end of the forward pass, for a sample."""
+    traffic: Traffic
+    """What tensor and context groups communicate."""
+    outputs: Tensors
+    """On the meta device."""
+
+
+BATCH = 13
+"""Samples that are run: a prime, of which only sizes that grow with the batch are multiples."""
+
+
+def run_layer(
+    layer: nn.Module | Callable[..., Any],
+    inputs: Tensors,
+    conditions: Conditions,
+    styles: Mapping[str, str],
+    autocast: Autocast,
+) -> Passes:
+    """Run a layer's forward pass, and its backward pass if it has one.
+
+    Args:
+        layer: A module, whose parameters may be on the meta device, or a function of the inputs.
+        inputs: Its inputs on one rank, of `BATCH` samples.
+        conditions: How it is run.
+        styles: How modules are sharded, by their names within the layer.
+        autocast: Entered around the forward pass.
+    """
+    recorder, traffic = Recorder(), Traffic()
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with torch.inference_mode(False), torch.enable_grad(), fake:
+        run = layer
+        if isinstance(layer, nn.Module):
+            run = _on_rank(layer, conditions, styles, traffic)
+        # The graph would hold leaves, which the inputs of a layer are not.
+        leaves = [_empty(value).requires_grad_(value.requires_grad) for value in inputs]
+        entering = tuple(value.clone() if value.requires_grad else value for value in leaves)
+        with recorder, autocast(), _recording_attention(traffic):
+            result = run(*entering)
+            outputs: Tensors = result if isinstance(result, tuple) else (result,)
+            forward = len(recorder.operations)
+            most = sum(recorder.held().values())
+            entered = {recorder.number(value): float(value.nbytes) for value in entering}
+            left = {recorder.number(value): float(value.nbytes) for value in outputs}
+            described = [(value.shape, value.dtype, value.requires_grad) for value in outputs]
+            trained = [value for value in outputs if value.requires_grad]
+            edges = [get_gradient_edge(value) for value in trained]
+            shaped = [(value.shape, value.dtype) for value in trained]
+            owners = [owner_of(value.untyped_storage()) for value in entering]
+            del entering, outputs, result, trained, leaves
+            held = recorder.held()
+            holds_input = bool(edges) and not all(map(is_gone, owners))
+            if edges:
+                gradients = [torch.empty(shape, dtype=dtype) for shape, dtype in shaped]
+                torch.autograd.backward(edges, gradients)
+    later = {number for each in recorder.operations[forward:] for number in each.reads}
+    fused, low, done = conditions.fused, recorder.low, recorder.operations
+    return Passes(
+        forward=work(done[:forward], low[:forward], later | set(left), fused, BATCH),
+        backward=work(done[forward:], low[forward:], set(), fused, BATCH),
+        held=_by_sample(size for n, size in held.items() if n not in left and n not in entered),
+        holds_input=holds_input,
+        holds_output=any(number in held for number in left) and not set(left) & set(entered),
+        passes_on=bool(set(left) & set(entered)),
+        input_bytes=sum(entered.values()) / BATCH,
+        output_bytes=sum(left.values()) / BATCH,
+        most=most / BATCH,
+        traffic=traffic,
+        outputs=tuple(_meta(*each) for each in described),
+    )
+
+
+def _by_sample(sizes: Iterable[float]) -> tuple[float, float]:
+    """The sum of sizes that grow with the batch, for a sample, and the sum of those that do not."""
+    every = list(sizes)
+    grows = sum(size for size in every if grows_with(size, BATCH))
+    return grows / BATCH, sum(every) - grows
+
+
+def _on_rank(
+    layer: nn.Module, conditions: Conditions, styles: Mapping[str, str], traffic: Traffic
+) -> Callable[..., Any]:
+    """A copy of a layer as it is on a rank."""
+    copy = with_tensors_on(CPU, {"layer": layer})["layer"]
+    copy.train()
+    if conditions.dtype is not None:
+        _to_type(copy, conditions.dtype)
+    _shard(copy, styles, conditions.tensor, traffic)
+    run = partial(_call, copy)
+    if conditions.checkpointing == "none":
+        return run
+    options: dict[str, Any] = {"use_reentrant": False}
+    if conditions.checkpointing != "full":
+        policy = _policy(conditions.checkpointing == "every second")
+        options["context_fn"] = partial(create_selective_checkpoint_contexts, policy)
+    return partial(checkpoint, run, **options)
+
+
+def local_shape(style: str | None, module: nn.Module, name: str, size: int) -> tuple[int, ...]:
+    """The shape of a parameter on one of `size` ranks of a tensor group."""
+    parameter = getattr(module, name)
+    shape = list(parameter.shape)
+    dimension = _dimension(style, module)
+    if dimension is not None and parameter.ndim > dimension:
+        shape[dimension] = math.ceil(shape[dimension] / size)
+    return tuple(shape)
+
+
+def _shard(layer: nn.Module, styles: Mapping[str, str], size: int, traffic: Traffic) -> None:
+    """Shard the modules of a layer in place, and record what each call of one communicates."""
+    if size == 1:
+        return
+    for part in layer.modules():
+        # Where heads are sharded, a module's number of heads is that of the rank.
+        if any(style == "colwise" for style in styles.values()):
+            for attribute, count in head_counts(part).items():
+                if count % size == 0:
+                    setattr(part, attribute, count // size)
+    for name, style in styles.items():
+        module = layer.get_submodule(name)
+        if _dimension(style, module) is None:
+            continue
+        for own, parameter in list(module.named_parameters(recurse=False)):
+            shape = local_shape(style, module, own, size)
+            empty = torch.empty(shape, dtype=parameter.dtype, device=parameter.device)
+            setattr(module, own, nn.Parameter(empty, parameter.requires_grad))
+        if style == "rowwise" or isinstance(module, nn.Embedding):
+            module.register_forward_hook(_record_leaving(traffic))
+        else:
+            module.register_forward_pre_hook(_record_entering(traffic))
+        if style == "colwise_gather":
+            module.register_forward_hook(_gather_outputs(traffic, size))
+
+
+def _dimension(style: str | None, module: nn.Module) -> int | None:
+    """The dimension along which the module's matrix is sharded."""
+    if isinstance(module, nn.Linear):
+        return {"colwise": 0, "colwise_gather": 0, "vocab": 0, "rowwise": 1}.get(style or "")
+    return 0 if isinstance(module, nn.Embedding) and style == "vocab" else None
+
+
+def _record_entering(traffic: Traffic) -> Callable[..., None]:
+    def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        value = inputs[0]
+        if isinstance(value, Tensor) and value.requires_grad:
+            traffic.reduced[1] += float(value.nbytes)
+            traffic.calls[1] += 1
+
+    return hook
+
+
+def _gather_outputs(traffic: Traffic, size: int) -> Callable[..., Tensor]:
+    def hook(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        full = torch.cat([output] * size, dim=-1)
+        traffic.gathered[0] += float(full.nbytes)
+        traffic.calls[0] += 1
+        return full
+
+    return hook
+
+
+def _record_leaving(traffic: Traffic) -> Callable[..., None]:
+    def hook(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        traffic.reduced[0] += float(output.nbytes)
+        traffic.calls[0] += 1
+
+    return hook
+
+
+def _to_type(layer: nn.Module, dtype: torch.dtype) -> None:
+    for part in layer.modules():
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            if parameter.is_floating_point():
+                low = nn.Parameter(parameter.detach().to(dtype), parameter.requires_grad)
+                setattr(part, name, low)
+
+
+def _call(layer: nn.Module, *inputs: Tensor) -> Any:
+    return call_layer(layer, inputs)
+
+
+def _policy(every_second: bool) -> Callable[..., CheckpointPolicy]:
+    """Save what is expensive: attention, and all or every second of the matrix products."""
+    products = {False: 0, True: 0}
+
+    def policy(context: Any, func: Any, *args: Any, **options: Any) -> CheckpointPolicy:
+        keep = ATTENTION in str(func)
+        if func.overloadpacket in PRODUCTS:
+            products[context.is_recompute] += 1
+            keep = not every_second or products[context.is_recompute] % 2 == 1
+        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return policy
+
+
+aten = torch.ops.aten
+PRODUCTS = {aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution}
+
+
+@contextmanager
+def _recording_attention(traffic: Traffic) -> Iterator[None]:
+    """Record the keys and values of attention, which ranks of a context group gather."""
+    attention = functional.scaled_dot_product_attention
+
+    def recording(query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Tensor:
+        traffic.keys += float(key.nbytes + value.nbytes)
+        return attention(query, key, value, *args, **options)
+
+    with patch.object(functional, "scaled_dot_product_attention", recording):
+        yield
+
+
+def on_context_shard(passes: Passes, size: int) -> Passes:
+    """The passes of a rank that has one of `size` shards of every sequence.
+
+    All is as much less, but for keys and values, which it gathers: they are written, read and
+    saved for the backward pass in full.
+    """
+    traffic = passes.traffic.of_context_shard(size)
+    keys = traffic.keys / BATCH
+    by_sample, fixed = passes.held
+    return passes._replace(
+        forward=_sharded_work(passes.forward, size, 2 * keys),
+        backward=_sharded_work(passes.backward, size, 4 * keys),
+        held=(by_sample / size + keys * (1 - 1 / size), fixed),
+        input_bytes=passes.input_bytes / size,
+        output_bytes=passes.output_bytes / size,
+        most=passes.most / size + keys,
+        traffic=traffic,
+        outputs=tuple(_shorter(value, size) for value in passes.outputs),
+    )
+
+
+def _sharded_work(work: Work, size: int, more: float) -> Work:
+    moved = work.bytes / size
+    if len(moved):
+        moved = moved + work.is_attention * more / max(1.0, float(work.is_attention.sum()))
+    return work._replace(flops=work.flops / size, skipped=work.skipped / size, bytes=moved)
+
+
+def _shorter(value: Tensor, size: int) -> Tensor:
+    if value.ndim < 2:
+        return value
+    shape = torch.Size((value.shape[0], value.shape[1] // size, *value.shape[2:]))
+    return _meta(shape, value.dtype, value.requires_grad)
+
+
+def _empty(value: Tensor) -> Tensor:
+    return torch.empty(value.shape, dtype=value.dtype, device=CPU)
+
+
+def _meta(shape: torch.Size, dtype: torch.dtype, requires_grad: bool) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta").requires_grad_(requires_grad)

@@ -1,0 +1,169 @@
+"""The pipeline of a mesh: its stages, and PyTorch's schedules of them.
+
+How long a schedule takes, and what waits for its backward pass, follows from its order, which
+PyTorch's own schedule tells.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from torch.distributed.pipelining import schedules
+
+from ..strategies.pipeline.limits import SCHEDULES
+from ..strategies.pipeline.partition import Partition, stages_of_rank
+from ..strategies.pipeline.report import bubble, simulate
+
+Order = dict[int, Sequence[Any]]
+
+MANY_LAYERS = 32
+"""More layers than these are partitioned by rounded costs."""
+
+
+@lru_cache(maxsize=512)
+def order_of(schedule: str, ranks: int, microbatches: int) -> Order:
+    """What each rank of a pipeline computes, in order."""
+    per_rank = SCHEDULES[schedule].stages_per_rank
+    count = ranks * per_rank
+    # All that a schedule asks its stages for.
+    stages: list[Any] = [
+        SimpleNamespace(
+            stage_index=index,
+            num_stages=count,
+            group_size=ranks,
+            group_rank=0,
+            submod=None,
+            has_backward=True,
+            is_first=index == 0,
+            is_last=index == count - 1,
+        )
+        for index in stages_of_rank(0, ranks, per_rank, schedule == "zbv")
+    ]
+    build: Any = getattr(schedules, SCHEDULES[schedule].torch_class)
+    one_stage = issubclass(build, schedules.PipelineScheduleSingle)
+    built = build(stages[0] if one_stage else stages, microbatches, loss_fn=lambda *_: None)
+    order: Order = built.pipeline_order
+    return order
+
+
+@lru_cache(maxsize=512)
+def waiting(schedule: str, ranks: int, microbatches: int) -> list[list[dict[int, int]]]:
+    """For each rank, how many micro-batches wait for their backward pass, by stage, at its fullest.
+
+    Several moments, where none of them has as many or more at every stage.
+    """
+    return [
+        _moments(actions) for _, actions in sorted(order_of(schedule, ranks, microbatches).items())
+    ]
+
+
+def _moments(actions: Sequence[Any]) -> list[dict[int, int]]:
+    now: Counter[int] = Counter()
+    seen: set[tuple[tuple[int, int], ...]] = set()
+    for action in actions:
+        kind = action.computation_type.value if action is not None else ""
+        if kind == "F":
+            now[action.stage_index] += 1
+            seen.add(tuple(sorted(now.items())))
+        # A split backward pass frees the activations with its second half.
+        elif kind in ("B", "W"):
+            now[action.stage_index] -= 1
+    moments = [dict(each) for each in seen]
+    return [
+        one
+        for one in moments
+        if not any(
+            other is not one and all(other.get(stage, 0) >= count for stage, count in one.items())
+            for other in moments
+            if other != one
+        )
+    ]
+
+
+def approximate_duration(
+    schedule: str, ranks: int, microbatches: int, costs: tuple[float, ...]
+) -> tuple[float, float]:
+    """As `duration`, in closed form, as if every rank were as slow as the slowest.
+
+    The bubble is `ranks` - 1 steps, a third as long where the backward pass is split.
+    """
+    limits = SCHEDULES[schedule]
+    per_rank = limits.stages_per_rank
+    steps = microbatches * per_rank * (3 if limits.splits_backward else 1)
+    idle = (ranks - 1) / (steps + ranks - 1)
+    busy = [
+        sum(costs[stage] for stage in stages_of_rank(rank, ranks, per_rank, schedule == "zbv"))
+        for rank in range(ranks)
+    ]
+    length = 3 * microbatches * max(busy) / (1 - idle)
+    return length, 1 - 3 * microbatches * sum(busy) / (ranks * length)
+
+
+@lru_cache(maxsize=4096)
+def duration(
+    schedule: str, ranks: int, microbatches: int, costs: tuple[float, ...]
+) -> tuple[float, float]:
+    """How long a schedule takes, and its bubble: the share of the time in which ranks wait.
+
+    `costs` are the times of the forward pass of each stage for one micro-batch.
+    """
+    spans = simulate(order_of(schedule, ranks, microbatches), costs)
+    return max(span.stop for span in spans), bubble(spans)
+
+
+class Stages(NamedTuple):
+    """The stages of a pipeline, and the micro-batches that pass through them."""
+
+    ranges: list[range]
+    """The layers of each stage."""
+    owner: list[int]
+    """The rank of each stage."""
+    num_layers: int
+    schedule: str
+    """Empty without a pipeline."""
+    ranks: int
+    microbatches: int
+    samples: float
+    """Of a micro-batch."""
+
+    def of_rank(self, rank: int) -> list[int]:
+        """The stages of a rank."""
+        return [stage for stage, owner in enumerate(self.owner) if owner == rank]
+
+    def moments(self, rank: int) -> list[dict[int, int]]:
+        """How many micro-batches wait at each stage of a rank when it is fullest: see `waiting`."""
+        if self.ranks == 1:
+            return [{0: 1}]
+        return waiting(self.schedule, self.ranks, self.microbatches)[rank]
+
+
+def stages_of(
+    costs: tuple[float, ...], ranks: int, schedule: str, microbatches: int, samples: float
+) -> Stages:
+    """Partition layers as `strategy=pipeline` does.
+
+    Args:
+        costs: Of each layer, in any unit.
+        ranks: Of the pipeline; 1 without one.
+        schedule: A key of `SCHEDULES`; empty without a pipeline.
+        microbatches: Of a step.
+        samples: Of each micro-batch.
+
+    Raises:
+        UserError: If there are fewer layers than stages.
+    """
+    per_rank = SCHEDULES[schedule].stages_per_rank if ranks > 1 else 1
+    if len(costs) > MANY_LAYERS:
+        # The search takes layers² × stages steps. Rounding lets batches of similar costs share one.
+        costs = tuple(float(f"{cost / max(costs):.2g}") for cost in costs)
+    found = _partition(costs, ranks, per_rank, schedule == "zbv")
+    return Stages(found.ranges, found.owner, len(costs), schedule, ranks, microbatches, samples)
+
+
+@lru_cache(maxsize=256)
+def _partition(costs: tuple[float, ...], ranks: int, per_rank: int, v_shaped: bool) -> Partition:
+    return Partition.of(
+        costs, num_ranks=ranks, stages_per_rank=per_rank, v_shaped=v_shaped, balance="auto"
+    )

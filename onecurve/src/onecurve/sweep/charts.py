@@ -1,0 +1,178 @@
+"""The charts of a report: curves by Plotly, and what Optuna draws of a study of all jobs."""
+
+import math
+import re
+import warnings
+from collections.abc import Sequence
+from html import escape
+
+import optuna
+import optuna.visualization as draw
+import plotly.graph_objects as go
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.trial import TrialState, create_trial
+from plotly.colors import sample_colorscale
+
+from .results import LOSS, Job, SweepResults, as_number, label, short_keys, shown
+from .study import DIRECTIONS
+
+LEGEND_LETTERS = 60
+"""Of a job's overrides in a legend."""
+LEGEND_NAMES = 8
+"""Of jobs that share a curve."""
+AXIS_LETTERS = 24
+"""Of a value on an axis."""
+COINCIDING = 1e-3
+"""Largest relative difference of two curves that are drawn as one."""
+LIGHTEST = 0.45
+"""Where on the scale from white to dark blue the line of the worst job is."""
+FEWEST_TRIALS = 4
+"""From which on it can be told which parameters mattered."""
+MOST_VALUES = 12
+"""Different numbers of a key up to which each has a place of its own on an axis."""
+LOGARITHMIC = 10.0
+"""Ratio of the largest to the smallest number from which on their axis is logarithmic."""
+
+
+def charts_of(sweep: SweepResults) -> dict[str, go.Figure]:
+    """The charts by name; those for which the sweep has nothing are left out."""
+    found = {"loss": _curves(sweep, LOSS)}
+    for index, objective in enumerate(sweep.objectives):
+        if objective.name != LOSS:
+            found[f"objective-{index}"] = _curves(sweep, objective.name)
+    if sweep.best:
+        with warnings.catch_warnings():
+            # Some of Optuna's charts are experimental.
+            warnings.simplefilter("ignore")
+            found |= _of_study(sweep)
+    found = {name: figure for name, figure in found.items() if figure.data}
+    for figure in found.values():
+        figure.update_layout(template="plotly_white", height=420, margin={"t": 70, "b": 50})
+    return found
+
+
+def _curves(sweep: SweepResults, metric: str) -> go.Figure:
+    """A metric by step: a line for each job that logged it more than once.
+
+    Jobs whose curves coincide share a line, which has all their names.
+    """
+    groups: list[list[Job]] = []
+    for job in sweep.jobs:
+        if len(job.curves[metric]) > 1:
+            coinciding = (
+                group for group in groups if _difference(group[0], job, metric) <= COINCIDING
+            )
+            if group := next(coinciding, None):
+                group.append(job)
+            else:
+                groups.append([job])
+    figure = go.Figure()
+    for group in groups:
+        lines = []
+        for job in group:
+            name = f"{job.name}: {label(job.overrides, sweep.keys)}".removesuffix(": ")
+            lines.append(escape(shown(name, LEGEND_LETTERS)))
+        if more := lines[LEGEND_NAMES:]:
+            lines[LEGEND_NAMES:] = [f"and {len(more)} more"]
+        if len(group) > 1:
+            most = max(_difference(group[0], job, metric) for job in group)
+            lines.append(f"(equal to {most:.0e})" if most else "(equal)")
+        steps, values = zip(*group[0].curves[metric], strict=True)
+        figure.add_scatter(x=steps, y=values, name="<br>".join(lines))
+    buttons = [
+        {"label": scale, "method": "relayout", "args": [{"yaxis.type": scale}]}
+        for scale in ("linear", "log")
+    ]
+    menu = {"type": "buttons", "direction": "right", "x": 1, "y": 1.2, "buttons": buttons}
+    figure.update_traces(mode="lines")
+    figure.update_layout(title=escape(metric), xaxis_title="step", updatemenus=[menu])
+    return figure.update_layout(showlegend=True, hoverlabel={"namelength": -1})
+
+
+def _difference(first: Job, other: Job, metric: str) -> float:
+    """The largest relative difference of two curves; infinite for other steps or NaN."""
+    steps, values = zip(*first.curves[metric], strict=True)
+    if steps != tuple(step for step, _ in other.curves[metric]):
+        return math.inf
+    pairs = [(a, b) for a, (_, b) in zip(values, other.curves[metric], strict=True) if a != b]
+    if any(not math.isfinite(a - b) for a, b in pairs):
+        return math.inf
+    return max((abs(a - b) / max(abs(a), abs(b)) for a, b in pairs), default=0.0)
+
+
+def _of_study(sweep: SweepResults) -> dict[str, go.Figure]:
+    """Parallel coordinates of the complete jobs, and how a search went."""
+    study, names = _study(sweep), [escape(each.name) for each in sweep.objectives]
+    if len(names) > 1:
+        study.set_metric_names(names)
+    parallel = draw.plot_parallel_coordinate(study, target_name=names[0])
+    parallel.update_traces(opacity=1, line_width=2)
+    for trace in parallel.data:
+        if trace.mode == "lines" and trace.line.color.startswith("rgb"):
+            trace.line.color = _darker(trace.line.color)
+        elif trace.mode == "markers":
+            scale = trace.marker.colorscale
+            trace.marker.colorscale = [(place, _darker(colour)) for place, colour in scale]
+    found = {"parallel": parallel}
+    if len(names) == 2:
+        found["pareto"] = draw.plot_pareto_front(study, target_names=names)
+    if sweep.is_search and len(names) == 1:
+        history = draw.plot_optimization_history(study, target_name=names[0])
+        for trace in history.data:
+            # Jobs are numbered from 1, trials from 0.
+            trace.x = [number + 1 for number in trace.x]
+        found["history"] = history.update_xaxes(title="job")
+        if sum(job.finished for job in sweep.jobs) >= FEWEST_TRIALS:
+            found["importance"] = draw.plot_param_importances(study, target_name=names[0])
+    return found
+
+
+def _darker(colour: str) -> str:
+    """A colour of Optuna's scale, which begins with white, on the darker half of the scale."""
+    red = int(re.findall(r"\d+", colour)[0])
+    (found,) = sample_colorscale("Blues", [LIGHTEST + (1 - LIGHTEST) * (255 - red) / 255])
+    return str(found)
+
+
+def _study(sweep: SweepResults) -> optuna.Study:
+    """A study in memory whose trials are the jobs, of a grid as well as of a search."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(directions=[DIRECTIONS[each.mode] for each in sweep.objectives])
+    complete = [job for job in sweep.jobs if job.complete]
+    params: dict[Job, dict[str, float | str]] = {job: {} for job in complete}
+    distributions: dict[str, BaseDistribution] = {}
+    for key, short in short_keys(sweep.keys).items():
+        # Plotly reads texts as HTML.
+        name, values = escape(short), _axis_values([job.overrides.get(key, "") for job in complete])
+        distributions[name] = _distribution(values)
+        for job, value in zip(complete, values, strict=True):
+            params[job][name] = value
+    for job in sweep.jobs:
+        trial = create_trial(state=TrialState.FAIL)
+        if job in params:
+            trial = create_trial(
+                values=[value for value in job.values.values() if value is not None],
+                params=params[job],
+                distributions=distributions,
+                user_attrs={"job": escape(job.name)},
+            )
+        study.add_trial(trial)
+    return study
+
+
+def _axis_values(texts: Sequence[str]) -> Sequence[float | str]:
+    """Numbers if all texts are, else the texts."""
+    numbers = [number for text in texts if (number := as_number(text)) is not None]
+    if len(numbers) == len(texts):
+        return [int(number) if number.is_integer() else number for number in numbers]
+    return [escape(shown(text, AXIS_LETTERS)) for text in texts]
+
+
+def _distribution(values: Sequence[float | str]) -> BaseDistribution:
+    numbers = [value for value in values if not isinstance(value, str)]
+    # Few and short numbers were typed, and not drawn by a sampler.
+    typed = len(set(numbers)) <= MOST_VALUES and all(float(f"{n:.4g}") == n for n in numbers)
+    if not numbers or typed:
+        return CategoricalDistribution(list(dict.fromkeys(values)))
+    low, high = min(numbers), max(numbers)
+    return FloatDistribution(low, high, log=low > 0 and high / low >= LOGARITHMIC)

@@ -1,1 +1,0 @@
-"""What a sweep came to: a table in the terminal, sweep.csv and sweep.html."""

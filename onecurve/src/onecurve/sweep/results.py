@@ -1,0 +1,307 @@
+"""The results of sweeps: all jobs of some directories, read once for every form of the report."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from .directory import read_record, read_yaml
+from .objective import Curve, reached, read_curves, read_metrics
+
+LOSS = "train/loss"
+"""The metric that metrics.csv has for every step."""
+COMPARED_STEPS = 50
+"""Of how many steps the losses of strategies are compared: later, rounding has grown too much."""
+MOST_POINTS = 500
+"""Points of a curve in a chart: more cannot be told apart, and make a page slow."""
+# Metrics that come first in a table, after the objectives.
+PREFERRED = ("val/loss", "val/acc", "test/acc", "test/loss", "train/loss")
+# A directory is that of a job if it has this file.
+OVERRIDES = ".hydra/overrides.yaml"
+# Overrides that say how a job is run, not what it is.
+IGNORED = ("sweep.trial", "resume")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A number by which jobs are compared."""
+
+    name: str
+    mode: str
+    """"max" or "min"."""
+    value: str
+    """"last", or "best" of the run."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One job of a sweep."""
+
+    name: str
+    directory: Path
+    overrides: dict[str, str]
+    status: str
+    """As in metrics.json; "not run" without that file."""
+    error: str
+    """Why it failed or diverged, in one line; else empty."""
+    stopped: str
+    """What ended it before its last epoch, and a sentence; else empty."""
+    strategy: str
+    """Name of the strategy that it ran under; empty if it did not get so far."""
+    numbers: dict[str, float]
+    """All numbers in metrics.json; NaN is possible."""
+    values: dict[str, float | None]
+    """The value of each objective; None where there is none that is finite."""
+    curves: dict[str, Curve]
+    """The training loss and the objectives, thinned."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its planned end."""
+        return self.status == "finished"
+
+    @property
+    def failed(self) -> bool:
+        """Whether something went wrong, of which `error` tells."""
+        return self.status in ("failed", "diverged")
+
+    def number(self, name: str) -> float | None:
+        """An objective's value, or another number of metrics.json; None if it is not finite."""
+        number = self.values[name] if name in self.values else self.numbers.get(name)
+        return number if number is not None and math.isfinite(number) else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether it finished with a value of every objective."""
+        return self.finished and bool(self.values) and None not in self.values.values()
+
+
+@dataclass(frozen=True)
+class SweepResults:
+    """One sweep, or several that are reported together."""
+
+    title: str
+    commands: list[str]
+    """What was typed, as far as it is known."""
+    is_search: bool
+    objectives: list[Objective]
+    jobs: list[Job]
+    """In the order of their numbers."""
+    keys: list[str]
+    """Override keys whose values differ between jobs."""
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of all metrics, the objectives first."""
+        found = {name for job in self.jobs for name in job.numbers if "/" in name}
+        first = [name for name in PREFERRED if name in found]
+        return list(dict.fromkeys([*(o.name for o in self.objectives), *first, *sorted(found)]))
+
+    @property
+    def counts(self) -> str:
+        """How many jobs there are of each status: ``12 jobs: 11 finished, 1 failed``."""
+        counts = Counter(job.status for job in self.ranked).most_common()
+        jobs = "1 job" if len(self.jobs) == 1 else f"{len(self.jobs)} jobs"
+        return f"{jobs}: " + ", ".join(f"{count} {status}" for status, count in counts)
+
+    def costs(self, job: Job) -> list[float]:
+        """The values of the objectives that it has, such that less is better."""
+        values = [(job.values[each.name], each.mode) for each in self.objectives]
+        return [-value if mode == "max" else value for value, mode in values if value is not None]
+
+    @cached_property
+    def best(self) -> list[Job]:
+        """The best of the finished jobs: one, or of several objectives the Pareto front."""
+        complete = {job: self.costs(job) for job in self.jobs if job.complete}
+        if len(self.objectives) == 1:
+            return [min(complete, key=complete.__getitem__)] if complete else []
+        return [
+            job
+            for job, own in complete.items()
+            if not any(
+                other != own and all(a <= b for a, b in zip(other, own, strict=True))
+                for other in complete.values()
+            )
+        ]
+
+    @cached_property
+    def ranked(self) -> list[Job]:
+        """Jobs that finished, best first; then those that did not; last those without a value.
+
+        A job that was stopped early is not compared with those that were not: it would win
+        whenever less time or fewer steps are better.
+        """
+
+        def rank(job: Job) -> tuple[bool, bool, bool, list[float]]:
+            costs = self.costs(job)
+            incomplete = not costs or len(costs) < len(self.objectives)
+            return (incomplete, not job.finished, job not in self.best, costs)
+
+        return sorted(self.jobs, key=rank)
+
+
+def read_sweeps(directories: Sequence[Path]) -> SweepResults:
+    """Read all jobs of some sweep or run directories.
+
+    Raises:
+        UserError: If one of them does not exist, or has no job.
+    """
+    once = {each.resolve(): each for each in directories}
+    sweeps = {directory: _jobs_of(directory) for directory in once.values()}
+    # All jobs are compared by the same numbers: those of the first job that names some.
+    every = [path for overrides in sweeps.values() for path in overrides]
+    objectives = next(filter(None, map(_read_objectives, every)), [])
+    jobs: list[Job] = []
+    for directory, overrides in sweeps.items():
+        for path in overrides:
+            name = _name_of(path)
+            if len(sweeps) > 1:
+                name = str(path if path == directory else directory / name)
+            jobs.append(_read_job(path, name, objectives, overrides[path]))
+    commands = [read_record(directory).get("command") for directory in sweeps]
+    return SweepResults(
+        title=", ".join(path.name for path in once),
+        commands=[str(command) for command in commands if command],
+        is_search=any((directory / "study.db").is_file() for directory in sweeps),
+        objectives=objectives,
+        jobs=jobs,
+        keys=_differing([job.overrides for job in jobs]),
+    )
+
+
+def _jobs_of(directory: Path) -> dict[Path, Any]:
+    """The overrides of each job of a sweep, by its directory, which a job not begun lacks.
+
+    A run directory is its own only job.
+    """
+    if not directory.is_dir():
+        raise UserError(
+            f"{directory}: there is no such directory; give that of a sweep, "
+            "for example one of runs/*/*-sweep"
+        )
+    if (directory / OVERRIDES).is_file():
+        return {directory: read_yaml(directory / OVERRIDES)}
+    found = {path.parent.parent: read_yaml(path) for path in directory.glob(f"*/{OVERRIDES}")}
+    if not found:
+        raise UserError(
+            f"{directory}: no job in it (none of its directories has {OVERRIDES}); give the "
+            "directory of a sweep, for example one of runs/*/*-sweep, or of a run"
+        )
+    begun = {_name_of(path) for path in found}
+    for number, overrides in enumerate(read_record(directory).get("jobs") or [], start=1):
+        if str(number) not in begun:
+            found[directory / f"{number:02}"] = overrides
+    names = {path: _name_of(path) for path in found}
+    numbers = {path: int(name) if name.isdigit() else 0 for path, name in names.items()}
+    order = sorted(found, key=lambda path: (numbers[path], names[path]))
+    return {path: found[path] for path in order}
+
+
+def _name_of(job: Path) -> str:
+    """The number that the name of a job's directory begins with; the whole name without one."""
+    match = re.match(r"(\d{1,9})(-|$)", job.name)
+    return str(int(match[1])) if match else job.name
+
+
+def _read_job(directory: Path, name: str, objectives: Sequence[Objective], overrides: Any) -> Job:
+    metrics = read_metrics(directory)
+    curves = read_curves(directory, [LOSS, *(each.name for each in objectives)])
+    values: dict[str, float | None] = {}
+    for each in objectives:
+        value = reached(directory, each.name, each.mode, each.value)
+        values[each.name] = value if value is not None and math.isfinite(value) else None
+    return Job(
+        name=name,
+        directory=directory,
+        overrides=_parse(overrides),
+        status=str(metrics.get("status", "unknown")) if metrics else "not run",
+        error=" ".join(str(metrics.get("error") or "").split()),
+        stopped=" ".join(str(metrics.get("stopped") or "").split()),
+        strategy=str(metrics.get("strategy") or ""),
+        numbers={
+            key: float(value)
+            for key, value in metrics.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        },
+        values=values,
+        curves={metric: _thinned(curve) for metric, curve in curves.items()},
+    )
+
+
+def _read_objectives(run_dir: Path) -> list[Objective]:
+    config = read_yaml(run_dir / "config.yaml")
+    if not isinstance(config, dict):
+        return []
+    search = config.get("sweep")
+    search = search if isinstance(search, dict) else {}
+    names = search.get("objective") or config.get("monitor") or []
+    modes = search.get("direction") or config.get("mode") or "min"
+    if isinstance(names, str):
+        names, modes = [names], [modes]
+    value = str(search.get("value", "last"))
+    # A file that is only half written may end within a word.
+    modes = ["max" if str(mode).startswith("max") else "min" for mode in modes]
+    return [Objective(str(name), mode, value) for name, mode in zip(names, modes, strict=False)]
+
+
+def _thinned(curve: Curve) -> Curve:
+    """All of the first points, which are compared, and evenly spaced ones of the others."""
+    # A run that was resumed logs the steps since its checkpoint again: the later value counts.
+    points = sorted(dict(curve).items())
+    every = math.ceil(len(points) / MOST_POINTS) or 1
+    return points[:COMPARED_STEPS] + points[COMPARED_STEPS::every]
+
+
+def _parse(lines: Any) -> dict[str, str]:
+    """Overrides by key: ``+callbacks=ema`` and ``~callbacks.ema`` keep their sign."""
+    found: dict[str, str] = {}
+    for line in lines if isinstance(lines, list) else []:
+        key, equals, value = str(line).partition("=")
+        if key.startswith("hydra.") or key.lstrip("+~") in IGNORED:
+            continue
+        if not equals:
+            value = "removed" if key.startswith("~") else ""
+        found[key] = f"{found[key]}, {value}" if key in found else value
+    return found
+
+
+def _differing(jobs: Sequence[Mapping[str, str]]) -> list[str]:
+    keys = dict.fromkeys(key for overrides in jobs for key in overrides)
+    return [key for key in keys if len({overrides.get(key, "") for overrides in jobs}) > 1]
+
+
+def as_number(text: str) -> float | None:
+    """The finite number that a value is, if it is one."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def shown(text: str, most: int = 200) -> str:
+    """A value for a reader: long numbers are rounded, other texts truncated."""
+    number = as_number(text)
+    if number is not None and len(text) > 8 and not text.lstrip("-").isdigit():
+        return f"{number:.3g}"
+    # Empty where a job lacks an override that others have.
+    text = text or "default"
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def short_keys(keys: Sequence[str]) -> dict[str, str]:
+    """Each key's last part, where it is unique; ``optimizer.lr`` becomes ``lr``."""
+    ends = {key: key.rpartition(".")[2] for key in keys}
+    unique = [end for end, count in Counter(ends.values()).items() if end and count == 1]
+    return {key: end if end in unique else key for key, end in ends.items()}
+
+
+def label(overrides: Mapping[str, str], keys: Sequence[str], most: int = 200) -> str:
+    """The values of some keys in one line, each of `most` letters at most: ``lr=0.01, seed=1``."""
+    names = short_keys(keys)
+    return ", ".join(f"{names[key]}={shown(overrides.get(key, ''), most)}" for key in keys)

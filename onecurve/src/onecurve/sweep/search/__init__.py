@@ -1,1 +1,0 @@
-"""`sweep=optuna`: trials instead of a grid."""
