@@ -32,9 +32,8 @@ from nodes import (
 from processes import listens
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from onecurve.launch.listening import HOST, listening_store
-from onecurve.launch.store import Messages
-from onecurve.launch.torchrun_store import name_of_attempt
+from onecurve.launch.environment import unchanged_environment
+from onecurve.launch.store import HOST, _new_store, listening_store
 from onecurve.surroundings import Ranks
 
 
@@ -125,23 +124,25 @@ def test_ranks_meet_the_living_alone() -> None:
     """What the dead have said is still in the store of torchrun's agents."""
     store = listening_store(HOST)
 
-    def name_for(rank: int) -> str:
+    def port_for(rank: int) -> int:
         client = TCPStore(HOST, store.port, is_master=False)
         ranks = Ranks(rank, rank, world_size=3, on_this_node=3, starter="torchrun")
         deadline = time.monotonic() + 60
-        return name_of_attempt(Messages(client), ranks, deadline, "missing", "here")
+        stores.append(_new_store(client, ranks, HOST, deadline, lambda came: f"only {came}"))
+        return int(stores[-1].port)
 
-    Messages(store).say("came/1", "one that died before it was answered")
-    with ThreadPoolExecutor(3) as threads:
-        names = []
+    store.set("came/1", "one that died before it was answered")
+    stores: list[TCPStore] = []
+    with ThreadPoolExecutor(3) as threads, unchanged_environment(("MASTER_ADDR", "MASTER_PORT")):
+        ports = []
         for _ in range(3):
             # Rank 0 sees only the dead at first.
-            asked = [threads.submit(name_for, 0)]
+            asked = [threads.submit(port_for, 0)]
             time.sleep(0.3)
-            asked += [threads.submit(name_for, rank) for rank in (1, 2)]
-            (name,) = {each.result() for each in asked}
-            names.append(name)
-    assert len(set(names)) == 3
+            asked += [threads.submit(port_for, rank) for rank in (1, 2)]
+            (port,) = {each.result() for each in asked}
+            ports.append(port)
+    assert len(set(ports)) == 3
 
 
 # What torchrun or srun tells a process, what is typed, and what the line must say.

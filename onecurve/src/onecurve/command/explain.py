@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 
 from ..compat.of_hydra import hydra_options
 from ..config.keys import dotted
+from ..config_model import REMOVED
 from ..run.to_type import override, parsed
 
 # What others call the same thing.
@@ -50,6 +51,8 @@ def explain(error: BaseException, config_dir: Path, config_name: str, typed: lis
             r"Could not override '([\w./@-]+)'|'([\w./@-]+)' does not exist", text
         ):
             key = unknown[1] or unknown[2]
+            if key in REMOVED:
+                return f"{key}: {REMOVED[key]}"
             known = known_keys(config_name, typed)
             if having := _choices_with(key, known):
                 example = f"{key.partition('.')[0]}={having[0]}"

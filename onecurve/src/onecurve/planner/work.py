@@ -7,6 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..errors import UserError
 from ..run import record
+from ..run.context import RunContext
 from ..run.fit import build_task
 from ..run.to_type import typed_here
 from .heat_map import draw
@@ -22,12 +23,12 @@ LEVELS = ("none", "selective", "full")
 MOST_RANKS_TO_START = 8
 
 
-def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
+def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     """Plan.
 
     Args:
         config: The resolved configuration of `plan.py`.
-        run_dir: Where the run's record goes; the picture's own path is in the configuration.
+        context: Where the run's record goes; the picture's own path is in the configuration.
 
     Returns:
         The best step's seconds, by name.
@@ -35,7 +36,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     Raises:
         UserError: If there is nothing to plan with.
     """
-    cfg = OmegaConf.create(config)
+    cfg, run_dir = OmegaConf.create(config), context.run_dir
     request = request_of(cfg)
     meshes = all_meshes(request)
     picture = None

@@ -17,8 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 from ..checkpoint.newest import newest_checkpoint
 from ..command.check import check
 from ..errors import say, user_error_behind
-from ..launch import one_run, rendezvous
+from ..launch import one_run
 from ..run import directory, hidden, record
+from ..run.context import RunContext
 from ..run.outcome import Metrics, RankFailed
 from ..run.to_type import typed_here
 from . import interrupt, objective, slurm
@@ -59,13 +60,14 @@ def run_job(work: str, config: DictConfig) -> float | None:
     hydra = HydraConfig.get()
     sweep_dir, run_dir = Path(hydra.sweep.dir), Path(hydra.runtime.output_dir)
     name = _name(config, hydra, sweep_dir)
-    slurm.meet(config, hydra)
-    status = rendezvous.first_says("status", lambda: objective.metrics(run_dir).get("status"))
+    context = slurm.meet(config, hydra)
+    members = context.members
+    status = members.broadcast("status", lambda: objective.metrics(run_dir).get("status"))
     if status in DONE:
         print(f"{name}: {status} already", flush=True)
-    elif not rendezvous.first_says("stopped", (sweep_dir / STOPPED).exists):
-        mine = directory.take(run_dir) if rendezvous.writes_record() else nullcontext()
-        if not rendezvous.first_says("taken", lambda: mine is not None):
+    elif not members.broadcast("stopped", (sweep_dir / STOPPED).exists):
+        mine = directory.take(run_dir) if members.is_first else nullcontext()
+        if not members.broadcast("taken", lambda: mine is not None):
             print(f"{name}: another process is at work on it", flush=True)
             return None
         assert mine is not None
@@ -76,7 +78,7 @@ def run_job(work: str, config: DictConfig) -> float | None:
             what = run_dir.name.partition("-")[2].replace(",", " ")
             print(f"{name}: {what}" if what else name, flush=True)
             _send_below(config, run_dir)
-            _with_retries(work, config, run_dir, name)
+            _with_retries(work, config, context, name)
     return objective.read(run_dir, str(config.get("monitor")), "last")
 
 
@@ -104,12 +106,13 @@ def _result(run_dir: Path) -> str:
     return "  ".join([str(found["status"]), *words])
 
 
-def _with_retries(work: str, config: DictConfig, run_dir: Path, name: str) -> None:
+def _with_retries(work: str, config: DictConfig, context: RunContext, name: str) -> None:
+    run_dir = context.run_dir
     policy = config.sweep.on_failure
     for left in reversed(range(1 + (int(config.sweep.retries) if policy == "retry" else 0))):
         _free_memory()
         try:
-            metrics = _once(work, config, run_dir)
+            metrics = _once(work, config, context)
         except Failed as failure:
             retries = left > 0 and not failure.refused
             where = typed_here().short(run_dir / TRACEBACK)
@@ -118,7 +121,7 @@ def _with_retries(work: str, config: DictConfig, run_dir: Path, name: str) -> No
             if not retries:
                 break
         else:
-            if not rendezvous.writes_record():
+            if not context.members.is_first:
                 return
             if wrong := _divergence(metrics, run_dir):
                 record.ended_otherwise(run_dir, "diverged", wrong)
@@ -142,7 +145,7 @@ def _free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def _once(work: str, config: DictConfig, run_dir: Path) -> Metrics:
+def _once(work: str, config: DictConfig, context: RunContext) -> Metrics:
     """Run it, from its newest checkpoint if it was cut short before.
 
     Raises:
@@ -150,13 +153,14 @@ def _once(work: str, config: DictConfig, run_dir: Path) -> Metrics:
         SystemExit: If somebody stopped it.
     """
     hydra = HydraConfig.get()
+    run_dir, members = context.run_dir, context.members
     (run_dir / TRACEBACK).unlink(missing_ok=True)
     try:
         refuse_nodes(config, slurm.is_queued(hydra))
         line = check(config, str(hydra.job.config_name), hidden.typed(hydra.overrides.task))
-        if line and rendezvous.speaks():
+        if line and members.is_first:
             say(line)
-        found = rendezvous.first_says("newest", lambda: str(newest_checkpoint(run_dir).file or ""))
+        found = members.broadcast("newest", lambda: str(newest_checkpoint(run_dir).file or ""))
         if found and "resume" in config:
             print(f"resume: going on from {Path(found).name}", flush=True)
             config.resume = found
@@ -164,12 +168,12 @@ def _once(work: str, config: DictConfig, run_dir: Path) -> Metrics:
         if is_search(config):
             OmegaConf.update(config, "callbacks.pruning", PRUNING, force_add=True)
         with _command_of(hydra):
-            return one_run.start(work, config, run_dir)
+            return one_run.start(work, config, context)
     except BaseException as error:
         refusal = user_error_behind(error)
         stopped = refusal is None and one_run.was_stopped(error)
         line = one_run.in_a_line(refusal or error)
-        speaks = rendezvous.speaks()
+        speaks = members.reports_failure()
         if speaks:
             record.unfinished(run_dir, stopped, line)
         if stopped:

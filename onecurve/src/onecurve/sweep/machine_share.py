@@ -37,8 +37,7 @@ def take_share(sweep_dir: Path, parallel: int) -> None:
     if _place is not None:
         return
     # With its last job done it ends at once.
-    quick_exit.status = 0
-    quick_exit.last_of_all()
+    quick_exit.last_of_all(status=0)
     # joblib's own way to start processes is unknown to those that this one starts.
     if forkserver.is_here():
         multiprocessing.set_start_method("forkserver", force=True)

@@ -1,11 +1,14 @@
 """Jobs of a sweep that are jobs of Slurm: on how many nodes, and with how many ranks there."""
 
+from pathlib import Path
+
 from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 
 from .. import machine, surroundings
 from ..errors import UserError
-from ..launch import rendezvous
+from ..launch.meeting import meet as meet_members
+from ..run.context import RunContext
 from ..run.hidden import typed
 
 
@@ -50,20 +53,21 @@ def shape(config: DictConfig) -> dict[str, int]:
     return {"nodes": nodes, "tasks_per_node": per_node}
 
 
-def meet(config: DictConfig, hydra: HydraConf) -> None:
+def meet(config: DictConfig, hydra: HydraConf) -> RunContext:
     """Where Slurm has started several ranks of this job, they meet; in all else it is alone.
 
     Raises:
         UserError: If the others do not come.
     """
-    rendezvous.current = None
-    if surroundings.ranks_around() is not None and is_queued(hydra):
-        # Not the job's own configuration: of that Hydra's part is gone, and the meeting sets it.
-        parts = {"launch": config.launch, "trainer": config.trainer}
-        whole = OmegaConf.create({name: OmegaConf.to_container(parts[name]) for name in parts})
-        OmegaConf.update(whole, "hydra", OmegaConf.create(OmegaConf.to_container(hydra)))
-        OmegaConf.update(whole, "hydra.run.dir", str(hydra.runtime.output_dir))
-        rendezvous.meet(whole)
+    run_dir = str(hydra.runtime.output_dir)
+    if surroundings.ranks_around() is None or not is_queued(hydra):
+        return RunContext(Path(run_dir))
+    # Not the job's own configuration: of that Hydra's part is gone, and the meeting sets it.
+    parts = {"launch": config.launch, "trainer": config.trainer}
+    whole = OmegaConf.create({name: OmegaConf.to_container(parts[name]) for name in parts})
+    OmegaConf.update(whole, "hydra", OmegaConf.create(OmegaConf.to_container(hydra)))
+    OmegaConf.update(whole, "hydra.run.dir", run_dir)
+    return meet_members(whole)
 
 
 def _nodes(config: DictConfig) -> int:
