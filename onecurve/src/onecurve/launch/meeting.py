@@ -141,7 +141,7 @@ def meet(config: "DictConfig") -> RunContext:
         context = RunContext(run_dir, nodes)
         if not nodes.is_first:
             number = min(nodes.index + 1, nodes.count)
-            print(f"node {number} of {nodes.count}: the first shows the run {run_dir}")
+            print(f"node {number} of {nodes.count}: the node with rank 0 shows the run {run_dir}")
     else:
         return RunContext(run_dir)
     # Here, because a script without a command line imports this module, too.
