@@ -24,7 +24,7 @@ from ..launch import one_run, quick_exit
 from ..launch.logs import print_lines_at_once
 from ..run import record
 from ..run.context import RunContext
-from ..run.outcome import RankFailed
+from ..run.outcome import RankFailed, in_a_line, was_stopped
 from . import env_file, resume
 from .check import in_one_line
 from .explain import explain
@@ -122,8 +122,8 @@ def _record(
         runs = OmegaConf.select(config, "paths.runs")
         record.refused(context.run_dir, was_empty, runs, str(refusal))
     elif writes:
-        how = one_run.in_a_line(error)
-        record.unfinished(context.run_dir, one_run.was_stopped(error), how)
+        how = in_a_line(error)
+        record.unfinished(context.run_dir, was_stopped(error), how)
 
 
 def _end(error: BaseException, is_shown: bool) -> None:

@@ -6,6 +6,7 @@ Source: https://docs.pytorch.org/docs/stable/elastic/agent.html
 """
 
 import logging
+import re
 import signal
 import sys
 import tempfile
@@ -16,21 +17,81 @@ from typing import Any
 from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import RendezvousError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+    rendezvous_handler_registry,
+)
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from ..errors import UserError
 from ..run.context import RunContext
-from ..run.outcome import unless_stopped
-from . import one_node, signals, worker
+from ..run.outcome import RankFailed, unless_stopped
+from . import signals, worker
 from .environment import unchanged_environment
-from .failure import failure_of
-from .logs import Verbose
+from .logs import Verbose, log_file
 from .nodes import Nodes
+from .store import HOST, listening_store
 
 SECONDS_TO_SHUT_DOWN = 5
 # What is set in this process's environment while torchelastic runs. An agent that shares its store
 # with ranks waits for ever for a node that comes to others that have met before (torch 2.15).
 AGENT_VARIABLES = ("TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+
+WHAT_NOW = "resume=last resumes the run, and launch.max_restarts=1 waits for the node to come back"
+# What makes torchelastic's LaunchConfig that of one node.
+ONE_NODE: dict[str, Any] = {
+    "min_nodes": 1,
+    "max_nodes": 1,
+    "rdzv_backend": "one_node",
+    "local_addr": HOST,
+}
+Error = ChildFailedError | SignalException | RendezvousError | DistError
+
+
+class OneNode(RendezvousHandler):
+    """Where the ranks of one node meet: a store in this process, new for every attempt.
+
+    torchelastic's own rendezvous negotiates between nodes that come and go, which was a third of
+    what a later job of a sweep costs beside its training.
+    https://docs.pytorch.org/docs/stable/elastic/rendezvous.html
+    """
+
+    use_agent_store = True  # the ranks' process group needs no second one
+
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        self.run_id = parameters.run_id
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """This node is the first of one."""
+        store = listening_store(HOST)
+        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(HOST, store.port))
+
+    def get_backend(self) -> str:
+        return "one_node"
+
+    def get_run_id(self) -> str:
+        return self.run_id
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        """There is nobody to tell."""
+
+    def shutdown(self) -> bool:
+        """The store ends with the agent."""
+        return True
+
+
+rendezvous_handler_registry.register("one_node", OneNode)
 
 
 def start_ranks(
@@ -84,7 +145,7 @@ def start_ranks(
         tempfile.TemporaryDirectory(prefix="ranks-") as folder,
     ):
         shared = Path(folder)
-        where = nodes.launch_options(timeout_seconds) if nodes else one_node.launch_options()
+        where = nodes.launch_options(timeout_seconds) if nodes else ONE_NODE
         agent = LaunchConfig(
             **{"run_id": uuid.uuid4().hex, **where},
             nproc_per_node=processes,
@@ -108,7 +169,7 @@ def start_ranks(
             with signals.passing_on(shared / worker.LISTENING, processes, stop_at_once) as received:
                 results = elastic_launch(agent, worker.main)(work, arguments, rank)
         except (ChildFailedError, SignalException, RendezvousError, DistError) as error:
-            raise failure_of(error, logs, nodes) from None
+            raise _failure_of(error, logs, nodes) from None
     for result in results.values():
         # Rank 0 may be on another node, but all of them were stopped.
         unless_stopped(result, received)
@@ -120,3 +181,35 @@ def _silence(*packages: str) -> None:
     for name in [*packages, *logging.root.manager.loggerDict]:
         if name.startswith(packages):
             logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _failure_of(error: Error, logs: Path | None, nodes: Nodes | None) -> UserError | RankFailed:
+    """The failure of the rank that failed first, or what ended it.
+
+    Args:
+        error: What torchelastic raised.
+        logs: The folder with the ranks' logs, if there are any.
+        nodes: The nodes of the run, if it has several.
+    """
+    if isinstance(error, SignalException):
+        return RankFailed(f"stopped by {error.sigval.name}", 128 + error.sigval.value)
+    if isinstance(error, RendezvousTimeoutError) and nodes:
+        return RankFailed(nodes.missing(nodes.smallest - 1))
+    if not isinstance(error, ChildFailedError):
+        place = nodes.endpoint if nodes else "this machine"
+        line = f"the node at {place} is gone, or the run there has ended; {WHAT_NOW}"
+        return RankFailed(line, lost_contact=True)
+    rank, first = error.get_first_failure()
+    message = first.error_file_data.get("message", "")
+    details = message if isinstance(message, dict) else {}
+    said = str(details.get("message", ""))
+    if refusal := re.match(r"UserError: (.*)", said, re.DOTALL):
+        return UserError(refusal[1])
+    trace = details.get("extraInfo", {}).get("py_callstack", "").strip()
+    how = f"was ended by signal {first.signal_name()}" if first.exitcode < 0 else "failed"
+    where = f"rank {rank} {how}" + (f" (its log: {log_file(logs, rank)})" if logs else "")
+    if nodes and worker.lost_contact(said):
+        return RankFailed(f"another node is gone: {where}: {said}; {WHAT_NOW}", lost_contact=True)
+    return RankFailed(
+        f"{where}\n{trace}" if trace else where, lost_contact=worker.lost_contact(said)
+    )

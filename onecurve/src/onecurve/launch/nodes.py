@@ -10,16 +10,16 @@ import os
 import time
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
-
-from omegaconf import DictConfig
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..run.hidden import hide_in_words, typed
 from ..surroundings import node_rank, nodes_asked
 from . import addresses
 from .meeting import Meeting
 from .store import SECONDS_TO_ANSWER, gone, listening_store, store_class, wait
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 # What may differ from node to node in the command.
 LOCAL_KEYS = ("data.root=", "paths.", "hydra.", "launch.node_rank=")
@@ -66,7 +66,7 @@ class Nodes(Meeting):
         }
 
 
-def meet_nodes(config: DictConfig) -> Nodes:
+def meet_nodes(config: "DictConfig") -> Nodes:
     """Meet at `launch.rendezvous`, or where Kubeflow says.
 
     Args:
@@ -75,6 +75,9 @@ def meet_nodes(config: DictConfig) -> Nodes:
     Raises:
         UserError: If too few nodes come, or something else was typed on one of them.
     """
+    # Here, because a script without a command line imports this module, too.
+    from ..run.hidden import hide_in_words, typed
+
     limit = float(config.launch.timeout_seconds)
     deadline = time.monotonic() + limit
     smallest, largest = nodes_asked(config)

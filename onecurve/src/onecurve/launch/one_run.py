@@ -19,10 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 from .. import machine
 from ..checkpoint.address import claim, is_address
 from ..checkpoint.fetch import fetch, find
-from ..errors import UserError, interrupted
 from ..run import hidden, record
 from ..run.context import Members, RunContext
-from ..run.outcome import Metrics, RankFailed, unless_stopped
+from ..run.outcome import Metrics, RankFailed, in_a_line, unless_stopped, was_stopped
 from .environment import LIGHTNING_VARIABLES, unchanged_environment
 from .forkserver import warm_up
 from .logs import Verbose, log_to_file
@@ -45,8 +44,7 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
         What `work` returned on rank 0; nothing where rank 0 is on another node.
 
     Raises:
-        RankFailed: If a rank failed; names the rank and holds its traceback.
-        UserError: If a rank raised one.
+        RankFailed, UserError: As `agent.start_ranks`.
     """
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     if instead := hidden.stored_as(config):
@@ -157,22 +155,6 @@ def _copied(typed: str, address: str, members: Members) -> Path:
 def _verbose() -> Verbose:
     said = HydraConfig.get().verbose if HydraConfig.initialized() else False
     return said if isinstance(said, bool | str) else list(said)
-
-
-def was_stopped(error: BaseException) -> bool:
-    """Whether somebody ended the run: by a signal, or by Ctrl-C."""
-    by_signal = isinstance(error, RankFailed) and error.status > 128
-    return by_signal or interrupted(error)
-
-
-def in_a_line(error: BaseException) -> str:
-    """What went wrong, or who stopped the run, without the traceback."""
-    if isinstance(error, RankFailed):
-        return error.cause
-    if interrupted(error):
-        return "stopped by Ctrl-C"
-    text = str(error).strip().split("\n")[0]
-    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
 
 
 def _processes(config: DictConfig) -> int:

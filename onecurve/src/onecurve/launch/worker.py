@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -25,7 +26,6 @@ from ..run.outcome import Metrics, RankFailed, is_stopped, unless_stopped
 from ..surroundings import Ranks
 from . import addresses, debugging
 from .environment import unchanged_environment
-from .failure import lost_contact
 from .logs import Verbose, log_file, log_to_file, print_lines_at_once, redirect_output
 from .meeting import Note, agree, meeting_of
 from .store import HOST, listening_store
@@ -209,3 +209,8 @@ def _end_with_the_agent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="agent", daemon=True).start()
+
+
+def lost_contact(said: str) -> bool:
+    """Whether an error only says that another rank is gone: PyTorch's DistErrors, or gloo's."""
+    return re.match(r"Dist\w*Error: ", said) is not None or "gloo" in said

@@ -20,7 +20,7 @@ from ..errors import say, user_error_behind
 from ..launch import one_run
 from ..run import directory, hidden, record
 from ..run.context import RunContext
-from ..run.outcome import Metrics, RankFailed
+from ..run.outcome import Metrics, RankFailed, in_a_line, was_stopped
 from ..run.to_type import typed_here
 from . import interrupt, objective, slurm
 from .begin import is_search, refuse_nodes
@@ -171,8 +171,8 @@ def _once(work: str, config: DictConfig, context: RunContext) -> Metrics:
             return one_run.start(work, config, context)
     except BaseException as error:
         refusal = user_error_behind(error)
-        stopped = refusal is None and one_run.was_stopped(error)
-        line = one_run.in_a_line(refusal or error)
+        stopped = refusal is None and was_stopped(error)
+        line = in_a_line(refusal or error)
         speaks = members.reports_failure()
         if speaks:
             record.unfinished(run_dir, stopped, line)
