@@ -118,7 +118,7 @@ def _record(
     # Ranks that torchrun started end one by one, and the first to do so knows why.
     writes = reports if machine.ranks_around() else context.members.is_first
     if writes and refusal:
-        was_empty = context.held is None or context.held.was_empty
+        was_empty = context.held is not None and context.held.was_empty
         runs = OmegaConf.select(config, "paths.runs")
         record.refused(context.run_dir, was_empty, runs, str(refusal))
     elif writes:

@@ -262,7 +262,8 @@ def _nodes(run: ComposedRun) -> Iterator[str]:
                 f"launch.nodes={asked}: {run.ranks.starter} has started the ranks; "
                 "use launch.nodes=null"
             )
-        if run.config.trainer.num_nodes not in ("auto", largest):
+        fixed = largest if smallest == largest else None
+        if run.config.trainer.num_nodes not in ("auto", fixed):
             yield (
                 f"launch.nodes={asked}: but trainer.num_nodes={run.config.trainer.num_nodes}; "
                 "use trainer.num_nodes=auto"

@@ -62,6 +62,12 @@ def refuse_nodes(config: DictConfig, queued: bool) -> None:
     Raises:
         UserError: With the one line to show.
     """
+    asked = OmegaConf.select(config, "launch.nodes")
+    if asked is not None:
+        raise UserError(
+            f"launch.nodes={asked}: a sweep (-m) has its nodes from trainer.num_nodes; use "
+            "launch.nodes=null, or one command a run"
+        )
     nodes = OmegaConf.select(config, "trainer.num_nodes")
     if isinstance(nodes, int) and nodes > 1 and not queued:
         raise UserError(
