@@ -123,16 +123,24 @@ def test_a_node_that_was_killed_takes_its_place_again(
 
 
 @pytest.mark.long
-def test_the_node_that_is_left_says_what_happened(start: Start, tmp_path: Path) -> None:
-    nodes = two_nodes(start, *DIES)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_node_that_is_left_says_what_happened(
+    start_by: StartBy, tmp_path: Path, rank: int
+) -> None:
+    """Whether it has lost the store at which all meet, or another node."""
+    place = f"launch.rendezvous=localhost:{free_port()}"
+    # Started afresh, as torch is told when it is imported to keep its stack traces to itself.
+    command = (sys.executable, str(ROOT / "train.py"), *TRAIN, *NODE, place, *DIES[:-2])
+    command += (f"+callbacks.die.rank={rank}", DIES[-1])
+    nodes = [start_by(*command) for _ in range(2)]
     wait_until(lambda: any(node.poll() is not None for node in nodes))
     (left,) = (node for node in nodes if node.poll() is None)
     ((_, err),) = finish(left, status=1)
     assert len(err.splitlines()) == 1, err
-    assert re.match(r"another node is gone: rank 0 failed|the node at \S+ is gone", err), err
+    assert re.match(r"another node is gone: rank [01] failed|the node at \S+ is gone", err), err
     assert "resume=last" in err
     metrics = json.loads((one_run(tmp_path) / "metrics.json").read_text())
-    assert metrics["status"] == "failed"
+    assert metrics["status"] in ("failed", "running"), "the one that writes it may be gone"
 
 
 @pytest.mark.compares
