@@ -101,18 +101,16 @@ def _of_all_nodes(failure: RankFailed, context: RunContext) -> RankFailed:
     The nodes share the run directory, where metrics.json says why a run failed.
     """
     file = context.run_dir / "metrics.json"
-    if not failure.lost_contact:
-        if file.exists():
-            where, cause = str(failure).partition("\n")[0], in_a_line(failure)
-            line = cause if cause in where else f"{where}: {cause}"
-            record.unfinished(context.run_dir, was_stopped(failure), line)
-        return failure
-    deadline = time.monotonic() + SECONDS_TO_HEAR_THE_CAUSE
+    deadline = time.monotonic() + (SECONDS_TO_HEAR_THE_CAUSE if failure.lost_contact else 0)
     while file.exists() and time.monotonic() < deadline:
         found = json.loads(file.read_text())
         if cause := found.get("error") or found.get("stopped"):
             return RankFailed(f"another node ended: {cause}")
         time.sleep(0.2)
+    if file.exists():
+        where, cause = str(failure).partition("\n")[0], in_a_line(failure)
+        line = cause if cause in where else f"{where}: {cause}"
+        record.unfinished(context.run_dir, was_stopped(failure), line)
     return failure
 
 
