@@ -95,8 +95,8 @@ def start_ranks(work: Any, arguments: tuple[Any, ...], **options: Any) -> Any:
     if processes not in RANKS:
         RANKS[processes] = Ranks(processes)
     verbose = options.get("verbose", False)
-    told = worker.Rank(context and context.for_ranks(), options["logs"], verbose=verbose)
-    result = RANKS[processes].do(work, arguments, told)
+    rank = worker.RankOptions(context and context.for_ranks(), options["logs"], verbose=verbose)
+    result = RANKS[processes].do(work, arguments, rank)
     if result is None:
         RANKS.pop(processes).end()
         warnings.warn(f"a run failed in ranks that were warm: {options['logs']}", stacklevel=2)

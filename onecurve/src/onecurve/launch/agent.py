@@ -156,7 +156,7 @@ def start_ranks(
             # The others are passed on to the ranks.
             signals_to_handle="SIGHUP,SIGQUIT",
         )
-        rank = worker.Rank(
+        options = worker.RankOptions(
             context=context.for_ranks() if context else None,
             logs=logs,
             shared=shared,
@@ -167,7 +167,7 @@ def start_ranks(
         (shared / worker.LISTENING).mkdir()
         try:
             with signals.passing_on(shared / worker.LISTENING, processes, stop_at_once) as received:
-                results = elastic_launch(agent, worker.main)(work, arguments, rank)
+                results = elastic_launch(agent, worker.main)(work, arguments, options)
         except (ChildFailedError, SignalException, RendezvousError, DistError) as error:
             raise _failure_of(error, logs, nodes) from None
     for result in results.values():

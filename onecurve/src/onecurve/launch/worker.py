@@ -58,8 +58,8 @@ def resolved(work: Work | str) -> Work:
 
 
 @dataclass(frozen=True)
-class Rank:
-    """What a rank is told by whoever starts it.
+class RankOptions:
+    """What whoever starts a rank passes to it.
 
     Attributes:
         context: The run's; None for a function of a script.
@@ -78,23 +78,23 @@ class Rank:
     verbose: Verbose = False
 
 
-def main(work: Work | str, arguments: tuple[Any, ...], told: Rank) -> Any:
+def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> Any:
     """Entry point of a worker process that torchelastic started.
 
     Args:
         work: One rank's part, or its dotted name.
         arguments: What it is called with; the configuration of a run, before its context.
-        told: All else.
+        options: All else.
 
     Returns:
         What `work` returned, on the first rank.
     """
-    if told.shared:
+    if options.shared:
         _end_with_the_agent()
     ranks = machine.ranks_around()
     assert ranks is not None, "whoever starts a rank tells it which one it is"
-    rank, logs = ranks.rank, told.logs
-    debugging.at_breakpoints(rank, told.debug_rank)
+    rank, logs = ranks.rank, options.logs
+    debugging.at_breakpoints(rank, options.debug_rank)
     addresses.stay_on_this_machine(ranks)
     # Where somebody has set it, torch has read it.
     if "OMP_NUM_THREADS" not in os.environ:
@@ -107,13 +107,13 @@ def main(work: Work | str, arguments: tuple[Any, ...], told: Rank) -> Any:
         redirect_output(log_file(logs, rank))
     # Imported before logging is set up: Lightning adds handlers of its own.
     do = resolved(work)
-    with log_to_file(logs, rank, told.verbose) if logs else nullcontext():
+    with log_to_file(logs, rank, options.verbose) if logs else nullcontext():
         try:
-            if told.context:
-                context = told.context
-                if told.shared:
-                    context = replace(context, listening=told.shared / LISTENING)
-                    context = _of_attempt(context, told, arguments[0], ranks)
+            if options.context:
+                context = options.context
+                if options.shared:
+                    context = replace(context, listening=options.shared / LISTENING)
+                    context = _of_attempt(context, options, arguments[0], ranks)
                 arguments = (*arguments, context)
             result = do(*arguments)
         except Exception as error:
@@ -129,13 +129,13 @@ def main(work: Work | str, arguments: tuple[Any, ...], told: Rank) -> Any:
 
 
 def _of_attempt(
-    context: RunContext, told: Rank, config: dict[str, Any], ranks: Ranks
+    context: RunContext, options: RankOptions, config: dict[str, Any], ranks: Ranks
 ) -> RunContext:
     """The context with what rank 0 decides that the ranks of this attempt resume from."""
-    if not told.has_nodes and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if not options.has_nodes and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         return context
-    assert told.shared is not None
-    note = Note(told.shared / "run_dir")
+    assert options.shared is not None
+    note = Note(options.shared / "run_dir")
     members = meeting_of(ranks, float(config["launch"]["timeout_seconds"]))
     mirror = (config.get("checkpoint") or {}).get("mirror_to")
     _, attempt = agree(members, ranks, context.run_dir, note, mirror)
@@ -162,8 +162,8 @@ def started_elsewhere(
     console = os.dup(2)
     try:
         debug_rank = config["launch"].get("debug_rank", 0)
-        told = Rank(context, context.run_dir, debug_rank=debug_rank, verbose=verbose)
-        done = main(work, (config,), told)
+        options = RankOptions(context, context.run_dir, debug_rank=debug_rank, verbose=verbose)
+        done = main(work, (config,), options)
         metrics: Metrics | None = unless_stopped(done)
         return metrics or {}
     except (UserError, RankFailed):
