@@ -33,6 +33,7 @@ from processes import listens
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from onecurve.launch.environment import unchanged_environment
+from onecurve.launch.meeting import mirror_of
 from onecurve.launch.store import HOST, _new_store, listening_store
 from onecurve.surroundings import Ranks
 
@@ -145,6 +146,13 @@ def test_ranks_meet_the_living_alone() -> None:
     assert len(set(ports)) == 3
 
 
+def test_a_checkpoint_that_is_a_file_has_no_mirror() -> None:
+    """As `evaluate.py` has one, whose ranks torchrun may start, too."""
+    assert mirror_of({"checkpoint": "last.ckpt"}) is None
+    assert mirror_of({}) is None
+    assert mirror_of({"checkpoint": {"mirror_to": "s3://bucket"}}) == "s3://bucket"
+
+
 # What torchrun or srun tells a process, what is typed, and what the line must say.
 REFUSED = {
     "single": ("torchrun", "strategy=single", ["strategy=single", "strategy=ddp"]),
@@ -155,6 +163,7 @@ REFUSED = {
         ["trainer.num_nodes=2", "use trainer.num_nodes=auto"],
     ),
     "place": ("torchrun", "strategy=ddp launch.rendezvous=a:1", ["launch.rendezvous=null"]),
+    "range": ("torchrun", "strategy=ddp launch.nodes=1:2", ["launch.nodes=null"]),
     "sweep": ("torchrun", "-m strategy=ddp seed=1,2", ["-m:", "without torchrun"]),
     "srun": ("srun", "strategy=single", ["srun has started 2"]),
     "uneven": ("uneven", "strategy=ddp", ["3 ranks, 2 of them here", "--ntasks-per-node"]),

@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,9 +129,8 @@ def meet(config: "DictConfig") -> RunContext:
     if ranks is not None:
         limit = float(config.launch.timeout_seconds) if "launch" in config else 600.0
         members = meeting_of(ranks, limit)
-        settings = config.get("checkpoint") or {}
         note = Note.of_agent(ranks)
-        run_dir, attempt = agree(members, ranks, run_dir, note, settings.get("mirror_to"))
+        run_dir, attempt = agree(members, ranks, run_dir, note, mirror_of(config))
         context = RunContext(run_dir, members, attempt)
     elif "launch" in config and surroundings.nodes_asked(config)[1] > 1:
         from .nodes import meet_nodes
@@ -152,6 +151,12 @@ def meet(config: "DictConfig") -> RunContext:
         if not context.members.is_first:
             config.hydra.output_subdir = None
     return context
+
+
+def mirror_of(config: Mapping[str, Any]) -> str | None:
+    """`checkpoint.mirror_to`; `evaluate.py` and others have a file for `checkpoint`."""
+    settings = config.get("checkpoint")
+    return settings.get("mirror_to") if isinstance(settings, Mapping) else None
 
 
 def meeting_of(ranks: Ranks, limit: float) -> Members:

@@ -25,6 +25,7 @@ from ..run.outcome import Metrics, RankFailed, in_a_line, unless_stopped, was_st
 from .environment import LIGHTNING_VARIABLES, unchanged_environment
 from .forkserver import warm_up
 from .logs import Verbose, log_to_file
+from .meeting import mirror_of
 
 # A key of the configuration that may be an address, and what is typed for it.
 FETCHED = {"resume": "resume", "checkpoint": "checkpoint", "init.file": "init"}
@@ -138,10 +139,9 @@ def _with_copies(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
         if isinstance(address, str) and is_address(address):
             copy = str(_copied(typed, address, context.members))
             config = {**config, first: {**group, last: copy} if isinstance(group, dict) else copy}
-    settings = config.get("checkpoint")
-    if isinstance(settings, dict) and (mirror := settings.get("mirror_to")):
+    if mirror := mirror_of(config):
         resumes = config.get("resume") is not None or context.attempt.number > 0
-        context.members.broadcast("mirror", lambda: claim(str(mirror), context.run_dir, resumes))
+        context.members.broadcast("mirror", lambda: claim(mirror, context.run_dir, resumes))
     return config
 
 
