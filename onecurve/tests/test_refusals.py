@@ -61,6 +61,7 @@ MISTAKES = {
     ),
     "trainer.num_nodes=2 strategy=ddp launch.rendezvous=host:99999": (2, ["from 1 to 65535"]),
     "strategy=ddp launch.rendezvous=host:29500": (2, ["add trainer.num_nodes=2"]),
+    "-m launch.nodes=2 strategy=ddp seed=1,2": (2, ["launch.nodes=2", "use launch.nodes=null"]),
     "-m trainer.num_nodes=2 strategy=ddp seed=1,2": (2, ["trainer.num_nodes=2", "sweep"]),
     "data.batch_size=1 strategy=ddp": (2, ["data.batch_size=1", "2 ranks"]),
     "strategy=ddp strategy.backend=nccl trainer.accelerator=cpu": (

@@ -101,13 +101,11 @@ def store_of_attempt(ranks: Ranks, deadline: float, missing: Callable[[int], str
     serves = ranks.rank == 0 and not of_agents
     if not serves:
         wait(lambda: addresses.accepts_connections(host, port), deadline, lambda: missing(1))
+    if serves:
+        # The process group shares the server.
+        return _serving_store(host, port)
     limit = timedelta(seconds=SECONDS_TO_ANSWER)
-    if serves and addresses.is_here(host):
-        # The process group shares the server: multi_tenant.
-        return listening_store(host, port, multi_tenant=True, timeout=limit)
-    store = store_class()(
-        host, port, is_master=serves, multi_tenant=True, wait_for_workers=False, timeout=limit
-    )
+    store = store_class()(host, port, is_master=False, timeout=limit)
     if not of_agents:
         return store
     try:
@@ -136,7 +134,11 @@ def _new_store(
         store = store_class()(address, int(port), is_master=False, timeout=limit)
         store.add("joined", 1)
     else:
-        store, address = _serving(ranks, host)
+        if ranks.nodes == 1:
+            address = HOST
+        else:
+            address = host if addresses.is_here(host) else addresses.address_towards(host)
+        store = _serving_store(address)
         port = str(store.port)
 
         def all_joined() -> bool:
@@ -150,13 +152,11 @@ def _new_store(
     return store
 
 
-def _serving(ranks: Ranks, host: str) -> tuple[Any, str]:
-    limit = timedelta(seconds=SECONDS_TO_ANSWER)
-    if ranks.nodes == 1:
-        return listening_store(HOST, timeout=limit), HOST
-    address = host if addresses.is_here(host) else addresses.address_towards(host)
+def _serving_store(host: str, port: int = 0) -> Any:
+    """A store in this process, on the network of a name of this machine."""
+    options = {"multi_tenant": True, "timeout": timedelta(seconds=SECONDS_TO_ANSWER)}
     with suppress(OSError):
-        return listening_store(address, timeout=limit), address
-    # The name of a node that others know leads to none of its own addresses.
-    store = store_class()(address, 0, is_master=True, wait_for_workers=False, timeout=limit)
-    return store, address
+        # Debian lets a machine's own name lead to 127.0.1.1, where no other node comes.
+        if host in ("localhost", HOST) or not socket.gethostbyname(host).startswith("127."):
+            return listening_store(host, port, **options)
+    return store_class()(host, port, is_master=True, wait_for_workers=False, **options)
