@@ -20,6 +20,7 @@ from nodes import (
 from torch.distributed import TCPStore
 
 from onecurve.launch import addresses
+from onecurve.launch.store import listening_store
 
 NAMED_LATE = """
 import sys, time
@@ -98,6 +99,16 @@ def test_too_few_nodes_with_numbers_give_up(start: Start, tmp_path: Path) -> Non
     assert "only 1 of 2 nodes" in first
     assert "nobody answered there" in second
     assert "node 0" in second
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_for_some_of_the_nodes_are_rejected(start: Start, tmp_path: Path) -> None:
+    port = free_port()
+    store = listening_store("localhost", port)
+    store.set("way", "c10d")
+    typed = (*TRAIN, *NODE, f"launch.rendezvous=localhost:{port}", "launch.node_rank=1")
+    ((_, err),) = finish(start(*typed), status=2)
+    assert err.startswith("error: launch.node_rank=1: only some of the nodes have numbers")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -93,6 +93,12 @@ def meet_nodes(config: "DictConfig") -> Nodes:
 
     store, serves = _store_at(host, port, rank, deadline, limit)
     try:
+        way = "c10d" if rank is None else "static"
+        if store.compare_set("way", "", way).decode() != way:
+            raise UserError(
+                f"launch.node_rank={'null' if rank is None else rank}: only some of the nodes have "
+                "numbers; give each one its own, from launch.node_rank=0, or none"
+            )
         index = int(store.add("arrived", 1)) - 1 if rank is None else rank
         nodes = Nodes(store, index, largest, limit, missing, serves)
         nodes.endpoint, nodes.smallest, nodes.rank = endpoint, smallest, rank
