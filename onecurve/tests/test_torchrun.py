@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import (
     ROOT,
     ROUNDING,
@@ -33,8 +34,9 @@ from processes import listens
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from onecurve.launch.environment import unchanged_environment
-from onecurve.launch.meeting import mirror_of
+from onecurve.launch.meeting import Note, agree, mirror_of
 from onecurve.launch.store import HOST, _new_store, listening_store
+from onecurve.run.context import Attempt, Members
 from onecurve.surroundings import Ranks
 
 
@@ -144,6 +146,22 @@ def test_ranks_meet_the_living_alone() -> None:
             (port,) = {each.result() for each in asked}
             ports.append(port)
     assert len(set(ports)) == 3
+
+
+def test_ranks_that_are_started_again_resume_the_run_that_their_agent_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether torchrun has counted a restart, or a node has come or left, which it does not."""
+    note, ranks = Note(tmp_path / "note"), Ranks(0, 0, 1, 1, "torchrun")
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert agree(Members(), ranks, first, note, None) == (first, Attempt())
+    assert agree(Members(), ranks, second, note, None) == (first, Attempt(1))
+    file = first / "checkpoints" / "last.ckpt"
+    file.parent.mkdir(parents=True)
+    torch.save({}, file)
+    assert agree(Members(), ranks, second, note, None) == (first, Attempt(1, str(file)))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
+    assert agree(Members(), ranks, second, note, None) == (first, Attempt(2, str(file)))
 
 
 def test_a_checkpoint_that_is_a_file_has_no_mirror() -> None:
