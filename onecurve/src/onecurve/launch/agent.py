@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,10 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..errors import UserError
-from ..run.context import RunContext
 from ..run.outcome import RankFailed, unless_stopped
 from . import signals, worker
 from .environment import unchanged_environment
-from .logs import Verbose, log_file
+from .logs import log_file
 from .nodes import Nodes
 from .store import HOST, listening_store
 
@@ -97,28 +97,21 @@ rendezvous_handler_registry.register("one_node", OneNode)
 def start_ranks(
     work: worker.Work | str,
     arguments: tuple[Any, ...],
+    options: worker.RankOptions,
     *,
     processes: int,
-    context: RunContext | None = None,
-    logs: Path | None = None,
     max_restarts: int = 0,
     timeout_seconds: float = 600,
-    debug_rank: int = 0,
-    verbose: Verbose = False,
 ) -> Any:
     """Start the ranks of this node and wait for their end.
 
     Args:
         work: One rank's part, or its dotted name.
         arguments: What it is called with.
+        options: Where it logs, and the context of its run.
         processes: Ranks on this node.
-        context: The run's, which `work` is given as well; None for a function of a script.
-        logs: The folder for what ranks log, and for what all but the first print; None leaves all
-            of it on the console.
         max_restarts: How often all ranks are started again after one of them failed.
-        timeout_seconds: How long the agents of several nodes wait for each other.
-        debug_rank: The rank that `breakpoint()` stops.
-        verbose: Who logs in detail, see `logs.Verbose`.
+        timeout_seconds: How long nodes wait for each other.
 
     Returns:
         What `work` returned on rank 0; None where that is on another node.
@@ -139,6 +132,7 @@ def start_ranks(
         "torchelastic-events-null",
     )
     sys.stdout.flush()
+    context, logs = options.context, options.logs
     nodes = context.members if context and isinstance(context.members, Nodes) else None
     with (
         unchanged_environment(AGENT_VARIABLES, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
@@ -156,13 +150,11 @@ def start_ranks(
             # The others are passed on to the ranks.
             signals_to_handle="SIGHUP,SIGQUIT",
         )
-        options = worker.RankOptions(
+        options = replace(
+            options,
             context=context.for_ranks() if context else None,
-            logs=logs,
             shared=shared,
             has_nodes=nodes is not None,
-            debug_rank=debug_rank,
-            verbose=verbose,
         )
         (shared / worker.LISTENING).mkdir()
         try:
@@ -184,13 +176,7 @@ def _silence(*packages: str) -> None:
 
 
 def _failure_of(error: Error, logs: Path | None, nodes: Nodes | None) -> UserError | RankFailed:
-    """The failure of the rank that failed first, or what ended it.
-
-    Args:
-        error: What torchelastic raised.
-        logs: The folder with the ranks' logs, if there are any.
-        nodes: The nodes of the run, if it has several.
-    """
+    """The failure of the rank that failed first, or what ended it."""
     if isinstance(error, SignalException):
         return RankFailed(f"stopped by {error.sigval.name}", 128 + error.sigval.value)
     if isinstance(error, RendezvousTimeoutError) and nodes:

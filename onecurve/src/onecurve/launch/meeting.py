@@ -162,12 +162,8 @@ def mirror_of(config: Mapping[str, Any]) -> str | None:
 def meeting_of(ranks: Ranks, limit: float) -> Members:
     """The ranks of one attempt, where their process group will meet.
 
-    Args:
-        ranks: This one among them.
-        limit: Seconds to wait for the others.
-
     Raises:
-        UserError: If they do not come.
+        UserError: If not all of them come within so many seconds.
     """
     if ranks.world_size == 1:
         return Members()

@@ -60,26 +60,25 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
     if context.members.is_first:
         record.start(context.run_dir, plain)
     plain = _with_copies(plain, context)
-    verbose = _verbose()
-    if machine.ranks_around() is not None:
-        from .worker import started_elsewhere
-
-        return started_elsewhere(work, plain, context, verbose)
-    if is_inline:
+    verbose, is_rank = _verbose(), machine.ranks_around() is not None
+    if is_inline and not is_rank:
         return _inline(work, plain, context, verbose)
+    # Here, as these import torch.
     from .agent import start_ranks
+    from .worker import RankOptions, started_elsewhere
 
+    debug_rank = plain["launch"].get("debug_rank", 0)
+    options = RankOptions(context, context.run_dir, debug_rank=debug_rank, verbose=verbose)
+    if is_rank:
+        return started_elsewhere(work, plain, options)
     try:
         metrics: Metrics | None = start_ranks(
             work,
             (plain,),
+            options,
             processes=processes,
-            context=context,
-            logs=context.run_dir,
             max_restarts=plain["launch"]["max_restarts"],
             timeout_seconds=plain["launch"]["timeout_seconds"],
-            debug_rank=plain["launch"].get("debug_rank", 0),
-            verbose=verbose,
         )
     except RankFailed as failure:
         raise failure if context.members.count == 1 else _of_all_nodes(failure, context) from None

@@ -88,13 +88,8 @@ def store_of_attempt(ranks: Ranks, deadline: float, missing: Callable[[int], str
 
     torchrun has a server at MASTER_ADDR already, which outlives the ranks; otherwise rank 0 serves.
 
-    Args:
-        ranks: This one among them.
-        deadline: Until when all must have come, by the monotonic clock.
-        missing: What to say if only so many of them came.
-
     Raises:
-        UserError: If they do not.
+        UserError: What `missing` says if only so many ranks have come by the deadline.
     """
     host, port = addresses.main_address(ranks)
     of_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

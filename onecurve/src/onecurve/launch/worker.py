@@ -142,9 +142,7 @@ def _of_attempt(
     return replace(context, members=members, attempt=attempt)
 
 
-def started_elsewhere(
-    work: str, config: dict[str, Any], context: RunContext, verbose: Verbose = False
-) -> Metrics:
+def started_elsewhere(work: str, config: dict[str, Any], options: RankOptions) -> Metrics:
     """The part of a rank that torchrun or srun started: as `main`, but it tells its own failure.
 
     Raises:
@@ -160,8 +158,6 @@ def started_elsewhere(
     sys.stderr.flush()
     console = os.dup(2)
     try:
-        debug_rank = config["launch"].get("debug_rank", 0)
-        options = RankOptions(context, context.run_dir, debug_rank=debug_rank, verbose=verbose)
         done = main(work, (config,), options)
         metrics: Metrics | None = unless_stopped(done)
         return metrics or {}
@@ -171,7 +167,8 @@ def started_elsewhere(
         ranks = machine.ranks_around()
         rank = ranks.rank if ranks else 0
         trace = "".join(traceback.format_exception(error)).strip()
-        where = f"rank {rank} failed (its log: {log_file(context.run_dir, rank)})"
+        assert options.logs is not None
+        where = f"rank {rank} failed (its log: {log_file(options.logs, rank)})"
         raise RankFailed(f"{where}\n{trace}") from None
     finally:
         sys.stderr.flush()
