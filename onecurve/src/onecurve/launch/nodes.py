@@ -49,12 +49,14 @@ class Nodes(Meeting):
         # Kubeflow's, as torchrun writes it: k=v,k=v.
         pairs = os.environ.get("PET_RDZV_CONF", "").split(",")
         settings: dict[str, Any] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        # torch wants whole seconds.
+        limit = max(1, int(timeout_seconds))
         if self.rank is not None:
             backend = "static"
-            settings |= {"rank": self.rank, "timeout": int(timeout_seconds)}
+            settings |= {"rank": self.rank, "timeout": limit}
         else:
             backend = "c10d"
-            settings |= {"is_host": self.serves, "join_timeout": max(1, int(timeout_seconds))}
+            settings |= {"is_host": self.serves, "join_timeout": limit}
         return {
             "min_nodes": self.smallest,
             "max_nodes": self.count,
