@@ -35,6 +35,7 @@ from omegaconf import OmegaConf
 from onecurve.command.resolvers import register_resolvers
 from onecurve.launch.logs import log_to_file
 from onecurve.run import fit
+from onecurve.run.context import RunContext
 
 CONFIGS = Path(__file__).resolve().parent.parent / "build" / "my-project" / "configs"
 # Against the loop with PyTorch's default optimizer, and against that with the fused one.
@@ -102,7 +103,7 @@ def project(config: dict[str, Any]) -> Seconds:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         placed = json.loads(json.dumps(config).replace(RUN_DIRECTORY, folder))
         with log_to_file(Path(folder), rank=0):
-            fit.work(placed, Path(folder))
+            fit.work(placed, RunContext(Path(folder)))
     return Stopwatch.seconds
 
 

@@ -24,7 +24,9 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 import warm_ranks  # noqa: E402
 from processes import Command, end  # noqa: E402
 
-from onecurve.launch import agent, one_run, rendezvous  # noqa: E402
+from onecurve.command import hydra_hooks  # noqa: E402
+from onecurve.launch import agent, one_run  # noqa: E402
+from onecurve.run.context import RunContext  # noqa: E402
 from onecurve.testing.runs import (  # noqa: E402
     Cli,
     Outcome,
@@ -172,7 +174,9 @@ def is_accepted(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
             (tmp_path / "secret").write_text(64 * "0")
             with monkeypatch.context() as patch:
                 patch.setattr(one_run, "start", lambda *_: ACCEPTED.add(words) or {})
-                patch.setattr(rendezvous, "meet", lambda *_: None)  # with another node
+                # Not with another node.
+                alone = RunContext(tmp_path / "alone")
+                patch.setattr(hydra_hooks, "meet", lambda _: alone)
                 # Nor is what was composed written to files.
                 cli("train.py", *words, "hydra.output_subdir=null")
         return words in ACCEPTED

@@ -13,12 +13,13 @@ from omegaconf import DictConfig
 
 from onecurve.command import entry
 from onecurve.run import fit
+from onecurve.run.context import RunContext
 
 
-def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
+def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     """What a rank does, counted. The process of a rank ends after it, and the patches with it."""
     count_reads(pytest.MonkeyPatch())
-    return fit.work(config, run_dir)
+    return fit.work(config, context)
 
 
 def count_reads(patch: pytest.MonkeyPatch) -> None:

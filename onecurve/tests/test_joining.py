@@ -3,15 +3,9 @@
 import json
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from conftest import (
-    ROOT,
-)
 from nodes import (
     CAN_MOUNT,
     NODE,
@@ -23,16 +17,15 @@ from nodes import (
     one_run,
     wait_until,
 )
-from torch.distributed import PrefixStore, TCPStore
+from torch.distributed import TCPStore
 
-from onecurve.errors import UserError
 from onecurve.launch import addresses
-from onecurve.launch.store import Messages
+from onecurve.launch.store import listening_store
 
 NAMED_LATE = """
 import sys, time
-from onecurve.launch.nodes.joining import _store_at
-print(_store_at("job-node-0-0.job", int(sys.argv[1]), time.monotonic() + 60, 60)[1])
+from onecurve.launch.nodes import _store_at
+print(_store_at("job-node-0-0.job", int(sys.argv[1]), 0, time.monotonic() + 60, 60)[1])
 """
 
 
@@ -79,84 +72,57 @@ def test_different_commands_are_refused(start: Start, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture
-def as_second_node() -> Iterator[Callable[..., Messages]]:
-    """Arrive at a meeting as a second node that waits, and return its store."""
-    done = threading.Event()
-
-    def arrive(place: str, typed: list[str], secret: str = "") -> Messages:
-        host, port = place.split(":")
-        wait_until(lambda: addresses.accepts_connections(host, int(port)))
-        store = PrefixStore("meeting", TCPStore(host, int(port), is_master=False))
-        messages = Messages(store, secret)
-        wait_until(lambda: messages.count("arrived") == 1)
-        messages.count("arrived", 1)
-        messages.say("member/1", ["z", 1, "runs/other", typed])
-        threading.Thread(target=wait_there, args=[Messages(store.clone())], daemon=True).start()
-        return messages
-
-    def wait_there(messages: Messages) -> None:
-        with suppress(RuntimeError):
-            while not done.wait(0.1):
-                messages.count("waits/1", 1)
-
-    yield arrive
-    done.set()
-
-
 @pytest.mark.slow
-def test_the_node_with_the_store_stays_until_all_have_read(
-    start: Start, as_second_node: Callable[..., Messages]
-) -> None:
-    """Else the slower of two refused nodes has nothing to read, and ends with a traceback."""
-    place = f"localhost:{free_port()}"
-    node = start(*TRAIN, *NODE, f"launch.rendezvous={place}", "optimizer.lr=0.01")
-    store = as_second_node(place, ["optimizer.lr=0.02"])
-    store.hear("member/0")
+def test_the_node_with_the_store_stays_until_all_have_read(start: Start) -> None:
+    """Else the slower of two nodes has nothing to read, and ends with a traceback."""
+    port = free_port()
+    typed = f"launch.rendezvous=localhost:{port}"
+    node = start(*TRAIN, *NODE, typed, "optimizer.lr=0.01")
+    wait_until(lambda: addresses.accepts_connections("localhost", port))
+    store = TCPStore("localhost", port, is_master=False)
+    wait_until(lambda: store.check(["command/0"]))
+    assert store.add("arrived", 1) == 2
+    store.set("command/1", json.dumps(["optimizer.lr=0.02"]))
     with pytest.raises(subprocess.TimeoutExpired):
         node.wait(timeout=3)
-    store.count("read", 1)
+    store.add("commands/read", 1)
     ((_, err),) = finish(node, status=2)
-    assert "was typed on one of" in err
+    assert "was typed on one of the nodes alone" in err
 
 
-@pytest.mark.slow
-def test_a_stranger_without_the_secret_is_refused(
-    start: Start, as_second_node: Callable[..., Messages], tmp_path: Path
-) -> None:
-    place = f"localhost:{free_port()}"
-    secret = tmp_path.with_suffix(".secret")
-    secret.write_text("known to the nodes alone\n")
-    node = start(*TRAIN, *NODE, f"launch.rendezvous={place}", f"launch.secret_file={secret}")
-    stranger = as_second_node(place, [], "guessed by a stranger")
-    with pytest.raises(UserError, match=r"launch\.secret: another secret"):
-        stranger.hear("member/0")
-    ((_, err),) = finish(node, status=2)
-    assert err.startswith("error: launch.secret: another secret was given")
-    assert len(err.splitlines()) == 1, err
+def test_too_few_nodes_with_numbers_give_up(start: Start, tmp_path: Path) -> None:
+    """Also where two have the same: a node that was started again takes the place it had."""
+    place = f"launch.rendezvous=localhost:{free_port()}"
+    typed = (*TRAIN, *NODE, place, "launch.timeout_seconds=1")
+    ((_, first),) = finish(start(*typed, "launch.node_rank=0"), status=2)
+    ((_, second),) = finish(start(*typed, "launch.node_rank=1"), status=2)
+    assert "only 1 of 2 nodes" in first
+    assert "nobody answered there" in second
+    assert "node 0" in second
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_for_some_of_the_nodes_are_rejected(start: Start, tmp_path: Path) -> None:
+    port = free_port()
+    store = listening_store("localhost", port)
+    store.set("way", "c10d")
+    typed = (*TRAIN, *NODE, f"launch.rendezvous=localhost:{port}", "launch.node_rank=1")
+    ((_, err),) = finish(start(*typed), status=2)
+    assert err.startswith("error: launch.node_rank=1: only some of the nodes have numbers")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long
 def test_a_node_that_is_killed_before_all_are_there_may_come_again(
-    start: Start, start_by: StartBy, tmp_path: Path
+    start: Start, tmp_path: Path
 ) -> None:
-    """Also the one with the store, after which those that wait look for it again."""
     port = free_port()
     typed = ("trainer.num_nodes=3", "trainer.devices=1", f"launch.rendezvous=localhost:{port}")
-    command = (sys.executable, str(ROOT / "train.py"), *TRAIN, *typed)
     host = start(*TRAIN, *typed)
     wait_until(lambda: addresses.accepts_connections("localhost", port))
     killed = start(*TRAIN, *typed)
     store = TCPStore("localhost", port, is_master=False)
-    wait_until(lambda: store.add("meeting/arrived", 0) == 2)
+    wait_until(lambda: store.add("arrived", 0) == 2)
     killed.kill()
-    # Started afresh, as torch is told when it is imported to keep its stack traces to itself.
-    left = start_by(*command)
-    wait_until(lambda: store.add("meeting/arrived", 0) == 3)
-    for node in (host, killed):
-        node.kill()
-    said = finish(left, start(*TRAIN, *typed), start(*TRAIN, *typed))
+    finish(host, start(*TRAIN, *typed), start(*TRAIN, *typed))
     assert json.loads((one_run(tmp_path) / "metrics.json").read_text())["world_size"] == 3
-    (line,) = said[0][1].splitlines()
-    assert f"the node that the others meet at, localhost:{port}, is gone; waiting 600 s" in line

@@ -6,7 +6,6 @@ import os
 import pickle
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -50,7 +49,7 @@ def test_a_killed_rank_ends_both_nodes(start: Start, tmp_path: Path) -> None:
     said = finish(*nodes, status=1)
     for _, err in said:
         assert "rank 1 was ended by signal SIGKILL" in err
-    assert sum(err.startswith("node localhost ended") for _, err in said) == 1
+    assert sum(err.startswith("another node ended: ") for _, err in said) == 1
     metrics = json.loads((one_run(tmp_path) / "metrics.json").read_text())
     assert metrics["status"] == "failed"
     assert "rank 1 was ended by signal SIGKILL" in metrics["error"]
@@ -68,7 +67,7 @@ def test_a_restart_starts_the_ranks_of_both_nodes(
         "+callbacks.die.rank=1",
     )
     command = (*TRAIN, *NODE, place, *die, "launch.max_restarts=2")
-    nodes = [start(*command) for _ in range(2)]
+    nodes = [start(*command, f"launch.node_rank={number}") for number in range(2)]
     run_code_of_a_stranger(place.partition("=")[2], tmp_path / "stranger")
     said = finish(*nodes)
     assert not (tmp_path / "stranger").exists()
@@ -89,11 +88,11 @@ class Touch:
 
 
 def run_code_of_a_stranger(place: str, file: Path) -> None:
-    """Put a pickle where torchelastic's own rendezvous reads its state, in all that is there."""
+    """Put a pickle where torch's c10d rendezvous reads its state; the static one has none."""
     host, port = place.split(":")
     wait_until(lambda: addresses.accepts_connections(host, int(port)))
     store = TCPStore(host, int(port), is_master=False)
-    for name in ("run", "", "none"):
+    for name in ("onecurve", "", "none"):
         store.set(f"torch.rendezvous.{name}", base64.b64encode(pickle.dumps(Touch(file))))
 
 
@@ -103,73 +102,85 @@ DIES += ("+callbacks.die.rank=1", "+callbacks.die.at=[8]")
 
 @pytest.mark.compares
 @pytest.mark.long
+@pytest.mark.parametrize("rendezvous", ["c10d", "static"])
 def test_a_node_that_was_killed_takes_its_place_again(
-    start: Start, trained: Cli, tmp_path: Path
+    start: Start, trained: Cli, tmp_path: Path, rendezvous: str
 ) -> None:
     place = f"launch.rendezvous=localhost:{free_port()}"
     command = (*TRAIN, *NODE, place, *DIES, "launch.max_restarts=1")
-    nodes = [start(*command) for _ in range(2)]
-    wait_until(lambda: any(node.poll() is not None for node in nodes))
-    (killed,) = (node for node in nodes if node.poll() is not None)
+    numbers = [
+        f"launch.node_rank={number if rendezvous == 'static' else 'null'}" for number in "01"
+    ]
+    left = start(*command, numbers[0])
+    # The store is in the first; rank 1, which is killed, on the second.
+    wait_until(lambda: bool(listens(left.pid)))
+    killed = start(*command, numbers[1])
+    wait_until(lambda: killed.poll() is not None)
     assert killed.returncode == -signal.SIGKILL
-    nodes.remove(killed)
-    finish(*nodes, start(*command))
-    run = one_run(tmp_path)
-    assert has_the_curve_of_one_node(run, trained)
-    said = nodes[0].stdout.read_text()
-    assert "restart 1 of 1: the ranks go on from last.ckpt" in said
-    assert "node 2 of 2 (localhost) is gone; waiting 600 s" in nodes[0].stderr.read_text()
+    finish(left, start(*command, numbers[1]))
+    assert has_the_curve_of_one_node(one_run(tmp_path), trained)
+    assert "restart 1 of 1: the ranks go on from last.ckpt" in left.stdout.read_text()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_node_that_is_left_says_what_happened(
+    start_by: StartBy, tmp_path: Path, rank: int
+) -> None:
+    """Whether it has lost the store at which all meet, or another node."""
+    place = f"launch.rendezvous=localhost:{free_port()}"
+    # Started afresh, as torch is told when it is imported to keep its stack traces to itself.
+    command = (sys.executable, str(ROOT / "train.py"), *TRAIN, *NODE, place, *DIES[:-2])
+    command += (f"+callbacks.die.rank={rank}", DIES[-1])
+    nodes = [start_by(*command) for _ in range(2)]
+    wait_until(lambda: any(node.poll() is not None for node in nodes))
+    (left,) = (node for node in nodes if node.poll() is None)
+    ((_, err),) = finish(left, status=1)
+    assert len(err.splitlines()) == 1, err
+    assert re.match(r"another node is gone: rank [01] failed|the node at \S+ is gone", err), err
+    assert "resume=last" in err
+    metrics = json.loads((one_run(tmp_path) / "metrics.json").read_text())
+    assert metrics["status"] == "failed"
 
 
 @pytest.mark.compares
 @pytest.mark.long
-@pytest.mark.parametrize("is_numbered", [True, False])
-def test_the_node_that_all_meet_at_may_come_back(
-    start_by: StartBy, trained: Cli, tmp_path: Path, is_numbered: bool
+def test_a_run_goes_on_with_fewer_nodes_and_with_more(
+    start: Start, trained: Cli, tmp_path: Path
 ) -> None:
-    """As the first of them again, or, where nothing numbers them, behind the one that stayed."""
-    typed = (*TRAIN, *NODE, f"launch.rendezvous=localhost:{free_port()}", "launch.max_restarts=1")
-    command = (*typed, "+callbacks.die._target_=test_resume.Die", "+callbacks.die.node=true")
-    command += ("+callbacks.die.at=[8]",)
+    """launch.nodes=1:2: a node is killed, the other trains on alone, and another joins."""
+    epochs = "trainer.max_epochs=20"
+    command = (*TRAIN, "trainer.devices=1", "launch.nodes=1:2", "launch.max_restarts=3", epochs)
+    command += (f"launch.rendezvous=localhost:{free_port()}",)
+    command += ("+callbacks.slow._target_=test_torchrun.Slow",)
 
-    def node(number: int) -> subprocess.Popen[str]:
-        # Started afresh, as torch is told when it is imported to keep its stack traces to itself.
-        told = (f"PET_NODE_RANK={number}",) if is_numbered else ()
-        return start_by("env", *told, sys.executable, str(ROOT / "train.py"), *command)
+    def steps(ranks: int) -> int:
+        return len(list(tmp_path.glob(f"step-*-of-{ranks}")))
 
-    killed = node(0)
-    wait_until(lambda: bool(listens(killed.pid)))
-    left = node(1)
-    wait_until(lambda: killed.poll() is not None)
-    assert killed.returncode == -signal.SIGKILL
-    (out, err), (other, _) = finish(left, node(0))
-    assert re.fullmatch(r"the node at \S+ is gone, .*; waiting 600 s for it to come back\n", err), (
-        err
-    )
-    assert has_the_curve_of_one_node(one_run(tmp_path), trained)
-    assert (out + other).count("restart 1 of 1: the ranks go on from last.ckpt") == 1
-
-
-@pytest.mark.long
-def test_the_node_that_is_left_says_which_is_gone(start: Start, tmp_path: Path) -> None:
-    nodes = two_nodes(start, *DIES)
-    wait_until(lambda: any(node.poll() is not None for node in nodes))
-    (left,) = (node for node in nodes if node.poll() is None)
-    ((_, err),) = finish(left, status=1)
-    assert err.startswith("node 2 of 2 (localhost) is gone: nothing is heard of it any more;")
-    assert len(err.splitlines()) == 1, err
-    metrics = json.loads((one_run(tmp_path) / "metrics.json").read_text())
-    assert metrics["status"] == "failed"
-    assert "node 2 of 2 (localhost) is gone" in metrics["error"]
+    conf = {"PET_RDZV_CONF": "last_call_timeout=5"}
+    first = start(*command, **conf)
+    wait_until(lambda: bool(listens(first.pid)))
+    second = start(*command, **conf)
+    wait_until(lambda: steps(2) > 8)
+    second.kill()
+    wait_until(lambda: steps(1) > 3)
+    before = steps(2)
+    third = start(*command, **conf)
+    wait_until(lambda: steps(2) > before + 3)
+    finish(first, third)
+    (run,) = run_directories(tmp_path)
+    single = trained(*TRAIN[len(TINY) :], epochs, "trainer.devices=2").run
+    for name in ("train/loss", "val/loss", "test/acc"):
+        assert largest_difference(column(single, name), column(run, name)) <= ROUNDING
 
 
 OWN_DISKS = pytest.mark.skipif(not CAN_MOUNT, reason="a disk for each node alone needs root")
 
 
 def on_disks_of_their_own(
-    start_by: StartBy, monkeypatch: pytest.MonkeyPatch, folder: Path, *typed: str
+    start_by: StartBy, monkeypatch: pytest.MonkeyPatch, folder: Path, *typed: str, status: int = 0
 ) -> tuple[str, list[Path]]:
-    """Two nodes in folders that only one of them sees: what they print, and the two, first's first.
+    """Two nodes in folders that only one of them sees: what they print, and the two.
 
     Both are called alike by their nodes, as disks of machines are.
     """
@@ -178,34 +189,47 @@ def on_disks_of_their_own(
         disk.mkdir(parents=True)
     place = f"launch.rendezvous=localhost:{free_port()}"
     command = (sys.executable, str(ROOT / "train.py"), *TRAIN, *NODE, place, *typed)
+    # Rank 0, which writes the record and the metrics, is on the first.
+    numbers = [f"launch.node_rank={number}" for number in (0, 1)]
     mounted = f'mount --bind "$0" {disks[0]} && exec "$@"'
     with monkeypatch.context() as patch:
         patch.setenv("PROJECT_ROOT", str(disks[0]))
         nodes = [
-            start_by("unshare", "--mount", "bash", "-c", mounted, str(disk), *command)
-            for disk in disks[1:]
+            start_by("unshare", "--mount", "bash", "-c", mounted, str(disk), *command, number)
+            for disk, number in zip(disks[1:], numbers, strict=True)
         ]
-    said = "".join(out for out, _ in finish(*nodes))
-    return said, sorted(disks[1:], key=lambda disk: -len(list(disk.rglob("config.yaml"))))
+    said = "".join(out + err for out, err in finish(*nodes, status=status))
+    return said, disks[1:]
 
 
 @pytest.mark.compares
 @pytest.mark.long
 @OWN_DISKS
-def test_nodes_need_no_disk_that_they_share(
+def test_nodes_without_a_shared_disk_resume_from_the_mirror(
     start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 0 writes; a restart and the test of the best weights reach the others all the same."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     die = ("+callbacks.die._target_=test_resume.Die", "+callbacks.die.at=[8]")
-    typed = (*die, "launch.max_restarts=1")
+    mirror = f"checkpoint.mirror_to=file://{tmp_path}/bucket"
+    typed = (*die, "launch.max_restarts=1", mirror)
     said, (first, other) = on_disks_of_their_own(start_by, monkeypatch, tmp_path, *typed)
     assert "restart 1 of 1: the ranks go on from last.ckpt" in said
     (run,) = run_directories(first)
     assert has_the_curve_of_one_node(run, trained)
-    assert {path.name for path in other.rglob("*") if path.is_file()} == {
-        "rank_1.log",
-        "last.ckpt",
-    }
+    assert {path.name for path in other.rglob("*") if path.is_file()} == {"rank_1.log"}
+
+
+@pytest.mark.long
+@OWN_DISKS
+def test_nodes_without_a_shared_disk_or_a_mirror_are_told_so(
+    start_by: StartBy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die = ("+callbacks.die._target_=test_resume.Die", "+callbacks.die.at=[8]")
+    typed = (*die, "launch.max_restarts=1")
+    said, _ = on_disks_of_their_own(start_by, monkeypatch, tmp_path, *typed, status=2)
+    assert "1 of 2 ranks do not see" in said
+    assert "checkpoint.mirror_to" in said
 
 
 @pytest.mark.compares

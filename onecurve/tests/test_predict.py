@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from onecurve.errors import UserError
+from onecurve.run.context import RunContext
 from onecurve.run.notebook import load, predicted
 from onecurve.run.predict import work
 
@@ -282,7 +283,7 @@ def test_a_configuration_without_a_strategy_is_for_one_device(
     for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
         monkeypatch.setenv(name, "0")  # which a command takes back
     made = checkpoint()
-    work({"checkpoint": str(made), "predict": {}}, tmp_path)
+    work({"checkpoint": str(made), "predict": {}}, RunContext(tmp_path))
     there = torch.from_numpy(rows_of(tmp_path)[:, 1:])
     task, data, _ = load(made, batch_size=100)
     torch.testing.assert_close(predicted(task, data).double(), there, rtol=1e-5, atol=1e-7)

@@ -12,10 +12,9 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import OmegaConf
 
-from onecurve import machine
+from onecurve import machine, surroundings
 from onecurve.launch import addresses
 from onecurve.launch.environment import unchanged_environment
-from onecurve.launch.store import Member
 
 Told = dict[str, str | None]
 
@@ -150,17 +149,30 @@ def test_nodes_meet_where_kubeflow_says(monkeypatch: pytest.MonkeyPatch, case: s
     assert addresses.rendezvous(config) == "typed:1"
 
 
-def test_the_first_node_is_the_one_that_is_numbered_so() -> None:
-    def node(address: str, number: int | None = None, hosts: bool = False) -> Member:
-        return Member(address, 1, "runs", [], number, hosts)
+# What is told, what is typed, and: the fewest and most nodes, and the number of this one.
+NUMBERS: dict[str, tuple[Told, dict[str, Any], tuple[int, int], int | None]] = {
+    "nothing": ({}, {}, (1, 1), None),
+    "typed": ({}, {"nodes": 2, "node_rank": 1}, (2, 2), 1),
+    "a pod": ({"PET_NNODES": "2", "PET_NODE_RANK": "1"}, {}, (2, 2), 1),
+    "a pod that may be replaced": (
+        {"PET_NNODES": "2", "PET_NODE_RANK": "1"},
+        {"node_rank": None},
+        (2, 2),
+        None,
+    ),
+    "an elastic pod": ({"PET_NNODES": "1:2", "PET_NODE_RANK": "1"}, {}, (1, 2), None),
+    "elastic": ({}, {"nodes": "1:3"}, (1, 3), None),
+}
 
-    def mixed(nodes: list[Member]) -> list[Member]:
-        return [nodes[place] for place in (2, 0, 1)]
 
-    numbered = [node("10.0.0.10", 0), node("10.0.0.2", 1, hosts=True), node("10.0.0.1", 10)]
-    assert sorted(mixed(numbered), key=Member.order) == numbered
-    others = [node("10.0.0.11", hosts=True), node("10.0.0.9"), node("10.0.0.10")]
-    assert sorted(mixed(others), key=Member.order) == others
+@pytest.mark.parametrize("case", NUMBERS)
+def test_nodes_with_numbers_of_their_own(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    told, typed, counts, number = NUMBERS[case]
+    tell(monkeypatch, told)
+    launch = {"nodes": None, "node_rank": "auto", **typed}
+    config = OmegaConf.create({"launch": launch, "trainer": {"num_nodes": "auto"}})
+    assert surroundings.nodes_asked(config) == counts
+    assert surroundings.node_rank(config) == number
 
 
 def test_a_folder_with_a_long_name_for_temporary_files_keeps_no_ranks_from_starting(

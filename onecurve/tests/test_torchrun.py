@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import (
     ROOT,
     ROUNDING,
@@ -32,9 +33,10 @@ from nodes import (
 from processes import listens
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from onecurve.launch.listening import HOST, listening_store
-from onecurve.launch.store import Messages
-from onecurve.launch.torchrun_store import name_of_attempt
+from onecurve.launch.environment import unchanged_environment
+from onecurve.launch.meeting import Note, agree, mirror_of
+from onecurve.launch.store import HOST, _new_store, listening_store
+from onecurve.run.context import Attempt, Members
 from onecurve.surroundings import Ranks
 
 
@@ -125,23 +127,48 @@ def test_ranks_meet_the_living_alone() -> None:
     """What the dead have said is still in the store of torchrun's agents."""
     store = listening_store(HOST)
 
-    def name_for(rank: int) -> str:
+    def port_for(rank: int) -> int:
         client = TCPStore(HOST, store.port, is_master=False)
         ranks = Ranks(rank, rank, world_size=3, on_this_node=3, starter="torchrun")
         deadline = time.monotonic() + 60
-        return name_of_attempt(Messages(client), ranks, deadline, "missing", "here")
+        stores.append(_new_store(client, ranks, HOST, deadline, lambda came: f"only {came}"))
+        return int(stores[-1].port)
 
-    Messages(store).say("came/1", "one that died before it was answered")
-    with ThreadPoolExecutor(3) as threads:
-        names = []
+    store.set("came/1", "one that died before it was answered")
+    stores: list[TCPStore] = []
+    with ThreadPoolExecutor(3) as threads, unchanged_environment(("MASTER_ADDR", "MASTER_PORT")):
+        ports = []
         for _ in range(3):
             # Rank 0 sees only the dead at first.
-            asked = [threads.submit(name_for, 0)]
+            asked = [threads.submit(port_for, 0)]
             time.sleep(0.3)
-            asked += [threads.submit(name_for, rank) for rank in (1, 2)]
-            (name,) = {each.result() for each in asked}
-            names.append(name)
-    assert len(set(names)) == 3
+            asked += [threads.submit(port_for, rank) for rank in (1, 2)]
+            (port,) = {each.result() for each in asked}
+            ports.append(port)
+    assert len(set(ports)) == 3
+
+
+def test_ranks_that_are_started_again_resume_the_run_that_their_agent_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether torchrun has counted a restart, or a node has come or left, which it does not."""
+    note, ranks = Note(tmp_path / "note"), Ranks(0, 0, 1, 1, "torchrun")
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert agree(Members(), ranks, first, note, None) == (first, Attempt())
+    assert agree(Members(), ranks, second, note, None) == (first, Attempt(1))
+    file = first / "checkpoints" / "last.ckpt"
+    file.parent.mkdir(parents=True)
+    torch.save({}, file)
+    assert agree(Members(), ranks, second, note, None) == (first, Attempt(1, str(file)))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
+    assert agree(Members(), ranks, second, note, None) == (first, Attempt(2, str(file)))
+
+
+def test_a_checkpoint_that_is_a_file_has_no_mirror() -> None:
+    """As `evaluate.py` has one, whose ranks torchrun may start, too."""
+    assert mirror_of({"checkpoint": "last.ckpt"}) is None
+    assert mirror_of({}) is None
+    assert mirror_of({"checkpoint": {"mirror_to": "s3://bucket"}}) == "s3://bucket"
 
 
 # What torchrun or srun tells a process, what is typed, and what the line must say.
@@ -154,6 +181,7 @@ REFUSED = {
         ["trainer.num_nodes=2", "use trainer.num_nodes=auto"],
     ),
     "place": ("torchrun", "strategy=ddp launch.rendezvous=a:1", ["launch.rendezvous=null"]),
+    "range": ("torchrun", "strategy=ddp launch.nodes=1:2", ["launch.nodes=null"]),
     "sweep": ("torchrun", "-m strategy=ddp seed=1,2", ["-m:", "without torchrun"]),
     "srun": ("srun", "strategy=single", ["srun has started 2"]),
     "uneven": ("uneven", "strategy=ddp", ["3 ranks, 2 of them here", "--ntasks-per-node"]),

@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import sys
 import warnings
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -26,9 +27,9 @@ from torch.distributed.tensor._redistribute import (
 )
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
-from onecurve.launch import agent, rendezvous, worker
+from onecurve.launch import agent, worker
 from onecurve.launch.forkserver import warm_up
-from onecurve.launch.listening import HOST, listening_store
+from onecurve.launch.store import HOST, listening_store
 from onecurve.run.outcome import unless_stopped
 
 # What a run leaves behind grows.
@@ -84,21 +85,24 @@ class Ranks:
 RANKS: dict[int, Ranks] = {}
 
 
-def start_ranks(work: Any, arguments: tuple[Any, ...], **options: Any) -> Any:
+def start_ranks(
+    work: Any, arguments: tuple[Any, ...], options: worker.RankOptions, **others: Any
+) -> Any:
     """As `agent.start_ranks`, with ranks that are there already."""
-    processes: int = options["processes"]
-    if processes > 4 or options.get("max_restarts") or rendezvous.current:
-        return by_torchelastic(work, arguments, **options)
+    processes: int = others["processes"]
+    context = options.context
+    if processes > 4 or others.get("max_restarts") or (context and context.members.count > 1):
+        return by_torchelastic(work, arguments, options, **others)
     if processes in RANKS and RANKS[processes].runs == MOST_RUNS:
         RANKS.pop(processes).end()
     if processes not in RANKS:
         RANKS[processes] = Ranks(processes)
-    verbose = options.get("verbose", False)
-    result = RANKS[processes].do(work, arguments, options["logs"], None, 0, verbose)
+    rank = replace(options, context=context and context.for_ranks(), debug_rank=0)
+    result = RANKS[processes].do(work, arguments, rank)
     if result is None:
         RANKS.pop(processes).end()
-        warnings.warn(f"a run failed in ranks that were warm: {options['logs']}", stacklevel=2)
-        return by_torchelastic(work, arguments, **options)
+        warnings.warn(f"a run failed in ranks that were warm: {options.logs}", stacklevel=2)
+        return by_torchelastic(work, arguments, options, **others)
     unless_stopped(result)
     return result
 

@@ -24,7 +24,7 @@ class ComposedRun:
         accelerator: "cpu", "cuda" or "mps".
         devices: How many on this node; 0 for a value that means nothing.
         most_devices: How many of them this machine offers.
-        num_nodes: How many nodes.
+        num_nodes: How many nodes, at most.
         world_size: Devices of all nodes.
         ranks: What torchrun or srun told this process; None if it was started by hand.
         node: What Kubeflow tells this pod about its nodes.
@@ -40,7 +40,8 @@ class ComposedRun:
         self.accelerator = machine.accelerator(config.trainer, self.one_device)
         self.devices = machine.local_devices(config.trainer, self.one_device)
         self.most_devices = machine.most_devices(self.accelerator)
-        self.num_nodes = machine.num_nodes(config.trainer)
+        most = str(self.get("launch.nodes") or "").rpartition(":")[2]
+        self.num_nodes = machine.num_nodes(config.trainer, int(most) if most.isdecimal() else None)
         self.world_size = self.devices * self.num_nodes
         self.ranks = machine.ranks_around()
         self.node = surroundings.node_around()

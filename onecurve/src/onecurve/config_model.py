@@ -193,8 +193,24 @@ def existing_path(value: Any, wanted: str, damage: Callable[[str], str | None] =
     return text(value)
 
 
+# Keys of earlier releases, and what to do instead.
+REMOVED = {
+    **dict.fromkeys(
+        ("launch.secret", "launch.secret_file"),
+        "nodes no longer sign messages, as torchrun's rendezvous carries them; leave it out, and "
+        "give launch.node_rank=0, 1, ... to the nodes, or close the network to others "
+        "(docs/networks.md)",
+    ),
+    "plan.measure": "was removed; a plan takes all times from the rates of plan.gpu; leave it out",
+    "plan.picture": "was removed; the table that is printed has all meshes, and plan.top more of "
+    "them; leave it out",
+}
+
+
 def unknown(group: str, name: str, known: Sequence[str]) -> str:
     """The line about a key that is none, with the nearest that is one."""
+    if reason := REMOVED.get(f"{group}.{name}"):
+        return f"{group}.{name}: {reason}"
     close = difflib.get_close_matches(name, known, 1)
     others = f"{group} has {', '.join(known[:5])}" if known else "leave it out"
     hint = f"did you mean {group}.{close[0]}?" if close else others

@@ -94,18 +94,18 @@ def local_devices(trainer: Any, one_device: bool) -> int:
     return len(devices) if all(_is_number_of_a_gpu(entry) for entry in devices) else 0
 
 
-def num_nodes(trainer: Any) -> int:
+def num_nodes(trainer: Any, most: int | None = None) -> int:
     """`trainer.num_nodes` made definite.
 
-    ``auto`` is what torchrun or srun say by the ranks that they started, or Kubeflow by PET_NNODES,
-    and else one.
+    ``auto`` is what torchrun or srun say by the ranks that they started, the most of
+    `launch.nodes`, or what Kubeflow says by PET_NNODES, and else one.
     """
     wanted = trainer.num_nodes
     if wanted != "auto":
         return int(wanted)
     if ranks := ranks_around():
         return ranks.nodes
-    return node_around().nodes or 1
+    return most or node_around().nodes or 1
 
 
 def _is_number_of_a_gpu(entry: Any) -> bool:

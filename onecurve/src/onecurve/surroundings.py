@@ -11,7 +11,10 @@ https://www.kubeflow.org/docs/components/trainer/
 import os
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 # Slurm numbers the steps that srun did not start from here on: a batch script, salloc's shell.
 FIRST_STEP_WITHOUT_SRUN = 0xFFFFFFF0
@@ -69,12 +72,40 @@ def ranks_around() -> Ranks | None:
 def node_around() -> Node:
     """What Kubeflow says of this pod: a PyTorchJob with a Master or elastic, or a TrainJob.
 
-    ``PET_NNODES=1:2`` of an elastic job stands for 2: only torchrun begins with fewer.
+    Of ``PET_NNODES=1:2`` of an elastic job these are the most.
     """
     names = ("PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE")
     nodes, number, devices = (os.environ.get(name, "").rpartition(":")[2] for name in names)
     # "auto", "cpu" and "gpu" of torchrun's are what `trainer.devices=auto` finds out.
     return Node(*(int(each) if each.isdecimal() else None for each in (nodes, number, devices)))
+
+
+def nodes_asked(config: "DictConfig") -> tuple[int, int]:
+    """The fewest and the most nodes of a run whose ranks nobody else starts.
+
+    Args:
+        config: With `launch.nodes` and `trainer.num_nodes`; where neither is given, Kubeflow's
+            PET_NNODES counts.
+    """
+    asked = config.launch.get("nodes")
+    if asked is None:
+        asked = config.trainer.num_nodes
+    if asked == "auto":
+        asked = os.environ.get("PET_NNODES") or 1
+    smallest, _, largest = str(asked).rpartition(":")
+    return int(smallest or largest), int(largest)
+
+
+def node_rank(config: "DictConfig") -> int | None:
+    """The number of this node: `launch.node_rank`, or Kubeflow's; None where torchrun numbers them.
+
+    So it does where nodes may come and go.
+    """
+    smallest, largest = nodes_asked(config)
+    typed = config.launch.get("node_rank", "auto")
+    if smallest < largest or typed is None:
+        return None
+    return node_around().number if typed == "auto" else int(typed)
 
 
 def first_host(hosts: str) -> str:

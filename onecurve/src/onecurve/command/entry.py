@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextvars import copy_context
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -19,14 +20,15 @@ from omegaconf.errors import OmegaConfBaseException
 from .. import machine
 from ..compat.of_hydra import hydra_options
 from ..errors import REFUSED, UserError, interrupted, one_line, say, stop, user_error_behind
-from ..launch import one_run, quick_exit, rendezvous
+from ..launch import one_run, quick_exit
 from ..launch.logs import print_lines_at_once
-from ..run import directory, record
-from ..run.outcome import RankFailed
+from ..run import record
+from ..run.context import RunContext
+from ..run.outcome import RankFailed, in_a_line, was_stopped
 from . import env_file, resume
 from .check import in_one_line
 from .explain import explain
-from .hydra_hooks import refuse_unchecked, refuse_without_checks
+from .hydra_hooks import checked_run, refuse_without_checks
 from .resolvers import PROJECT, register_resolvers
 from .streams import open_closed
 
@@ -53,17 +55,18 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
     Exit status: 0 after a finished run, 1 after a failure or a mistake that Hydra finds, 2 after a
     refusal; 143, 138, 140 and 130 after SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C, training being saved.
     """
-    quick_exit.last_of_all()
+    end = quick_exit.last_of_all()
     open_closed()
     print_lines_at_once()
     os.environ[PROJECT] = str(config_dir.resolve().parent)
     try:
         _refuse_another_python(config_dir.resolve().parent)
         _read_variables(config_dir.parent)
-        _run(main, config_dir, config_name)
-        quick_exit.status = 0
-    except SystemExit as end:
-        quick_exit.status = end.code if isinstance(end.code, int) else None
+        # What a run leaves in a context variable is not there for the next in this process.
+        copy_context().run(_run, main, config_dir, config_name)
+        end.status = 0
+    except SystemExit as error:
+        end.status = error.code if isinstance(error.code, int) else None
         raise
 
 
@@ -85,37 +88,52 @@ def run(work: str, config: DictConfig) -> float | None:
     if hydra.mode == RunMode.MULTIRUN and run_job is not None:
         value: float | None = get_method(run_job)(work, config)
         return value
-    run_dir = Path(hydra.runtime.output_dir)
+    context: RunContext | None = None
     try:
-        refuse_unchecked(hydra.callbacks)
-        metrics = one_run.start(work, config, run_dir)
+        context = checked_run()
+        metrics = one_run.start(work, config, context)
     except BaseException as error:
         refusal = user_error_behind(error)
         if refusal is None and isinstance(error, OmegaConfBaseException):
             refusal = in_one_line(error, config)
-        speaks = rendezvous.speaks()
-        # Ranks that torchrun started end one by one, and the first to do so knows why.
-        if speaks if machine.ranks_around() else rendezvous.writes_record():
-            if refusal:
-                runs = OmegaConf.select(config, "paths.runs")
-                record.refused(run_dir, runs, str(refusal))
-            else:
-                record.unfinished(run_dir, one_run.was_stopped(error), one_run.in_a_line(error))
-        _end(refusal or error, speaks)
+        reports = context is None or context.members.reports_failure()
+        if context:
+            _record(context, config, error, refusal, reports)
+        _end(refusal or error, reports)
         raise refusal or error from None
     finally:
-        directory.let_go()
+        if context and context.held:
+            context.held.let_go()
     return metrics.get(str(config.get("monitor")))
 
 
-def _end(error: BaseException, speaks: bool) -> None:
+def _record(
+    context: RunContext,
+    config: DictConfig,
+    error: BaseException,
+    refusal: UserError | None,
+    reports: bool,
+) -> None:
+    """Write how the run failed, or remove its directory if it had not begun."""
+    # Ranks that torchrun started end one by one, and the first to do so knows why.
+    writes = reports if machine.ranks_around() else context.members.is_first
+    if writes and refusal:
+        was_empty = context.held is not None and context.held.was_empty
+        runs = OmegaConf.select(config, "paths.runs")
+        record.refused(context.run_dir, was_empty, runs, str(refusal))
+    elif writes:
+        how = in_a_line(error)
+        record.unfinished(context.run_dir, was_stopped(error), how)
+
+
+def _end(error: BaseException, is_shown: bool) -> None:
     """End the command with the one thing to read."""
     if isinstance(error, RankFailed):
-        raise Ended(error.status, error if speaks else None) from None
+        raise Ended(error.status, error if is_shown else None) from None
     if interrupted(error):
         raise KeyboardInterrupt from error
     if isinstance(error, UserError):
-        raise Ended(REFUSED, error if speaks else None) from None
+        raise Ended(REFUSED, error if is_shown else None) from None
 
 
 def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:

@@ -16,15 +16,11 @@ from omegaconf import OmegaConf
 
 from ..compat.of_hydra import hydra_options
 from ..config.keys import dotted
+from ..config_model import REMOVED
 from ..run.to_type import override, parsed
 
 # What others call the same thing.
 ELSEWHERE = {"deepspeed": "fsdp"}
-REMOVED = {
-    "plan.measure": "a plan takes all times from the rates of plan.gpu; leave it out",
-    "plan.picture": "the table that is printed has all meshes, and plan.top more of them; leave it "
-    "out",
-}
 
 
 def explain(error: BaseException, config_dir: Path, config_name: str, typed: list[str]) -> str:
@@ -56,7 +52,7 @@ def explain(error: BaseException, config_dir: Path, config_name: str, typed: lis
         ):
             key = unknown[1] or unknown[2]
             if key in REMOVED:
-                return f"{key}: was removed; {REMOVED[key]}"
+                return f"{key}: {REMOVED[key]}"
             known = known_keys(config_name, typed)
             if having := _choices_with(key, known):
                 example = f"{key.partition('.')[0]}={having[0]}"

@@ -1,10 +1,11 @@
 """What Hydra calls before it makes the output directory of a single run: the checks."""
 
-import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,8 +16,9 @@ from omegaconf.errors import OmegaConfBaseException
 from .. import machine
 from ..checkpoint.file import cannot_be_made
 from ..errors import REFUSED, UserError, say, stop
-from ..launch import rendezvous
+from ..launch.meeting import meet
 from ..run import directory
+from ..run.context import Members, RunContext
 from ..run.hidden import typed
 from .check import check, in_one_line
 
@@ -24,6 +26,8 @@ from .check import check, in_one_line
 OURS = ("hydra.callbacks.refuse_before_run", "hydra.callbacks.sweep")
 UNTOUCHED = {"hydra.callbacks", "hydra/callbacks", *OURS, *(f"{key}._target_" for key in OURS)}
 SECONDS_TO_LET_ANOTHER_SPEAK = 5
+# From this callback to the task function, between which is only Hydra: see `entry.command`.
+RUN: ContextVar[RunContext] = ContextVar("RUN")
 
 
 class HydraHooks:
@@ -51,9 +55,9 @@ class RefuseBeforeRun(HydraHooks):
             line = check(job, config_name, typed(config.hydra.overrides.task))
             _replace(config, job)
             _refuse_directory(config)
-            rendezvous.meet(config)
-            rendezvous.first_says("directory", lambda: _hold(config))
-            if line and rendezvous.speaks():
+            context = _hold(config, meet(config))
+            RUN.set(context)
+            if line and is_shown_here(context.members):
                 say(line)
         # Hydra turns an Exception of a callback into a warning; SystemExit ends the command.
         except UserError as error:
@@ -64,7 +68,6 @@ class RefuseBeforeRun(HydraHooks):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """The jobs of a sweep are runs of their own."""
-        rendezvous.current = None
         if OmegaConf.select(config, "sweep.run_job") is None:
             stop_once(
                 UserError(
@@ -89,27 +92,42 @@ def refuse_without_checks(arguments: list[str]) -> None:
             )
 
 
-def refuse_unchecked(callbacks: Mapping[str, Any]) -> None:
-    """Refuse a run that nothing has checked.
-
-    Args:
-        callbacks: Those of Hydra.
+def checked_run() -> RunContext:
+    """What `RefuseBeforeRun` has made for this run.
 
     Raises:
-        UserError: If the check is not among them.
+        UserError: If it was not called.
     """
-    if "refuse_before_run" not in callbacks:
+    context = RUN.get(None)
+    if context is None:
         raise UserError(
             "hydra.callbacks.refuse_before_run: is what checks a run before it begins, and was "
             "not called; have `hydra: default` among the defaults, and leave its callbacks as "
             "they are"
         )
+    return context
 
 
-def _hold(config: DictConfig) -> None:
+def is_shown_here(members: Members) -> bool:
+    """Whether this process prints what all members would print: one does on each terminal."""
+    return members.is_first or machine.ranks_around() is None
+
+
+def _hold(config: DictConfig, context: RunContext) -> RunContext:
+    """The first member makes the run directory, and keeps it from other processes.
+
+    Raises:
+        UserError: In all of them, if it cannot.
+    """
     words = [word for word in typed(config.hydra.overrides.hydra) if "hydra.run.dir=" in word]
-    run_dir = Path(os.path.abspath(str(config.hydra.run.dir)))
-    directory.hold(run_dir, words[-1] if words else f"hydra.run.dir={config.hydra.run.dir}")
+    name = words[-1] if words else f"hydra.run.dir={config.hydra.run.dir}"
+    held: list[directory.Held] = []
+
+    def hold() -> None:
+        held.append(directory.hold(context.run_dir, name))
+
+    context.members.broadcast("directory", hold)
+    return replace(context, held=held[0]) if held else context
 
 
 def _refuse_directory(config: DictConfig) -> None:
@@ -147,7 +165,9 @@ def _replace(config: DictConfig, job: DictConfig) -> None:
 
 def stop_once(error: UserError) -> NoReturn:
     """Show a refusal once a node: all ranks that torchrun or srun started come to the same."""
-    directory.give_back()
+    context = RUN.get(None)
+    if context and context.held:
+        context.held.give_back()
     ranks = machine.ranks_around()
     if ranks is None or ranks.local_rank == 0:
         stop(error)

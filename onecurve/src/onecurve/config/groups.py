@@ -19,6 +19,11 @@ Time = Annotated[
 ]
 Folder = Annotated[str, Field(pattern=r"\S"), Words("a folder", "runs")]
 
+Nodes = Annotated[
+    Count | Annotated[str, Field(pattern=r"^[1-9]\d*(:[1-9]\d*)?$")],
+    Words("a number of nodes, or MIN:MAX", "1:2"),
+]
+
 
 def _batches(value: Any) -> Any:
     """`5.0` is five batches; `1.0` is all of them, and 1 is one."""
@@ -98,9 +103,12 @@ class Launch(Config):
     max_restarts: int = Field(ge=0, description="How often a failed run starts its ranks again.")
     debug_rank: int = Field(ge=0, description="The rank that breakpoint() stops; the others wait.")
     rendezvous: str | None = Field(description="HOST:PORT of a node, where several nodes meet.")
-    secret: str | None = Field(description="What nodes sign their messages with, or a file of it.")
-    secret_file: Annotated[Any, existing("a file that holds what the nodes share")] = Field(
-        description="A file that holds it. The same on every node."
+    nodes: Nodes | None = Field(
+        None,
+        description="How many nodes, or MIN:MAX that may come and go; null: trainer.num_nodes.",
+    )
+    node_rank: Annotated[int, Field(ge=0)] | Literal["auto"] | None = Field(
+        "auto", description="This node's number, from 0. auto: as Kubeflow says; null: torch's."
     )
     timeout_seconds: float = Field(gt=0, description="How long nodes wait for each other.")
 

@@ -14,9 +14,9 @@ from ..checkpoint.remote import refusal
 from ..composed_run import ComposedRun
 from ..launch import forkserver
 from ..launch.addresses import is_host_and_port, rendezvous
-from ..launch.secret import SHORTEST, secret_of
 from ..machine import count_cores
 from ..metric_names import better
+from ..surroundings import nodes_asked
 
 # More processes to a core only take turns, and a thousand take minutes to start.
 WORKERS_TO_A_CORE = 4
@@ -102,7 +102,7 @@ def trainer(run: ComposedRun, key: str) -> Iterator[str]:
     yield from _against_node(run)
     if run.one_process and run.num_nodes > 1:
         yield (
-            f"trainer.num_nodes={run.num_nodes}: strategy={strategy} is one process on one node; "
+            f"{_asked(run)}: strategy={strategy} is one process on one node; "
             "use trainer.num_nodes=1, or strategy=ddp launch.rendezvous=HOST:PORT"
         )
     if run.devices > run.most_devices:
@@ -226,19 +226,14 @@ def launch(run: ComposedRun, key: str) -> Iterator[str]:
             f"launch.debug_rank={rank}: this run has the ranks 0 to {run.world_size - 1}; "
             "use one of them, such as launch.debug_rank=0"
         )
-    if (given := secret_of(run.config)) is not None and len(given) < SHORTEST:
-        # Not the value, which may be half of a good one.
-        yield (
-            f"launch.secret: must have at least {SHORTEST} characters, the same on every node; "
-            "such as launch.secret_file=FILE with what `openssl rand -hex 32` prints"
-        )
+    yield from _nodes(run)
     # What one node ignores may be left over in its environment.
     if nodes == 1 or run.ranks is not None:
         return
     place = rendezvous(run.config)
     if place is None:
         yield (
-            f"trainer.num_nodes={nodes}: the nodes need a place to meet; add "
+            f"{_asked(run)}: the nodes need a place to meet; add "
             "launch.rendezvous=HOST:PORT, where HOST is one of them, to the same command on every "
             "node"
         )
@@ -246,4 +241,43 @@ def launch(run: ComposedRun, key: str) -> Iterator[str]:
         yield (
             f"launch.rendezvous={place}: must be HOST:PORT with a port from 1 to 65535, such as "
             "launch.rendezvous=10.0.0.1:29500"
+        )
+
+
+def _asked(run: ComposedRun) -> str:
+    """What says how many nodes there are."""
+    asked = run.get("launch.nodes")
+    return f"trainer.num_nodes={run.num_nodes}" if asked is None else f"launch.nodes={asked}"
+
+
+def _nodes(run: ComposedRun) -> Iterator[str]:
+    """Why there cannot be so many nodes, or this one cannot have its number."""
+    asked, rank = run.get("launch.nodes"), run.get("launch.node_rank")
+    if asked is not None:
+        smallest, largest = nodes_asked(run.config)
+        if smallest > largest:
+            yield f"launch.nodes={asked}: is MIN:MAX; use launch.nodes={largest}:{smallest}"
+        if run.ranks is not None:
+            yield (
+                f"launch.nodes={asked}: {run.ranks.starter} has started the ranks; "
+                "use launch.nodes=null"
+            )
+        fixed = largest if smallest == largest else None
+        if run.config.trainer.num_nodes not in ("auto", fixed):
+            yield (
+                f"launch.nodes={asked}: but trainer.num_nodes={run.config.trainer.num_nodes}; "
+                "use trainer.num_nodes=auto"
+            )
+    if not isinstance(rank, int) or run.ranks is not None:
+        return
+    smallest, largest = nodes_asked(run.config)
+    if smallest < largest:
+        yield (
+            f"launch.node_rank={rank}: nodes that come and go are numbered by torch; "
+            "use launch.node_rank=null"
+        )
+    elif rank >= largest:
+        yield (
+            f"launch.node_rank={rank}: the nodes have the numbers 0 to {largest - 1}; "
+            "use one of them, such as launch.node_rank=0"
         )

@@ -1,81 +1,147 @@
 """The agent of this node: torchelastic starts its ranks from a warm forkserver.
 
 A server process has imported the stack once and forks a rank in milliseconds. This process is never
-a rank itself. On several nodes there is an agent on each, and they meet at `launch.rendezvous`.
+a rank itself. On several nodes there is an agent on each, as torchrun is one on each.
 Source: https://docs.pytorch.org/docs/stable/elastic/agent.html
 """
 
 import logging
+import re
 import signal
 import sys
 import tempfile
 import uuid
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import RendezvousError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+    rendezvous_handler_registry,
+)
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from ..run.outcome import unless_stopped
-from . import one_node, rendezvous, signals, worker
+from ..errors import UserError
+from ..run.outcome import RankFailed, unless_stopped
+from . import signals, worker
 from .environment import unchanged_environment
-from .failure import failure_of
-from .listening import HOST
-from .logs import Verbose
+from .logs import log_file
+from .nodes import Nodes
+from .store import HOST, listening_store
 
 SECONDS_TO_SHUT_DOWN = 5
-# What is set in this process's environment while torchelastic runs.
-AGENT_VARIABLES = ("TORCHELASTIC_SIGNALS_TO_HANDLE",)
+# What is set in this process's environment while torchelastic runs. An agent that shares its store
+# with ranks waits for ever for a node that comes to others that have met before (torch 2.15).
+AGENT_VARIABLES = ("TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+
+WHAT_NOW = "resume=last resumes the run, and launch.max_restarts=1 waits for the node to come back"
+# What makes torchelastic's LaunchConfig that of one node.
+ONE_NODE: dict[str, Any] = {
+    "min_nodes": 1,
+    "max_nodes": 1,
+    "rdzv_backend": "one_node",
+    "local_addr": HOST,
+}
+Error = ChildFailedError | SignalException | RendezvousError | DistError
+
+
+class OneNode(RendezvousHandler):
+    """Where the ranks of one node meet: a store in this process, new for every attempt.
+
+    torchelastic's own rendezvous negotiates between nodes that come and go, which was a third of
+    what a later job of a sweep costs beside its training.
+    https://docs.pytorch.org/docs/stable/elastic/rendezvous.html
+    """
+
+    use_agent_store = True  # the ranks' process group needs no second one
+
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        self.run_id = parameters.run_id
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """This node is the first of one."""
+        store = listening_store(HOST)
+        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(HOST, store.port))
+
+    def get_backend(self) -> str:
+        return "one_node"
+
+    def get_run_id(self) -> str:
+        return self.run_id
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        """There is nobody to tell."""
+
+    def shutdown(self) -> bool:
+        """The store ends with the agent."""
+        return True
+
+
+rendezvous_handler_registry.register("one_node", OneNode)
 
 
 def start_ranks(
     work: worker.Work | str,
     arguments: tuple[Any, ...],
+    options: worker.RankOptions,
     *,
     processes: int,
-    logs: Path | None,
     max_restarts: int = 0,
     timeout_seconds: float = 600,
-    debug_rank: int = 0,
-    verbose: Verbose = False,
 ) -> Any:
     """Start the ranks of this node and wait for their end.
 
     Args:
         work: One rank's part, or its dotted name.
         arguments: What it is called with.
+        options: Where it logs, and the context of its run.
         processes: Ranks on this node.
-        logs: The folder for what ranks log, and for what all but the first print; None leaves all
-            of it on the console.
         max_restarts: How often all ranks are started again after one of them failed.
-        timeout_seconds: How long the agents of several nodes wait for each other.
-        debug_rank: The rank that `breakpoint()` stops.
-        verbose: Who logs in detail, see `logs.Verbose`.
+        timeout_seconds: How long nodes wait for each other.
 
     Returns:
         What `work` returned on rank 0; None where that is on another node.
 
     Raises:
-        RankFailed, UserError: As `launch.launch`.
+        RankFailed: If a rank failed; names the rank and holds its traceback.
+        UserError: If a rank raised one.
     """
 
     def stop_at_once(number: int, _frame: object) -> None:
         raise SignalException("asked to stop", signal.Signals(number))
 
     # What goes wrong is said once, below.
-    _silence("torch.distributed.elastic", "torch.multiprocessing", "torchelastic-events-null")
+    _silence(
+        "torch.distributed.elastic",
+        "torch.distributed.launcher",
+        "torch.multiprocessing",
+        "torchelastic-events-null",
+    )
     sys.stdout.flush()
-    others = rendezvous.current
-    nodes = len(others.members) if others else 1
+    context, logs = options.context, options.logs
+    nodes = context.members if context and isinstance(context.members, Nodes) else None
     with (
-        unchanged_environment(AGENT_VARIABLES),
+        unchanged_environment(AGENT_VARIABLES, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
         tempfile.TemporaryDirectory(prefix="ranks-") as folder,
     ):
         shared = Path(folder)
+        where = nodes.launch_options(timeout_seconds) if nodes else ONE_NODE
         agent = LaunchConfig(
+            **{"run_id": uuid.uuid4().hex, **where},
             nproc_per_node=processes,
             max_restarts=max_restarts,
             start_method="forkserver",
@@ -83,27 +149,19 @@ def start_ranks(
             shutdown_timeout=SECONDS_TO_SHUT_DOWN,
             # The others are passed on to the ranks.
             signals_to_handle="SIGHUP,SIGQUIT",
-            min_nodes=nodes,
-            max_nodes=nodes,
-            run_id=uuid.uuid4().hex,
-            rdzv_backend=others.backend() if others else one_node.BACKEND,
-            rdzv_configs={"folder": shared, "run_dir": logs, "timeout_seconds": timeout_seconds},
-            local_addr=others.members[others.index].address if others else HOST,
         )
+        options = replace(
+            options,
+            context=context.for_ranks() if context else None,
+            shared=shared,
+            has_nodes=nodes is not None,
+        )
+        (shared / worker.LISTENING).mkdir()
         try:
-            with (
-                _hearing_of(others),
-                signals.passing_on(shared / "listening", processes, stop_at_once) as received,
-            ):
-                results = elastic_launch(agent, worker.main)(
-                    work, arguments, logs, shared, debug_rank, verbose
-                )
-        except (ChildFailedError, SignalException, RendezvousError) as error:
-            failure = failure_of(error, logs)
-            raise others.agree_on(failure) if others else failure from None
-        finally:
-            if others:
-                others.leave()
+            with signals.passing_on(shared / worker.LISTENING, processes, stop_at_once) as received:
+                results = elastic_launch(agent, worker.main)(work, arguments, options)
+        except (ChildFailedError, SignalException, RendezvousError, DistError) as error:
+            raise _failure_of(error, logs, nodes) from None
     for result in results.values():
         # Rank 0 may be on another node, but all of them were stopped.
         unless_stopped(result, received)
@@ -117,5 +175,27 @@ def _silence(*packages: str) -> None:
             logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def _hearing_of(others: rendezvous.Rendezvous | None) -> AbstractContextManager[None]:
-    return others.watching() if others else nullcontext()
+def _failure_of(error: Error, logs: Path | None, nodes: Nodes | None) -> UserError | RankFailed:
+    """The failure of the rank that failed first, or what ended it."""
+    if isinstance(error, SignalException):
+        return RankFailed(f"stopped by {error.sigval.name}", 128 + error.sigval.value)
+    if isinstance(error, RendezvousTimeoutError) and nodes:
+        return RankFailed(nodes.missing(nodes.smallest - 1))
+    if not isinstance(error, ChildFailedError):
+        place = nodes.endpoint if nodes else "this machine"
+        line = f"the node at {place} is gone, or the run there has ended; {WHAT_NOW}"
+        return RankFailed(line, lost_contact=True)
+    rank, first = error.get_first_failure()
+    message = first.error_file_data.get("message", "")
+    details = message if isinstance(message, dict) else {}
+    said = str(details.get("message", ""))
+    if refusal := re.match(r"UserError: (.*)", said, re.DOTALL):
+        return UserError(refusal[1])
+    trace = details.get("extraInfo", {}).get("py_callstack", "").strip()
+    how = f"was ended by signal {first.signal_name()}" if first.exitcode < 0 else "failed"
+    where = f"rank {rank} {how}" + (f" (its log: {log_file(logs, rank)})" if logs else "")
+    if nodes and worker.lost_contact(said):
+        return RankFailed(f"another node is gone: {where}: {said}; {WHAT_NOW}", lost_contact=True)
+    return RankFailed(
+        f"{where}\n{trace}" if trace else where, lost_contact=worker.lost_contact(said)
+    )

@@ -1,7 +1,7 @@
 """Variables of this process's environment that a run sets, and that the next must not find."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 # What Lightning leaves in the environment of the process that trains: of the seed, and of the one
@@ -18,9 +18,17 @@ LIGHTNING_VARIABLES = (
 
 
 @contextmanager
-def unchanged_environment(names: Sequence[str]) -> Iterator[None]:
-    """Variables are afterwards as they were before, for the next job of a sweep."""
+def unchanged_environment(
+    names: Sequence[str], meanwhile: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """Variables are afterwards as they were before, for the next job of a sweep.
+
+    Args:
+        names: Which.
+        meanwhile: What some of them are until then.
+    """
     before = {name: os.environ.get(name) for name in names}
+    os.environ.update(meanwhile or {})
     try:
         yield
     finally:

@@ -34,6 +34,5 @@ def _unless_nobody_waits(
         sys.__excepthook__(kind, error, traceback)
 
 
-quick_exit.status = 0
-quick_exit.last_of_all()
+quick_exit.last_of_all(status=0)
 os.register_at_fork(after_in_child=_in_child)

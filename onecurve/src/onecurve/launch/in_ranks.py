@@ -64,15 +64,12 @@ def launch(
     _refuse_what_ranks_cannot_find(function, arguments)
     warm_up()
     from .agent import start_ranks
+    from .worker import RankOptions
 
+    folder = None if logs is None else Path(os.path.abspath(logs))
+    options = RankOptions(logs=folder, debug_rank=debug_rank)
     try:
-        result: Result = start_ranks(
-            function,
-            arguments,
-            processes=devices,
-            logs=None if logs is None else Path(os.path.abspath(logs)),
-            debug_rank=debug_rank,
-        )
+        result: Result = start_ranks(function, arguments, options, processes=devices)
     except RankFailed as failure:
         if failure.status == 128 + signal.SIGINT:
             raise KeyboardInterrupt from None

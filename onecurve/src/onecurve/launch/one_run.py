@@ -1,6 +1,15 @@
-"""One run from its composed configuration to its end: the record, and the ranks."""
+"""One run from its composed configuration to its end: the record, and the ranks.
 
+- torchrun or srun started the ranks: this process is one, and the work is done inline.
+- One process is needed: the work is done inline.
+- Otherwise `agent` starts the ranks of this node, for single runs and sweep jobs alike.
+
+torch is imported only once ranks are to be started.
+"""
+
+import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,99 +17,140 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from .. import machine
-from ..errors import UserError, interrupted, say
-from ..run import directory, hidden, record, restart
-from ..run.outcome import Metrics, RankFailed
-from ..run.restart import Attempt
-from . import again, attempts, rendezvous, stored
+from ..checkpoint.remote import claim, fetch, find, is_address
+from ..run import hidden, record
+from ..run.context import Members, RunContext
+from ..run.outcome import Metrics, RankFailed, in_a_line, unless_stopped, was_stopped
+from .environment import LIGHTNING_VARIABLES, unchanged_environment
 from .forkserver import warm_up
-from .launch import launch
-from .logs import Verbose
+from .logs import Verbose, log_to_file
+from .meeting import mirror_of
+
+# A key of the configuration that may be an address, and what is typed for it.
+FETCHED = {"resume": "resume", "checkpoint": "checkpoint", "init.file": "init"}
+SECONDS_TO_HEAR_THE_CAUSE = 10
 
 
-def start(work: str, config: DictConfig, run_dir: Path) -> Metrics:
+def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
     """Start the ranks of a run and wait for its end.
 
     Args:
-        work: Dotted name of what a rank does, as `launch` takes it.
+        work: Dotted name of a function of the resolved configuration and a `RunContext`: one rank's
+            part.
         config: What Hydra composed.
-        run_dir: Where the run leaves its files.
+        context: The run's.
+
+    Returns:
+        What `work` returned on rank 0; nothing where rank 0 is on another node.
 
     Raises:
-        RankFailed, UserError: As `launch`.
+        RankFailed, UserError: As `agent.start_ranks`.
     """
-    left = int(OmegaConf.select(config, "launch.max_restarts") or 0)
-    while True:
-        try:
-            return _start(work, config, run_dir)
-        except rendezvous.HostGone as gone:
-            if left == 0:
-                raise
-            left -= 1
-            where, _, _ = str(gone).partition(";")
-        say(f"{where}; waiting {config.launch.timeout_seconds:g} s for it to come back")
-        _meet_again(run_dir)
-
-
-def _meet_again(run_dir: Path) -> None:
-    try:
-        rendezvous.meet_again()
-        # The first of them may be another now.
-        rendezvous.first_says("directory", lambda: directory.hold(run_dir, f"resume={run_dir}"))
-    except UserError as error:
-        # Not as a refusal, which would take a run for one that has not begun.
-        raise RankFailed(str(error)) from None
-
-
-def _start(work: str, config: DictConfig, run_dir: Path) -> Metrics:
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     if instead := hidden.stored_as(config):
         plain[hidden.STORED_AS] = instead
-        _hide_what_was_typed(run_dir, hidden.secrets(plain))
+        _hide_what_was_typed(context, hidden.secrets(plain))
     processes = _processes(config)
-    if processes > 1 or (rendezvous.current is not None and machine.ranks_around() is None):
+    is_inline = machine.ranks_around() is not None or (
+        processes == 1 and type(context.members) is Members
+    )
+    if not is_inline:
         warm_up()
-    if rendezvous.writes_record():
-        record.start(run_dir, plain)
-    plain = stored.with_copies(plain, run_dir)
-    if machine.ranks_around():
-        restart.current = _attempt(run_dir)
-    return launch(work, plain, run_dir, processes, _verbose())
+    if context.members.is_first:
+        record.start(context.run_dir, plain)
+    plain = _with_copies(plain, context)
+    verbose, is_rank = _verbose(), machine.ranks_around() is not None
+    if is_inline and not is_rank:
+        return _inline(work, plain, context, verbose)
+    # Here, as these import torch.
+    from .agent import start_ranks
+    from .worker import RankOptions, started_elsewhere
+
+    debug_rank = plain["launch"].get("debug_rank", 0)
+    options = RankOptions(context, context.run_dir, debug_rank=debug_rank, verbose=verbose)
+    if is_rank:
+        return started_elsewhere(work, plain, options)
+    try:
+        metrics: Metrics | None = start_ranks(
+            work,
+            (plain,),
+            options,
+            processes=processes,
+            max_restarts=plain["launch"]["max_restarts"],
+            timeout_seconds=plain["launch"]["timeout_seconds"],
+        )
+    except RankFailed as failure:
+        raise failure if context.members.count == 1 else _of_all_nodes(failure, context) from None
+    return metrics or {}
 
 
-def _hide_what_was_typed(run_dir: Path, secrets: set[str]) -> None:
+def _inline(work: str, config: dict[str, Any], context: RunContext, verbose: Verbose) -> Metrics:
+    from .worker import no_group_left, resolved
+
+    do = resolved(work)
+    logs = log_to_file(context.run_dir, 0, verbose)
+    with unchanged_environment(LIGHTNING_VARIABLES), no_group_left(), logs:
+        metrics: Metrics = do(config, context)
+    return unless_stopped(metrics)
+
+
+def _of_all_nodes(failure: RankFailed, context: RunContext) -> RankFailed:
+    """The failure that this node ends with: another's, if its own ranks only lost contact.
+
+    The nodes share the run directory, where metrics.json says why a run failed.
+    """
+    file = context.run_dir / "metrics.json"
+    deadline = time.monotonic() + (SECONDS_TO_HEAR_THE_CAUSE if failure.lost_contact else 0)
+    while file.exists() and time.monotonic() < deadline:
+        found = json.loads(file.read_text())
+        if cause := found.get("error") or found.get("stopped"):
+            return RankFailed(f"another node ended: {cause}")
+        time.sleep(0.2)
+    if file.exists():
+        where, cause = str(failure).partition("\n")[0], in_a_line(failure)
+        line = cause if cause in where else f"{where}: {cause}"
+        record.unfinished(context.run_dir, was_stopped(failure), line)
+    return failure
+
+
+def _hide_what_was_typed(context: RunContext, secrets: set[str]) -> None:
     """In what Hydra has written already, and in what libraries will note of this process."""
-    if rendezvous.writes_record():
+    if context.members.is_first:
+        run_dir = context.run_dir
         files = [run_dir.parent / "multirun.yaml", *(run_dir / ".hydra").glob("*.yaml")]
         hidden.hide_in_files(files, secrets)
     sys.argv[:] = hidden.hide(sys.argv, secrets)
 
 
-def _attempt(run_dir: Path) -> Attempt:
-    """What ranks that torchrun started again go on from."""
-    found = rendezvous.first_says("attempt", lambda: attempts.decided(again.number(), run_dir))
-    return Attempt(*found)
+def _with_copies(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
+    """The configuration in which copies on this machine stand for checkpoints at addresses.
+
+    The first member asks what is there, and all take that: it may change before the last comes.
+
+    Raises:
+        UserError: If something is not there, or if `checkpoint.mirror_to` is another run's.
+    """
+    for key, typed in FETCHED.items():
+        first, _, last = key.partition(".")
+        group = config.get(first)
+        address = group.get(last) if last and isinstance(group, dict) else group
+        if isinstance(address, str) and is_address(address):
+            copy = str(_copied(typed, address, context.members))
+            config = {**config, first: {**group, last: copy} if isinstance(group, dict) else copy}
+    if mirror := mirror_of(config):
+        resumes = config.get("resume") is not None or context.attempt.number > 0
+        context.members.broadcast("mirror", lambda: claim(mirror, context.run_dir, resumes))
+    return config
+
+
+def _copied(typed: str, address: str, members: Members) -> Path:
+    found = members.broadcast(f"at/{typed}", lambda: find(typed, address))
+    return fetch(typed, address, found)
 
 
 def _verbose() -> Verbose:
     said = HydraConfig.get().verbose if HydraConfig.initialized() else False
     return said if isinstance(said, bool | str) else list(said)
-
-
-def was_stopped(error: BaseException) -> bool:
-    """Whether somebody ended the run: by a signal, or by Ctrl-C."""
-    by_signal = isinstance(error, RankFailed) and error.status > 128
-    return by_signal or interrupted(error)
-
-
-def in_a_line(error: BaseException) -> str:
-    """What went wrong, or who stopped the run, without the traceback."""
-    if isinstance(error, RankFailed):
-        return error.cause
-    if interrupted(error):
-        return "stopped by Ctrl-C"
-    text = str(error).strip().split("\n")[0]
-    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
 
 
 def _processes(config: DictConfig) -> int:

@@ -1,172 +1,70 @@
-"""What processes that meet tell each other through a key-value store: JSON, signed."""
+"""PyTorch's key-value store, opened where it is meant to listen; and one for each attempt.
 
-import hashlib
-import hmac
-import json
+torch is imported only where a store is opened.
+"""
+
 import os
+import socket
 import time
+import uuid
 from collections.abc import Callable
-from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
 
-from .. import surroundings
 from ..errors import UserError
+from ..surroundings import Ranks
+from . import addresses
+from .environment import unchanged_environment
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-    from torch.distributed.distributed_c10d import Store
-
+HOST = "127.0.0.1"  # of one node alone
+BACKLOG = 2048
 SECONDS_TO_ANSWER = 30
-SECONDS_BETWEEN_LOOKS = 0.1
 
 
-class Messages:
-    """A store in which every value is signed with the secret of the run.
-
-    Nothing is unpickled, so that what a stranger writes into the store runs no code; with a secret
-    it is refused, too.
+def listening_store(host: str, port: int = 0, **options: Any) -> Any:
+    """A TCPStore whose server listens on the address of a host name alone.
 
     Args:
-        store: Where the values are.
-        secret: `launch.secret`, or the empty text, which signs nothing that others could not.
-    """
-
-    def __init__(self, store: "Store", secret: str = "") -> None:
-        self.store = store
-        self.secret = secret.encode()
-
-    def say(self, key: str, what: Any) -> None:
-        """Leave something that JSON can hold for the others."""
-        text = json.dumps(what)
-        self.store.set(key, self._signature(key, text) + text)
-
-    def hear(self, key: str) -> Any:
-        """What somebody said, once it is there.
-
-        Raises:
-            UserError: If it is signed with another secret.
-            RuntimeError: If the store is gone, or nobody says it.
-        """
-        said = self.store.get(key).decode(errors="replace")
-        signature, text = said[:LENGTH], said[LENGTH:]
-        if not hmac.compare_digest(signature.encode(), self._signature(key, text).encode()):
-            raise UserError(
-                "launch.secret: another secret was given where a message of this run comes from, "
-                "or it comes from a stranger; give every node the same, and this run a place of "
-                "its own: launch.rendezvous=HOST:PORT"
-            )
-        return json.loads(text)
-
-    def is_said(self, *keys: str) -> bool:
-        """Whether all of these are there to be heard."""
-        return bool(self.store.check(list(keys)))
-
-    def count(self, key: str, more: int = 0) -> int:
-        """A number that everybody adds to."""
-        return int(self.store.add(key, more))
-
-    def _signature(self, key: str, text: str) -> str:
-        return hmac.new(self.secret, f"{key} {text}".encode(), hashlib.sha256).hexdigest()
-
-
-LENGTH = 2 * hashlib.sha256().digest_size
-
-
-class Member(NamedTuple):
-    """What a process says of itself when it arrives."""
-
-    address: str
-    pid: int
-    run_dir: str
-    typed: list[str]
-    number: int | None = None
-    """That of its node, as Kubeflow numbers them."""
-    hosts: bool = False
-    """Whether the store lives in it."""
-    begun: bool = False
-    """Whether its ranks had this run directory before."""
-
-    def order(self) -> tuple[Any, ...]:
-        """Nodes as they are numbered; without numbers that of the store is the first."""
-        try:
-            address = (int(ip_address(self.address)), "")
-        except ValueError:
-            address = (0, self.address)
-        return self.number is None, self.number or 0, not self.hosts, address, self.pid
-
-    @classmethod
-    def here(cls, config: "DictConfig", address: str, hosts: bool = False) -> "Member":
-        """This process.
-
-        Args:
-            config: What Hydra composed.
-            address: How the others reach this machine.
-            hosts: Whether the store lives in it.
-        """
-        run_dir = os.path.abspath(str(config.hydra.run.dir))
-        # Here, because a script without a command line imports this module, too.
-        from ..run.hidden import hide_in_words, typed
-
-        words = hide_in_words(typed(config.hydra.overrides.task))
-        number = surroundings.node_around().number
-        return cls(address, os.getpid(), run_dir, words, number, hosts)
-
-
-def gather(
-    messages: Messages,
-    place: int,
-    me: Member,
-    count: int,
-    deadline: float,
-    missing: str,
-    endpoint: str,
-) -> list[Member]:
-    """What every member says, in order of their places.
+        host: A name or an address of this machine.
+        port: A port that is free there; 0 takes any.
+        options: Those of TCPStore.
 
     Raises:
-        UserError: If not all of them come by the deadline, or the store is gone.
+        OSError: If the port is not free, or the address is not this machine's.
     """
-    keys = [f"member/{number}" for number in range(count)]
-    try:
-        messages.say(keys[place], me)
-        wait(
-            lambda: messages.is_said(*keys),
-            deadline,
-            lambda: missing.replace("@", str(sum(messages.is_said(key) for key in keys))),
-        )
-        members = [Member(*messages.hear(key)) for key in keys]
-        messages.count("read", 1)
-    except RuntimeError:
-        raise gone(endpoint) from None
-    return members
-
-
-def with_the_run_that_goes_on(members: list[Member]) -> list[Member]:
-    """The first one with the run directory that others began in; it may have come since."""
-    first = next(
-        (members[0]._replace(run_dir=each.run_dir, begun=True) for each in members if each.begun),
-        members[0],
-    )
-    return [first, *members[1:]]
-
-
-def gone(endpoint: str) -> UserError:
-    """The refusal where the store at HOST:PORT answers no more."""
-    return UserError(
-        f"{endpoint}: the process that the others met at has ended; what it printed says why; "
-        "then start all of them again"
+    found = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(found[0][4])
+        # At once, or another could bind the same.
+        server.listen(BACKLOG)
+        address, port = server.getsockname()
+        # The store closes it in the end.
+        listening = server.detach()
+    return store_class()(
+        address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening, **options
     )
 
 
-def stay_until_read(messages: Messages, count: int, key: str = "read") -> None:
-    """A refusal may end this process next, and the store with it, before the others have read."""
-    deadline = time.monotonic() + SECONDS_TO_ANSWER
-    while messages.count(key) < count and time.monotonic() < deadline:
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+def store_class() -> Any:
+    """PyTorch's TCPStore, which shows no stack trace where it is gone: a line of ours says so.
+
+    torch reads the level as it is imported here; ranks that import it by themselves do not see it.
+    """
+    with unchanged_environment(["TORCH_CPP_LOG_LEVEL"]):
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    return TCPStore
 
 
-def wait(condition: Callable[[], bool], deadline: float, otherwise: Callable[[], str]) -> None:
-    """Look again and again, so that Ctrl-C is heard between two looks.
+def wait(
+    condition: Callable[[], bool],
+    deadline: float,
+    otherwise: Callable[[], str],
+    seconds_between_looks: float = 0.1,
+) -> None:
+    """Poll, so that Ctrl-C takes effect between two looks.
 
     Raises:
         UserError: With what `otherwise` returns, once the deadline is over.
@@ -174,4 +72,86 @@ def wait(condition: Callable[[], bool], deadline: float, otherwise: Callable[[],
     while not condition():
         if time.monotonic() > deadline:
             raise UserError(otherwise())
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+        time.sleep(seconds_between_looks)
+
+
+def gone(endpoint: str) -> UserError:
+    """The error where the store at HOST:PORT answers no more."""
+    return UserError(
+        f"{endpoint}: the process that the others met at has ended; what it printed says why; "
+        "then start all of them again"
+    )
+
+
+def store_of_attempt(ranks: Ranks, deadline: float, missing: Callable[[int], str]) -> Any:
+    """Where the ranks of one attempt meet, and their process group after them (`env://`).
+
+    torchrun has a server at MASTER_ADDR already, which outlives the ranks; otherwise rank 0 serves.
+
+    Raises:
+        UserError: What `missing` says if only so many ranks have come by the deadline.
+    """
+    host, port = addresses.main_address(ranks)
+    of_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    serves = ranks.rank == 0 and not of_agents
+    if not serves:
+        wait(lambda: addresses.accepts_connections(host, port), deadline, lambda: missing(1))
+    if serves:
+        # The process group shares the server.
+        return _serving_store(host, port)
+    limit = timedelta(seconds=SECONDS_TO_ANSWER)
+    store = store_class()(host, port, is_master=False, timeout=limit)
+    if not of_agents:
+        return store
+    try:
+        return _new_store(store, ranks, host, deadline, missing)
+    except RuntimeError:
+        raise gone(f"{host}:{port}") from None
+
+
+def _new_store(
+    of_agents: Any, ranks: Ranks, host: str, deadline: float, missing: Callable[[int], str]
+) -> Any:
+    """A store of this attempt alone, served by rank 0.
+
+    In that of torchrun's agents is still what dead ranks left, such as the addresses at which the
+    process group would wait for them. A rank asks with a name that only it knows, so that what it
+    is answered comes from the rank 0 that lives; the number of restarts tells attempts apart only
+    where no node came or went.
+    """
+    if ranks.rank > 0:
+        question = uuid.uuid4().hex
+        of_agents.set(f"came/{ranks.rank}", question)
+        answer = f"answer/{question}"
+        wait(lambda: of_agents.check([answer]), deadline, lambda: missing(1))
+        address, _, port = of_agents.get(answer).decode().rpartition(":")
+        limit = timedelta(seconds=SECONDS_TO_ANSWER)
+        store = store_class()(address, int(port), is_master=False, timeout=limit)
+        store.add("joined", 1)
+    else:
+        if ranks.nodes == 1:
+            address = HOST
+        else:
+            address = host if addresses.is_here(host) else addresses.address_towards(host)
+        store = _serving_store(address)
+        port = str(store.port)
+
+        def all_joined() -> bool:
+            for rank in range(1, ranks.world_size):
+                if of_agents.check([came := f"came/{rank}"]):
+                    of_agents.set(f"answer/{of_agents.get(came).decode()}", f"{address}:{port}")
+            return int(store.add("joined", 0)) == ranks.world_size - 1
+
+        wait(all_joined, deadline, lambda: missing(1 + store.add("joined", 0)))
+    os.environ |= {"MASTER_ADDR": address, "MASTER_PORT": port}
+    return store
+
+
+def _serving_store(host: str, port: int = 0) -> Any:
+    """A store in this process, on the network of a name of this machine."""
+    options = {"multi_tenant": True, "timeout": timedelta(seconds=SECONDS_TO_ANSWER)}
+    with suppress(OSError):
+        # Debian lets a machine's own name lead to 127.0.1.1, where no other node comes.
+        if host in ("localhost", HOST) or not socket.gethostbyname(host).startswith("127."):
+            return listening_store(host, port, **options)
+    return store_class()(host, port, is_master=True, wait_for_workers=False, **options)

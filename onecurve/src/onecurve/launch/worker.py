@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -10,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,15 +21,18 @@ from torch import distributed
 
 from .. import machine
 from ..errors import UserError, user_error_behind
-from ..run import restart, stop_signals
+from ..run.context import RunContext
 from ..run.outcome import Metrics, RankFailed, is_stopped, unless_stopped
-from . import addresses, attempts, debugging
+from ..surroundings import Ranks
+from . import addresses, debugging
 from .environment import unchanged_environment
-from .failure import lost_contact
-from .listening import HOST, listening_store
 from .logs import Verbose, log_file, log_to_file, print_lines_at_once, redirect_output
+from .meeting import Note, agree, meeting_of, mirror_of
+from .store import HOST, listening_store
 
 SECONDS_TO_BLAME_ANOTHER = 2
+LISTENING = "listening"
+"""In the folder that an agent shares with its ranks: the PIDs of those that listen to signals."""
 # How torch and gloo are told where the store of one rank alone is.
 STORE_VARIABLES = (
     "MASTER_ADDR",
@@ -52,37 +57,44 @@ def resolved(work: Work | str) -> Work:
     return function
 
 
-def main(
-    work: Work | str,
-    arguments: tuple[Any, ...],
-    logs: Path | None,
-    shared: Path | None = None,
-    debug_rank: int = 0,
-    verbose: Verbose = False,
-) -> Any:
+@dataclass(frozen=True)
+class RankOptions:
+    """What whoever starts a rank passes to it.
+
+    Attributes:
+        context: The run's; None for a function of a script.
+        logs: The folder for logs, as for `agent.start_ranks`.
+        shared: The folder that the agent shares with its ranks; None where the agent is torchrun.
+        has_nodes: Whether other nodes take part in the run, now or later.
+        debug_rank: The rank that `breakpoint()` stops.
+        verbose: Who logs in detail, see `logs.Verbose`.
+    """
+
+    context: RunContext | None = None
+    logs: Path | None = None
+    shared: Path | None = None
+    has_nodes: bool = False
+    debug_rank: int = 0
+    verbose: Verbose = False
+
+
+def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> Any:
     """Entry point of a worker process that torchelastic started.
 
     Args:
         work: One rank's part, or its dotted name.
-        arguments: What it is called with.
-        logs: The folder for logs, as for `agent.start_ranks`.
-        shared: The folder that the agent shares with its ranks, see `attempts`.
-        debug_rank: The rank that `breakpoint()` stops.
-        verbose: Who logs in detail, see `logs.Verbose`.
+        arguments: What it is called with; the configuration of a run, before its context.
+        options: All else.
 
     Returns:
         What `work` returned, on the first rank.
     """
-    if shared:
-        stop_signals.listening = shared / "listening"
-        restart.current = attempts.told(shared)
-        # The agents of several nodes count each for itself.
-        os.environ["TORCHELASTIC_RESTART_COUNT"] = str(restart.current.number)
+    if options.shared:
         _end_with_the_agent()
     ranks = machine.ranks_around()
     assert ranks is not None, "whoever starts a rank tells it which one it is"
-    rank = ranks.rank
-    debugging.at_breakpoints(rank, debug_rank)
+    rank, logs = ranks.rank, options.logs
+    debugging.at_breakpoints(rank, options.debug_rank)
     addresses.stay_on_this_machine(ranks)
     # Where somebody has set it, torch has read it.
     if "OMP_NUM_THREADS" not in os.environ:
@@ -95,8 +107,14 @@ def main(
         redirect_output(log_file(logs, rank))
     # Imported before logging is set up: Lightning adds handlers of its own.
     do = resolved(work)
-    with log_to_file(logs, rank, verbose) if logs else nullcontext():
+    with log_to_file(logs, rank, options.verbose) if logs else nullcontext():
         try:
+            if options.context:
+                context = options.context
+                if options.shared:
+                    context = replace(context, listening=options.shared / LISTENING)
+                    context = _of_attempt(context, options, arguments[0], ranks)
+                arguments = (*arguments, context)
             result = do(*arguments)
         except Exception as error:
             if refusal := user_error_behind(error):
@@ -110,9 +128,21 @@ def main(
     return result if rank == 0 or is_stopped(result) else None
 
 
-def started_elsewhere(
-    work: str, config: dict[str, Any], run_dir: Path, verbose: Verbose = False
-) -> Metrics:
+def _of_attempt(
+    context: RunContext, options: RankOptions, config: dict[str, Any], ranks: Ranks
+) -> RunContext:
+    """The context with what rank 0 decides that the ranks of this attempt resume from."""
+    if not options.has_nodes and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        return context
+    assert options.shared is not None
+    note = Note(options.shared / "run_dir")
+    members = meeting_of(ranks, float(config["launch"]["timeout_seconds"]))
+    _, attempt = agree(members, ranks, context.run_dir, note, mirror_of(config))
+    # The store, where the process group will meet, lives as long as its members are kept.
+    return replace(context, members=members, attempt=attempt)
+
+
+def started_elsewhere(work: str, config: dict[str, Any], options: RankOptions) -> Metrics:
     """The part of a rank that torchrun or srun started: as `main`, but it tells its own failure.
 
     Raises:
@@ -128,8 +158,7 @@ def started_elsewhere(
     sys.stderr.flush()
     console = os.dup(2)
     try:
-        debug_rank = config["launch"].get("debug_rank", 0)
-        done = main(work, (config, run_dir), run_dir, debug_rank=debug_rank, verbose=verbose)
+        done = main(work, (config,), options)
         metrics: Metrics | None = unless_stopped(done)
         return metrics or {}
     except (UserError, RankFailed):
@@ -138,7 +167,8 @@ def started_elsewhere(
         ranks = machine.ranks_around()
         rank = ranks.rank if ranks else 0
         trace = "".join(traceback.format_exception(error)).strip()
-        where = f"rank {rank} failed (its log: {log_file(run_dir, rank)})"
+        assert options.logs is not None
+        where = f"rank {rank} failed (its log: {log_file(options.logs, rank)})"
         raise RankFailed(f"{where}\n{trace}") from None
     finally:
         sys.stderr.flush()
@@ -175,3 +205,8 @@ def _end_with_the_agent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="agent", daemon=True).start()
+
+
+def lost_contact(said: str) -> bool:
+    """Whether an error only says that another rank is gone: PyTorch's DistErrors, or gloo's."""
+    return re.match(r"Dist\w*Error: ", said) is not None or "gloo" in said

@@ -1,7 +1,6 @@
 """What one process of `python parity.py` does."""
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningDataModule
@@ -9,6 +8,7 @@ from omegaconf import OmegaConf
 
 from ..run import record
 from ..run.building import made
+from ..run.context import RunContext
 from ..run.fit import build_task
 from ..run.outcome import DIFFERS
 from ..run.to_type import typed_here
@@ -17,17 +17,17 @@ from ..run.trainer_arguments import refusing_arguments
 from .runs import Asked, compared_here, shortened
 
 
-def work(config: dict[str, Any], run_dir: Path) -> dict[str, Any]:
+def work(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
     """Compare what is composed under its strategy with a plain Trainer, and print the table.
 
     Args:
         config: The resolved configuration of `parity.py`.
-        run_dir: Where parity.txt and parity.html go.
+        context: Where parity.txt and parity.html go.
 
     Returns:
         What the command ends with, if there is a difference.
     """
-    cfg = OmegaConf.create(config)
+    cfg, run_dir = OmegaConf.create(config), context.run_dir
     own = {*shortened(1, {}), "min_epochs", "max_time", "profiler"}
     options = {name: value for name, value in arguments_of(cfg).items() if name not in own}
     options["callbacks"] = instances("callbacks", cfg.get("callbacks"), Callback)

@@ -1,7 +1,6 @@
 """`python plan.py`: what a project's configuration asks for, planned and printed."""
 
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from .. import machine
 from ..errors import UserError
 from ..run import record
 from ..run.building import building
+from ..run.context import RunContext
 from ..run.fit import build_task
 from ..strategies.layers import find_layers
 from ..strategies.prepared import prepared
@@ -30,12 +30,12 @@ SCHEDULES_OF_AUTO = ("1f1b", "interleaved_1f1b", "zbv")
 CHECKPOINTING_OF_AUTO = ("none", "selective", "full")
 
 
-def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
+def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     """Plan, print, and leave the record of the run.
 
     Args:
         config: The resolved configuration of `plan.py`.
-        run_dir: Where the record goes.
+        context: Where the record goes.
 
     Raises:
         UserError: If there is nothing to plan with.
@@ -47,7 +47,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     if meshes.fitting:
         first = meshes.fitting[0]
         facts |= {"mesh": first.sizes.words(), "seconds": first.seconds}
-    record.finished(run_dir, facts)
+    record.finished(context.run_dir, facts)
     show(request, meshes, cfg)
     return {}
 

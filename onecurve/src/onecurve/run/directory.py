@@ -11,8 +11,34 @@ from ..errors import UserError
 
 LOCK = ".lock"
 
-_held: IO[str] | None = None
-_was_empty = False
+
+class Held:
+    """A run directory in which no other process works until `let_go`, or the end of this process.
+
+    Attributes:
+        was_empty: Whether there was nothing in it before.
+    """
+
+    def __init__(self, file: IO[str], was_empty: bool) -> None:
+        self.file = file
+        self.was_empty = was_empty
+
+    def let_go(self) -> None:
+        """Let others work there."""
+        self.file.close()
+
+    def give_back(self) -> None:
+        """Let go before the run has begun, and remove the directory if it was made for it."""
+        file = Path(self.file.name)
+        self.let_go()
+        if not self.was_empty:
+            return
+        file.unlink(missing_ok=True)
+        for folder in list(file.parents)[:3]:
+            try:
+                folder.rmdir()
+            except OSError:
+                break
 
 
 def take(run_dir: Path) -> IO[str] | None:
@@ -29,8 +55,8 @@ def take(run_dir: Path) -> IO[str] | None:
     return file
 
 
-def hold(run_dir: Path, typed: str) -> None:
-    """Make a run directory, and hold it until `let_go`: one for a process, that of its run.
+def hold(run_dir: Path, typed: str) -> Held:
+    """Make a run directory, and keep other processes from working in it.
 
     Args:
         run_dir: The directory.
@@ -39,20 +65,19 @@ def hold(run_dir: Path, typed: str) -> None:
     Raises:
         UserError: If another process is at work there, or if it cannot be made.
     """
-    global _held, _was_empty
-    let_go()
     refuse_remote(run_dir, typed)
     try:
-        _was_empty = not run_dir.exists() or not any(run_dir.iterdir())
-        _held = take(run_dir)
+        was_empty = not run_dir.exists() or not any(run_dir.iterdir())
+        file = take(run_dir)
     except OSError as error:
         raise UserError(
             f"{typed}: {run_dir} cannot be made: {error.strerror}; give a directory that can, "
             "such as hydra.run.dir=runs/NAME"
         ) from None
-    while _held is None:
+    while file is None:
         refuse_taken(run_dir, typed)
-        _held = take(run_dir)
+        file = take(run_dir)
+    return Held(file, was_empty)
 
 
 def refuse_remote(run_dir: Path, typed: str) -> None:
@@ -66,33 +91,6 @@ def refuse_remote(run_dir: Path, typed: str) -> None:
             f"{typed}: a run directory is on a local disk, or on one that is mounted; use "
             f"{typed.partition('=')[0]}=runs/NAME, and copy it when the run has ended"
         )
-
-
-def let_go() -> None:
-    """Let others work in the directory of this process's run."""
-    global _held
-    if _held is not None:
-        _held.close()
-    _held = None
-
-
-def give_back() -> None:
-    """Let go of a directory in which no run has begun, and take it away if it was made for one."""
-    file = Path(_held.name) if _held is not None else None
-    let_go()
-    if file is None or not _was_empty:
-        return
-    file.unlink(missing_ok=True)
-    for folder in list(file.parents)[:3]:
-        try:
-            folder.rmdir()
-        except OSError:
-            break
-
-
-def was_empty() -> bool:
-    """Whether there was nothing in the directory before this process's run began."""
-    return _was_empty
 
 
 def refuse_taken(run_dir: Path, typed: str) -> None:

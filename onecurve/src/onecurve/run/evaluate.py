@@ -1,11 +1,11 @@
 """What one process does to measure a checkpoint on the test set."""
 
-from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from . import record
+from .context import RunContext
 from .fit import task_metrics
 from .summary import show_metrics
 from .trained import trained
@@ -13,17 +13,17 @@ from .trainer import build_trainer
 from .trainer_arguments import refusing_arguments
 
 
-def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
+def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     """Rebuild task and data from the checkpoint's own configuration and run the test.
 
     Args:
         config: The resolved configuration of `evaluate.py`.
-        run_dir: Where metrics.json goes.
+        context: Where metrics.json goes.
 
     Returns:
         The test metrics by name.
     """
-    cfg = OmegaConf.create(config)
+    cfg, run_dir = OmegaConf.create(config), context.run_dir
     trainer = build_trainer(cfg, run_dir, extra_callbacks=[])
     task, data, _ = trained(cfg, trainer.precision_plugin.convert_module)
     with refusing_arguments():

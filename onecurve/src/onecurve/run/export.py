@@ -19,6 +19,7 @@ from ..compat.of_torch import tree_leaves
 from ..errors import UserError
 from . import record
 from .building import in_a_line
+from .context import RunContext
 from .export_files import FILES, numbered, refuse_missing
 from .inputs import example_inputs
 from .to_type import typed_for
@@ -31,12 +32,12 @@ BATCH_SIZES = (1, 7)
 EXAMPLE_SIZE = 4
 
 
-def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
+def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     """Export the network of a checkpoint with a free batch dimension, and compare what is written.
 
     Args:
         config: The resolved configuration of `export.py`.
-        run_dir: Where the run's record goes; the output's own path is in the configuration.
+        context: Where the run's record goes; the output's own path is in the configuration.
 
     Returns:
         The largest difference, by name.
@@ -44,7 +45,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     Raises:
         UserError: If the network cannot be exported, or what is written gives something else.
     """
-    cfg = OmegaConf.create(config)
+    cfg, run_dir = OmegaConf.create(config), context.run_dir
     refuse_missing(cfg.format)
     parts = trained(cfg)
     task = parts.task.eval()

@@ -25,9 +25,10 @@ from ..checkpoint.resume_state import ResumeState, resume_loggers
 from ..checkpoint.storage import LocalFiles
 from ..errors import UserError, user_error_behind
 from ..strategies.strategy import OneCurve
-from . import hidden, record, restart
+from . import hidden, record
 from .begun import begun_with_other_steps
 from .building import building, called, checked, in_a_line, made
+from .context import Attempt, RunContext
 from .missing_metric import MissingMetric, missing_metric, no_validation
 from .outcome import STOPPED, EndedEarly, RankFailed, Stopped
 from .peak_memory import PeakMemory
@@ -39,24 +40,26 @@ from .trainer_arguments import refusing_arguments
 from .why_ended import why_ended
 
 
-def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
+def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     """Train, test the best weights, record.
 
     Args:
         config: The resolved training configuration.
-        run_dir: Where the run leaves its files.
+        context: Where the run leaves its files, and which attempt of it this is.
 
     Returns:
         The final metrics by name, the same on every rank.
     """
-    cfg = OmegaConf.create(config)
+    cfg, run_dir = OmegaConf.create(config), context.run_dir
     seed_everything(cfg.seed, workers=True, verbose=False)
 
-    resume = _checkpoint_to_resume(cfg)
+    resume = _checkpoint_to_resume(cfg, context.attempt)
     checkpoint = read_checkpoint(resume, whole=False, is_checked=True) if resume else None
     if checkpoint:
         refuse_weights_alone(checkpoint, str(resume))
-    in_place = resume is not None and resume.is_relative_to(run_dir)
+    # After a restart a node may have a copy of it elsewhere.
+    is_restart = context.attempt.checkpoint is not None
+    in_place = is_restart or (resume is not None and resume.is_relative_to(run_dir))
 
     data = made("data", cfg.data, LightningDataModule)
     task = build_task(cfg)
@@ -67,7 +70,8 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
         hide=partial(hidden.hide_parameters, config=config),
     )
     last = run_dir / "checkpoints" / "last.ckpt"
-    own: list[Callback] = [PeakMemory(), resume_state, MissingMetric(last), StopOnSignal(last)]
+    own: list[Callback] = [PeakMemory(), resume_state, MissingMetric(last)]
+    own.append(StopOnSignal(last, context.listening))
     own.append(ToldConfiguration(hidden.stored(config)))
     if cfg.get("gc_every_n_steps"):
         own.append(GarbageCollection(cfg.gc_every_n_steps))
@@ -153,9 +157,9 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     return metrics
 
 
-def _checkpoint_to_resume(cfg: DictConfig) -> Path | None:
-    """The file to go on from: after a restart of the ranks the newest of this run itself."""
-    number, checkpoint = restart.current
+def _checkpoint_to_resume(cfg: DictConfig, attempt: Attempt) -> Path | None:
+    """The file to resume from: after a restart of the ranks the newest of this run itself."""
+    number, checkpoint = attempt
     if number:
         where = f"from {Path(checkpoint).name}" if checkpoint else "from the start"
         most = cfg.launch.max_restarts

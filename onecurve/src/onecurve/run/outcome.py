@@ -5,6 +5,8 @@ import signal
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from ..errors import UserError, interrupted
+
 Metrics = dict[str, float]
 Result = TypeVar("Result")
 
@@ -84,3 +86,19 @@ def unless_stopped(result: Result, received: Sequence[int] = ()) -> Result:
         "saved; go on with resume=last",
         128 + number,
     )
+
+
+def was_stopped(error: BaseException) -> bool:
+    """Whether somebody ended the run: by a signal, or by Ctrl-C."""
+    by_signal = isinstance(error, RankFailed) and error.status > 128
+    return by_signal or interrupted(error)
+
+
+def in_a_line(error: BaseException) -> str:
+    """What went wrong, or who stopped the run, without the traceback."""
+    if isinstance(error, RankFailed):
+        return error.cause
+    if interrupted(error):
+        return "stopped by Ctrl-C"
+    text = str(error).strip().split("\n")[0]
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from ..errors import UserError
 from . import record
+from .context import RunContext
 from .image_files import classified, loader_of
 from .inputs import take_test_set
 from .prediction_files import named, write
@@ -34,7 +35,7 @@ ON_ONE_DEVICE: dict[str, Any] = {
 }
 
 
-def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
+def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     """Predict, in one of three ways.
 
     A task with a method `predict` (`protocols.Predicts`) does it all by itself. Otherwise
@@ -43,7 +44,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
 
     Args:
         config: The resolved configuration of `predict.py`.
-        run_dir: Where the run's record goes; the output's own path is in the configuration.
+        context: Where the run's record goes; the output's own path is in the configuration.
 
     Returns:
         Nothing to compare runs by: an empty dictionary.
@@ -51,7 +52,7 @@ def work(config: dict[str, Any], run_dir: Path) -> dict[str, float]:
     Raises:
         UserError: If there is nothing to predict, or no place to write to.
     """
-    cfg = OmegaConf.create({**ON_ONE_DEVICE, **config})
+    cfg, run_dir = OmegaConf.create({**ON_ONE_DEVICE, **config}), context.run_dir
     options = {"output": str(run_dir / "predictions"), **config["predict"]}
     predictions = Predictions()
     trainer = build_trainer(cfg, run_dir, [predictions])

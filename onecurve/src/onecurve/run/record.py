@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from .. import machine
-from . import directory, elsewhere, hidden
+from . import elsewhere, hidden
 from .to_type import typed_here
 
 PACKAGES = ("torch", "torchvision", "lightning", "hydra-core", "torchmetrics", "numpy", "wandb")
@@ -66,18 +66,19 @@ def ended_otherwise(run_dir: Path, status: str, error: str) -> None:
     _write_json(path, {**facts, "status": status, "error": error})
 
 
-def refused(run_dir: Path, runs: str | None, error: str | None = None) -> None:
+def refused(run_dir: Path, was_empty: bool, runs: str | None, error: str | None = None) -> None:
     """Remove the directory of a run that was refused before it did anything.
 
     Not one in which there was something before the run: that may be anybody's.
 
     Args:
         run_dir: The run directory.
+        was_empty: Whether there was nothing in it before the run.
         runs: The project's folder of runs, if it has one.
         error: Why, for the record of a run that had begun.
     """
     begun = any((run_dir / name).exists() for name in ("metrics.csv", "checkpoints", "nan.pt"))
-    if begun or not directory.was_empty():
+    if begun or not was_empty:
         unfinished(run_dir, error=error)
         return
     shutil.rmtree(run_dir)

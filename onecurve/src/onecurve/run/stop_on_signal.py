@@ -18,7 +18,6 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from ..checkpoint.storage import LocalFiles
 from ..compat.of_lightning import accumulates, is_epoch_at_its_end
-from . import stop_signals
 from .outcome import Stopped
 from .stop_signals import SIGNALS
 
@@ -28,10 +27,12 @@ class StopOnSignal(Checkpoint):
 
     Args:
         file: Where to save.
+        listening: Where this rank leaves its PID for its agent, see `RunContext`.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, listening: Path | None = None) -> None:
         self.file = file
+        self.listens = listening / str(os.getpid()) if listening else None
         self.asked = 0
         self._interrupts = 0
         self._agreed = 0
@@ -46,8 +47,8 @@ class StopOnSignal(Checkpoint):
             self._group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
         for number in SIGNALS:
             self._before[number] = signal.signal(number, self._ask)
-        if stop_signals.listening is not None:
-            (stop_signals.listening / str(os.getpid())).touch()
+        if self.listens is not None:
+            self.listens.touch()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -118,8 +119,8 @@ class StopOnSignal(Checkpoint):
         raise Stopped(SIGNALS[agreed - 1], trainer.global_step)
 
     def _forget(self) -> None:
-        if stop_signals.listening is not None:
-            (stop_signals.listening / str(os.getpid())).unlink(missing_ok=True)
+        if self.listens is not None:
+            self.listens.unlink(missing_ok=True)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()

@@ -1,10 +1,9 @@
-"""Which signals stop a training run, and where its ranks say that they listen to them.
+"""Which signals stop a training run.
 
 Whoever starts ranks asks for these, and need not import Lightning for it.
 """
 
 import signal
-from pathlib import Path
 
 # Where ranks were sent different ones, the later in this list is what stopped the run.
 SIGNALS = tuple(
@@ -12,6 +11,3 @@ SIGNALS = tuple(
     for name in ("SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT")
     if hasattr(signal, name)
 )
-
-# Where a rank that torchelastic started leaves its PID while a signal only sets its flag.
-listening: Path | None = None

@@ -17,9 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 from ..checkpoint.file import newest_checkpoint
 from ..command.check import check
 from ..errors import say, user_error_behind
-from ..launch import one_run, rendezvous
+from ..launch import one_run
 from ..run import directory, hidden, record
-from ..run.outcome import Metrics, RankFailed
+from ..run.context import RunContext
+from ..run.outcome import Metrics, RankFailed, in_a_line, was_stopped
 from ..run.to_type import typed_here
 from .directory import DONE, STOPPED, TRACEBACK, read_record
 from .launchers import interrupt_ends_job, is_side_by_side, meet, take_share, validate_nodes
@@ -62,13 +63,14 @@ def run_job(work: str, config: DictConfig) -> float | None:
     hydra = HydraConfig.get()
     sweep_dir, run_dir = Path(hydra.sweep.dir), Path(hydra.runtime.output_dir)
     name = _name(config, hydra, sweep_dir)
-    meet(config, hydra)
-    status = rendezvous.first_says("status", lambda: read_metrics(run_dir).get("status"))
+    context = meet(config, hydra)
+    members = context.members
+    status = members.broadcast("status", lambda: read_metrics(run_dir).get("status"))
     if status in DONE:
         print(f"{name}: {status} already", flush=True)
-    elif not rendezvous.first_says("stopped", (sweep_dir / STOPPED).exists):
-        lock = directory.take(run_dir) if rendezvous.writes_record() else nullcontext()
-        if not rendezvous.first_says("taken", lambda: lock is not None):
+    elif not members.broadcast("stopped", (sweep_dir / STOPPED).exists):
+        lock = directory.take(run_dir) if members.is_first else nullcontext()
+        if not members.broadcast("taken", lambda: lock is not None):
             print(f"{name}: another process is at work on it", flush=True)
             return None
         assert lock is not None
@@ -79,7 +81,7 @@ def run_job(work: str, config: DictConfig) -> float | None:
             varied = run_dir.name.partition("-")[2].replace(",", " ")
             print(f"{name}: {varied}" if varied else name, flush=True)
             _mirror_to_own_folder(config, run_dir)
-            _run_with_retries(work, config, run_dir, name)
+            _run_with_retries(work, config, context, name)
     return reached(run_dir, str(config.get("monitor")), "last")
 
 
@@ -98,12 +100,13 @@ def _mirror_to_own_folder(config: DictConfig, run_dir: Path) -> None:
         config.checkpoint.mirror_to = f"{str(address).rstrip('/')}/{run_dir.name}"
 
 
-def _run_with_retries(work: str, config: DictConfig, run_dir: Path, name: str) -> None:
+def _run_with_retries(work: str, config: DictConfig, context: RunContext, name: str) -> None:
+    run_dir = context.run_dir
     policy = config.sweep.on_failure
     for left in reversed(range(1 + (int(config.sweep.retries) if policy == "retry" else 0))):
         _free_memory()
         try:
-            metrics = _run(work, config, run_dir)
+            metrics = _run(work, config, context)
         except JobFailed as failure:
             retries = left > 0 and not failure.invalid
             file = typed_here().short(run_dir / TRACEBACK)
@@ -112,7 +115,7 @@ def _run_with_retries(work: str, config: DictConfig, run_dir: Path, name: str) -
             if not retries:
                 break
         else:
-            if not rendezvous.writes_record():
+            if not context.members.is_first:
                 return
             if reason := _divergence(metrics, run_dir):
                 record.ended_otherwise(run_dir, "diverged", reason)
@@ -136,7 +139,7 @@ def _free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def _run(work: str, config: DictConfig, run_dir: Path) -> Metrics:
+def _run(work: str, config: DictConfig, context: RunContext) -> Metrics:
     """Run a job, from its newest checkpoint if it was interrupted before.
 
     Raises:
@@ -145,13 +148,14 @@ def _run(work: str, config: DictConfig, run_dir: Path) -> Metrics:
     """
     hydra = HydraConfig.get()
     overrides = hidden.typed(hydra.overrides.task)
+    run_dir, members = context.run_dir, context.members
     (run_dir / TRACEBACK).unlink(missing_ok=True)
     try:
         validate_nodes(config, hydra)
         line = check(config, str(hydra.job.config_name), overrides)
-        if line and rendezvous.speaks():
+        if line and members.is_first:
             say(line)
-        newest = rendezvous.first_says("newest", lambda: str(newest_checkpoint(run_dir).file or ""))
+        newest = members.broadcast("newest", lambda: str(newest_checkpoint(run_dir).file or ""))
         if newest and "resume" in config:
             print(f"resume: going on from {Path(newest).name}", flush=True)
             config.resume = newest
@@ -160,12 +164,12 @@ def _run(work: str, config: DictConfig, run_dir: Path) -> Metrics:
             OmegaConf.update(config, "callbacks.pruning", PRUNING, force_add=True)
         own = [word for word in overrides if not word.startswith("sweep")]
         with _command_line(f"{hydra.job.name}.py", *own):
-            return one_run.start(work, config, run_dir)
+            return one_run.start(work, config, context)
     except BaseException as error:
         invalid = user_error_behind(error)
-        stopped = invalid is None and one_run.was_stopped(error)
-        line = one_run.in_a_line(invalid or error)
-        speaks = rendezvous.speaks()
+        stopped = invalid is None and was_stopped(error)
+        line = in_a_line(invalid or error)
+        speaks = members.reports_failure()
         if speaks:
             record.unfinished(run_dir, stopped, line)
         if stopped:

@@ -16,7 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from .. import machine, surroundings
 from ..errors import UserError
-from ..launch import forkserver, quick_exit, rendezvous
+from ..launch import forkserver, quick_exit
+from ..launch.meeting import meet as meet_members
+from ..run.context import RunContext
 from ..run.hidden import typed
 from .directory import STOPPED, try_lock
 
@@ -82,6 +84,12 @@ def validate_nodes(config: DictConfig, hydra: HydraConf | DictConfig) -> None:
     Raises:
         UserError: With the one line to show.
     """
+    asked = OmegaConf.select(config, "launch.nodes")
+    if asked is not None:
+        raise UserError(
+            f"launch.nodes={asked}: a sweep (-m) has its nodes from trainer.num_nodes; use "
+            "launch.nodes=null, or one command a run"
+        )
     if _nodes(config) > 1 and not is_slurm(hydra):
         raise UserError(
             f"trainer.num_nodes={_nodes(config)}: a sweep (-m) runs on one node, except with "
@@ -110,20 +118,21 @@ def slurm_tasks(config: DictConfig) -> dict[str, int]:
     return {"nodes": nodes, "tasks_per_node": per_node}
 
 
-def meet(config: DictConfig, hydra: HydraConf) -> None:
+def meet(config: DictConfig, hydra: HydraConf) -> RunContext:
     """Let the ranks of a job meet, if Slurm started several; any other job has one process.
 
     Raises:
         UserError: If the others do not come.
     """
-    rendezvous.current = None
-    if surroundings.ranks_around() is not None and is_slurm(hydra):
-        # A copy with Hydra's part, which the job's own configuration lacks, as meeting changes it.
-        parts = {"launch": config.launch, "trainer": config.trainer}
-        both = OmegaConf.create({name: OmegaConf.to_container(parts[name]) for name in parts})
-        OmegaConf.update(both, "hydra", OmegaConf.create(OmegaConf.to_container(hydra)))
-        OmegaConf.update(both, "hydra.run.dir", str(hydra.runtime.output_dir))
-        rendezvous.meet(both)
+    run_dir = str(hydra.runtime.output_dir)
+    if surroundings.ranks_around() is None or not is_slurm(hydra):
+        return RunContext(Path(run_dir))
+    # A copy with Hydra's part, which the job's own configuration lacks, as meeting changes it.
+    parts = {"launch": config.launch, "trainer": config.trainer}
+    both = OmegaConf.create({name: OmegaConf.to_container(parts[name]) for name in parts})
+    OmegaConf.update(both, "hydra", OmegaConf.create(OmegaConf.to_container(hydra)))
+    OmegaConf.update(both, "hydra.run.dir", run_dir)
+    return meet_members(both)
 
 
 @cache
@@ -134,8 +143,7 @@ def take_share(sweep_dir: Path, parallel: int) -> FileLock:
     them in its first share: `cache` keeps the lock until the process ends.
     """
     # Python's own way to exit would let C++ libraries print what they think has leaked.
-    quick_exit.status = 0
-    quick_exit.last_of_all()
+    quick_exit.last_of_all(status=0)
     # The processes that this one starts do not know loky, joblib's own start method.
     if forkserver.is_here():
         multiprocessing.set_start_method("forkserver", force=True)

@@ -1,0 +1,268 @@
+"""How processes that were started apart become one run, before it makes its directory.
+
+Two cases: ranks that torchrun or srun started, and several nodes on each of which the same command
+was typed (`nodes.py`). They meet in a key-value store and take the run directory of the first.
+"""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import surroundings
+from ..checkpoint.file import newest_checkpoint
+from ..checkpoint.remote import fetch, find
+from ..errors import UserError
+from ..run.context import Attempt, Members, RunContext
+from ..surroundings import Ranks
+from .store import SECONDS_TO_ANSWER, gone, store_of_attempt, wait
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+class Meeting(Members):
+    """Processes that share a store.
+
+    Args:
+        store: Where they leave JSON for each other; nothing is unpickled.
+        index: This one among them; 0 is the first.
+        count: How many they are.
+        limit: Seconds to wait for another.
+        missing: What to say if only so many of them came.
+        serves: Whether the store lives in this process.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        index: int,
+        count: int,
+        limit: float,
+        missing: Callable[[int], str],
+        serves: bool,
+    ) -> None:
+        self.store = store
+        self.index = index
+        self.count = count
+        self.limit = limit
+        self.missing = missing
+        self.serves = serves
+
+    def broadcast(self, key: str, find_out: Callable[[], Any]) -> Any:
+        try:
+            if self.is_first:
+                try:
+                    self._set(key, [find_out(), None])
+                except UserError as error:
+                    self._set(key, [None, str(error)])
+            self.wait_for([key])
+            answer, refusal = json.loads(self.store.get(key))
+            if refusal is not None:
+                self.stay_until_read(key, self.count)
+        except RuntimeError:
+            raise self._gone() from None
+        if refusal is not None:
+            raise UserError(refusal)
+        return answer
+
+    def gather(self, key: str, value: Any) -> list[Any]:
+        keys = [f"{key}/{index}" for index in range(self.count)]
+        try:
+            self._set(f"{key}/{self.index}", value)
+            if not self.is_first:
+                return []
+            self.wait_for(keys)
+            return [json.loads(self.store.get(each)) for each in keys]
+        except RuntimeError:
+            raise self._gone() from None
+
+    def reports_failure(self) -> bool:
+        try:
+            return int(self.store.add("failures", 1)) == 1
+        except RuntimeError:
+            return True
+
+    def _set(self, key: str, value: Any) -> None:
+        self.store.set(key, json.dumps(value))
+
+    def wait_for(self, keys: list[str]) -> None:
+        """Wait until others have left these.
+
+        Raises:
+            UserError: If they do not.
+        """
+        wait(
+            lambda: bool(self.store.check(keys)),
+            time.monotonic() + self.limit,
+            lambda: self.missing(sum(bool(self.store.check([key])) for key in keys)),
+            seconds_between_looks=0.02,
+        )
+
+    def stay_until_read(self, key: str, readers: int) -> None:
+        """The end of this process, and of the store with it, is for after the others have read."""
+        deadline = time.monotonic() + SECONDS_TO_ANSWER
+        self.store.add(f"{key}/read", 1)
+        while self.serves and self.store.add(f"{key}/read", 0) < readers:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+
+    def _gone(self) -> UserError:
+        return gone(f"{self.store.host}:{self.store.port}")
+
+
+def meet(config: "DictConfig") -> RunContext:
+    """Meet the other processes of this run, if there are any, and take their run directory.
+
+    Args:
+        config: What Hydra composed; ``hydra.run.dir`` in it is set to what was agreed on.
+
+    Raises:
+        UserError: If the others do not come, or were given another configuration.
+    """
+    run_dir = Path(os.path.abspath(str(config.hydra.run.dir)))
+    ranks = surroundings.ranks_around()
+    if ranks is not None:
+        limit = float(config.launch.timeout_seconds) if "launch" in config else 600.0
+        members = meeting_of(ranks, limit)
+        note = Note.of_agent(ranks)
+        run_dir, attempt = agree(members, ranks, run_dir, note, mirror_of(config))
+        context = RunContext(run_dir, members, attempt)
+    elif "launch" in config and surroundings.nodes_asked(config)[1] > 1:
+        from .nodes import meet_nodes
+
+        nodes = meet_nodes(config)
+        run_dir = Path(nodes.broadcast("run_dir", lambda: str(run_dir)))
+        context = RunContext(run_dir, nodes)
+        if not nodes.is_first:
+            number = min(nodes.index + 1, nodes.count)
+            print(f"node {number} of {nodes.count}: the node with rank 0 shows the run {run_dir}")
+    else:
+        return RunContext(run_dir)
+    # Here, because a script without a command line imports this module, too.
+    from omegaconf import open_dict, read_write
+
+    with read_write(config.hydra), open_dict(config.hydra):
+        config.hydra.run.dir = str(run_dir)
+        if not context.members.is_first:
+            config.hydra.output_subdir = None
+    return context
+
+
+def mirror_of(config: Mapping[str, Any]) -> str | None:
+    """`checkpoint.mirror_to`; `evaluate.py` and others have a file for `checkpoint`."""
+    settings = config.get("checkpoint")
+    return settings.get("mirror_to") if isinstance(settings, Mapping) else None
+
+
+def meeting_of(ranks: Ranks, limit: float) -> Members:
+    """The ranks of one attempt, where their process group will meet.
+
+    Raises:
+        UserError: If not all of them come within so many seconds.
+    """
+    if ranks.world_size == 1:
+        return Members()
+    deadline = time.monotonic() + limit
+
+    def missing(came: int) -> str:
+        return (
+            f"trainer.num_nodes={ranks.nodes}: only {came} of {ranks.world_size} ranks came within "
+            f"{limit:g} s (launch.timeout_seconds); start all of them at the same time"
+        )
+
+    store = store_of_attempt(ranks, deadline, missing)
+    return Meeting(store, ranks.rank, ranks.world_size, limit, missing, ranks.rank == 0)
+
+
+class Note:
+    """The run directory that ranks leave for those that their agent starts after them.
+
+    Each rank that torchrun starts again is a command of its own, which would make a run of its own.
+
+    Args:
+        file: Where; None where no agent is known.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self.file = file
+
+    @classmethod
+    def of_agent(cls, ranks: Ranks) -> "Note":
+        """A file that is named by torchrun's process, and by the time of its start."""
+        agent = os.getppid()
+        try:
+            # proc_pid_stat(5): the second field is a name in parentheses, the 22nd the start.
+            started = Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[19]
+        except (OSError, IndexError):
+            return cls(None)
+        name = f"onecurve-{os.getuid()}-{agent}-{started}"
+        return cls(Path(tempfile.gettempdir()) / name if ranks.starter == "torchrun" else None)
+
+    def read(self) -> str | None:
+        """The run directory; None if there were no ranks before."""
+        try:
+            # In a folder of all users.
+            if self.file is None or self.file.stat().st_uid != os.getuid():
+                return None
+            return self.file.read_text() or None
+        except OSError:
+            return None
+
+    def write(self, run_dir: Path) -> None:
+        """Leave it; the first of an agent's ranks does."""
+        if self.file is not None and not self.file.exists():
+            descriptor = os.open(self.file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(str(run_dir))
+
+
+def agree(
+    members: Members, ranks: Ranks, run_dir: Path, note: Note, mirror: str | None
+) -> tuple[Path, Attempt]:
+    """What rank 0 decides for all: the run directory, and what an attempt resumes from.
+
+    Args:
+        members: The ranks of an attempt.
+        ranks: This one among them.
+        run_dir: The directory of a new run; that of earlier ranks is taken if there were any.
+        note: What those left.
+        mirror: `checkpoint.mirror_to`, for nodes that do not see the first one's disk.
+
+    Raises:
+        UserError: If there is a checkpoint that a rank can read nowhere.
+    """
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    told = members.gather("told", [note.read(), restarts])
+
+    def decide() -> list[Any]:
+        earlier = next((directory for directory, _ in told if directory), None)
+        # torchrun counts no restart where a node came or left.
+        number = max(int(earlier is not None), *(count for _, count in told))
+        directory = earlier or str(run_dir)
+        newest = newest_checkpoint(Path(directory)).file if number else None
+        return [directory, number, str(newest) if newest else None]
+
+    directory, number, checkpoint = members.broadcast("attempt", decide)
+    if ranks.local_rank == 0:
+        note.write(Path(directory))
+    if checkpoint is None:
+        return Path(directory), Attempt(number)
+    lacking = sum(members.gather("lacks", not os.path.exists(checkpoint)))
+
+    def find_another() -> Any:
+        if lacking and mirror is None:
+            raise UserError(
+                f"launch.max_restarts: {lacking} of {ranks.world_size} ranks do not see "
+                f"{checkpoint}; give the nodes a disk that they share, or each checkpoint an "
+                "address with checkpoint.mirror_to"
+            )
+        return find("checkpoint.mirror_to", str(mirror)) if lacking else None
+
+    if found := members.broadcast("another", find_another):
+        checkpoint = str(fetch("checkpoint.mirror_to", str(mirror), found))
+    return Path(directory), Attempt(number, checkpoint)

@@ -1,1 +1,0 @@
-"""Several nodes as one run: the agent of each node meets the others, and hears of their end."""
