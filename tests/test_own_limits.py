@@ -40,7 +40,9 @@ def test_limits_are_as_the_page_says(tmp_path: Path) -> None:
         assert not (project / "runs").exists()
     scaled = "+callbacks.scaled._target_=my_project.callbacks.scaled.Scaled"
     refused = train(scaled, "+callbacks.scaled.scale=2")
-    line = "callbacks.scaled.scale=2: must be a number above 0 to 1, such as callbacks.scaled.scale=1"
+    line = (
+        "callbacks.scaled.scale=2: must be a number above 0 to 1, such as callbacks.scaled.scale=1"
+    )
     assert (refused.returncode, refused.stderr) == (2, f"error: {line}\n")
     assert not list((project / "runs").rglob("*.csv"))
     done = train("+callbacks=gradient_noise", *TWO_STEPS)
