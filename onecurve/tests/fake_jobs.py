@@ -4,7 +4,6 @@ How a sweep deals with its jobs shows without a network; that a job trains is fo
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from onecurve.launch import one_run
 from onecurve.run import record
+from onecurve.run.context import RunContext
 
 Metrics = dict[str, float]
 
@@ -30,7 +30,8 @@ class FakeJobs:
         self.outcome = outcome
         self.started: list[str] = []
 
-    def start(self, work: str, config: DictConfig, run_dir: Path) -> Metrics:
+    def start(self, work: str, config: DictConfig, context: RunContext) -> Metrics:
+        run_dir = context.run_dir
         self.started.append(run_dir.name)
         plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
         record.start(run_dir, plain)

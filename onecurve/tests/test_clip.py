@@ -14,9 +14,7 @@ from onecurve.strategies.clip import clip_by_global_norm
 
 @cache
 def clipped() -> dict[str, Any]:
-    result: dict[str, Any] = warm_ranks.start_ranks(
-        "clipped_ranks.clipped", (), processes=4, max_restarts=0, logs=None
-    )
+    result: dict[str, Any] = warm_ranks.run("clipped_ranks.clipped", (), processes=4)
     return result
 
 

@@ -11,9 +11,7 @@ from cut_sequences import CASES
 
 @cache
 def on_ranks(work: str, processes: int, *arguments: Any) -> dict[str, Any]:
-    result: dict[str, Any] = warm_ranks.start_ranks(
-        work, arguments, processes=processes, max_restarts=0, logs=None
-    )
+    result: dict[str, Any] = warm_ranks.run(work, arguments, processes=processes)
     return result
 
 

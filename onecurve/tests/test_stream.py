@@ -191,9 +191,7 @@ def test_a_worker_may_set_what_is_the_data_sets() -> None:
 def test_predictions_of_a_stream_are_in_its_order() -> None:
     with unchanged_environment(LIGHTNING):
         single = predicted("single")
-    ranks = warm_ranks.start_ranks(
-        "zoo.train.predicted", ("ddp",), processes=2, max_restarts=0, logs=None
-    )
+    ranks = warm_ranks.run("zoo.train.predicted", ("ddp",), processes=2)
     assert [len(rows) for rows in ranks] == [21, 21]
     curves = [tree_flatten(rows)[0] for rows in (single, ranks)]
     assert largest_difference(*curves) <= ROUNDING

@@ -124,7 +124,7 @@ def test_cut_layers_train_as_whole_ones(shard: int, tmp_path: Path) -> None:
 
 
 def on_ranks(processes: int, logs: Path, work: Any, *arguments: Any) -> Any:
-    return warm_ranks.start_ranks(work, arguments, processes=processes, max_restarts=0, logs=logs)
+    return warm_ranks.run(work, arguments, processes=processes, logs=logs)
 
 
 def counts(sequence: bool) -> dict[str, dict[str, int]]:

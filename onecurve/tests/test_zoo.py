@@ -29,8 +29,8 @@ def column(strategy: str) -> dict[str, Any]:
             return train_rows(strategy, tuple(ROWS))
     names = ALSO_REPLICATED if strategy in REPLICATED else tuple(ROWS)
     processes = DEVICES.get(strategy, 2)
-    result: dict[str, Any] = warm_ranks.start_ranks(
-        "zoo.train.train_rows", (strategy, names), processes=processes, max_restarts=0, logs=None
+    result: dict[str, Any] = warm_ranks.run(
+        "zoo.train.train_rows", (strategy, names), processes=processes
     )
     return result
 

@@ -16,6 +16,7 @@ import sys
 import warnings
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -105,6 +106,11 @@ def start_ranks(
         return by_torchelastic(work, arguments, options, **others)
     unless_stopped(result)
     return result
+
+
+def run(work: str, arguments: tuple[Any, ...], *, processes: int, logs: Path | None = None) -> Any:
+    """What a function, by its dotted name, returns on rank 0 of so many ranks."""
+    return start_ranks(work, arguments, worker.RankOptions(logs=logs), processes=processes)
 
 
 def _serve(rank: int, number: int, parent: Connection) -> None:
