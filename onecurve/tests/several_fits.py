@@ -100,6 +100,14 @@ def fits(cases: dict[str, Case]) -> dict[str, str | dict[str, list[float]]]:
     return results
 
 
+def assert_rejected(found: Any, words: str) -> None:
+    """That a fit under pipeline was rejected in one line, with these words."""
+    assert isinstance(found, str), "it was trained"
+    assert found.startswith("strategy=pipeline: ")
+    assert words in found
+    assert "\n" not in found
+
+
 def assert_equal(found: Any, single: dict[str, list[float]]) -> None:
     """That a fit was not refused, and has logged what another one has."""
     assert not isinstance(found, str), found

@@ -51,15 +51,14 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
         plain[hidden.STORED_AS] = instead
         _hide_what_was_typed(context, hidden.secrets(plain))
     processes = _processes(config)
-    is_inline = machine.ranks_around() is not None or (
-        processes == 1 and type(context.members) is Members
-    )
+    is_rank = machine.ranks_around() is not None
+    is_inline = is_rank or (processes == 1 and type(context.members) is Members)
     if not is_inline:
         warm_up()
     if context.members.is_first:
         record.start(context.run_dir, plain)
     plain = _with_copies(plain, context)
-    verbose, is_rank = _verbose(), machine.ranks_around() is not None
+    verbose = _verbose()
     if is_inline and not is_rank:
         return _inline(work, plain, context, verbose)
     # Here, as these import torch.
