@@ -49,7 +49,8 @@ def test_a_killed_rank_ends_both_nodes(start: Start, tmp_path: Path) -> None:
     said = finish(*nodes, status=1)
     for _, err in said:
         assert "rank 1 was ended by signal SIGKILL" in err
-    assert sum(err.startswith("another node ended: ") for _, err in said) == 1
+    # Not at the start: this process's torch, imported long ago, warns of the lost connection first.
+    assert sum(bool(re.search("^another node ended: ", err, re.M)) for _, err in said) == 1
     metrics = json.loads((one_run(tmp_path) / "metrics.json").read_text())
     assert metrics["status"] == "failed"
     assert "rank 1 was ended by signal SIGKILL" in metrics["error"]
