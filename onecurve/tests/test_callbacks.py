@@ -142,7 +142,7 @@ def test_the_first_validation_shows_a_metric_that_nothing_logs(
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "ddp", "pipeline"], kept=["ddp"]))
+@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "ddp", "pipeline"], kept=["single"]))
 def test_a_timer_stops_with_a_checkpoint_to_go_on_from(
     train: Cli, cli: Cli, warm: Cli, strategy: str
 ) -> None:

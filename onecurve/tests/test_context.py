@@ -21,7 +21,7 @@ QUICK = tuple(name for name in CASES if name not in SLOW)
 
 @pytest.mark.compares
 @pytest.mark.parametrize(
-    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in SLOW)]
 )
 def test_pieces_are_as_the_whole(name: str) -> None:
     together = SLOW if name in SLOW else QUICK

@@ -267,6 +267,7 @@ def test_what_a_task_cannot_show_is_named(cli: Cli, monkeypatch: pytest.MonkeyPa
     assert "Traceback" not in outcome.err
 
 
+@pytest.mark.long
 def test_wandb_shows_the_same(train: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     outcome = train("callbacks=[wandb]", "callbacks.wandb.histograms_every_n_steps=20")

@@ -72,6 +72,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_a_rank_of_a_command_that_ended_says_nothing(tmp_path: Path) -> None:
     """Any other reason why it cannot begin is said."""
     script = tmp_path / "parent.py"

@@ -72,7 +72,7 @@ def test_different_commands_are_refused(start: Start, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_node_with_the_store_stays_until_all_have_read(start: Start) -> None:
     """Else the slower of two nodes has nothing to read, and ends with a traceback."""
     port = free_port()
@@ -90,6 +90,7 @@ def test_the_node_with_the_store_stays_until_all_have_read(start: Start) -> None
     assert "was typed on one of the nodes alone" in err
 
 
+@pytest.mark.long
 def test_too_few_nodes_with_numbers_give_up(start: Start, tmp_path: Path) -> None:
     """Also where two have the same: a node that was started again takes the place it had."""
     place = f"launch.rendezvous=localhost:{free_port()}"

@@ -170,7 +170,7 @@ def test_blocks_that_are_alike_share_code_whatever_the_batch() -> None:
     assert list(task.state_dict()) == list(Task().state_dict())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not has_compiler(), reason="torch.compile needs a C++ compiler: install g++")
 def test_code_gives_the_gradients_of_eager_ones() -> None:
     """With dropout, whose masks are the same, where most is computed again."""

@@ -97,7 +97,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     ("command", "changes"),
     [
         pytest.param(PYTHON, {}, id="pipeline", marks=pytest.mark.long),
-        pytest.param(TORCHRUN, {}, id="pipeline-torchrun"),
+        pytest.param(TORCHRUN, {}, id="pipeline-torchrun", marks=pytest.mark.long),
         pytest.param(
             TORCHRUN,
             {"strategy": "onecurve.FSDP()", "log": AVERAGE},
@@ -108,7 +108,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
             "",
             {"strategy": "onecurve.DDP()", "start": "main()"},
             id="ddp-lightning",
-            marks=pytest.mark.long,
         ),
     ],
 )

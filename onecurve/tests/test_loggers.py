@@ -115,6 +115,7 @@ def test_nothing_of_wandb_appears_where_it_is_not_chosen(
     assert not list(outcome.run.glob("wandb*"))
 
 
+@pytest.mark.long
 def test_mlflow_has_one_run_in_its_database(
     train: Cli, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ def train(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_single_and_dp_train(tmp_path: Path) -> None:
     done = train(
         tmp_path, "-m", "strategy=single,dp", "callbacks=[checkpoint,device_stats,timer]",

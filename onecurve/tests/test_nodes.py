@@ -97,7 +97,7 @@ def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_on_one_node_ends_both(start: Start, tmp_path: Path) -> None:
     nodes = two_nodes(start, *SLOW_EPOCHS)
     training_rank(nodes, tmp_path, 1)
@@ -111,7 +111,7 @@ def test_ctrl_c_on_one_node_ends_both(start: Start, tmp_path: Path) -> None:
     assert metrics["stopped"].startswith("stopped by SIGINT after step ")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_exception_in_validation_on_one_node_ends_both(start: Start, tmp_path: Path) -> None:
     fail = ("+callbacks.fail._target_=test_failures.FailOnRank", "+callbacks.fail.rank=1")
     nodes = two_nodes(start, *fail, "+callbacks.fail.when=validation")

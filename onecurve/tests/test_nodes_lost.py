@@ -40,7 +40,7 @@ from torch.distributed import TCPStore
 from onecurve.launch import addresses
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_rank_ends_both_nodes(start: Start, tmp_path: Path) -> None:
     nodes = two_nodes(start, *SLOW_EPOCHS)
     victim = training_rank(nodes, tmp_path, 1)

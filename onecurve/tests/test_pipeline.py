@@ -189,6 +189,7 @@ def test_evaluation_is_that_of_single(trained: Cli, warm: Cli, schedule: str) ->
         assert pipeline.metrics[name] == pytest.approx(single.metrics[name], rel=ROUNDING)
 
 
+@pytest.mark.long
 @pytest.mark.compares
 def test_augmentation_draws_the_same_on_every_stage(train: Cli) -> None:
     """Random numbers outside of the layers come from a generator that layers do not disturb."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import one_of_a_kind
 from several_fits import Case, Small, assert_equal, assert_rejected, fits
 from torch import Tensor, nn
 
@@ -248,7 +249,7 @@ def test_it_is_trained_as_it_is(
 
 @pytest.mark.compares
 @pytest.mark.slow
-@pytest.mark.parametrize("axis", ["replicate", "shard", "tensor"])
+@pytest.mark.parametrize("axis", one_of_a_kind(["replicate", "shard", "tensor"], kept=["tensor"]))
 def test_it_is_on_a_mesh(single: dict[str, Any], axis: str) -> None:
     options: dict[str, Any] = {axis: 2}
     if axis == "tensor":

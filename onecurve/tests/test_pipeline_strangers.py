@@ -339,7 +339,7 @@ def test_it_is_by_any_schedule(
 
 
 @pytest.mark.compares
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_is_by_pipelines_side_by_side(single: dict[str, Any]) -> None:
     """Four ranks, two pipelines; a loss between samples is that of each share there."""
     modules = [each for each in STRANGERS if each not in (TwoViews, Summed, Contrastive)]

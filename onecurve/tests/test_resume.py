@@ -93,7 +93,7 @@ def is_whole(run: Path, whole: Path) -> bool:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", one_of_a_kind(["ddp", "fsdp", "pipeline"], kept=["pipeline"]))
+@pytest.mark.parametrize("strategy", one_of_a_kind(["ddp", "fsdp", "pipeline"], kept=["ddp"]))
 def test_a_run_that_was_killed_three_times_is_one_run(train: Cli, cli: Cli, strategy: str) -> None:
     """In the middle of an epoch, just after its end, and in the last epoch."""
     # As many steps as without, the last of which takes in batches of 16 and of 1.
@@ -115,7 +115,9 @@ def test_a_run_that_was_killed_three_times_is_one_run(train: Cli, cli: Cli, stra
 
 @pytest.mark.compares
 @pytest.mark.parametrize("epoch", one_of_a_kind([1, 2], kept=[1]))
-@pytest.mark.parametrize(("strategy", "before"), [("single", 1), ("ddp", 2)])
+@pytest.mark.parametrize(
+    ("strategy", "before"), one_of_a_kind([("single", 1), ("ddp", 2)], kept=[("single", 1)])
+)
 def test_a_signal_in_the_last_step_of_an_epoch_waits_for_its_validation(
     train: Cli, cli: Cli, strategy: str, before: int, epoch: int
 ) -> None:
@@ -139,6 +141,7 @@ def test_one_process_that_was_killed_goes_on(train: Cli, cli: Cli, tmp_path: Pat
     assert is_whole(run, whole)
 
 
+@pytest.mark.long
 @pytest.mark.compares
 def test_a_run_that_was_killed_before_it_saved_starts_again(train: Cli, cli: Cli) -> None:
     options = (*RANDOM, "strategy=ddp")
@@ -305,7 +308,7 @@ def pid_of_rank(folder: Path, rank: int) -> int:
         ("single", signal.SIGTERM, None),
         pytest.param("ddp", signal.SIGUSR1, None, marks=pytest.mark.long),
         ("ddp", signal.SIGTERM, 1),
-        ("pipeline", signal.SIGUSR1, 0),
+        pytest.param("pipeline", signal.SIGUSR1, 0, marks=pytest.mark.long),
         pytest.param("fsdp", signal.SIGTERM, 1, marks=pytest.mark.long),
     ],
 )

@@ -46,7 +46,7 @@ WHOLE: list[float] = []
     ("saver", "resumers"),
     [
         ("fsdp", ("single", "pipeline", "fsdp(3)")),
-        ("pipeline", ("fsdp", "interleaved")),
+        pytest.param("pipeline", ("fsdp", "interleaved"), marks=pytest.mark.long),
         pytest.param("ddp", ("pipeline",), marks=pytest.mark.long),
         pytest.param("single", ("ddp",), marks=pytest.mark.long),
     ],
@@ -109,7 +109,7 @@ def test_it_holds_what_one_file_holds_and_becomes_one(
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "fsdp"], kept=["fsdp"]))
+@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "fsdp"], kept=["single"]))
 def test_in_the_background_and_from_one_format_to_the_other(
     train: Cli, warm: Cli, strategy: str
 ) -> None:

@@ -42,7 +42,7 @@ from onecurve.surroundings import Ranks
 
 @pytest.mark.compares
 @pytest.mark.slow
-@pytest.mark.long  # tests/test_library.py has torchrun's ranks, and test_srun a project's
+@pytest.mark.long  # test_srun has ranks that are there already, too
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_torchrun(start_by: StartBy, trained: Cli, tmp_path: Path, nodes: int) -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}")

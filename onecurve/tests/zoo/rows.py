@@ -29,6 +29,7 @@ class Row:
         apart: Strategies that train on another loss, for it is no mean over samples.
         trainer: Arguments of the Trainer.
         validation: Makes what it takes for validation.
+        under: The strategies that it is tried under, beside single.
     """
 
     task: Callable[[], tasks.Plain] = tasks.Plain
@@ -38,6 +39,7 @@ class Row:
     apart: tuple[str, ...] = ()
     trainer: dict[str, Any] = field(default_factory=dict)
     validation: Callable[[], Any] = VALIDATION
+    under: tuple[str, ...] = STRATEGIES
 
 
 NO_MEAN = ("ddp", "fsdp")
@@ -109,7 +111,8 @@ ROWS = {
     "noise in hooks": Row(tasks.NoiseInHooks),
     "thawed later": Row(tasks.Thawed),
     "frozen later": Row(tasks.FrozenLater),
-    **{name: Row(partial(tasks.Optimized, name)) for name in OPTIMIZERS},
+    # Under the others it updates parameters as it does in one process, whichever it is.
+    **{name: Row(partial(tasks.Optimized, name), under=("fsdp",)) for name in OPTIMIZERS},
     "Adafactor": Row(
         partial(tasks.Optimized, "Adafactor"), refused={"fsdp": "Adafactor cannot update shards"}
     ),
