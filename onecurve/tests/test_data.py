@@ -123,7 +123,7 @@ def fit(module: ImageDataModule, folder: Path, precision: str) -> Recorder:
 
 def test_only_training_batches_are_augmented(tmp_path: Path) -> None:
     crop = "+data.augment.crop={_target_:torchvision.transforms.v2.RandomCrop,size:16}"
-    module = load(crop, "data.batch_size=8")
+    module = load(crop, "+data.augment.none=null", "data.batch_size=8")
     task = fit(module, tmp_path, "32-true")
     assert task.train_inputs is not None
     assert task.val_inputs is not None

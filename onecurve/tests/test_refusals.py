@@ -51,6 +51,7 @@ MISTAKES = {
     "trainer.devices=two strategy=ddp": (2, ["trainer.devices=two", "trainer.devices=2"]),
     "trainer.profiler=cprofile": (2, ["trainer.profiler=cprofile", "simple, advanced"]),
     "+data.imagesize=8": (2, ["data.imagesize: there is no such key", "data.image_size"]),
+    "+data.augment.crop={size:8}": (2, ["crop is no object", "+data.augment.crop._target_=..."]),
     "data.class_names=[a,b]": (2, ["data.class_names", "labels go up to 9"]),
     "trainer.num_nodes=2": (2, ["trainer.num_nodes=2", "strategy=ddp"]),
     "trainer.num_nodes=2 strategy=dp": (2, ["trainer.num_nodes=2", "one process", "strategy=ddp"]),

@@ -1,11 +1,22 @@
 """What the library's data modules take: models of `data`, by class."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from ..config_model import Config
+
+
+def _transforms(entries: Mapping[str, Any]) -> Mapping[str, Any]:
+    """That each is an object; null is none."""
+    for name, entry in entries.items():
+        if entry is not None and not (isinstance(entry, Mapping) and "_target_" in entry):
+            raise ValueError(
+                f"{name} is no object; say of which class it is: "
+                f"+data.augment.{name}._target_=..., or leave it out"
+            )
+    return entries
 
 
 class Images(Config):
@@ -21,7 +32,9 @@ class Images(Config):
     num_workers: int = Field(ge=0, description="Processes that read batches; 0 for none.")
     mean: list[float] = Field(description="Of each channel, of values in 0..1.")
     std: list[float] = Field(description="Likewise.")
-    augment: Mapping[str, Any] = Field(description="Transforms of training batches, by name.")
+    augment: Annotated[Mapping[str, Any], AfterValidator(_transforms)] = Field(
+        description="Transforms of training batches, by name."
+    )
 
 
 class Digits(Images):

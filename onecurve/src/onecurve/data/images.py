@@ -34,7 +34,8 @@ class ImageDataModule(LightningDataModule):
         num_workers: processes that read batches; 0 reads them in the training process.
         mean: of each channel (or one number for all), of values in 0..1.
         std: likewise.
-        augment: transforms of training batches (floats in 0..1), applied in this order.
+        augment: transforms of training batches (floats in 0..1), applied in this order; None is
+            none.
 
     Raises:
         UserError: a value that cannot be.
@@ -53,7 +54,7 @@ class ImageDataModule(LightningDataModule):
         num_workers: int,
         mean: Sequence[float],
         std: Sequence[float],
-        augment: Mapping[str, Callable[[Tensor], Tensor]],
+        augment: Mapping[str, Callable[[Tensor], Tensor] | None],
     ) -> None:
         super().__init__()
         for key, value in (
@@ -84,7 +85,7 @@ class ImageDataModule(LightningDataModule):
         self.resize = resize
         self.batch_size = batch_size
         self.num_workers = num_workers
-        self.augment = list(augment.values())
+        self.augment = [transform for transform in augment.values() if transform is not None]
         self.datasets: Datasets | None = None
         # (x / 255 - mean) / std = x * scale + shift: two operations on a batch, and no division.
         self._std = torch.tensor(list(std), dtype=torch.float32).view(-1, 1, 1)
