@@ -137,13 +137,8 @@ class TaskStep:
 
     # Training
 
-    def train(self, *args: Any) -> STEP_OUTPUT:
-        """Run the training step and weigh its loss."""
-        accumulates = self.module.trainer.accumulate_grad_batches > 1
-        return self._accumulated(*args) if accumulates else self._weighed(*args)
-
-    def _accumulated(self, *args: Any) -> STEP_OUTPUT:
-        """Weigh a step among the batches that are accumulated with it."""
+    def train_accumulated(self, *args: Any) -> STEP_OUTPUT:
+        """Run the training step, and weigh it among the batches that are accumulated with it."""
         trainer = self.module.trainer
         # Where Lightning clears the gradients, too.
         is_first = trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches == 0
@@ -151,7 +146,7 @@ class TaskStep:
             self._window = Window(self.module)
         self._count = None
         self._logs.names.clear()
-        output = self._weighed(*args)
+        output = self.train(*args)
         count = self._mean(float(rows(args[0]))) if self._count is None else float(self._count)
         self._window.log(count, self._logs.names)
         factor = self._window.factor(0.0 if output is None else count)
@@ -164,7 +159,8 @@ class TaskStep:
         dist.all_reduce(total, group=self.place.group)
         return float(total) / self.place.size
 
-    def _weighed(self, *args: Any) -> STEP_OUTPUT:
+    def train(self, *args: Any) -> STEP_OUTPUT:
+        """Run the training step, and weigh its loss by this rank's share of the global batch."""
         loop = self.module.trainer.fit_loop
         combined = loaders_of(loop)
         assert combined is not None

@@ -329,7 +329,8 @@ class OneCurve(ForCallbacks):
         if isinstance(self.checkpoint_io, LocalFiles):
             # Hear of a file that could not be written in the background.
             self.checkpoint_io.poll()
-        return self._step.train(*args)
+        accumulates = self._connected_module.trainer.accumulate_grad_batches > 1
+        return self._step.train_accumulated(*args) if accumulates else self._step.train(*args)
 
     def validation_step(self, *args: Any) -> STEP_OUTPUT:
         return self._step.evaluate("validation_step", *args)
