@@ -59,7 +59,7 @@ test -n "$$UV_TORCH_BACKEND" || { \
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-starters test-library test-storage test-slurm test-rounding lint format bench browser docs face bake clean
+.PHONY: help demo test test-long test-starters test-library test-storage test-slurm test-rounding lint format bench gpu browser docs face bake clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { \
@@ -134,6 +134,10 @@ bench: bake ## run the benchmarks, on a project with the defaults; make bench BE
 	@failed=; for name in $(BENCHMARKS); do \
 	  echo "benchmarks/$$name.py"; $(BIN)/python "benchmarks/$$name.py" $(ARGS) || failed="$$failed $$name"; \
 	done; test -z "$$failed" || { echo "above a limit:$$failed"; exit 1; }
+
+# A machine without a network or .venv: PYTHONPATH=onecurve/src python3 -m onecurve.gpu_check
+gpu: .venv/installed ## check and measure training on the GPU of this machine, in 8 minutes at most; see build/gpu
+	PYTHONPATH='$(LIBRARY)/src' $(BIN)/python -m onecurve.gpu_check --out build/gpu $(ARGS)
 
 docs: .venv/installed ## make the site: the template's pages, a project's, the library's, benchmarks; see build/docs/site
 	@rm -rf build/docs && mkdir -p build/docs/pages

@@ -79,10 +79,10 @@ def compared_here(asked: Asked) -> Parity:
     strategy, options = asked.strategy, asked.options
     with unchanged_environment(LIGHTNING_VARIABLES[:2]):
         save = Watch(max(1, asked.steps * 3 // 4))  # inside the second epoch
-        other = _run(asked, save, {"strategy": copy.deepcopy(strategy)})
+        other = watched(asked, save, {"strategy": copy.deepcopy(strategy)})
         again = None
         if other.checkpoint and (other.save_after or 0) < other.step:
-            again = _run(asked, Watch(), {"strategy": strategy}, other.checkpoint)
+            again = watched(asked, Watch(), {"strategy": strategy}, other.checkpoint)
         name = getattr(strategy, "name", type(strategy).__name__)
         if dist.is_initialized():
             rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -94,12 +94,17 @@ def compared_here(asked: Asked) -> Parity:
         if other.checkpoint:
             shutil.rmtree(other.checkpoint.parent)
         devices = options["devices"][:1] if isinstance(options["devices"], list) else 1
-        alone = {"devices": devices, "num_nodes": 1, "plugins": [LightningEnvironment()]}
-        plain = _run(asked, Watch(), {**alone, "strategy": "auto"})
+        plain = watched(asked, Watch(), plain_trainer(devices))
     rows = list(rows_of(plain, other, asked.tolerance))
     rows += [row_of_resume(other, again, asked.tolerance)] if again else []
     title = f"{name} beside a plain Trainer, in float64"
     return Parity(title, rows, kinds_of(rows, plain, other), plain.curves, other.curves)
+
+
+def plain_trainer(devices: list[int] | int = 1) -> dict[str, Any]:
+    """Lightning's own options for one process, also in a rank."""
+    alone = {"devices": devices, "num_nodes": 1, "plugins": [LightningEnvironment()]}
+    return {**alone, "strategy": "auto"}
 
 
 def shortened(steps: int, options: dict[str, Any]) -> dict[str, Any]:
@@ -117,9 +122,10 @@ def shortened(steps: int, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _run(
+def watched(
     asked: Asked, watch: Watch, options: dict[str, Any], checkpoint: Path | None = None
 ) -> Watch:
+    """Train as asked, with options of its own, and note what runs are compared by."""
     seed_everything(asked.seed, workers=True, verbose=False)
     options = shortened(asked.steps, asked.options) | options
     callbacks = [watch, *copy.deepcopy(options.pop("callbacks", None) or [])]

@@ -68,6 +68,7 @@ class OneCurve(ForCallbacks):
     Attributes:
         name: What ``strategy=...`` calls it.
         report_dir: Where to leave pictures of what the strategy does; None for nowhere.
+        prints_layers: Whether to print how layers are divided among ranks. To be set before a fit.
         compiled: What torch.compile makes code of: see `layers_made`. To be set before a fit.
         count_labels: Whether a loss that is known to be a mean over labels counts by them among
             ranks: see `weight`. To be set before a fit.
@@ -77,6 +78,7 @@ class OneCurve(ForCallbacks):
 
     name: str = ""
     report_dir: Path | None = None
+    prints_layers: bool = True
     compiled: Compiled = "none"
     compile_backend: str = "inductor"
     count_labels: bool = True

@@ -8,17 +8,18 @@ weights: once each), and sending takes no time.
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
-from rich.table import Table
 
 from ...figures import new_figure
-from ...plain_console import plain_console
 from .partition import Partition
 from .placement import Placement
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Kind = Literal["forward", "backward", "weight"]
 
@@ -192,14 +193,18 @@ def report_partition(
     parameters = [sum(p.numel() for p in layer.parameters()) for layer in placement.layers.values()]
     spans = simulate(order, partition.costs)
     strategy: Any = trainer.strategy
-    console = plain_console()
-    console.print(partition_table(partition, list(placement.layers), parameters))
-    console.print(
-        f"imbalance {partition.imbalance:.2f} (largest stage / mean)\n"
-        f"{name}: {microbatches} micro-batches of {batch_size // microbatches}, "
-        f"predicted bubble {bubble(spans):.1%}",
-        highlight=False,
-    )
+    if strategy.prints_layers:
+        # What plans, or prints nothing, needs no rich.
+        from ...plain_console import plain_console
+
+        console = plain_console()
+        console.print(partition_table(partition, list(placement.layers), parameters))
+        console.print(
+            f"imbalance {partition.imbalance:.2f} (largest stage / mean)\n"
+            f"{name}: {microbatches} micro-batches of {batch_size // microbatches}, "
+            f"predicted bubble {bubble(spans):.1%}",
+            highlight=False,
+        )
     if strategy.report_dir is None:
         return
     # A script that asks for no picture needs nothing that draws.
@@ -213,7 +218,9 @@ def report_partition(
             logger.experiment.add_image("pipeline", pixels, dataformats="HWC")
 
 
-def partition_table(partition: Partition, names: Sequence[str], parameters: Sequence[int]) -> Table:
+def partition_table(
+    partition: Partition, names: Sequence[str], parameters: Sequence[int]
+) -> "Table":
     """One row a stage: its rank, layers, parameters and share of the cost.
 
     Args:
@@ -221,6 +228,8 @@ def partition_table(partition: Partition, names: Sequence[str], parameters: Sequ
         names: Name of each layer.
         parameters: Number of parameters of each layer.
     """
+    from rich.table import Table
+
     table = Table(title="Pipeline", title_justify="left")
     table.add_column("stage", justify="right")
     table.add_column("rank", justify="right")

@@ -2,21 +2,26 @@
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from lightning.pytorch import LightningModule
-from rich.table import Table
 from torch import nn
 
-from ...plain_console import plain_console
 from .checks import has_dropout
 from .families import holds_parameters
 from .local_size import local_numel
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def report_plan(
     module: LightningModule, plan: Mapping[str, str], size: int, sequence: bool
 ) -> None:
     """Print the plan of a module that is not cut yet."""
+    # What prints nothing needs no rich.
+    from ...plain_console import plain_console
+
     console = plain_console()
     whole, held, cut = shares(module, plan, size)
     console.print(plan_table(module, plan, size, sequence))
@@ -46,7 +51,7 @@ def shares(module: nn.Module, plan: Mapping[str, str], size: int) -> tuple[int, 
     return whole, held, cut
 
 
-def plan_table(module: nn.Module, plan: Mapping[str, str], size: int, sequence: bool) -> Table:
+def plan_table(module: nn.Module, plan: Mapping[str, str], size: int, sequence: bool) -> "Table":
     """One row for each style of modules whose names differ by numbers only.
 
     Args:
@@ -55,6 +60,8 @@ def plan_table(module: nn.Module, plan: Mapping[str, str], size: int, sequence: 
         size: How many ranks share layers.
         sequence: Whether `sequence` counts.
     """
+    from rich.table import Table
+
     table = Table(title=f"Tensor parallelism, {size} ranks", title_justify="left")
     table.add_column("modules")
     table.add_column("style")

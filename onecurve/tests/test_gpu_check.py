@@ -1,0 +1,116 @@
+"""`python -m onecurve.gpu_check`, on a CPU: it compares, measures, and tells what did not pass."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onecurve.gpu_check import check
+from onecurve.gpu_check.entries import LARGE, STRATEGIES, TASKS, TOLERANCES, Entry, matrix
+
+ONLY_TORCH = Path(__file__).parent / "only_torch"
+
+
+def found(folder: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((folder / "gpu_check.json").read_text())
+    return record
+
+
+@pytest.mark.long
+def test_a_machine_with_torch_and_lightning_alone_is_checked(tmp_path: Path) -> None:
+    only = ["mlp ddp 32-true", "transformer pipeline bf16-true", "transformer tensor * 2 ranks"]
+    command = [sys.executable, "-m", "onecurve.gpu_check", "--device", "cpu", "--out", "there"]
+    path = os.pathsep.join(map(str, [ONLY_TORCH, *sys.path]))
+    done = subprocess.run(
+        [*command, "--only", *only],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = found(tmp_path / "there")
+    entries = {each["name"]: each for each in record["entries"]}
+    assert record["failed"] == 0
+    assert [*entries] == [
+        "mlp plain 32-true on the CPU",
+        "transformer plain 32-true on the CPU",
+        "mlp ddp 32-true",
+        "transformer pipeline bf16-true",
+        "transformer tensor 32-true 2 ranks",
+    ]
+    for each in [*entries.values()][2:]:
+        plain = entries[f"{each['name'].split()[0]} plain 32-true on the CPU"]["loss"]
+        assert each["outcome"] == "equal"
+        assert len(each["loss"]) == len(plain) == 8
+        assert each["loss"][-1] != plain[0]
+        assert each["apart_from_cpu"] <= TOLERANCES[each["name"].split()[2]][0]
+    assert "| mlp ddp 32-true | equal |" in (tmp_path / "there/gpu_check.md").read_text()
+
+
+@pytest.mark.slow
+def test_what_does_not_pass_is_told_and_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fails = Entry("mlp", "ddp", "9-true")
+    entries = [fails, Entry("mlp", "single", "bf16-true"), fails._replace(required=False)]
+    monkeypatch.setattr(check, "matrix", lambda on_gpu: entries)
+    arguments = ["--device", "cpu", "--out", str(tmp_path), "--only", "mlp *"]
+    assert check.main(arguments) == 1
+    outcomes = [each["outcome"] for each in found(tmp_path)["entries"]]
+    assert outcomes == ["measured", "failed", "equal", "failed"]
+    assert found(tmp_path)["failed"] == 1
+    line = next(line for line in capsys.readouterr().out.splitlines() if "mlp ddp 9-true" in line)
+    assert "9-true" in line.partition("failed: ")[2]
+    page = (tmp_path / "gpu_check.md").read_text()
+    assert page.count("- mlp ddp 9-true: failed: ") == 2
+    assert page.count("(does not count)") == 1
+
+
+def test_what_no_time_is_left_for_is_told(tmp_path: Path) -> None:
+    arguments = ["--device", "cpu", "--out", str(tmp_path), "--only", "mlp ddp *"]
+    assert check.main([*arguments, "--minutes", "0"]) == 1
+    entries = found(tmp_path)["entries"]
+    assert {each["outcome"] for each in entries} == {"not run"}
+    assert len(entries) == 1 + len(TOLERANCES)
+
+
+def test_an_entry_that_does_not_exist_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        check.main(["--only", "mlp deepspeed *", "--device", "cpu"])
+    assert end.value.code == 2
+    assert "--only mlp deepspeed *: fits no entry" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_all_that_is_promised_is_in_the_matrix(on_gpu: bool) -> None:
+    entries = matrix(on_gpu)
+    names = [entry.name for entry in entries]
+    assert len({*names, LARGE}) == len(names) + 1
+    for task in TASKS:
+        for strategy in STRATEGIES:
+            for precision in TOLERANCES:
+                assert f"{task} {strategy} {precision}" in names
+    for strategy in STRATEGIES:
+        for option in ("selective", "full", "compile"):
+            assert f"transformer {strategy} bf16-mixed {option}" in names
+    # gloo's documentation promises only DDP's collectives for tensors of a GPU.
+    ranks = {entry.strategy for entry in entries if entry.ranks == 2 and entry.required}
+    assert ranks == ({"ddp"} if on_gpu else {*STRATEGIES} - {"single"})
+
+
+@pytest.mark.long
+def test_the_large_one_is_measured(tmp_path: Path) -> None:
+    arguments = ["--device", "cpu", "--out", str(tmp_path), "--only", LARGE]
+    assert check.main(arguments) == 0
+    (large,) = found(tmp_path)["entries"]
+    assert large["outcome"] == "measured"
+    assert large["tokens_per_second"] > 0
+    assert 0 < large["share_of_our_code"] < 1
+    assert 0 < large["seconds_of_first_step"] <= large["seconds_to_end_of_first_step"]
+    assert large["planned_bytes"] == pytest.approx(sum(large["planned_bytes_of"].values()))
+    assert "which stands for 1 billion on a CPU" in (tmp_path / "gpu_check.md").read_text()
