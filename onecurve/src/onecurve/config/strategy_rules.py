@@ -7,6 +7,7 @@ from pathlib import Path
 from ..composed_run import ComposedRun
 from ..strategies.mesh.sizes import Sizes, filled
 from ..strategies.pipeline.limits import SCHEDULES, nearest, takes
+from ..torch_versions import too_old
 
 STRATEGIES = Path(__file__).parents[1] / "strategies"
 
@@ -78,6 +79,8 @@ def _schedule(run: ComposedRun, key: str, ranks: int, shares: int) -> Iterator[s
             "trainer.sync_batchnorm=true: a pipeline takes BatchNorm's statistics over each "
             "micro-batch; use trainer.sync_batchnorm=false, or strategy=ddp"
         )
+    if line := too_old(f"strategy.schedule={schedule}", f"{key}.schedule={schedule}"):
+        yield line
     limits = SCHEDULES[schedule]
     if limits.fixed and strategy.stages_per_rank not in ("auto", limits.stages_per_rank):
         yield (

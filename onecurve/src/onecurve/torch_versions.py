@@ -1,0 +1,46 @@
+"""What older versions of PyTorch cannot do: one table, and the line by which it is refused.
+
+Torch is not imported: a command refuses before it is. A feature that works from the floor in
+pyproject.toml on has no entry.
+"""
+
+from functools import cache
+from importlib.metadata import version
+from typing import NamedTuple
+
+
+class Needs(NamedTuple):
+    """From which version on PyTorch can do something."""
+
+    first: tuple[int, int]
+    fault: str
+    """What an older one does."""
+    instead: str
+    """What works there."""
+
+
+TABLE = {
+    # "[3] for chunk 0 has gradients None and is expecting to send gradients to stage 2"
+    "strategy.schedule=zbv": Needs((2, 12), "has no gradients to send in this schedule", "1f1b"),
+}
+
+
+@cache
+def installed() -> tuple[int, int]:
+    """The version of torch here, without its last number."""
+    major, minor = version("torch").split(".")[:2]
+    return int(major), int(minor)
+
+
+def too_old(asked: str, key: str | None = None) -> str | None:
+    """Why the torch that is installed cannot do what is asked for; None where it can.
+
+    Args:
+        asked: As in the table, such as "strategy.schedule=zbv".
+        key: What was typed, where the strategy is below another key.
+    """
+    needs = TABLE.get(asked)
+    if needs is None or installed() >= needs.first:
+        return None
+    here, first = (".".join(map(str, each)) for each in (installed(), needs.first))
+    return f"{key or asked}: torch {here} {needs.fault}; use {needs.instead}, or torch>={first}"
