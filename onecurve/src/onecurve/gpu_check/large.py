@@ -165,7 +165,8 @@ def _planned(size: Size, device: str, peak: float) -> dict[str, Any]:
         "planned_bytes": plan.fullest.total,
         "planned_bytes_of": plan.fullest._asdict(),
         "planned_tokens_per_second": size.batch * size.length / plan.seconds,
-        "peak_over_plan": peak / plan.fullest.total,
+        # A process on a CPU holds its libraries, too.
+        "peak_over_plan": peak / plan.fullest.total if device == "cuda" else None,
     }
 
 
