@@ -97,7 +97,7 @@ def _of_large(large: Found, device: str) -> list[str]:
         + ("" if device == "cuda" else ", of the process with its libraries"),
         "the first step": f"{large['seconds_of_first_step']:.1f} s, and "
         f"{large['seconds_to_end_of_first_step']:.1f} s with what comes before it",
-        "share of our code in a step": f"{large['share_of_our_code']:.1%} at most",
+        "share of our code in a step": f"{large['share_of_our_code']:.1%} of the main thread",
         "share of waiting for data": f"{large['data_share']:.1%}",
     }
     if "planned_bytes" in large:
