@@ -156,9 +156,10 @@ def gpt(attention: type[nn.Module] = Fused, tied: bool = False) -> nn.Sequential
     )
 
 
-def mlp() -> nn.Sequential:
+def mlp(inplace: bool = False) -> nn.Sequential:
     return nn.Sequential(
-        nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 10)
+        *(nn.Linear(8, 32), nn.ReLU(inplace), nn.Linear(32, 16), nn.ReLU(inplace)),
+        nn.Linear(16, 10),
     )
 
 

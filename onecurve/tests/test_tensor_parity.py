@@ -18,7 +18,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from onecurve.strategies.tensor.apply import apply_plan
 from onecurve.strategies.tensor.plan import check_plan, find_plan
 from onecurve.strategies.tensor.report import shares
-from onecurve.strategies.tensor.sharded_logits import cut_logits
+from onecurve.strategies.tensor.sharded_logits import sharded_logits
 
 STEPS = 8
 Result = dict[str, Any]
@@ -36,7 +36,7 @@ def losses(task: Task, inputs: Tensor, targets: Tensor, **kind: bool) -> Tensor:
     optimizer = torch.optim.AdamW(task.parameters(), lr=1e-3, **kind)
     found = []
     for _ in range(STEPS):
-        with cut_logits():
+        with sharded_logits():
             loss = task.loss(task(inputs), targets)
         optimizer.zero_grad()
         loss.backward()
@@ -97,6 +97,7 @@ def parity(
 CASES = [
     ("mlp", {}, False), ("gpt", {}, False), ("gpt", {}, True), ("gpt", {"tied": True}, True),
     ("vit", {}, False), ("vit", {}, True), ("encoder", {}, True), ("named", {}, False),
+    ("mlp", {"inplace": True}, False),
 ]  # fmt: skip
 
 
@@ -134,7 +135,7 @@ def counts(sequence: bool) -> dict[str, dict[str, int]]:
     for name in ("mlp", "gpt", "vit"):
         task, inputs, targets = made(name)
         cut(task, mesh, sequence and name != "mlp")
-        with CommDebugMode() as sent, cut_logits():
+        with CommDebugMode() as sent, sharded_logits():
             task.loss(task(inputs), targets).backward()
         kinds = sent.get_comm_counts().items()
         found[name] = {str(kind).split(".")[1]: number for kind, number in kinds}
@@ -150,7 +151,11 @@ def test_a_step_sends_no_more_than_it_must(tmp_path: Path) -> None:
     # The embedding's sum forwards, the head's backwards, and two sums in its loss.
     assert sent["gpt"] == {"allreduce_": 2 * 4 + 2 + 2}
     # Rows of its attentions change hands, forwards and backwards.
-    assert sent["vit"] == {"allreduce_": 2 * 4 + 1, "_allgather_base_": 1, "alltoall_base_": 4}
+    assert sent["vit"] == {
+        "allreduce_": 2 * 4 + 1,
+        "_allgather_base_": 1,
+        "alltoall_base_": 4,
+    }
 
 
 @pytest.mark.compares

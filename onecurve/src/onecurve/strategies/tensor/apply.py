@@ -1,8 +1,8 @@
-"""Cuts layers as a plan says: their parameters become DTensors, and their `forward` knows it.
+"""Shards layers as a plan says: their parameters become DTensors, and their `forward` knows it.
 
-Names, classes and what a layer takes and returns stay. A cut parameter is a DTensor over the
-"tensor" axis alone, cut along one dimension without permutation, so that FSDP2 can cut it again and
-its `full_tensor()` is the weight that a checkpoint holds. Between layers tensors are plain ones.
+Names, classes and what a layer takes and returns stay. A sharded parameter is a DTensor over the
+"tensor" axis alone, so that FSDP2 can shard it again and its `full_tensor()` is the weight that a
+checkpoint holds. Between layers tensors are plain ones.
 """
 
 import re
@@ -14,135 +14,117 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Placement,
+    Shard,
+    distribute_tensor,
+)
+from torch.nn import functional as F
 
 from ...compat.of_torch import parameters_replaced
 from ...errors import UserError, in_short
-from .attention import heads_forward, local
-from .collectives import Group, Region, SequenceRegion, joined, share, sum_gradients
-from .families import dimension, head_counts, holds_parameters, is_within, linear
-from .runs import runs_of
-from .sharded_logits import cut_embedding, leave_logits
+from .attention import heads_forward, local, summand
+from .families import head_counts, holds_parameters, is_transposed, is_within
+from .regions import Region, full_sum, runs_of, with_summed_gradients
+from .sharded_logits import leave_logits
 
 
 def apply_plan(
     module: LightningModule, plan: Mapping[str, str], mesh: DeviceMesh, sequence: bool
 ) -> None:
-    """Cut the layers of a plan; each rank of the mesh calls this, with the same weights.
+    """Shard the layers of a plan; each rank of the mesh calls this, with the same weights.
 
     Args:
         module: The task.
         plan: Names of modules and their styles, which `check_plan` has passed. Of a pipeline those
-            of one stage: a sequence of pieces never passes the ends of a call.
+            of one stage: shards of a sequence never pass the ends of a call.
         mesh: Of one dimension, named "tensor", a part of the mesh that FSDP2 will get.
-        sequence: Whether what the plan calls `sequence` works on pieces of the sequence.
+        sequence: Whether what the plan calls `sequence` works on shards of the sequence.
     """
-    Cut(module, plan, Group(mesh), sequence).apply()
-
-
-class Cut:
-    """One call of `apply_plan`."""
-
-    def __init__(
-        self, module: LightningModule, plan: Mapping[str, str], group: Group, sequence: bool
-    ) -> None:
-        self.parts = dict(module.named_modules(remove_duplicate=False))
-        self.plan = plan
-        self.group = group
-        self.whole = Region(group)
-        named = [name for name, style in plan.items() if style == "sequence"] if sequence else []
-        self.runs = runs_of(self.parts, named, group)
-        # Of the uncut parameter, for layers that share it.
-        self.made: dict[int, nn.Parameter] = {}
-        self.kept: list[nn.Parameter] = []
-
-    def apply(self) -> None:
-        """Cut all."""
-        entered = {name for name, style in self.plan.items() if self._is_entry(name, style)}
-        for name, style in self.plan.items():
-            part = self.parts[name]
-            if style == "sequence":
-                continue
-            region = self._region(name)
-            if name in entered:
-                _share_heads(part, self.group.size)
-                part.forward = partial(_entered, part.forward, region, name)
-            elif isinstance(part, nn.MultiheadAttention):
-                for weight in ("in_proj_weight", "in_proj_bias"):
-                    self._cut(part, weight, 0)
-                self._cut(part.out_proj, "weight", 1)
-                part.forward = partial(heads_forward, part, region)  # type: ignore[method-assign]
-                # What asks for hooks before it takes the parameters another way finds one.
-                part.register_forward_pre_hook(lambda *_: None)
-            elif isinstance(part, nn.Embedding):
-                self._cut(part, "weight", 0)
-                part.forward = partial(cut_embedding, part, self.group)  # type: ignore[method-assign]
+    parts: dict[str, Any] = dict(module.named_modules(remove_duplicate=False))
+    blocks = [name for name, style in plan.items() if style == "sequence"] if sequence else []
+    runs = runs_of(parts, blocks, mesh)
+    regions = {name: run.region for run in runs for name in run.names}
+    styles = {name: style for name, style in plan.items() if style != "sequence"}
+    entries = {name for name in styles if not holds_parameters(parts[name])}
+    shard = _Sharding(mesh)
+    for name, style in styles.items():
+        part = parts[name]
+        around = [region for outer, region in regions.items() if is_within(name, outer)]
+        region = around[0] if around else Region(mesh)
+        if name in entries:
+            for attribute, count in head_counts(part).items():
+                setattr(part, attribute, count // mesh.size())
+            part.forward = partial(_entered, part.forward, region, name)
+        elif isinstance(part, nn.MultiheadAttention):
+            shard(part, in_proj_weight=Shard(0), in_proj_bias=Shard(0))
+            shard(part.out_proj, weight=Shard(1))
+            part.forward = partial(heads_forward, part, region)  # type: ignore[method-assign]
+            # What asks for hooks before it takes the parameters another way finds one.
+            part.register_forward_pre_hook(lambda *_: None)
+        elif isinstance(part, nn.Embedding):
+            shard(part, weight=Shard(0))
+            part.forward = partial(_embedding, part, mesh)  # type: ignore[method-assign]
+        else:
+            outputs = int(is_transposed(part))
+            if style == "rowwise":
+                shard(part, weight=Shard(1 - outputs))
             else:
-                self._cut(part, "weight", dimension(part, of_inputs=style == "rowwise"))
-                if style != "rowwise":
-                    self._cut(part, "bias", 0)
-                inside = any(is_within(name, entry) for entry in entered)
-                part.forward = partial(FORWARD[style], part, region, inside)
-        self._sum_gradients_within(entered | {name for run in self.runs for name in run.names})
-        for run in self.runs:
-            _cut_sequence(self.parts[run.names[0]], self.parts[run.names[-1]], run.region)
+                shard(part, weight=Shard(outputs), bias=Shard(0))
+            inside = any(is_within(name, entry) for entry in entries)
+            part.forward = partial(FORWARD[style], part, region, inside)
+    for name, part in parts.items():
+        # What stays full there is used for a part of what it belongs to.
+        if part not in shard.done and any(is_within(name, outer) for outer in entries | {*regions}):
+            part.forward = partial(_with_summed_gradients, part, part.forward, mesh)
+    for run in runs:
+        _split_sequence(parts[run.names[0]], parts[run.names[-1]], run.region)
 
-    def _is_entry(self, name: str, style: str) -> bool:
-        own = not holds_parameters(self.parts[name])
-        return own and style in ("heads", "colwise")
 
-    def _region(self, name: str) -> Region:
-        for run in self.runs:
-            if any(is_within(name, held) for held in run.names):
-                return run.region
-        return self.whole
+class _Sharding:
+    """Makes parameters of layers DTensors; one that several layers share stays one."""
 
-    def _cut(self, layer: nn.Module, name: str, dim: int) -> None:
-        parameter = getattr(layer, name)
-        if parameter is None or isinstance(parameter, DTensor):
-            return
-        if id(parameter) not in self.made:
-            # A copy, so that the whole is given up.
-            piece = parameter.detach().chunk(self.group.size, dim)[self.group.rank].clone()
-            piece = DTensor.from_local(piece, self.group.mesh, [Shard(dim)], run_check=False)
-            self.made[id(parameter)] = nn.Parameter(piece, parameter.requires_grad)
-            self.kept.append(parameter)
-        setattr(layer, name, self.made[id(parameter)])
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.mesh = mesh
+        self.made: dict[nn.Parameter, nn.Parameter] = {}
+        self.done: set[nn.Module] = set()
 
-    def _sum_gradients_within(self, names: set[str]) -> None:
-        """Parameters that stay whole, but are used for a piece of what they belong to."""
-        for name, part in self.parts.items():
-            holder = self.parts.get(name.rpartition(".")[0])
-            is_cut = name in self.plan and holds_parameters(part)
-            if is_cut or (isinstance(holder, nn.MultiheadAttention) and _is_cut(holder)):
+    def __call__(self, layer: nn.Module, **placements: Placement) -> None:
+        self.done.add(layer)
+        for name, placement in placements.items():
+            full = getattr(layer, name)
+            if full is None or isinstance(full, DTensor):
                 continue
-            uncut = any(not isinstance(own, DTensor) for own in part.parameters(recurse=False))
-            if uncut and any(is_within(name, outer) for outer in names):
-                part.forward = partial(_with_summed_gradients, part, part.forward, self.group)
+            if full not in self.made:
+                own = distribute_tensor(full.detach(), self.mesh, [placement], src_data_rank=None)
+                # A copy, so that the full one is given up.
+                self.made[full] = nn.Parameter(own.clone(), full.requires_grad)
+            setattr(layer, name, self.made[full])
 
 
-def _is_cut(layer: nn.MultiheadAttention) -> bool:
-    return isinstance(layer.in_proj_weight, DTensor)
+def _linear(layer: nn.Linear, inputs: Tensor, bias: Tensor | None) -> Tensor:
+    weight = local(layer.weight)
+    return F.linear(inputs, weight.T if is_transposed(layer) else weight, bias)
 
 
 def _colwise(layer: nn.Linear, region: Region, inside: bool, inputs: Tensor) -> Tensor:
     inputs = inputs if inside else region.enter(inputs)
-    bias = None if layer.bias is None else local(layer.bias)
-    return linear(layer, inputs, local(layer.weight), bias)
+    return _linear(layer, inputs, None if layer.bias is None else local(layer.bias))
 
 
 def _colwise_gather(layer: nn.Linear, region: Region, inside: bool, inputs: Tensor) -> Tensor:
-    return region.pass_on(joined(region.group, _colwise(layer, region, inside, inputs), -1))
+    return region.leave(_colwise(layer, region, inside, inputs), Shard(-1))
 
 
 def _vocab(layer: nn.Linear, region: Region, inside: bool, inputs: Tensor) -> Tensor:
-    logits: Tensor = leave_logits(region.group, _colwise(layer, region, inside, inputs))
+    logits: Tensor = leave_logits(region.mesh, _colwise(layer, region, inside, inputs))
     return logits
 
 
 def _rowwise(layer: nn.Linear, region: Region, inside: bool, inputs: Tensor) -> Tensor:
-    bias = None if layer.bias is None else share(region.group, layer.bias)
-    return region.leave(linear(layer, inputs, local(layer.weight), bias))
+    return region.leave(_linear(layer, inputs, summand(region, layer.bias)), Partial())
 
 
 FORWARD: dict[str, Callable[..., Tensor]] = {
@@ -153,16 +135,23 @@ FORWARD: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def _share_heads(part: nn.Module, size: int) -> None:
-    for name, count in head_counts(part).items():
-        setattr(part, name, count // size)
+def _embedding(layer: nn.Embedding, mesh: DeviceMesh, indices: Tensor) -> Tensor:
+    """Each rank looks up what it has; the sum has all."""
+    weight = local(layer.weight)
+    first = mesh.get_local_rank() * len(weight)
+    is_elsewhere = (indices < first) | (indices >= first + len(weight))
+    padding = layer.padding_idx
+    if padding is not None:
+        padding = padding - first if first <= padding < first + len(weight) else None
+    found = F.embedding((indices - first).masked_fill(is_elsewhere, 0), weight, padding)
+    return full_sum(found.masked_fill(is_elsewhere.unsqueeze(-1), 0), mesh)
 
 
 def _entered(
     forward: Callable[..., Any], region: Region, name: str, *inputs: Any, **options: Any
 ) -> Any:
     """Read what comes in once for all layers within; only the first input is of the sequence."""
-    outside = Region(region.group)
+    outside = Region(region.mesh)
     used = [
         (outside if number else region).enter(value) if _flows(value) else value
         for number, value in enumerate([*inputs, *options.values()])
@@ -185,7 +174,7 @@ def _flows(value: Any) -> bool:
 
 
 def _with_summed_gradients(
-    layer: nn.Module, forward: Callable[..., Any], group: Group, *inputs: Any, **options: Any
+    layer: nn.Module, forward: Callable[..., Any], mesh: DeviceMesh, *inputs: Any, **options: Any
 ) -> Any:
     own = {
         name: parameter
@@ -194,21 +183,20 @@ def _with_summed_gradients(
     }
     if not own or not torch.is_grad_enabled():
         return forward(*inputs, **options)
-    used = sum_gradients(group, *own.values())
+    used = with_summed_gradients(mesh, *own.values())
     with parameters_replaced(layer, dict(zip(own, used, strict=True))):
         return forward(*inputs, **options)
 
 
-def _cut_sequence(first: nn.Module, last: nn.Module, region: SequenceRegion) -> None:
-    """Have the sequence cut where the first begins, and put together where the last ends."""
-    begin, end = first.forward, last.forward
+def _split_sequence(first: nn.Module, last: nn.Module, region: Region) -> None:
+    """Have the sequence split where the first begins, and joined where the last ends."""
+    begin = first.forward
 
-    def begun(whole: Tensor, *others: Any, **options: Any) -> Any:
-        return begin(region.cut(whole), *others, **options)
+    def begun(full: Tensor, *others: Any, **options: Any) -> Any:
+        return begin(region.split(full), *others, **options)
 
     first.forward = begun
-    if last is first:
-        end = begun
+    end = last.forward
 
     def ended(*inputs: Any, **options: Any) -> Any:
         made = end(*inputs, **options)

@@ -1,19 +1,23 @@
 """nn.MultiheadAttention, of which each rank computes some heads.
 
-Its weight of queries, keys and values is stacked, `[q; k; v]`, and cut by rows like any other, so
-that a rank holds rows of other heads than its own: ranks exchange them before each use, and their
-gradients after it. That sends at most 3 width² numbers divided by the ranks, and the weight is one
-that every other part of the library can gather, cut and save.
+Its weight of queries, keys and values is stacked, `[q; k; v]`, and sharded by rows like any other,
+so that a rank holds rows of other heads than its own: ranks exchange them before each use, and
+their gradients after it. That sends at most 3 width² numbers divided by the ranks, and the weight
+is one that every other part of the library can gather, shard and save. (DTensor's interleaved
+shards would need no exchange, but distributed checkpoints cannot hold them.)
 """
 
 import math
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Partial
 from torch.nn import functional as F
 
-from .collectives import Group, Region, permuted, share, summed
+from .regions import Region, full_sum
 
 
 def heads_forward(
@@ -29,11 +33,7 @@ def heads_forward(
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """As ``layer.forward``: (N, T, width), or (T, N, width), to the same and the weights."""
-    group = region.group
-    # Once for what is the same, as in self-attention.
-    given = {id(tensor): tensor for tensor in (query, key, value)}
-    entered = dict(zip(given, region.enter_together(*given.values()), strict=True))
-    inputs = [entered[id(tensor)] for tensor in (query, key, value)]
+    inputs = _entered(region, query, key, value)
     batched = inputs[0].ndim == 3
     if not batched:
         inputs = [tensor.unsqueeze(0) for tensor in inputs]
@@ -41,37 +41,48 @@ def heads_forward(
         inputs = [tensor.transpose(0, 1) for tensor in inputs]
     q, k, v = (
         F.linear(tensor, *of).unflatten(-1, (-1, layer.head_dim)).transpose(1, 2)  # type: ignore[no-untyped-call]
-        for tensor, of in zip(inputs, own_heads(group, layer), strict=True)
+        for tensor, of in zip(inputs, own_heads(layer, region.mesh), strict=True)
     )
-    mask = _mask(group, q, attn_mask, key_padding_mask)
+    mask = _mask(region, q, attn_mask, key_padding_mask)
     dropout = layer.dropout if layer.training else 0.0
+    seen_by = None
     if need_weights:
         scores = q @ k.mT / math.sqrt(layer.head_dim)
-        weights = (scores if mask is None else scores + mask).softmax(-1)
-        weights = F.dropout(weights, dropout)
-        seen = weights @ v
+        seen_by = (scores if mask is None else scores + mask).softmax(-1)
+        seen_by = F.dropout(seen_by, dropout)
+        seen = seen_by @ v
     else:
         # A mask that is called causal may be left out.
         causal = is_causal and key_padding_mask is None
         mask = None if causal else mask
         seen = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=causal)
     out = layer.out_proj
-    out_bias = None if out.bias is None else share(group, out.bias)
-    made = F.linear(seen.transpose(1, 2).flatten(2), local(out.weight), out_bias)
+    made = F.linear(seen.transpose(1, 2).flatten(2), local(out.weight), summand(region, out.bias))
     if not batched:
         made = made.squeeze(0)
     elif not layer.batch_first:
         made = made.transpose(0, 1)
-    made = region.leave(made)
-    if not need_weights:
+    made = region.leave(made, Partial())
+    if seen_by is None:
         return made, None
     if not average_attn_weights:
         raise NotImplementedError("the weights of each head, which ranks share")
-    mean = summed(group, weights.sum(1) / layer.num_heads)
+    mean = full_sum(seen_by.sum(1) / layer.num_heads, region.mesh)
     return made, mean if batched else mean.squeeze(0)
 
 
-def own_heads(group: Group, layer: nn.MultiheadAttention) -> list[tuple[Tensor, Tensor | None]]:
+def _entered(region: Region, *given: Tensor) -> list[Tensor]:
+    """Each once, as in self-attention; and several in one message, as a hook makes three of one."""
+    different = {id(tensor): tensor for tensor in given}
+    if len(different) > 1 and len({tensor.shape for tensor in given}) == 1:
+        together = region.enter(torch.cat([*different.values()]))
+        entered = dict(zip(different, together.chunk(len(different)), strict=True))
+    else:
+        entered = {key: region.enter(tensor) for key, tensor in different.items()}
+    return [entered[id(tensor)] for tensor in given]
+
+
+def own_heads(layer: nn.MultiheadAttention, mesh: DeviceMesh) -> list[tuple[Tensor, Tensor | None]]:
     """Weight and bias by which this rank's heads make queries, keys and values.
 
     Of the 3 width rows a rank holds as many as any other, in order, and gets those of its heads.
@@ -80,32 +91,65 @@ def own_heads(group: Group, layer: nn.MultiheadAttention) -> list[tuple[Tensor, 
     if layer.in_proj_bias is not None:
         # As one more column, so that one message has all.
         held = torch.cat([held, local(layer.in_proj_bias).unsqueeze(1)], 1)
-    size = group.size
-    # Of 3 * size blocks, rank r holds 3r to 3r + 2; it wants r, size + r, 2 size + r.
-    block = len(held) // 3
-    sent, got = [0] * size, [0] * size
-    order = sorted(range(3), key=lambda number: (3 * group.rank + number) % size)
-    for number in order:
-        sent[(3 * group.rank + number) % size] += block
-    wanted = [part * size + group.rank for part in range(3)]
-    for number in wanted:
-        got[number // 3] += block
-    parts = held.split(block)  # type: ignore[no-untyped-call]
-    rows_of_heads = permuted(group, torch.cat([parts[number] for number in order]), sent, got)
+    size, rank = mesh.size(), mesh.get_local_rank()
+    # Of 3 size blocks, rank r holds 3r to 3r + 2; it wants r, size + r, 2 size + r.
+    blocks = held.chunk(3)
+    order = sorted(range(3), key=lambda number: (3 * rank + number) % size)
+    owners = [(3 * rank + number) % size for number in range(3)]
+    holders = [(part * size + rank) // 3 for part in range(3)]
+    sent = torch.cat([blocks[number] for number in order])
+    got = [holders.count(other) * len(blocks[0]) for other in range(size)]
+    given = [owners.count(other) * len(blocks[0]) for other in range(size)]
+    rows: Tensor = _Exchange.apply(mesh.get_group(), sent, got, given)
     if layer.in_proj_bias is None:
-        return [(rows, None) for rows in rows_of_heads.chunk(3)]
-    return [(rows[:, :-1], rows[:, -1]) for rows in rows_of_heads.chunk(3)]
+        return [(own, None) for own in rows.chunk(3)]
+    return [(own[:, :-1], own[:, -1]) for own in rows.chunk(3)]
+
+
+class _Exchange(torch.autograd.Function):
+    """Rows for each rank, in order, to rows of each; PyTorch deprecates its own, public one."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Any, sent: Tensor, got: list[int], given: list[int]) -> Tensor:
+        ctx.arguments = group, given, got
+        made = torch.empty_like(sent)
+        dist.all_to_all_single(made, sent, got, given, group)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        group, got, given = ctx.arguments
+        made = torch.empty_like(gradient, memory_format=torch.contiguous_format)
+        dist.all_to_all_single(made, gradient.contiguous(), got, given, group)
+        return None, made, None, None
+
+
+def local(parameter: Any) -> Tensor:
+    """This rank's part of a sharded parameter, through which gradients pass."""
+    own: Tensor = parameter.to_local()
+    return own
+
+
+def summand(region: Region, bias: Tensor | None) -> Tensor | None:
+    """What a rank adds of a full bias, so that the sum over the ranks has it once.
+
+    Its gradient is that of the sum, which every rank knows.
+    """
+    if bias is None or region.mesh.get_local_rank() == 0:
+        return bias
+    return bias - bias.detach()
 
 
 def _mask(
-    group: Group, q: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None
+    region: Region, q: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None
 ) -> Tensor | None:
     """Both masks as numbers that are added to scores (N, heads, T, S) of this rank's heads."""
     masks = []
     if attn_mask is not None:
         if attn_mask.ndim == 3:
-            heads = q.shape[1] * group.size
-            attn_mask = group.piece(attn_mask.view(-1, heads, *attn_mask.shape[1:]), 1)
+            size, rank = region.mesh.size(), region.mesh.get_local_rank()
+            of_heads = attn_mask.unflatten(0, (-1, size * q.shape[1]))  # type: ignore[no-untyped-call]
+            attn_mask = of_heads.chunk(size, 1)[rank]
         masks.append(attn_mask)
     if key_padding_mask is not None:
         masks.append(key_padding_mask.view(-1, 1, 1, key_padding_mask.shape[-1]))
@@ -115,11 +159,4 @@ def _mask(
         else mask
         for mask in masks
     ]
-    if len(added) == 2:
-        return added[0] + added[1]
-    return added[0] if added else None
-
-
-def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a parameter, through which gradients pass."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return sum(added[1:], added[0]) if added else None

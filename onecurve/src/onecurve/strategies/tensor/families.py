@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from math import gcd
 from typing import Any, TypeGuard
 
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 ATTENTIONS = (
     ("q_proj", "k_proj", "v_proj", "o_proj"),  # Llama, Mistral, Qwen2, Gemma
@@ -148,13 +147,3 @@ def out_features(part: nn.Linear) -> int:
 def in_features(part: nn.Linear) -> int:
     """How many numbers enter it."""
     return int(part.weight.shape[0 if is_transposed(part) else 1])
-
-
-def dimension(part: nn.Module, of_inputs: bool) -> int:
-    """Which dimension of the weight is that of the inputs, or of the outputs."""
-    return int(of_inputs != is_transposed(part))
-
-
-def linear(part: nn.Linear, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """What it computes, with other parameters."""
-    return F.linear(inputs, weight.T if is_transposed(part) else weight, bias)

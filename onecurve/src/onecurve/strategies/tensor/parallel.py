@@ -5,15 +5,16 @@ from typing import Any
 
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
+from torch.distributed.tensor import Replicate, Shard
 
 from ..layout import Part, move
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
 from .apply import apply_plan
-from .collectives import Group
 from .plan import check_plan, find_plan
+from .regions import redistribute
 from .report import report_plan
-from .sharded_logits import cut_logits
+from .sharded_logits import sharded_logits
 
 
 class TensorParallel(Parallelism):
@@ -58,7 +59,7 @@ class TensorParallel(Parallelism):
     def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
         if self.ranks.sizes.context > 1:
             return step()  # logits put together from pieces of a sequence are full
-        with cut_logits():
+        with sharded_logits():
             return step()
 
     def full_input(self, layer: nn.Module, value: Tensor) -> Tensor:
@@ -67,4 +68,4 @@ class TensorParallel(Parallelism):
         width = getattr(layer, "in_features", value.shape[-1])
         if value.shape[-1] * size != width:
             return value
-        return Group(self.ranks.mesh["tensor"]).join(value, value.ndim - 1)
+        return redistribute(value, self.ranks.mesh["tensor"], Shard(-1), Replicate())

@@ -1,68 +1,71 @@
 """Logits whose vocabulary is sharded: tensors that a task uses as any others.
 
-Within a step of the task, `cut_logits`, each rank has the logits of its entries of the vocabulary,
-and no rank ever all of them. They pass through a task as any tensor does: the cross entropy (of
-which three numbers a row are sent), `argmax`, and what leaves the entries where they are work on
-pieces; anything else, such as a metric that wants to see all of them, gets the full tensor. Every
-rank of the group must do alike, as in a step of a task it does. Outside of a step a head makes full
-logits.
+Within a step of the task, `sharded_logits`, each rank has the logits of its entries of the
+vocabulary, and no rank ever all of them. They pass through a task as any tensor does: the cross
+entropy (of which three numbers a row are sent), `argmax`, and what leaves the entries where they
+are work on shards, as a DTensor does; anything else, such as a metric that wants to see all of
+them, gets the full tensor. Every rank of the mesh must do alike, as in a step of a task it does.
+Outside of a step a head makes full logits.
+
+They are not DTensors themselves, which nothing can compute with plain tensors; and PyTorch's
+`loss_parallel` has to be around the backward pass, which is not the task's, and knows no label
+smoothing.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from ...compat.of_torch import DisableTorchFunctionSubclass, claim, tree_map_only
-from .attention import local
-from .collectives import Group, joined, summed
+from ...compat.of_torch import DisableTorchFunctionSubclass, claim, tree_leaves, tree_map_only
+from .regions import full_sum, redistribute
 
 
-class CutLogits(Tensor):
-    """A tensor of which this rank has a piece along one dimension, that of the entries.
+class ShardedLogits(Tensor):
+    """A DTensor of one mesh dimension that computes with plain tensors.
 
-    Gradients pass through it as through any other. Made by `wrapped`, read by `unwrapped`.
+    Gradients pass through it as through any other. Made by `_Wrap`, read by `_Unwrap`.
 
     Args:
-        piece: This rank's, without a graph.
-        group: The ranks.
-        entries: The dimension.
+        shards: The DTensor, without a graph.
     """
 
-    piece: Tensor
-    group: Group
-    entries: int
+    shards: DTensor
 
     @staticmethod
-    def __new__(cls, piece: Tensor, group: Group, entries: int) -> "CutLogits":
-        """Claim the shape of the whole."""
-        shape = list(piece.shape)
-        shape[entries] *= group.size
-        made: CutLogits = claim(cls, shape, piece)
-        made.__dict__.update(piece=piece, group=group, entries=entries)
+    def __new__(cls, shards: DTensor) -> "ShardedLogits":
+        """Claim the shape of the full tensor."""
+        made: ShardedLogits = claim(cls, [*shards.shape], shards)
+        made.__dict__.update(shards=shards)
         return made
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """On pieces where that is the same; else on the whole."""
+        """On shards where that is the same; else on the full tensor."""
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         if name == "__get__":
             name = getattr(func.__self__, "__name__", "")
         if name in OF_ITSELF:
             with DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        first = args[0] if args else kwargs.get("input")
-        if isinstance(first, CutLogits) and name in KNOWN:
-            options = {key: value for key, value in kwargs.items() if key != "input"}
-            made = KNOWN[name](first, func, *args[1:], **options)
+        if name in BY_SUMS and isinstance(args[0], ShardedLogits):
+            made = BY_SUMS[name](*args, **kwargs)
             if made is not NotImplemented:
                 return made
-        args, kwargs = tree_map_only(CutLogits, _whole, (args, kwargs))
+        if name in ON_SHARDS and not any(map(_is_of_entries, tree_leaves((args, kwargs)))):
+            on_shards = tree_map_only(ShardedLogits, _Unwrap.apply, (args, kwargs))
+            try:
+                made = func(*on_shards[0], **on_shards[1])
+            except RuntimeError:
+                pass  # a view across the entries, which has to see them all
+            else:
+                return tree_map_only(DTensor, _wrapped_or_full, made)
+        args, kwargs = tree_map_only(ShardedLogits, _full, (args, kwargs))
         return func(*args, **kwargs)
 
     @classmethod
@@ -70,17 +73,13 @@ class CutLogits(Tensor):
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """What autograd does to it: looks at it again, and adds up gradients."""
-        first = args[0]
         if func not in OF_AUTOGRAD:
-            raise NotImplementedError(f"{func} of logits that are cut between ranks")
-        pieces = [value.piece for value in args if isinstance(value, CutLogits)]
-        made = func(*pieces) if func is aten.add.Tensor else pieces[0].view_as(pieces[0])
-        return CutLogits(made, first.group, first.entries)
+            raise NotImplementedError(f"{func} of logits that are sharded between ranks")
+        shards = tree_map_only(ShardedLogits, lambda logits: logits.shards, args)
+        return ShardedLogits(func(*shards, **(kwargs or {})))
 
 
 aten = torch.ops.aten
-KNOWN: dict[str, Callable[..., Any]] = {}
-"""What works on pieces, by the names of functions and methods, as given below."""
 OF_AUTOGRAD = {aten.add.Tensor, aten.view.default, aten.alias.default, aten.detach.default}
 OF_ITSELF = {
     *("shape", "dtype", "device", "ndim", "layout", "size", "dim", "numel", "nelement"),
@@ -90,135 +89,74 @@ OF_ITSELF = {
     *("requires_grad", "grad_fn", "is_leaf", "register_hook", "retains_grad", "output_nr"),
     *("_is_view", "_base", "_version"),
 }
+ON_SHARDS = {
+    *("float", "double", "half", "bfloat16", "to", "cpu", "cuda", "type"),
+    *("detach", "clone", "contiguous", "neg", "tanh"),
+    *("mul", "div", "true_divide", "__mul__", "__rmul__", "__truediv__"),
+    *("view", "view_as", "reshape", "flatten", "split", "chunk", "tensor_split", "__getitem__"),
+    *("transpose", "swapaxes", "swapdims", "permute", "mT", "adjoint"),
+}
+"""Names of functions and methods that a DTensor of logits can do without seeing them all."""
+
+
+def _is_of_entries(value: Any) -> bool:
+    """Whether it is a tensor that may have a number, or a gradient, of each entry."""
+    is_plain = isinstance(value, Tensor) and not isinstance(value, ShardedLogits)
+    return is_plain and (value.ndim > 0 or value.requires_grad)
 
 
 class _Wrap(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, piece: Tensor, group: Group, entries: int) -> CutLogits:
-        ctx.group, ctx.entries = group, entries
-        return CutLogits(piece.detach(), group, entries)
+    def forward(ctx: Any, shards: Any) -> ShardedLogits:
+        ctx.mesh, ctx.placements = shards.device_mesh, shards.placements
+        return ShardedLogits(shards.detach())
 
     @staticmethod
-    def backward(ctx: Any, gradient: CutLogits) -> Any:
-        # A hook may have looked at the whole.
-        is_cut = isinstance(gradient, CutLogits)
-        piece = gradient.piece if is_cut else ctx.group.piece(gradient, ctx.entries)
-        return piece, None, None
+    def backward(ctx: Any, gradient: Tensor) -> DTensor:
+        if isinstance(gradient, ShardedLogits):
+            return gradient.shards
+        # A hook may have looked at the full one.
+        return distribute_tensor(gradient, ctx.mesh, ctx.placements, src_data_rank=None)
 
 
 class _Unwrap(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: CutLogits) -> Tensor:
-        ctx.group, ctx.entries = logits.group, logits.entries
-        return logits.piece.view_as(logits.piece)
+    def forward(ctx: Any, logits: ShardedLogits) -> Tensor:
+        return logits.shards.view_as(logits.shards)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return CutLogits(gradient, ctx.group, ctx.entries)
+    def backward(ctx: Any, gradient: DTensor) -> ShardedLogits:
+        return ShardedLogits(gradient)
 
 
-def wrapped(piece: Tensor, group: Group, entries: int) -> CutLogits:
-    """Pieces as one tensor."""
-    made: CutLogits = _Wrap.apply(piece, group, entries)
-    return made
+def _wrapped_or_full(made: DTensor) -> Tensor:
+    found: Tensor = _Wrap.apply(made) if type(made.placements[0]) is Shard else made.full_tensor()
+    return found
 
 
-def unwrapped(logits: CutLogits) -> Tensor:
-    """This rank's piece."""
-    made: Tensor = _Unwrap.apply(logits)
-    return made
+def _full(logits: ShardedLogits) -> Tensor:
+    shards: Any = _Unwrap.apply(logits)
+    (placement,) = shards.placements
+    return redistribute(shards.to_local(), shards.device_mesh, placement, Replicate())
 
 
-def _whole(logits: CutLogits) -> Tensor:
-    return joined(logits.group, unwrapped(logits), logits.entries)
-
-
-def like(logits: CutLogits, piece: Tensor, entries: int | None = None) -> CutLogits:
-    """Another piece of the same ranks as one tensor."""
-    return wrapped(piece, logits.group, logits.entries if entries is None else entries)
-
-
-def _alike(logits: CutLogits, func: Any, *args: Any, **options: Any) -> Any:
-    """One number after the other, with numbers that are the same for all."""
-    if any(isinstance(value, Tensor) and value.ndim for value in (*args, *options.values())):
+def argmax(logits: ShardedLogits, dim: int | None = None, keepdim: bool = False) -> Any:
+    """As `torch.argmax`, over the entries; DTensor would gather them."""
+    (placement,) = logits.shards.placements
+    if dim is None or placement != Shard(dim % logits.ndim):
         return NotImplemented
-    return like(logits, func(unwrapped(logits), *args, **options))
-
-
-def _flatten(logits: CutLogits, func: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
-    last, ndim = logits.entries, logits.ndim
-    start, end = start_dim % ndim, end_dim % ndim
-    if start <= last <= end and start != end:
-        return NotImplemented
-    moved = last - (end - start) if last > end else last
-    return like(logits, unwrapped(logits).flatten(start, end), moved)
-
-
-def _view(logits: CutLogits, func: Any, *shape: Any) -> Any:
-    sizes = list(shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape)
-    if any(not isinstance(size, int) for size in sizes) or logits.entries != logits.ndim - 1:
-        return NotImplemented
-    number = logits.shape[-1]
-    known = [size for size in sizes if size != -1]
-    if sizes[-1] == -1:
-        left = logits.numel() // max(torch.Size(known).numel(), 1)
-        sizes[-1] = left
-    if not number or sizes[-1] != number:
-        return NotImplemented
-    return like(
-        logits, unwrapped(logits).reshape(*sizes[:-1], logits.piece.shape[-1]), len(sizes) - 1
-    )
-
-
-def _transpose(logits: CutLogits, func: Any, dim0: int, dim1: int) -> Any:
-    first, second = dim0 % logits.ndim, dim1 % logits.ndim
-    moved = {first: second, second: first}.get(logits.entries, logits.entries)
-    return like(logits, unwrapped(logits).transpose(first, second), moved)
-
-
-def _view_as(logits: CutLogits, func: Any, other: Tensor) -> Any:
-    return _view(logits, func, *other.shape)
-
-
-def _matrix_transpose(logits: CutLogits, func: Any, *_: Any) -> Any:
-    return _transpose(logits, func, -2, -1)
-
-
-def _permute(logits: CutLogits, func: Any, *dims: Any) -> Any:
-    order = dims[0] if len(dims) == 1 and isinstance(dims[0], Sequence) else dims
-    order = [dim % logits.ndim for dim in order]
-    return like(logits, unwrapped(logits).permute(order), order.index(logits.entries))
-
-
-def _split(logits: CutLogits, func: Any, parts: Any, dim: int = 0) -> Any:
-    if dim % logits.ndim == logits.entries:
-        return NotImplemented
-    return tuple(like(logits, piece) for piece in func(unwrapped(logits), parts, dim))
-
-
-def _item(logits: CutLogits, func: Any, index: Any) -> Any:
-    if not isinstance(index, slice | int) or isinstance(index, bool) or logits.entries == 0:
-        return NotImplemented
-    piece = func(unwrapped(logits), index)
-    return like(logits, piece, logits.entries - (logits.ndim - piece.ndim))
-
-
-def _argmax(logits: CutLogits, func: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    entries, group = logits.entries, logits.group
-    if dim is None or dim % logits.ndim != entries:
-        return NotImplemented
-    largest, index = unwrapped(logits).detach().max(entries, keepdim=True)
-    index = index + group.rank * logits.piece.shape[entries]
+    entries = dim % logits.ndim
+    mesh, own = logits.shards.device_mesh, logits.shards.to_local()
+    largest, index = own.max(entries, keepdim=True)
+    index = index + mesh.get_local_rank() * own.shape[entries]
     # Of several that are the largest, the first.
-    is_largest = largest == group.sum(largest, dist.ReduceOp.MAX)
-    index = index.masked_fill(~is_largest, logits.shape[entries])
-    index = group.sum(index, dist.ReduceOp.MIN)
+    is_largest = largest == full_sum(largest, mesh, "max")
+    index = full_sum(index.masked_fill(~is_largest, logits.shape[entries]), mesh, "min")
     return index if keepdim else index.squeeze(entries)
 
 
-def _cross_entropy(
-    logits: CutLogits,
-    func: Any,
+def cross_entropy(
+    logits: ShardedLogits,
     target: Tensor,
     weight: Tensor | None = None,
     size_average: Any = None,
@@ -227,124 +165,66 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    classes = 1 if logits.ndim > 1 else 0
-    known = weight is None and size_average is None and reduce is None
-    if not known or target.is_floating_point() or logits.entries != classes:
-        return NotImplemented
-    rows = unwrapped(logits).movedim(classes, -1)
-    if target.shape != rows.shape[:-1]:
-        return NotImplemented
-    return cross_entropy(logits.group, rows, target, ignore_index, reduction, label_smoothing)
-
-
-KNOWN |= {
-    **dict.fromkeys(
-        ("float", "double", "half", "bfloat16", "detach", "clone", "contiguous"), _alike
-    ),
-    **dict.fromkeys(("to", "cpu", "cuda", "type", "neg", "tanh", "type_as"), _alike),
-    **dict.fromkeys(("mul", "div", "true_divide", "__mul__", "__rmul__", "__truediv__"), _alike),
-    **dict.fromkeys(("view", "reshape"), _view),
-    **dict.fromkeys(("split", "chunk", "tensor_split"), _split),
-    **dict.fromkeys(("mT", "adjoint"), _matrix_transpose),
-    **dict.fromkeys(("transpose", "swapaxes", "swapdims"), _transpose),
-    "view_as": _view_as,
-    "flatten": _flatten,
-    "permute": _permute,
-    "__getitem__": _item,
-    "argmax": _argmax,
-    "cross_entropy": _cross_entropy,
-}
-
-
-def cross_entropy(
-    group: Group,
-    piece: Tensor,
-    target: Tensor,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-) -> Tensor:
-    """As `torch.nn.functional.cross_entropy`, on each rank.
+    """As `torch.nn.functional.cross_entropy`; NotImplemented where that takes full logits.
 
     It computes in float32 at least, as PyTorch's does under autocast, and within a kernel.
-
-    Args:
-        group: The ranks.
-        piece: Logits (..., entries of this rank).
-        target: Entries (...), of all ranks.
-        ignore_index: The target that does not count.
-        reduction: "mean" over what counts, "sum" or "none".
-        label_smoothing: Share of the target that is spread over all entries.
     """
-    autocast = torch.is_autocast_enabled(piece.device.type)
-    dtype = torch.promote_types(piece.dtype, torch.float32)
+    classes = 1 if logits.ndim > 1 else 0
+    is_known = weight is None and size_average is None and reduce is None
+    if not is_known or target.is_floating_point() or logits.shards.placements != (Shard(classes),):
+        return NotImplemented
+    shards: Any = _Unwrap.apply(logits)
+    mesh, own = shards.device_mesh, shards.to_local().movedim(classes, -1)
+    if target.shape != own.shape[:-1]:
+        return NotImplemented
     counts = target != ignore_index
-    losses: Tensor = _Rows.apply(
-        group, piece.to(dtype), target.masked_fill(~counts, 0), label_smoothing
-    )
-    losses = losses.masked_fill(~counts, 0).to(dtype if autocast else piece.dtype)
+    dtype = torch.promote_types(own.dtype, torch.float32)
+    losses = _losses(mesh, own.to(dtype), target.masked_fill(~counts, 0), label_smoothing)
+    autocast = torch.is_autocast_enabled(own.device.type)
+    losses = losses.masked_fill(~counts, 0).to(dtype if autocast else own.dtype)
     if reduction == "none":
         return losses
     return losses.sum() / counts.sum() if reduction == "mean" else losses.sum()
 
 
-class _Rows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, group: Group, piece: Tensor, target: Tensor, smooth: float) -> Tensor:
-        entries = piece.shape[-1]
-        own = target - group.rank * entries
-        elsewhere = (own < 0) | (own >= entries)
-        own = own.masked_fill(elsewhere, 0).unsqueeze(-1)
-        largest = group.sum(piece.amax(-1, keepdim=True), dist.ReduceOp.MAX)
-        shifted = piece - largest
-        chosen = shifted.gather(-1, own).squeeze(-1).masked_fill(elsewhere, 0)
-        likely = shifted.exp()
-        sums = [likely.sum(-1), chosen, *([shifted.sum(-1)] if smooth else [])]
-        total, chosen, *spread = group.sum(torch.stack(sums))
-        losses: Tensor = total.log() - (1 - smooth) * chosen
-        if smooth:
-            losses = losses - smooth / (entries * group.size) * spread[0]
-        ctx.save_for_backward(likely.div_(total.unsqueeze(-1)), own, elsewhere)
-        ctx.smooth, ctx.entries = smooth, entries * group.size
-        return losses
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        likely, own, elsewhere = ctx.saved_tensors
-        chosen = (ctx.smooth - 1) * (~elsewhere).to(likely.dtype).unsqueeze(-1)
-        made = likely - ctx.smooth / ctx.entries if ctx.smooth else likely.clone()
-        made.scatter_add_(-1, own, chosen)
-        return None, made * gradient.unsqueeze(-1), None, None
+def _losses(mesh: DeviceMesh, own: Tensor, target: Tensor, smooth: float) -> Tensor:
+    """Of logits (..., entries of this rank) and entries (...) of all ranks."""
+    entries = own.shape[-1]
+    index = target - mesh.get_local_rank() * entries
+    is_elsewhere = (index < 0) | (index >= entries)
+    shifted = own - full_sum(own.detach().amax(-1, keepdim=True), mesh, "max")
+    chosen = shifted.gather(-1, index.masked_fill(is_elsewhere, 0).unsqueeze(-1)).squeeze(-1)
+    sums = [shifted.exp().sum(-1), chosen.masked_fill(is_elsewhere, 0)]
+    if smooth:
+        sums.append(shifted.sum(-1))
+    total, chosen, *spread = full_sum(torch.stack(sums), mesh)
+    losses: Tensor = total.log() - (1 - smooth) * chosen
+    if smooth:
+        losses = losses - smooth / (entries * mesh.size()) * spread[0]
+    return losses
 
 
-STAY_CUT = ContextVar("STAY_CUT", default=False)
+BY_SUMS: dict[str, Callable[..., Any]] = {"argmax": argmax, "cross_entropy": cross_entropy}
+"""What is computed from sums and maxima over the ranks, by the names of functions and methods."""
+
+
+_STAY_SHARDED = ContextVar("_STAY_SHARDED", default=False)
 
 
 @contextmanager
-def cut_logits() -> Iterator[None]:
-    """For a step of the task: logits of heads in the style `vocab` stay cut meanwhile."""
-    token = STAY_CUT.set(True)
+def sharded_logits() -> Iterator[None]:
+    """For a step of the task: logits of heads in the style `vocab` stay sharded meanwhile."""
+    token = _STAY_SHARDED.set(True)
     try:
         yield
     finally:
-        STAY_CUT.reset(token)
+        _STAY_SHARDED.reset(token)
 
 
-def cut_embedding(layer: nn.Embedding, group: Group, indices: Tensor) -> Tensor:
-    """As ``layer.forward``: each rank looks up what it has, the sum has all."""
-    weight = local(layer.weight)
-    first = group.rank * len(weight)
-    elsewhere = (indices < first) | (indices >= first + len(weight))
-    padding = layer.padding_idx
-    if padding is not None:
-        padding = padding - first if first <= padding < first + len(weight) else None
-    found = F.embedding((indices - first).masked_fill(elsewhere, 0), weight, padding)
-    return summed(group, found.masked_fill(elsewhere.unsqueeze(-1), 0))
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # it cannot trace CutLogits
-def leave_logits(group: Group, piece: Tensor) -> Tensor:
-    """Logits (..., entries of this rank) as logits (..., entries), cut within a step."""
-    if STAY_CUT.get():
-        return wrapped(piece, group, piece.ndim - 1)
-    return joined(group, piece, -1)
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # it cannot trace ShardedLogits
+def leave_logits(mesh: DeviceMesh, own: Tensor) -> Tensor:
+    """Logits (..., entries of this rank) as logits (..., entries), sharded within a step."""
+    if _STAY_SHARDED.get():
+        made: Tensor = _Wrap.apply(DTensor.from_local(own, mesh, [Shard(-1)]))
+        return made
+    return redistribute(own, mesh, Shard(-1), Replicate())
