@@ -9,9 +9,8 @@ from torch import nn
 
 from onecurve.errors import UserError
 from onecurve.strategies.tensor.families import heads_of, style_of, styles_within
-from onecurve.strategies.tensor.local_size import local_numel
 from onecurve.strategies.tensor.plan import check_plan, find_plan
-from onecurve.strategies.tensor.report import plan_table, shares
+from onecurve.strategies.tensor.report import local_numel, plan_table, shares
 
 
 def plan_of(name: str, given: Any = None, **options: Any) -> tuple[Task, dict[str, str]]:

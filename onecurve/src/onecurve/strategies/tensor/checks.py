@@ -12,7 +12,6 @@ from .families import (
     holds_parameters,
     in_features,
     is_linear,
-    is_within,
     linears,
     out_features,
 )
@@ -144,20 +143,3 @@ def _check_ties(module: LightningModule, plan: Mapping[str, str], key: str) -> N
                 "give both one style in strategy.plan (an embedding and its head: vocab), leave "
                 "both out, or untie them"
             )
-
-
-def has_dropout(module: LightningModule, plan: Mapping[str, str]) -> bool:
-    """Whether something is dropped between cut layers, where ranks draw masks of their own pieces.
-
-    They draw alike for different features, so that the loss is not that of one process.
-    """
-    for name, part in module.named_modules():
-        inside = name in plan or any(
-            is_within(name, outer) or outer.rpartition(".")[0] == name.rpartition(".")[0]
-            for outer in plan
-        )
-        drops = isinstance(part, nn.Dropout) and part.p > 0
-        attends = getattr(part, "dropout", 0.0) if name in plan else 0.0
-        if inside and (drops or (isinstance(attends, float) and attends > 0)):
-            return True
-    return False

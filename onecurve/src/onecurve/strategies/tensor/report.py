@@ -1,18 +1,26 @@
 """What is said about a plan before training starts: what is cut, and how much that is."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from lightning.pytorch import LightningModule
 from torch import nn
 
-from .checks import has_dropout
-from .families import holds_parameters
-from .local_size import local_numel
+from .families import holds_parameters, is_within
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+SHARDED = {
+    "colwise": ("weight", "bias"),
+    "colwise_gather": ("weight", "bias"),
+    "vocab": ("weight", "bias"),
+    "rowwise": ("weight",),
+    "heads": ("in_proj_weight", "in_proj_bias", "out_proj.weight"),
+}
+"""The parameters of a module that are sharded in a style."""
 
 
 def report_plan(
@@ -30,7 +38,7 @@ def report_plan(
         f"each holds {held:,}",
         highlight=False,
     )
-    if has_dropout(module, plan):
+    if _has_dropout(module, plan):
         console.print(
             "dropout between cut layers draws the same masks for different features on each rank: "
             "the loss is near that of one process, and not equal",
@@ -49,6 +57,19 @@ def shares(module: nn.Module, plan: Mapping[str, str], size: int) -> tuple[int, 
         )
         whole, held, cut = whole + numbers, held + own, cut + (numbers if own < numbers else 0)
     return whole, held, cut
+
+
+def local_numel(style: str, name: str, shape: Sequence[int], size: int) -> int:
+    """Numbers of a parameter that one rank holds.
+
+    Args:
+        style: Of the module in the plan; any other word for one that is not in it.
+        name: The parameter's name within that module, such as "weight" or "out_proj.weight".
+        shape: Of the full parameter.
+        size: How many ranks share layers.
+    """
+    numbers = prod(shape)
+    return numbers // size if name in SHARDED.get(style, ()) else numbers
 
 
 def plan_table(module: nn.Module, plan: Mapping[str, str], size: int, sequence: bool) -> "Table":
@@ -89,3 +110,20 @@ def _holders(name: str) -> list[tuple[str, str]]:
     words = name.split(".")
     cuts = range(max(len(words) - 2, 0), len(words))
     return [(".".join(words[:number]), ".".join(words[number:])) for number in cuts]
+
+
+def _has_dropout(module: LightningModule, plan: Mapping[str, str]) -> bool:
+    """Whether something is dropped between cut layers, where ranks draw masks of their own pieces.
+
+    They draw alike for different features, so that the loss is not that of one process.
+    """
+    for name, part in module.named_modules():
+        inside = name in plan or any(
+            is_within(name, outer) or outer.rpartition(".")[0] == name.rpartition(".")[0]
+            for outer in plan
+        )
+        drops = isinstance(part, nn.Dropout) and part.p > 0
+        attends = getattr(part, "dropout", 0.0) if name in plan else 0.0
+        if inside and (drops or (isinstance(attends, float) and attends > 0)):
+            return True
+    return False
