@@ -273,6 +273,7 @@ def test_the_library_is_clean_where_it_lies(command: list[str]) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.long
 def test_mypy_has_nothing_to_say_of_the_starters(tmp_path: Path) -> None:
     """All at once, as packages of other names: most of the time goes into what they import."""
     names = QUESTIONS["starter"][1:]

@@ -61,7 +61,7 @@ def update(project: Path, programs: dict[str, str], *arguments: str) -> tuple[in
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_edits_of_months_meet_no_conflict(
     template: Path, tmp_path: Path, programs: dict[str, str]
 ) -> None:
