@@ -101,9 +101,10 @@ def trainer(run: ComposedRun, key: str) -> Iterator[str]:
     yield from _against_ranks(run)
     yield from _against_node(run)
     if run.one_process and run.num_nodes > 1:
+        one = "trainer.num_nodes=1" if run.get("launch.nodes") is None else "launch.nodes=null"
         yield (
             f"{_asked(run)}: strategy={strategy} is one process on one node; "
-            "use trainer.num_nodes=1, or strategy=ddp launch.rendezvous=HOST:PORT"
+            f"use {one}, or strategy=ddp launch.rendezvous=HOST:PORT"
         )
     if run.devices > run.most_devices:
         serve, only_tried = run.most_devices, ""

@@ -92,7 +92,7 @@ def validate_nodes(config: DictConfig, hydra: HydraConf | DictConfig) -> None:
         )
     if _nodes(config) > 1 and not is_slurm(hydra):
         raise UserError(
-            f"trainer.num_nodes={_nodes(config)}: a sweep (-m) runs on one node, except with "
+            f"trainer.num_nodes={_nodes(config)}: a sweep (-m) runs on one node, unless by "
             "sweep/launcher=slurm; use trainer.num_nodes=1, or one command a run"
         )
 
