@@ -221,7 +221,7 @@ REJECTED: dict[Any, str] = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def single() -> dict[str, Any]:
     cases: dict[str, Case] = {
         module.__name__: (module, onecurve.Single(), {"devices": 1}) for module in TRAINED
@@ -229,7 +229,7 @@ def single() -> dict[str, Any]:
     return onecurve.launch(fits, cases, devices=1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def outcomes() -> dict[str, Any]:
     """Each module in one start of two ranks."""
     cases: dict[str, Case] = {

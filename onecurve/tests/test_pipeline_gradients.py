@@ -116,7 +116,7 @@ WAYS = [
 ]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def outcomes() -> dict[str, Any]:
     """All of them in one start of two ranks; and one process."""
     whole: dict[str, Case] = {

@@ -78,7 +78,7 @@ def pipeline(**options: Any) -> onecurve.Pipeline:
     return onecurve.Pipeline(microbatches=2, timeout_seconds=30, **options)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def outcomes() -> dict[str, Any]:
     """Each module under pipeline, in one start of two ranks."""
     cases: dict[str, Case] = {

@@ -127,7 +127,7 @@ def pipeline(module: Any, **options: Any) -> Case:
     return module, onecurve.Pipeline(microbatches=2), options
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def outcomes() -> dict[str, Any]:
     """All of them in one start of two ranks."""
     cases = {module.__name__: pipeline(module) for module in WRONG}

@@ -121,14 +121,14 @@ def pipeline(split: list[str], **options: Any) -> onecurve.Pipeline:
     return onecurve.Pipeline(microbatches=2, timeout_seconds=60, split=split, **options)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def single() -> dict[str, Any]:
     alone = {"devices": 1}
     cases: dict[str, Case] = {each.__name__: (each, onecurve.Single(), alone) for each in SPLIT}
     return onecurve.launch(fits, cases, devices=1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def outcomes() -> dict[str, Any]:
     cases: dict[str, Case] = {
         each.__name__: (each, pipeline(split), {}) for each, split in SPLIT.items()

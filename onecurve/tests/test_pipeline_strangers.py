@@ -299,7 +299,7 @@ def pipeline(**options: Any) -> onecurve.Pipeline:
     return onecurve.Pipeline(microbatches=2, timeout_seconds=30, **options)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def single() -> dict[str, Any]:
     options = {"devices": 1}
     cases: dict[str, Case] = {
@@ -308,7 +308,7 @@ def single() -> dict[str, Any]:
     return onecurve.launch(fits, cases, devices=1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def outcomes() -> dict[str, Any]:
     """Each module under pipeline, in one start of two ranks."""
     cases: dict[str, Case] = {
