@@ -130,5 +130,4 @@ def alarmed(seconds: int, function: Callable[..., Any], *arguments: Any) -> Any:
 def _last_line(failure: str) -> str:
     """Of a traceback: the exception."""
     lines = [line for line in failure.splitlines() if line.strip()]
-    first = lines[0].partition("\n")[0]
-    return first if len(lines) == 1 else f"{first}: {in_short(Exception(lines[-1]))}"
+    return lines[0] if len(lines) == 1 else f"{lines[0]}: {in_short(Exception(lines[-1]))}"

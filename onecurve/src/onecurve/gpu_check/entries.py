@@ -40,11 +40,8 @@ class Entry(NamedTuple):
     def name(self) -> str:
         """What the page, the log and ``--only`` call it."""
         of_ranks = [f"{self.ranks} ranks"] if self.ranks > 1 else []
-        return (
-            " ".join([self.task, self.strategy, self.precision, self.option, *of_ranks])
-            .replace("  ", " ")
-            .strip()
-        )
+        words = [self.task, self.strategy, self.precision, self.option, *of_ranks]
+        return " ".join(filter(None, words))
 
     def make_strategy(self) -> Any:
         """What trains it."""

@@ -39,11 +39,8 @@ from .store import HOST, listening_store
 
 SECONDS_TO_SHUT_DOWN = 5
 # torchelastic of torch 2.11 has no such option, and waits for 30 seconds.
-SHUT_DOWN: dict[str, Any] = {
-    name: SECONDS_TO_SHUT_DOWN
-    for name in LaunchConfig.__dataclass_fields__
-    if name == "shutdown_timeout"
-}
+CAN_SHUT_DOWN_SOON = "shutdown_timeout" in LaunchConfig.__dataclass_fields__
+SHUT_DOWN: dict[str, Any] = {"shutdown_timeout": SECONDS_TO_SHUT_DOWN} if CAN_SHUT_DOWN_SOON else {}
 # What is set in this process's environment while torchelastic runs. An agent that shares its store
 # with ranks waits for ever for a node that comes to others that have met before (torch 2.15).
 AGENT_VARIABLES = ("TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
