@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from onecurve.torch_versions import too_old
+
 ROOT = Path(__file__).parent / "project"
 # The library, the project, the classes of tests: for this process and those that it starts.
 IMPORTED = [str(folder) for folder in (ROOT.parents[1] / "src", ROOT, ROOT.parent)]
@@ -80,7 +82,15 @@ MESHES = {
 }
 ALL = {**STRATEGIES, **MESHES}
 # Several stages a rank.
+# What this torch has of schedules that split the backward pass, the most involved one.
+ZBV = "interleaved_zero_bubble" if too_old("strategy.schedule=zbv") else "zbv"
 INTERLEAVED = ("strategy=pipeline", "strategy.schedule=interleaved_1f1b")
+
+
+def unless_too_old(feature: str) -> pytest.MarkDecorator:
+    """For tests of what this torch may be too old for, which tests/test_torch_versions.py tests."""
+    line = too_old(feature)
+    return pytest.mark.skipif(line is not None, reason=str(line))
 
 
 def one_of_a_kind(cases: Iterable[Any], kept: Container[Any]) -> list[Any]:

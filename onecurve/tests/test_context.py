@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import warm_ranks
-from conftest import ROUNDING
+from conftest import ROUNDING, unless_too_old
 from cut_sequences import CASES
 
 
@@ -16,12 +16,13 @@ def on_ranks(work: str, processes: int, *arguments: Any) -> dict[str, Any]:
 
 
 SLOW = ("compiled",)
+COMPILES = unless_too_old("strategy.context with compile")
 QUICK = tuple(name for name in CASES if name not in SLOW)
 
 
 @pytest.mark.compares
 @pytest.mark.parametrize(
-    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in SLOW)]
+    "name", [*QUICK, *(pytest.param(name, marks=[pytest.mark.long, COMPILES]) for name in SLOW)]
 )
 def test_pieces_are_as_the_whole(name: str) -> None:
     together = SLOW if name in SLOW else QUICK

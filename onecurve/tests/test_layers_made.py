@@ -10,10 +10,12 @@ from conftest import (
     ROUNDING,
     STRATEGIES,
     TINY,
+    ZBV,
     Cli,
     column,
     largest_difference,
     one_of_a_kind,
+    unless_too_old,
 )
 from lightning.pytorch import LightningModule
 from sequences import transformer
@@ -52,7 +54,7 @@ WAYS = {
 }
 CASES = [(way, kept) for way in WAYS for kept in ("selective", "full")] + [("zbv", "full")]
 KEPT = [("single", "selective"), ("fsdp", "selective"), ("zbv", "full")]
-WAYS["zbv"] = ("strategy=pipeline", "strategy.schedule=zbv")
+WAYS["zbv"] = ("strategy=pipeline", f"strategy.schedule={ZBV}")
 
 
 @pytest.mark.compares
@@ -127,7 +129,8 @@ def test_what_was_true_is_full_now(train: Cli) -> None:
     [
         ("strategy=ddp strategy.activation_checkpointing=some", "activation_checkpointing=some: "),
         (
-            "strategy=pipeline strategy.schedule=zbv strategy.activation_checkpointing=selective",
+            f"strategy=pipeline strategy.schedule={ZBV} "
+            "strategy.activation_checkpointing=selective",
             "use strategy.activation_checkpointing=full, or strategy.schedule=interleaved_1f1b",
         ),
     ],
@@ -171,6 +174,7 @@ def test_blocks_that_are_alike_share_code_whatever_the_batch() -> None:
 
 
 @pytest.mark.long
+@unless_too_old("activation_checkpointing=selective with compile in float64")
 @pytest.mark.skipif(not has_compiler(), reason="torch.compile needs a C++ compiler: install g++")
 def test_code_gives_the_gradients_of_eager_ones() -> None:
     """With dropout, whose masks are the same, where most is computed again."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import largest_difference
+from conftest import ZBV, largest_difference
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from plain_lightning import BATCH, STEPS, Regression, fit, predict
 from processes import Command, nothing_stays_of
@@ -35,7 +35,7 @@ CLOSE = 1e-11  # in float64: relative difference of two losses
 # What tests say otherwise in the script.
 WORDS = {
     "log": '"log_every_n_steps": 1',
-    "strategy": 'onecurve.Pipeline(schedule="zbv")',
+    "strategy": f'onecurve.Pipeline(schedule="{ZBV}")',
     "devices": '"devices": 2',
     "start": "onecurve.launch(main, devices=2)",
 }
@@ -148,7 +148,7 @@ STRATEGIES = {
     "fsdp": onecurve.FSDP,
     # By name when it is asked for: the part may have been taken away.
     "pipeline": lambda: onecurve.Pipeline(schedule="1f1b", microbatches=4),
-    "zbv": lambda: onecurve.Pipeline(schedule="zbv"),
+    "zbv": lambda: onecurve.Pipeline(schedule=ZBV),
 }
 OPTIONS = {"gradient_clip_val": 0.5, "val_check_interval": 4}
 

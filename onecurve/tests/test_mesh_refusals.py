@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from alternatives import followed
-from conftest import Cli
+from conftest import ZBV, Cli
 
 # What is typed after strategy=mesh: what the line must say.
 MISTAKES = {
@@ -23,7 +23,7 @@ MISTAKES = {
     "strategy.tensor=0": ["strategy.tensor=0", "a whole number from 1"],
     "strategy.shard=2 data.batch_size=1": ["data.batch_size=1", "2 ranks"],
     "strategy.pipeline=2 strategy.microbatches=99": ["strategy.microbatches=99", "32 samples"],
-    "strategy.pipeline=2 trainer.devices=4 strategy.schedule=zbv "
+    f"strategy.pipeline=2 trainer.devices=4 strategy.schedule={ZBV} "
     "strategy.reshard_after_forward=true": [
         "strategy.reshard_after_forward=true",
         "use strategy.reshard_after_forward=false, or strategy.schedule=1f1b",

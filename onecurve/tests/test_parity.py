@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import FLOAT64, ROUNDING, Cli, Outcome, column, largest_difference, one_of_a_kind
+from conftest import FLOAT64, ROUNDING, ZBV, Cli, Outcome, column, largest_difference, one_of_a_kind
 from lightning.pytorch import Callback, LightningModule, Trainer
 from small.task import Classification
 
@@ -27,7 +27,7 @@ STRATEGIES = {
     "looped_bfs": ("strategy=pipeline", "strategy.schedule=looped_bfs"),
     "interleaved_1f1b": ("strategy=pipeline", "strategy.schedule=interleaved_1f1b"),
     "interleaved_zero_bubble": ("strategy=pipeline", "strategy.schedule=interleaved_zero_bubble"),
-    "zbv": ("strategy=pipeline", "strategy.schedule=zbv"),
+    "zbv": ("strategy=pipeline", f"strategy.schedule={ZBV}"),
     "2 pipelines of 2": ("strategy=pipeline", "strategy.replicas=2", "trainer.devices=4"),
     "2 pipelines of 2 shards": ("strategy=mesh", "strategy.pipeline=2", "trainer.devices=4"),
     "2 x 2 fsdp": ("strategy=fsdp", "strategy.replicas=2", "trainer.devices=4"),

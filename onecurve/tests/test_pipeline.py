@@ -11,6 +11,7 @@ from conftest import (
     FLOAT64,
     ROUNDING,
     TINY,
+    ZBV,
     Cli,
     column,
     largest_difference,
@@ -111,10 +112,14 @@ def test_a_module_that_breaks_a_rule_is_refused(
         ("data.batch_size=2", ["strategy.microbatches=4", "use strategy.microbatches=2"]),
         ("strategy.replicas=3", ["strategy.replicas=3", "must divide the 2 ranks"]),
         ("strategy.schedule=1f2b", ["strategy.schedule=1f2b", "such as strategy.schedule=1f1b"]),
-        (
-            "strategy.schedule=zbv strategy.stages_per_rank=3",
-            ["strategy.stages_per_rank=3", "stages_per_rank=auto"],
-        ),
+        *[
+            (
+                "strategy.schedule=zbv strategy.stages_per_rank=3",
+                ["strategy.stages_per_rank=3", "stages_per_rank=auto"],
+            )
+            for schedule in [ZBV]
+            if schedule == "zbv"
+        ],
         ("trainer.sync_batchnorm=true", ["trainer.sync_batchnorm=true", "strategy=ddp"]),
         ("strategy.balance=even", ["strategy.balance=even", "such as 'strategy.balance="]),
         ("strategy.balance=[1,1]", ["strategy.balance=[1,1]", "6 layers"]),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROUNDING, largest_difference
+from conftest import ROUNDING, ZBV, largest_difference
 from several_fits import Case, Small, fits
 from torch import Tensor, nn
 
@@ -111,7 +111,7 @@ TASKS = {"layers": AllOfThem, "tuples": Told}
 # One sample a micro-batch, and several.
 WAYS = [
     (schedule, microbatches)
-    for schedule in ("1f1b", "interleaved_zero_bubble", "zbv")
+    for schedule in dict.fromkeys(("1f1b", "interleaved_zero_bubble", ZBV))
     for microbatches in (2, 8)
 ]
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import ZBV
 from several_fits import Case, Small, assert_equal, fits
 from torch import Tensor, nn
 
@@ -114,7 +115,7 @@ class Encoder(nn.Module):
 
 NET = ["net.down2", "net.up1", "net.up2"]
 SPLIT = {Skips: NET, Inline: NET, OfTheTask: ["decoder", "net"], Tokens: ["net.mix", "net.norm"]}
-SCHEDULES = ("gpipe", "interleaved_1f1b", "zbv")
+SCHEDULES = ("gpipe", "interleaved_1f1b", ZBV)
 
 
 def pipeline(split: list[str], **options: Any) -> onecurve.Pipeline:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import ZBV
 from several_fits import Case, Small, assert_equal, assert_rejected, fits
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -276,7 +277,7 @@ STRANGERS = (
     *(Adversarial, Attacked, TwoBackwards, OfPositions),
 )
 LAYERS: dict[Any, dict[str, Any]] = {
-    OneActivation: {"schedule": "zbv"},
+    OneActivation: {"schedule": ZBV},
     OneDropout: {},
     OneGenerator: {},
     Tuples: {"balance": [2, 5]},
@@ -290,7 +291,7 @@ REFUSED: dict[Any, str] = {
 }
 OTHER_WAYS: dict[str, dict[str, Any]] = {
     "gpipe": {"schedule": "gpipe"},
-    "zbv": {"schedule": "zbv"},
+    "zbv": {"schedule": ZBV},
     "replicas": {"replicas": 2, "schedule": "gpipe"},
 }
 

@@ -1,11 +1,16 @@
 """What an older PyTorch cannot do is refused in one line, and the table is true of the one here."""
 
+import re
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
-from conftest import Cli
+from conftest import Cli, one_of_a_kind
+from torch import Tensor, nn
 
-from onecurve import Pipeline, RankFailed, UserError, parity, torch_versions
-from onecurve.gpu_check.tasks import small_tokens, small_transformer
+from onecurve import FSDP, Pipeline, Single, UserError, mesh, parity, torch_versions
+from onecurve.gpu_check.tasks import Task, mlp, samples, small_tokens, small_transformer
 from onecurve.torch_versions import TABLE, too_old
 
 HERE = tuple(map(int, torch.__version__.split(".")[:2]))
@@ -43,19 +48,67 @@ def test_a_schedule_is_refused_before_anything_starts(
         Pipeline(schedule="zbv")
 
 
-@pytest.mark.slow
+class Rprop(Task):
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Rprop(self.parameters(), lr=1e-3)
+
+
+class ByHand(Task):
+    """Starts its own backward pass, with a parameter that is in none of its parts."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__(network)
+        self.scale = nn.Parameter(torch.tensor(0.9))
+        self.automatic_optimization = False
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> None:  # type: ignore[override]
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(self.scale * super().training_step(batch, batch_idx))
+        optimizer.step()
+
+
+def with_rprop() -> Task:
+    return Rprop(mlp().network)
+
+
+def by_hand() -> Task:
+    return ByHand(mlp().network)
+
+
+def compiled(strategy: Any, backend: str) -> Any:
+    strategy.compiled, strategy.compile_backend = "layer", backend
+    return strategy
+
+
+Case = tuple[Callable[[], Any], Callable[[], Any]]
+CASES: dict[str, Case] = {
+    "strategy.schedule=zbv": (lambda: Pipeline(schedule="zbv"), small_transformer),
+    "strategy.context with compile": (
+        lambda: compiled(mesh(context=2), "eager"), small_transformer,
+    ),
+    "activation_checkpointing=selective with compile in float64": (
+        lambda: compiled(Single(activation_checkpointing="selective"), "inductor"),
+        small_transformer,
+    ),
+    "strategy=fsdp with manual_backward and parameters of the task's own": (
+        FSDP, by_hand,
+    ),
+    "strategy=fsdp with Rprop": (FSDP, with_rprop),
+}  # fmt: skip
+
+
 @pytest.mark.compares
-def test_the_schedule_works_from_the_version_on_that_the_table_names(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """By nobody refused, it fails where it would be."""
-    first = TABLE["strategy.schedule=zbv"].first
-    monkeypatch.setattr(torch_versions, "TABLE", {})
-    strategy = Pipeline(schedule="zbv", timeout_seconds=20)
-    try:
-        works = parity(
-            small_transformer, small_tokens, strategy=strategy, steps=4, accelerator="cpu"
-        ).equal
-    except RankFailed:
-        works = False
-    assert works == (first <= HERE)
+@pytest.mark.parametrize(
+    "feature", one_of_a_kind(TABLE, kept=[each for each in TABLE if "float64" not in each])
+)
+def test_it_works_here_or_is_rejected(feature: str) -> None:
+    make_strategy, make_task = CASES[feature]
+    data = small_tokens if make_task is small_transformer else samples
+    options: dict[str, Any] = {"steps": 4, "accelerator": "cpu"}
+    if line := too_old(feature):
+        with pytest.raises(UserError, match=re.escape(line)):
+            parity(make_task, data, strategy=make_strategy(), **options)
+    else:
+        found = parity(make_task, data, strategy=make_strategy(), **options)
+        assert found.equal, found.table()

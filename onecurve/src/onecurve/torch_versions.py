@@ -8,6 +8,8 @@ from functools import cache
 from importlib.metadata import version
 from typing import NamedTuple
 
+from .errors import UserError
+
 
 class Needs(NamedTuple):
     """From which version on PyTorch can do something."""
@@ -22,6 +24,22 @@ class Needs(NamedTuple):
 TABLE = {
     # "[3] for chunk 0 has gradients None and is expecting to send gradients to stage 2"
     "strategy.schedule=zbv": Needs((2, 12), "has no gradients to send in this schedule", "1f1b"),
+    # A gather in code that torch.compile makes has no gradient.
+    "strategy.context with compile": Needs(
+        (2, 12), "loses gradients of what other ranks gathered", "compile=none"
+    ),
+    # "expected scalar type Double but found Float", in a backward pass
+    "activation_checkpointing=selective with compile in float64": Needs(
+        (2, 13), "keeps attention's sums in float32", "activation_checkpointing=full"
+    ),
+    # A segmentation fault: parameters that are in no part are freed before it.
+    "strategy=fsdp with manual_backward and parameters of the task's own": Needs(
+        (2, 13), "ends the process in the backward pass", "strategy=ddp"
+    ),
+    # "aten.index_put_.default does not have a sharding strategy registered"
+    "strategy=fsdp with Rprop": Needs(
+        (2, 14), "cannot update shards by it", "another optimizer, such as AdamW, or strategy=ddp"
+    ),
 }
 
 
@@ -30,6 +48,16 @@ def installed() -> tuple[int, int]:
     """The version of torch here, without its last number."""
     major, minor = version("torch").split(".")[:2]
     return int(major), int(minor)
+
+
+def require(asked: str) -> None:
+    """Reject what the torch that is installed cannot do.
+
+    Raises:
+        UserError: That names the version that can.
+    """
+    if line := too_old(asked):
+        raise UserError(line)
 
 
 def too_old(asked: str, key: str | None = None) -> str | None:

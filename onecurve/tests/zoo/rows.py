@@ -4,10 +4,13 @@ A cell is equal to single in float64; or the strategy refuses it before the firs
 or announces in one that it will be another; or it is apart, as `onecurve.parity` tells.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from onecurve.torch_versions import too_old
 
 from . import data, gan, tasks
 
@@ -47,7 +50,7 @@ NO_PAIR = {"pipeline": r"a batch is not \(inputs, targets\) .* schedule=gpipe ru
 BY_GPIPE = {"pipeline": "schedule=gpipe runs instead, as exact"}
 # Of PyTorch's, those for any parameters; AdamW is that of all other rows.
 OPTIMIZERS = (
-    "Adadelta", "Adagrad", "Adam", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
+    "Adadelta", "Adagrad", "Adam", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "SGD",
 )  # fmt: skip
 # Two ranks cannot validate a batch of one sample, so it is joined to the one before.
 FULL_BATCHES = {"limit_val_batches": 2}
@@ -113,6 +116,11 @@ ROWS = {
     "frozen later": Row(tasks.FrozenLater),
     # Under the others it updates parameters as it does in one process, whichever it is.
     **{name: Row(partial(tasks.Optimized, name), under=("fsdp",)) for name in OPTIMIZERS},
+    "Rprop": Row(
+        partial(tasks.Optimized, "Rprop"),
+        under=("fsdp",),
+        refused={"fsdp": re.escape(line)} if (line := too_old("strategy=fsdp with Rprop")) else {},
+    ),
     "Adafactor": Row(
         partial(tasks.Optimized, "Adafactor"), refused={"fsdp": "Adafactor cannot update shards"}
     ),

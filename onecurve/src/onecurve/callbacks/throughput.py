@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from lightning.fabric.utilities.throughput import get_available_flops
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.profilers import Profiler
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+FETCHING = "].train_dataloader_next"
 SECTIONS = ("data", "step", "validation", "checkpoint")
 
 
@@ -18,8 +20,9 @@ class Throughput(Callback):
     """Logs speed and shares of time every so many steps, and sums up the run at its end.
 
     A share is that of the time since the last line, as the first rank saw it: waiting for ``data``,
-    the ``step`` itself, ``validation`` and saving a ``checkpoint``. A GPU works behind the
-    program's back: what it still does is counted where the program waits for it.
+    the ``step`` with its hooks and loggers, ``validation`` and saving a ``checkpoint``. A GPU works
+    behind the program's back: what it still does is counted where the program waits for it, which
+    is in a step as soon as a value is logged.
 
     Floating-point operations are those of the matrix products and convolutions of one forward pass,
     and three times as many for training (Kaplan et al. 2020, https://arxiv.org/abs/2001.08361,
@@ -45,6 +48,7 @@ class Throughput(Callback):
             self._flops_a_sample = 3.0 * forward_flops(pl_module, inputs)
             save = self._clock.timed("checkpoint", trainer.save_checkpoint)
             trainer.save_checkpoint = save  # type: ignore[method-assign]
+            self._watch_fetching(trainer.profiler)  # type: ignore[attr-defined]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._clock.start("data")
@@ -58,8 +62,6 @@ class Throughput(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """From now on the next batch is waited for."""
-        self._clock.enter("data")
         if trainer.global_step - self._last.step < self.every_n_steps:
             return
         now = self._now(trainer)
@@ -72,6 +74,10 @@ class Throughput(Callback):
         self._clock.enter("validation")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._clock.enter("step")
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """From now on the workers of the next epoch's loader are waited for."""
         self._clock.enter("data")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -81,6 +87,22 @@ class Throughput(Callback):
         # The run's own includes what comes before and after training.
         facts["samples_per_second_in_training"] = facts.pop("samples_per_second")
         self.final_facts = facts
+
+    def _watch_fetching(self, profiler: Profiler) -> None:
+        """Count fetching a batch as ``data``: Lightning tells its profiler, and calls no hook."""
+        start, stop = profiler.start, profiler.stop
+
+        def entered(action_name: str) -> None:
+            if action_name.endswith(FETCHING):
+                self._clock.enter("data")
+            start(action_name)
+
+        def left(action_name: str) -> None:
+            stop(action_name)
+            if action_name.endswith(FETCHING):
+                self._clock.enter("step")
+
+        profiler.start, profiler.stop = entered, left  # type: ignore[method-assign]
 
     def _now(self, trainer: Trainer) -> "Count":
         samples = trainer.strategy.samples_seen  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch._C import DisableTorchFunctionSubclass
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.parallel import DistributedDataParallel
@@ -79,9 +80,26 @@ def remove_hooks(wrapped: DistributedDataParallel) -> None:
 # PyTorch: modules, tensors, operators
 
 
-def is_compiled(module: nn.Module) -> bool:
-    """Whether ``module.compile()`` was called, which compiles again each time."""
-    return module._compiled_call_impl is not None
+def gather_before_backward(unit: FSDPModule, outputs: list[Tensor]) -> None:
+    """Have FSDP2 gather a unit's parameters again when a gradient comes to one of these outputs.
+
+    As it does for those that it finds itself; a public name for it is not announced.
+    """
+    unit._get_fsdp_state()._register_pre_backward_hook(outputs)
+
+
+def compile_module(module: nn.Module, options: dict[str, Any]) -> None:
+    """As ``module.compile()``, once; before torch 2.14 that passes over classes of `torch.nn`."""
+    if module._compiled_call_impl is None:
+        module._compiled_call_impl = torch.compile(_calling(module._call_impl), **options)
+
+
+def _calling(call: Callable[..., Any]) -> Callable[..., Any]:
+    # A function that is not PyTorch's own is traced with all that it calls.
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    return traced
 
 
 def is_compiled_function(function: Callable[..., Any]) -> bool:

@@ -17,6 +17,7 @@ from ..launch.addresses import is_host_and_port, rendezvous
 from ..machine import count_cores
 from ..metric_names import better
 from ..surroundings import nodes_asked
+from ..torch_versions import too_old
 
 # More processes to a core only take turns, and a thousand take minutes to start.
 WORKERS_TO_A_CORE = 4
@@ -56,6 +57,8 @@ def _not_compiled(run: ComposedRun) -> Iterator[str]:
     stages = run.strategy == "pipeline" or run.get("strategy.pipeline", 1) > 1
     if asked == "whole" and stages:
         yield "compile=whole: a pipeline has some layers a rank; use compile=layer"
+    if run.get("strategy.context", 1) != 1 and (old := too_old("strategy.context with compile")):
+        yield old
 
 
 def _not_mirrored(run: ComposedRun) -> Iterator[str]:

@@ -15,10 +15,11 @@ from .. import machine
 from ..errors import UserError, in_short, stop
 from ..launch.agent import start_ranks
 from ..launch.forkserver import warm_up
+from ..launch.logs import redirect_output
 from ..launch.worker import RankOptions
 from ..run.outcome import RankFailed
 from . import large, one_entry, page
-from .entries import LARGE, matrix
+from .entries import DRAWS_NOISE, LARGE, matrix
 
 SECONDS_OF_AN_ENTRY, SECONDS_OF_CODE = 60, 240
 """At most, of one that compiles nothing, and of one that does."""
@@ -70,18 +71,19 @@ def _parser() -> argparse.ArgumentParser:
 def _checks(device: str, only: list[str], logs: Path, end: float) -> Iterator[page.Found]:
     """What each entry has found, one after the other."""
     if _is_among(LARGE, only):
-        yield _found(LARGE, end, SECONDS_OF_CODE, large.measured, device, _log(logs, LARGE))
+        yield _found(LARGE, end, SECONDS_OF_CODE, _log(logs, LARGE), large.measured, device)
     wanted = [entry for entry in matrix(device == "cuda") if _is_among(entry.name, only)]
     curves: dict[str, Any] = {}
-    for task in dict.fromkeys(entry.task for entry in wanted):
+    for task in dict.fromkeys(entry.task for entry in wanted if entry.task not in DRAWS_NOISE):
         name = f"{task} plain 32-true on the CPU"
-        plain = _found(name, end, SECONDS_OF_AN_ENTRY, one_entry.plain_run, task, _log(logs, name))
+        plain = _found(name, end, SECONDS_OF_AN_ENTRY, _log(logs, name), one_entry.plain_run, task)
         curves[task] = plain.get("loss", [])
         yield plain
     for entry in wanted:
         seconds = SECONDS_OF_CODE if entry.option == "compile" else SECONDS_OF_AN_ENTRY
-        arguments = (entry, device, curves[entry.task], _log(logs, entry.name))
-        found = _found(entry.name, end, seconds, one_entry.checked, *arguments, ranks=entry.ranks)
+        log, arguments = _log(logs, entry.name), (entry, device, curves.get(entry.task))
+        checked = one_entry.checked
+        found = _found(entry.name, end, seconds, log, checked, *arguments, ranks=entry.ranks)
         yield {**found, "required": entry.required}
 
 
@@ -97,11 +99,15 @@ def _found(
     name: str,
     end: float,
     seconds: float,
+    log: Path,
     function: Callable[..., Any],
     *arguments: Any,
     ranks: int = 1,
 ) -> page.Found:
-    """What a function returns in ranks of its own, or in one line why it returned nothing."""
+    """What a function returns in ranks of its own, or in one line why it returned nothing.
+
+    What its ranks print, and the traceback of one that fails, goes into the log.
+    """
     begun = time.monotonic()
     found: page.Found = {"name": name, "required": True, "outcome": "failed", "reason": ""}
     left = end - begun
@@ -110,9 +116,11 @@ def _found(
     seconds = int(min(seconds, left))
     try:
         found |= start_ranks(
-            alarmed, (seconds, function, *arguments), RankOptions(), processes=ranks
+            alarmed, (seconds, log, function, *arguments), RankOptions(), processes=ranks
         )
     except RankFailed as error:
+        with log.open("a") as file:
+            file.write(f"{error}\n")
         is_late = "SIGALRM" in str(error)
         reason = f"did not end within {seconds} s" if is_late else _last_line(str(error))
         found["reason"] = reason
@@ -121,9 +129,10 @@ def _found(
     return {**found, "seconds": round(time.monotonic() - begun, 1)}
 
 
-def alarmed(seconds: int, function: Callable[..., Any], *arguments: Any) -> Any:
+def alarmed(seconds: int, log: Path, function: Callable[..., Any], *arguments: Any) -> Any:
     """One rank's part, which ends with its process where it takes longer."""
     signal.alarm(seconds)
+    redirect_output(log)
     return function(*arguments)
 
 

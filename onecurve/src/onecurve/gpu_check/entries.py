@@ -4,12 +4,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .. import DDP, FSDP, Pipeline, Single, Tensor
-from .tasks import mlp, samples, small_tokens, small_transformer
+from .tasks import mlp, noisy_mlp, samples, small_tokens, small_transformer
 
 TASKS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "mlp": (mlp, samples),
     "transformer": (small_transformer, small_tokens),
+    "dropout": (noisy_mlp, samples),
 }
+# A GPU draws other random numbers than a CPU: only a run and its resumed one are compared.
+DRAWS_NOISE = {"dropout"}
 STRATEGIES: dict[str, Callable[..., Any]] = {
     "single": Single,
     "ddp": DDP,
@@ -64,9 +67,11 @@ def matrix(on_gpu: bool) -> list[Entry]:
     plain = [
         Entry(task, strategy, precision)
         for task in TASKS
+        if task not in DRAWS_NOISE
         for strategy in STRATEGIES
         for precision in TOLERANCES
     ]
+    noisy = [Entry(task, each, "32-true") for task in DRAWS_NOISE for each in STRATEGIES]
     # For tensors of a GPU gloo carries broadcast and all_reduce, as its documentation says, which
     # is what DDP needs: https://docs.pytorch.org/docs/stable/distributed.html#backends
     together = [
@@ -81,4 +86,4 @@ def matrix(on_gpu: bool) -> list[Entry]:
     ]
     offloaded = [Entry(text, "fsdp", each, "cpu_offload") for each in ("32-true", "bf16-mixed")]
     compiled = [Entry(text, strategy, "bf16-mixed", "compile") for strategy in STRATEGIES]
-    return [*plain, *together, *again, *offloaded, *compiled]
+    return [*plain, *noisy, *together, *again, *offloaded, *compiled]

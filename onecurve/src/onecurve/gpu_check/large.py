@@ -18,7 +18,6 @@ import onecurve
 
 from .. import process_memory
 from ..callbacks.throughput import Throughput
-from ..launch.logs import redirect_output
 from ..planner.hardware import HARDWARE, Hardware, cpu
 from ..planner.meshes import best
 from ..planner.network import Network, Precision
@@ -85,9 +84,8 @@ class Log(DummyLogger):
         self.last |= {name: float(value) for name, value in metrics.items()}
 
 
-def measured(device: str, log: Path) -> dict[str, Any]:
+def measured(device: str) -> dict[str, Any]:
     """Train it, and plan it."""
-    redirect_output(log)
     size = BILLION if device == "cuda" else TINY
     measures, told = Measured(), Log()
     with torch.device(device):

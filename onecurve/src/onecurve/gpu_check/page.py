@@ -72,8 +72,8 @@ def _lines(facts: dict[str, Any], found: Sequence[Found]) -> list[str]:
             "| | outcome | from the CPU | resumed | seconds |",
             "|---|---|---:|---:|---:|",
             *(
-                f"| {each['name']} | {each['outcome']} | {each['apart_from_cpu']:.1e} | "
-                f"{each['apart_when_resumed']:.1e} | {each['seconds']:.1f} |"
+                f"| {each['name']} | {each['outcome']} | {_difference(each['apart_from_cpu'])} | "
+                f"{_difference(each['apart_when_resumed'])} | {each['seconds']:.1f} |"
                 for each in compared
             ),
         ]
@@ -113,6 +113,10 @@ def _of_large(large: Found, device: str) -> list[str]:
         "|---|---:|",
         *(f"| {name} | {value} |" for name, value in rows.items()),
     ]
+
+
+def _difference(value: float | None) -> str:
+    return "its own noise" if value is None else f"{value:.1e}"
 
 
 def _in_words(size: float) -> str:

@@ -159,6 +159,14 @@ def mlp() -> Task:
     return Task(nn.Sequential(first, nn.GELU(), second, nn.GELU(), nn.Linear(64, CLASSES)))
 
 
+def noisy_mlp() -> Task:
+    """The MLP with dropout: a run that is resumed must go on with the same random numbers."""
+    task = mlp()
+    assert isinstance(task.network, nn.Sequential)
+    task.network.insert(2, nn.Dropout(0.3))
+    return task
+
+
 def samples() -> DataLoader[Any]:
     """Its data."""
     numbers = torch.Generator().manual_seed(0)

@@ -99,13 +99,20 @@ def _environment(config: dict[str, Any]) -> dict[str, Any]:
         "seed": config.get("seed"),
         "git": _git_state(),
         "versions": {"python": platform.python_version()}
-        | {name: metadata.version(name) for name in PACKAGES},
+        | {name: version for name in PACKAGES if (version := _version(name))},
         "devices": {
             "machine": platform.platform(),
             "cores": machine.count_cores(),
             "gpus": machine.count_gpus(),
         },
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # a run need not have it
+        return None
 
 
 def _git_state() -> dict[str, Any] | None:

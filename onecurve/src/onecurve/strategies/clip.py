@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from functools import reduce
 from math import prod
+from types import SimpleNamespace
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -75,8 +77,12 @@ def clip_by_global_norm(
     parameters = list(parameters)
     norm = global_norm(parameters if counted is None else counted, group)
     # One operation on many tensors wants them of one kind.
-    for held in _by_place(parameters).values():
-        torch.nn.utils.clip_grads_with_norm_(held, max_norm, norm)
+    for (_, placements), held in _by_place(parameters).items():
+        scaled: Any = held
+        if any(placement.is_partial() for placement in placements):
+            # Addends are scaled where they lie: DTensor of torch 2.11 leaves them as they are.
+            scaled = [SimpleNamespace(grad=cast(DTensor, each.grad).to_local()) for each in held]
+        torch.nn.utils.clip_grads_with_norm_(scaled, max_norm, norm)
     return norm
 
 

@@ -15,7 +15,8 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from ..compat.of_torch import is_compiled, is_compiled_function, let_recompile
+from ..compat.of_torch import compile_module, is_compiled_function, let_recompile
+from ..torch_versions import require
 from .layers import called, find_layers
 
 Recomputed = Literal["none", "selective", "full"] | bool
@@ -76,6 +77,8 @@ def make_layers(
             _recompute(layer, _most_again if recomputed == "selective" else _all_again)
     if compiled == "none":
         return
+    if recomputed == "selective" and any(p.dtype == torch.float64 for p in module.parameters()):
+        require("activation_checkpointing=selective with compile in float64")
     options: dict[str, Any] = {"backend": backend}
     if backend == "inductor":
         # Draw what is drawn without it.
@@ -86,8 +89,7 @@ def make_layers(
         _compile_method(module, "forward", options)
     else:
         for layer in chosen:
-            if not is_compiled(layer):
-                layer.compile(**options)
+            compile_module(layer, options)
     if loss:
         _compile_loss(module, options)
 
@@ -130,8 +132,7 @@ def _operators() -> list[Any]:
 def _compile_loss(module: LightningModule, options: dict[str, Any]) -> None:
     loss = getattr(module, "loss", None)
     if isinstance(loss, nn.Module):
-        if not is_compiled(loss):
-            loss.compile(**options)
+        compile_module(loss, options)
     elif callable(loss) and "all_samples" not in _names(loss):
         _compile_method(module, "loss", options)
 

@@ -40,6 +40,7 @@ from ..compat.of_lightning import (
 from ..compat.of_torch import never_captured
 from ..errors import UserError, say, some_of
 from ..optim.fused import keep_kernels, leave_unscaling, tidied
+from ..torch_versions import require
 from .clip import clip_by_global_norm
 from .for_callbacks import ForCallbacks
 from .layers_made import Compiled, Recomputed, make_layers
@@ -258,6 +259,8 @@ class OneCurve(ForCallbacks):
         """
         # Not where logits may be sharded; those put together from pieces of a sequence are full.
         sizes = self.sizes
+        if sizes.context > 1 and self.compiled != "none":
+            require("strategy.context with compile")
         make_layers(
             self._connected_module,
             self.activation_checkpointing,

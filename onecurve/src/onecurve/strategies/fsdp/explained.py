@@ -12,9 +12,10 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.optim import LBFGS, Adafactor, Optimizer
+from torch.optim import LBFGS, Adafactor, Optimizer, Rprop
 
 from ...errors import UserError
+from ...torch_versions import require
 
 WORDS = {
     "does not support deepcopy": "{task} copies a module whose parameters are sharded; make the "
@@ -22,9 +23,7 @@ WORDS = {
     "aten.equal": "parameters are compared (BaseFinetuning does it to unfreeze them), and some are "
     "cut in another way than others; unfreeze by requires_grad alone, or use strategy=fsdp",
     "out of bounds for storage of size 0": "parameters of {task} were freed before its backward "
-    "pass: a step has one of its own (torch.autograd.grad; use strategy=ddp), or a part returns "
-    "what is no tensor, tuple, dictionary or dataclass (a Distribution; use "
-    "strategy.reshard_after_forward=false)",
+    "pass: a step has one of its own (torch.autograd.grad; use strategy=ddp)",
     "RegisterPostBackwardFunction is a view": "a layer changes what it is given in place (x += y), "
     "where PyTorch waits for its gradient; write x = x + y in its forward, or use strategy=ddp",
     "object layout differs": "{quoted} has another base, such as ABC, before nn.Module, and "
@@ -98,6 +97,8 @@ def refuse_whole(optimizers: Iterable[Optimizer], strategy: str) -> None:
         UserError: That names the first.
     """
     for optimizer in optimizers:
+        if isinstance(optimizer, Rprop):
+            require("strategy=fsdp with Rprop")
         for kind, why in WHOLE.items():
             if isinstance(optimizer, kind):
                 raise UserError(

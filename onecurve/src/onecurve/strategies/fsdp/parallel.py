@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ...checkpoint.lazy_tensors import model_state_here
+from ...torch_versions import require
 from ..layout import Part
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
@@ -59,6 +60,11 @@ class ShardedParameters(Parallelism):
 
     def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
         check_wrap(task, self.sharding.wrap)
+        if (
+            not task.automatic_optimization
+            and next(task.parameters(recurse=False), None) is not None
+        ):
+            require("strategy=fsdp with manual_backward and parameters of the task's own")
         return parts
 
     def shard(self, task: LightningModule, parts: list[Part]) -> None:

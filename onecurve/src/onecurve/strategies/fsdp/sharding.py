@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from lightning.pytorch import LightningModule
@@ -25,7 +25,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 
-from ...compat.of_torch import BatchNorm
+from ...compat.of_torch import BatchNorm, gather_before_backward, tree_leaves
 from ...errors import UserError
 from ..layers import CONTAINERS, called, find_layers
 from ..redirect import replaced
@@ -100,6 +100,29 @@ class Sharding(NamedTuple):
             ignored_params=scalars_of(module),
         )
         KeptChanges(module).of_forward()
+        module.register_forward_hook(_look_into_objects)
+
+
+def _look_into_objects(unit: nn.Module, _: Any, output: Any) -> None:
+    """Find outputs in a Distribution or another object: FSDP2 looks into trees of tensors alone.
+
+    A unit of which it sees no output would be freed for good, or its gradients never averaged.
+    """
+    if isinstance(output, Tensor):
+        return
+    objects = [leaf for leaf in tree_leaves(output) if hasattr(leaf, "__dict__")]
+    if torch.is_grad_enabled() and not all(isinstance(each, Tensor) for each in objects):
+        gather_before_backward(cast(FSDPModule, unit), list(_tensors_in(objects, set())))
+
+
+def _tensors_in(value: Any, seen: set[int]) -> Iterator[Tensor]:
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            if leaf.requires_grad:
+                yield leaf
+        elif hasattr(leaf, "__dict__") and not isinstance(leaf, nn.Module) and id(leaf) not in seen:
+            seen.add(id(leaf))
+            yield from _tensors_in(vars(leaf), seen)
 
 
 def mixed_precision(precision: Precision) -> MixedPrecisionPolicy:

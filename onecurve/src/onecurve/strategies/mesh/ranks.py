@@ -50,6 +50,9 @@ class Ranks:
         self.rank = rank
         self.device = device
         self._timeout = timeout
+        world = cast(dist.ProcessGroup, dist.group.WORLD)
+        if dist.get_backend() == "gloo":  # which cannot split a group that is bound to a GPU
+            world.bound_device_id = None
         self.samples_group = self.group_of("replicate", "shard")
         if self.sizes.context > 1:
             self.context_group = self.group_of("context")
