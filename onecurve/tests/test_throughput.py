@@ -2,11 +2,21 @@
 
 import csv
 import re
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import ALL, EPOCH, Cli, column, one_of_a_kind
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers.logger import DummyLogger
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from onecurve import Single
+from onecurve.callbacks.throughput import Throughput
+from onecurve.gpu_check.tasks import FEATURES, mlp
 
 SHARES = [f"throughput/{name}_share" for name in ("data", "step", "validation", "checkpoint")]
 
@@ -64,3 +74,38 @@ def test_every_rank_has_stats(trained: Cli, name: str) -> None:
     for rank in range(ranks):
         assert min(column(run, f"device/rank_{rank}/memory_mib")) > 50
         assert len(column(run, f"device/rank_{rank}/cpu_percent")) == 4
+
+
+class Slowly(Callback):
+    """A hook that takes its time, after each batch."""
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        time.sleep(0.02)
+
+
+class SlowData(TensorDataset):
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        time.sleep(0.005)
+        return super().__getitem__(index)
+
+
+class Told(DummyLogger):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares: dict[str, float] = {}
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.shares |= {name: value for name, value in metrics.items() if name in SHARES}
+
+
+@pytest.mark.parametrize(("data", "hooks"), [(SlowData, []), (TensorDataset, [Slowly()])])
+def test_only_what_the_loader_takes_is_waiting_for_data(data: Any, hooks: list[Any]) -> None:
+    """Not what follows a step: its hooks, and its loggers, which wait for a GPU."""
+    told, nothing = Told(), {"enable_progress_bar": False, "enable_model_summary": False}
+    trainer = Trainer(
+        accelerator="cpu", devices=1, strategy=Single(), logger=told, max_epochs=1,
+        enable_checkpointing=False, callbacks=[Throughput(every_n_steps=8), *hooks], **nothing,
+    )  # fmt: skip
+    trainer.fit(mlp(), DataLoader(data(torch.randn(64, FEATURES), torch.zeros(64).long()), 8))
+    waited = told.shares["throughput/data_share"]
+    assert waited > 0.6 if data is SlowData else waited < 0.2

@@ -10,7 +10,15 @@ from conftest import Cli, one_of_a_kind
 from torch import Tensor, nn
 
 from onecurve import FSDP, Pipeline, Single, UserError, mesh, parity, torch_versions
-from onecurve.gpu_check.tasks import Task, mlp, samples, small_tokens, small_transformer
+from onecurve.gpu_check.tasks import (
+    CLASSES,
+    FEATURES,
+    Task,
+    mlp,
+    samples,
+    small_tokens,
+    small_transformer,
+)
 from onecurve.torch_versions import TABLE, too_old
 
 HERE = tuple(map(int, torch.__version__.split(".")[:2]))
@@ -68,6 +76,22 @@ class ByHand(Task):
         optimizer.step()
 
 
+class Skipping(nn.Module):
+    """Adds to the outputs of its last layer what entered the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.work = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.work(self.enter(inputs).tanh()) + inputs[:, :CLASSES]
+        return outputs
+
+
+def skipping() -> Task:
+    return Task(Skipping())
+
+
 def with_rprop() -> Task:
     return Rprop(mlp().network)
 
@@ -84,6 +108,9 @@ def compiled(strategy: Any, backend: str) -> Any:
 Case = tuple[Callable[[], Any], Callable[[], Any]]
 CASES: dict[str, Case] = {
     "strategy.schedule=zbv": (lambda: Pipeline(schedule="zbv"), small_transformer),
+    "strategy=pipeline whose stages pass on what has no gradient": (
+        lambda: Pipeline(split=["network.work"], microbatches=2), skipping,
+    ),
     "strategy.context with compile": (
         lambda: compiled(mesh(context=2), "eager"), small_transformer,
     ),

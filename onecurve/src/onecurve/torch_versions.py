@@ -24,6 +24,10 @@ class Needs(NamedTuple):
 TABLE = {
     # "[3] for chunk 0 has gradients None and is expecting to send gradients to stage 2"
     "strategy.schedule=zbv": Needs((2, 12), "has no gradients to send in this schedule", "1f1b"),
+    # The same words, or "PipeliningMetadataError", or none of tokens can be asked for.
+    "strategy=pipeline whose stages pass on what has no gradient": Needs(
+        (2, 13), "waits for its gradient", "strategy.schedule=gpipe"
+    ),
     # A gather in code that torch.compile makes has no gradient.
     "strategy.context with compile": Needs(
         (2, 12), "loses gradients of what other ranks gathered", "compile=none"

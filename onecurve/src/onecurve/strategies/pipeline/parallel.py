@@ -29,7 +29,7 @@ from torch.optim import Optimizer
 
 from ...checkpoint.lazy_tensors import model_state_here
 from ...errors import UserError
-from ...torch_versions import too_old
+from ...torch_versions import require
 from ..accumulation import rows
 from ..changed_buffers import report_changed
 from ..for_callbacks import ForCallbacks
@@ -101,8 +101,7 @@ class PipelineParallel(Parallelism):
                 f"strategy.schedule={schedule}: must be one of {', '.join(SCHEDULES)}; "
                 "such as strategy.schedule=1f1b"
             )
-        if line := too_old(f"strategy.schedule={schedule}"):
-            raise UserError(line)
+        require(f"strategy.schedule={schedule}")
         self.schedule = schedule
         self.microbatches = microbatches
         self.stages_per_rank = (

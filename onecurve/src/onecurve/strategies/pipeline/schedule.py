@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import schedules
 
 from ...compat.of_torch import tree_leaves
+from ...torch_versions import require
 from ..weight import no_loss
 from .limits import SCHEDULES, split
 from .stage import Stage
@@ -94,7 +95,8 @@ class Schedules:
         self._weights = [1.0] * count
         # Micro-batches are told apart by number: `target` may only be one tensor.
         numbers = torch.arange(count)
-        arguments = inputs if 0 in self.stages else ()
+        # Contiguous, as what is planned for: torch 2.11 and 2.12 compare strides.
+        arguments = tuple(value.contiguous() for value in inputs) if 0 in self.stages else ()
         if self.num_stages - 1 in self.stages:
             self._weights = relative_weights(self._targets, self.weigh)
             outputs = schedule.step(*arguments, target=numbers, losses=[])
@@ -126,6 +128,9 @@ class Schedules:
 
     def _build(self, name: str, count: int, microbatch: Tensors) -> Any:
         borders = [self.boundary(microbatch, stage) for stage in range(self.num_stages + 1)]
+        has_gradients = all(value.requires_grad for border in borders[1:-1] for value in border)
+        if name != "gpipe" and not has_gradients:
+            require("strategy=pipeline whose stages pass on what has no gradient")
         if SCHEDULES[name].splits_backward:
             # Without a gradient of its input, a stage that follows frozen layers would silently
             # miss weights: PyTorch finds them on the way from the output to the input.
