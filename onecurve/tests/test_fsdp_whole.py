@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import LBFGS, Adafactor, AdamW
 
 from onecurve.errors import UserError
-from onecurve.strategies.fsdp.explained import refuse_sparse, refuse_whole
+from onecurve.strategies.fsdp.limits import refuse_sparse, refuse_whole
 
 
 def adafactor(parameters: Iterable[nn.Parameter], **options: Any) -> Adafactor:

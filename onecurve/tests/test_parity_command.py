@@ -87,7 +87,7 @@ class ContrastOfAll(Contrast):
         return gathered
 
 
-class BackwardByHand(Plain):
+class GradientsByHand(Plain):
     def __init__(self) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -95,7 +95,10 @@ class BackwardByHand(Plain):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
-        self.loss(self(batch[0]), batch[1]).backward()  # type: ignore[no-untyped-call]
+        weights = list(self.parameters())
+        made = torch.autograd.grad(self.loss(self(batch[0]), batch[1]), weights)
+        for weight, gradient in zip(weights, made, strict=True):
+            weight.grad = gradient
         optimizer.step()
         return None
 
@@ -290,7 +293,7 @@ APART = {
     kinds.MEAN + ", of samples with each other": (Contrast, loaders, "fsdp"),
     kinds.BATCHNORM: (partial(Plain, partial(nn.BatchNorm1d, 8)), loaders, "ddp"),
     kinds.DRAWS: (partial(Plain, nn.Dropout), loaders, "ddp"),
-    kinds.GRADIENTS: (BackwardByHand, loaders, "ddp"),
+    kinds.GRADIENTS: (GradientsByHand, loaders, "ddp"),
     kinds.LOGGED: (CountsByItself, loaders, "ddp"),
     kinds.DIGITS: (Coarse, loaders, "ddp"),
     kinds.DIGITS + ", of what is logged": (LogsCoarsely, fives, "ddp"),

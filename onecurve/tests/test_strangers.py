@@ -212,6 +212,13 @@ class ByHand(Scaled):
         optimizer.step()
 
 
+class BackwardByHand(ByHand):
+    """As code that comes from plain PyTorch has it, which asks no Trainer."""
+
+    def manual_backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
 class Recurrent(Stranger):
     """Begins with a state that is made like a parameter."""
 
@@ -354,6 +361,8 @@ class ChangesWeights(Stranger):
 
 
 STRATEGIES: dict[str, Callable[[], Any]] = {
+    "ddp": onecurve.DDP,
+    "dp": onecurve.DP,
     "fsdp": onecurve.FSDP,
     "kept": partial(onecurve.FSDP, reshard_after_forward=False),
     "tensor": onecurve.Tensor,
@@ -371,8 +380,9 @@ def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
 
 EQUAL = [
     *((task, name) for task in (Stranger, ByKeyword, OfABatch) for name in ("fsdp", "tensor")),
-    *((task, "fsdp") for task in (Scaled, CallsItself, PenaltyOnItsOwn, ByHand, Recurrent)),
+    *((task, "fsdp") for task in (Scaled, CallsItself, PenaltyOnItsOwn, Recurrent)),
     *((task, "tensor") for task in (Scaled, ByHand)),
+    *((BackwardByHand, name) for name in ("ddp", "dp", "tensor")),
     *((ScaledByANumber, name) for name in ("fsdp", "kept", "tensor")),
     (WithinAnAbstractOne, "fsdp"),
     *((AllFamilies, name) for name in ("tensor", "sequence", "fsdp")),
@@ -386,6 +396,7 @@ BY_HAND = unless_too_old("strategy=fsdp with manual_backward and parameters of t
 KEPT = [
     *((Stranger, "tensor"), (ByKeyword, "tensor"), (OfABatch, "context"), (Scaled, "fsdp")),
     *((Recurrent, "fsdp"), (AllFamilies, "sequence")),
+    (BackwardByHand, "ddp"),
     (ScaledByANumber, "fsdp"),
     *((OnlyADistribution, name) for name in ("fsdp", "kept")),
     (ChangesWeights, "fsdp"),
@@ -396,12 +407,12 @@ KEPT = [
 @pytest.mark.parametrize(
     ("task", "strategy"),
     [
-        *one_of_a_kind([each for each in EQUAL if each != (ByHand, "fsdp")], kept=KEPT),
-        pytest.param(ByHand, "fsdp", marks=BY_HAND),
+        *one_of_a_kind(EQUAL, kept=KEPT),
+        *(pytest.param(task, "fsdp", marks=BY_HAND) for task in (ByHand, BackwardByHand)),
     ],
 )
 def test_a_strangers_task_has_the_numbers_of_a_plain_trainer(task: Any, strategy: str) -> None:
-    assert_parity(task, loaders, strategy=STRATEGIES[strategy](), accelerator="cpu", steps=6)
+    assert_parity(task, loaders, strategy=STRATEGIES[strategy](), accelerator="cpu")
 
 
 def test_all_families_are_cut() -> None:
@@ -591,6 +602,31 @@ def changed_input() -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), ChangesItsInput())
 
 
+class Normalized(Stranger):
+    """Has statistics of the sums of samples."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: nn.Sequential(nn.BatchNorm1d(WIDTH), pair()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        made: Tensor = self.model(inputs.sum(1))
+        return made[:, None].expand_as(inputs)
+
+    def outputs(self, batch: Any) -> Tensor:
+        made: Tensor = self(batch["inputs"])
+        return made
+
+
+class UsesSome(Scaled):
+    """Of its parameters, from the second step on."""
+
+    def outputs(self, batch: Any) -> Tensor:
+        made: Tensor = (
+            super().outputs(batch) if self.global_step == 0 else self.model(batch["inputs"])
+        )
+        return made
+
+
 class AbstractTask(ABC, Scaled):
     """Has parameters of its own, which the whole is to gather."""
 
@@ -599,7 +635,23 @@ def one_block() -> nn.Module:
     return nn.Sequential(Block(Flattens(ATTENTIONS[0]), pair()))
 
 
-LINES = {
+LINES: dict[str, Any] = {
+    "one sample": (
+        Normalized,
+        "ddp",
+        "strategy=ddp: BatchNorm can take no statistics of one sample",
+        {"batch_size": 3},
+    ),
+    **{
+        f"{name}, synchronized": (
+            Normalized,
+            name,
+            f"strategy={name}: SyncBatchNorm, which sync_batchnorm=True makes",
+            {"sync_batchnorm": True},
+        )
+        for name in ("ddp", "fsdp")
+    },
+    "some": (UsesSome, "ddp", "strategy=ddp: the step before used only some of the parameters"),
     "flattens": (
         partial(Stranger, one_block),
         "tensor",
@@ -634,27 +686,55 @@ LINES = {
 }
 
 
-def fit(task: Callable[[], LightningModule], strategy: Any) -> None:
+def fit(
+    task: Callable[[], LightningModule], strategy: Any, batch_size: int = 8, **options: Any
+) -> None:
     trainer = Trainer(
         accelerator="cpu", devices=2, strategy=strategy, precision="64-true", max_epochs=2,
         logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, num_sanity_val_steps=0, limit_train_batches=2,
+        enable_model_summary=False, num_sanity_val_steps=0, limit_train_batches=2, **options,
     )  # fmt: skip
-    trainer.fit(task(), *loaders())
+    trainer.fit(task(), DataLoader(Samples(), batch_size), loaders()[1])
 
 
 @pytest.mark.parametrize(
-    "name", one_of_a_kind(LINES, kept=["flattens", "copies", "in place", "alone"])
+    "name",
+    one_of_a_kind(
+        LINES,
+        kept=["one sample", "ddp, synchronized", "some", "flattens", "copies", "in place", "alone"],
+    ),
 )
 def test_what_cannot_work_is_said_in_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # ranks that fail are not to be warm
-    task, strategy, line = LINES[name]
+    task, strategy, line, *options = LINES[name]
     made = STRATEGIES[strategy](timeout_seconds=8)
     with pytest.raises(UserError) as refused:
-        onecurve.launch(fit, task, made, devices=2)
+        onecurve.launch(partial(fit, **dict(*options)), task, made, devices=2)
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
     assert "strategy=" in str(refused.value)
+
+
+def test_so_is_a_part_of_one_sample() -> None:
+    with pytest.raises(UserError, match=r"strategy=dp: BatchNorm can take no statistics of one"):
+        onecurve.launch(partial(fit, batch_size=3), Normalized, onecurve.DP(), devices=1)
+
+
+def fit_of_the_other_package(trains: str) -> None:
+    import pytorch_lightning as other
+
+    class Task(other.LightningModule):
+        pass
+
+    trainer = other.Trainer if trains == "pytorch_lightning" else Trainer
+    trainer(accelerator="cpu", devices=2, strategy=onecurve.DDP(), logger=False).fit(Task())
+
+
+@pytest.mark.parametrize("trains", ["lightning", "pytorch_lightning"])
+def test_so_is_lightnings_other_package(trains: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"write import lightning\.pytorch as pl instead"):
+        onecurve.launch(fit_of_the_other_package, trains, devices=2)
 
 
 class KeepsItsMetrics(Stranger):

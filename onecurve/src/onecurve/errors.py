@@ -1,6 +1,7 @@
 """The one exception that is shown as a sentence instead of a traceback."""
 
 import errno
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -25,6 +26,9 @@ def one_line(text: str) -> str:
 
 
 FULL_DISK = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)}
+
+OTHER_PACKAGE = re.compile("must be a `LightningModule`|strategy=<onecurve")
+"""What either of Lightning's two packages says of what belongs to the other."""
 
 REFUSED = 2
 """Exit status after a UserError; Hydra's own refusals end with 1."""
@@ -78,7 +82,8 @@ def interrupted(error: BaseException | None) -> bool:
 def user_error_behind(error: BaseException | None) -> UserError | None:
     """The UserError that a library wrapped into an exception of its own, if there is one.
 
-    A full disk is one, too. What Ctrl-C has cut off is none, whatever it was taken for.
+    A full disk is one, too, and so is what Lightning says of its other package. What Ctrl-C has cut
+    off is none, whatever it was taken for.
     """
     if interrupted(error):
         return None
@@ -88,4 +93,10 @@ def user_error_behind(error: BaseException | None) -> UserError | None:
         if isinstance(each, OSError) and each.errno in FULL_DISK:
             where = f"{each.filename}: " if each.filename else ""
             return UserError(f"{where}the disk is full; make room, then go on with resume=last")
+        if "pytorch_lightning" in sys.modules and OTHER_PACKAGE.search(str(each)):
+            return UserError(
+                "onecurve is for the package lightning, and pytorch_lightning is another, whose "
+                "classes are others; write import lightning.pytorch as pl instead of import "
+                f"pytorch_lightning as pl ({in_short(each, 90)})"
+            )
     return None

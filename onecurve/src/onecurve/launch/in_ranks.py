@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import machine, surroundings
-from ..errors import UserError
+from ..errors import UserError, user_error_behind
 from ..run.outcome import RankFailed
 from .environment import LIGHTNING_VARIABLES, unchanged_environment
 from .forkserver import warm_up
@@ -60,7 +60,12 @@ def launch(
         from .worker import no_group_left
 
         with unchanged_environment(LIGHTNING_VARIABLES), no_group_left():
-            return function(*arguments)
+            try:
+                return function(*arguments)
+            except Exception as error:
+                if refusal := user_error_behind(error):
+                    raise refusal from None
+                raise
     _refuse_what_ranks_cannot_find(function, arguments)
     warm_up()
     from .agent import start_ranks

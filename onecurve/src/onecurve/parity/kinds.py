@@ -42,8 +42,8 @@ TO_DO = {
     POSITIONS: "on pieces of a sequence they may meet in F.scaled_dot_product_attention alone "
     "(nn.MultiheadAttention: need_weights=False), and onecurve.positions(inputs) tells which they "
     "are; strategy.context=1 leaves sequences whole",
-    GRADIENTS: "call self.manual_backward(loss) where a step starts its own backward pass, and let "
-    "what depends on weights alone, such as a penalty, be part of the loss that it returns",
+    GRADIENTS: "call self.manual_backward(loss) or loss.backward() where a step makes gradients "
+    "itself, and let what depends on weights alone, such as a penalty, be part of the loss",
     LOGGED: "training is the same, and what it tells is not: log by self.log or a torchmetrics "
     "object, with batch_size=... (MeanMetric: weight=...) where that is not the number of samples",
     ROUNDING: "it begins in the last digit and grows from step to step: fewer steps, or a smaller "

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from ..compat.of_torch import remove_hooks
 from ..errors import UserError
+from .explained import UNUSED
 from .layers_made import Recomputed
 from .layout import tensors_of
 from .strategy import Backend, OneCurve
@@ -98,21 +98,6 @@ class DDP(OneCurve, DDPStrategy):
             remove_hooks(self.model)
             self._setup_model(module)
 
-    def training_step(self, *args: Any) -> STEP_OUTPUT:
-        """Run the step.
-
-        Raises:
-            UserError: If the step before did not use all parameters.
-        """
-        try:
-            return super().training_step(*args)
-        except RuntimeError as error:
-            if "parameters that were not used" not in str(error):
-                raise
-            raise UserError(
-                f"strategy=ddp: the step before used only some of the parameters; {UNUSED}"
-            ) from None
-
     def post_backward(self, closure_loss: Tensor) -> None:
         """Look once for parameters without a gradient, for which the ranks would wait.
 
@@ -135,6 +120,3 @@ class DDP(OneCurve, DDPStrategy):
         if unused:
             names = ", ".join(unused[:3]) + (", ..." if len(unused) > 3 else "")
             raise UserError(f"strategy=ddp: {names} get no gradient; {UNUSED}")
-
-
-UNUSED = "freeze what is not trained, or use strategy.find_unused_parameters=true"

@@ -42,14 +42,17 @@ from ..errors import UserError, say, some_of
 from ..optim.fused import keep_kernels, leave_unscaling, tidied
 from ..torch_versions import require
 from .clip import clip_by_global_norm
+from .explained import explained
 from .for_callbacks import ForCallbacks
 from .layers_made import Compiled, Recomputed, make_layers
 from .layout import lay_out, move
 from .mesh.ranks import Ranks
 from .parallelism import Parallelism
+from .redirect import replaced
 from .step import DataParallel, TaskStep
 
 Backend = Literal["auto", "gloo", "nccl"]
+BACKWARD = torch.autograd.backward
 
 
 class OneCurve(ForCallbacks):
@@ -351,17 +354,38 @@ class OneCurve(ForCallbacks):
         step: Callable[[], Any] = partial(getattr(super(), name), *args)
         for parallelism in reversed(self.parallelisms):
             step = partial(parallelism.run, name, args[0], step)
-        return step()
+        if self.ranks is None:
+            return step()
+        by_hand = name == "training_step" and not self._connected_module.automatic_optimization
+        weighed = replaced(torch.autograd, "backward", self._backward_by_hand)
+        try:
+            with weighed if by_hand else nullcontext():
+                return step()
+        except Exception as error:
+            if line := self._explained(error):
+                raise line from error
+            raise
 
     def backward(
         self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
     ) -> Tensor:
         """Run the backward pass; a loss for which a task starts it in its step is weighed first."""
+        is_own = torch.autograd.backward != self._backward_by_hand
+        with nullcontext() if is_own else replaced(torch.autograd, "backward", BACKWARD):
+            return super().backward(self._weighed(closure_loss), optimizer, *args, **kwargs)
+
+    def _backward_by_hand(self, losses: Any, *args: Any, **kwargs: Any) -> None:
+        """What ``loss.backward()`` is in a step: as `backward`, but no hooks and no scaling."""
+        losses = [losses] if isinstance(losses, Tensor) else losses
+        with replaced(torch.autograd, "backward", BACKWARD):
+            self.pre_backward(losses)
+            BACKWARD([self._weighed(loss) for loss in losses], *args, **kwargs)
+            self.post_backward(losses)
+
+    def _weighed(self, loss: Tensor) -> Tensor:
         for parallelism in self.parallelisms:
-            closure_loss = parallelism.before_backward(self._connected_module, closure_loss)
-        if self._step.weight != 1.0:
-            closure_loss = closure_loss * self._step.weight
-        return super().backward(closure_loss, optimizer, *args, **kwargs)
+            loss = parallelism.before_backward(self._connected_module, loss)
+        return loss if self._step.weight == 1.0 else loss * self._step.weight
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
@@ -445,13 +469,18 @@ class OneCurve(ForCallbacks):
             parallelism.check()
 
     def on_exception(self, exception: BaseException) -> None:
-        """Say in one line what PyTorch says of shards, where it means a task."""
+        """Say in one line what PyTorch says, also where it says it outside of a step."""
         super().on_exception(exception)
-        if self.lightning_module is None:
-            return
-        for parallelism in (each for each in self.parallelisms if each.name):
-            line = parallelism.explained(exception, self.lightning_module)
-            exception.__cause__ = line or exception.__cause__
+        if self.lightning_module is not None:
+            exception.__cause__ = self._explained(exception) or exception.__cause__
+
+    def _explained(self, error: BaseException) -> BaseException | None:
+        """What an error of PyTorch means in a task, in one line; None for any other."""
+        if isinstance(error, UserError):
+            return None
+        task = self._connected_module
+        lines = (each.explained(error, task) for each in self.parallelisms)
+        return explained(error, task, self.name) or next(filter(None, lines), None)
 
     def teardown(self) -> None:
         """A fit or an evaluation is over: leave the task and Lightning's loops as they were."""

@@ -20,7 +20,7 @@ from ...torch_versions import require
 from ..layout import Part
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
-from .explained import explained, refuse_of_shards, refuse_sparse, refuse_whole
+from .limits import refuse_of_shards, refuse_sparse, refuse_whole
 from .scalars import average_scalars, refuse_scalars
 from .sharding import (
     Sharding,
@@ -111,9 +111,6 @@ class ShardedParameters(Parallelism):
         if not task.automatic_optimization and isinstance(task, FSDPModule):
             return before_backward(task, loss)
         return loss
-
-    def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:
-        return explained(error, task, self.name)
 
     # State
 

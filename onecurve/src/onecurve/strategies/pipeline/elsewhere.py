@@ -19,6 +19,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
+from ...compat.of_lightning import results_of
 from ...errors import UserError
 from ..redirect import replaced
 
@@ -104,7 +105,9 @@ def _watch(owner: Any, name: str, shows: bool, until: ExitStack) -> None:
     until.enter_context(replaced(owner, name, watched))
 
 
-def explained(error: BaseException, strategy: str) -> UserError | None:
+def explained(
+    error: BaseException, module: LightningModule, network: str, strategy: str
+) -> UserError | None:
     """What an error about layers that another rank has means in a task, in one line, if it is."""
     said, frames = str(error), extract_tb(error.__traceback__)
     copies = any(frame.name == "deepcopy" for frame in frames)
@@ -115,6 +118,8 @@ def explained(error: BaseException, strategy: str) -> UserError | None:
         )
     if not isinstance(error, NotImplementedError | RuntimeError) or "meta" not in said.lower():
         return None
+    if any(frame.name == "_call_task" for frame in frames):
+        return beside_network(module, network)
     if "aten::equal" in said:
         line = (
             "parameters are compared (BaseFinetuning does it to unfreeze them), of which another "
@@ -130,6 +135,23 @@ def explained(error: BaseException, strategy: str) -> UserError | None:
             "the layer that holds it, or use strategy=ddp"
         )
     return UserError(f"strategy={strategy}: {line}")
+
+
+def beside_network(module: LightningModule, network: str) -> UserError:
+    """For a loss that depends on layers of other ranks, whatever PyTorch says of them.
+
+    Args:
+        module: The task.
+        network: The name of what is cut into stages.
+    """
+    results = results_of(module.trainer)
+    if results is not None:
+        results.clear()  # Lightning would move what was logged of it as it ends
+    return UserError(
+        f"strategy=pipeline: a step of {type(module).__name__} uses layers, or their parameters, "
+        f"in another way than by calling {network}, and one rank holds them; use weight_decay of "
+        "the optimizer for a penalty, or strategy=fsdp"
+    )
 
 
 def refuse_whole(optimizers: Iterable[Optimizer]) -> None:

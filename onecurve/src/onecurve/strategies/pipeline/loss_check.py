@@ -10,14 +10,11 @@ costs nothing, and a mistake ends the very step. On a GPU it is read where somet
 the end of an epoch and before weights are saved.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from ...compat.of_lightning import logs_now, results_of
+from ...compat.of_lightning import logs_now
 from ...errors import UserError
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -100,36 +97,4 @@ def _another(module: LightningModule, what: str) -> str:
         f"strategy=pipeline: {type(module).__name__}.training_step {what}, which is the mean of "
         "loss(outputs, targets) over micro-batches and was the step's loss at first; put all of "
         "the loss into it, or use strategy.schedule=gpipe, which takes any"
-    )
-
-
-@contextmanager
-def no_other_parameters(module: LightningModule, network: str) -> Iterator[None]:
-    """Say in a line that a step used parameters which another rank holds.
-
-    Args:
-        module: The task.
-        network: The name of what is cut into stages.
-
-    Raises:
-        UserError: If it did.
-    """
-    try:
-        yield
-    # PyTorch has no class of its own for it.
-    except (NotImplementedError, RuntimeError) as error:
-        if "meta" in str(error):
-            raise beside_network(module, network) from None
-        raise
-
-
-def beside_network(module: LightningModule, network: str) -> UserError:
-    """For a loss that depends on layers of other ranks, whatever PyTorch says of them."""
-    results = results_of(module.trainer)
-    if results is not None:
-        results.clear()  # Lightning would move what was logged of it as it ends
-    return UserError(
-        f"strategy=pipeline: a step of {type(module).__name__} uses layers, or their parameters, "
-        f"in another way than by calling {network}, and one rank holds them; use weight_decay of "
-        "the optimizer for a penalty, or strategy=fsdp"
     )

@@ -46,7 +46,7 @@ from . import state
 from .elsewhere import explained, forget_elsewhere, refuse_whole, watch_hooks
 from .gradients import agree_on_overflow, average, ending_with
 from .limits import SCHEDULES, Schedule
-from .loss_check import LossCheck, no_other_parameters
+from .loss_check import LossCheck
 from .network import Network, find_network
 from .partition import Partition
 from .passes import Passes
@@ -256,7 +256,7 @@ class PipelineParallel(Parallelism):
         stand_in: AbstractContextManager[None] = nullcontext()
         if blocks is not None and blocks.holder is task:
             stand_in = blocks.standing_in()  # a step may go through them itself
-        with no_other_parameters(task, self.network.name), stand_in:
+        with stand_in:
             if name != "training_step":
                 return step()
             prepared = self.step.prepared
@@ -339,7 +339,9 @@ class PipelineParallel(Parallelism):
         return [parameter for parameter in parameters if id(parameter) not in beside]
 
     def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:
-        return explained(error, self.name)
+        if self.placement is None:
+            return None
+        return explained(error, task, self.network.name, self.name)
 
     # State
 

@@ -15,8 +15,9 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from ...errors import UserError, in_short, say
+from .elsewhere import beside_network
 from .fill_drain import order
-from .loss_check import LossCheck, beside_network
+from .loss_check import LossCheck
 from .passes import Passes
 from .schedule import Tensors, relative_weights, split_targets
 

@@ -1,23 +1,25 @@
-"""What needs full parameters or full gradients, of which a rank has shards, in one line.
+"""What errors of PyTorch mean to somebody who has written a task, in one line."""
 
-Some of it is rejected before training; of the rest PyTorch's errors are explained to somebody who
-has written a task.
-"""
-
-from collections.abc import Iterable
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
 
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
-from torch.optim import LBFGS, Adafactor, Optimizer, Rprop
 
-from ...errors import UserError
-from ...torch_versions import require
+from ..errors import UserError
 
+UNUSED = "freeze what is not trained, or use strategy.find_unused_parameters=true"
+PENALTY = (
+    "the loss of {task} depends on parameters, of which a rank has shards, in another way than "
+    "through self(inputs); use weight_decay of the optimizer for a penalty, or strategy=ddp"
+)
 WORDS = {
+    "parameters that were not used": f"the step before used only some of the parameters; {UNUSED}",
+    "Expected more than 1 value per channel": "BatchNorm can take no statistics of one sample, and "
+    "a batch, or a rank's share or part of it, was one; use drop_last=True in the DataLoader, "
+    "another batch size, or on several GPUs Trainer(sync_batchnorm=True)",
+    "SyncBatchNorm": "SyncBatchNorm, which sync_batchnorm=True makes of BatchNorm, is for GPUs "
+    "alone; use sync_batchnorm=False, or strategy=single",
     "does not support deepcopy": "{task} copies a module whose parameters are sharded; make the "
     "copy in __init__, or use strategy=ddp",
     "aten.equal": "parameters are compared (BaseFinetuning does it to unfreeze them), and some are "
@@ -43,7 +45,7 @@ CALL = "_wrapped_call_impl"
 
 
 def explained(error: BaseException, module: nn.Module, strategy: str) -> UserError | None:
-    """What PyTorch's error about a shard means in a task, in one line; None for any other error."""
+    """What an error of PyTorch means in a task, in one line; None for any other error."""
     said = str(error)
     lines = [line for words, line in WORDS.items() if words in said] + _called_alone(error)
     if isinstance(error, AssertionError) and not said:
@@ -60,7 +62,8 @@ def _called_alone(error: BaseException) -> list[str]:
     """Where a rank has called the network outside of a step, if it waits there for the others."""
     frames = extract_tb(error.__traceback__)
     names = [frame.name for frame in frames]
-    if "Timed out" not in str(error) or "_call_task" in names or CALL not in names:
+    waits = "Timed out" in str(error) and dist.is_initialized()
+    if not waits or "_call_task" in names or CALL not in names:
         return []
     at = frames[names.index(CALL) - 1]
     where = f"{at.name} ({Path(at.filename).name}:{at.lineno})"
@@ -68,60 +71,6 @@ def _called_alone(error: BaseException) -> list[str]:
         f"rank {dist.get_rank()} calls {{task}} in {where}, and another rank did not within "
         "strategy.timeout_seconds; each has a part of it: call it on all ranks, or use strategy=ddp"
     ]
-
-
-WHOLE = {
-    LBFGS: "it takes all parameters as one vector",
-    Adafactor: "it takes means over the rows and columns of whole matrices",
-}
-
-
-def refuse_sparse(module: nn.Module, strategy: str) -> None:
-    """Refuse layers whose gradients are sparse.
-
-    Raises:
-        UserError: That names the first.
-    """
-    for name, layer in module.named_modules():
-        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
-            raise UserError(
-                f"strategy={strategy}: {name} has sparse gradients, which cannot be cut; use "
-                "sparse=False, or strategy=ddp"
-            )
-
-
-def refuse_whole(optimizers: Iterable[Optimizer], strategy: str) -> None:
-    """Refuse optimizers that cannot update shards.
-
-    Raises:
-        UserError: That names the first.
-    """
-    for optimizer in optimizers:
-        if isinstance(optimizer, Rprop):
-            require("strategy=fsdp with Rprop")
-        for kind, why in WHOLE.items():
-            if isinstance(optimizer, kind):
-                raise UserError(
-                    f"strategy={strategy}: {type(optimizer).__name__} cannot update shards of "
-                    f"parameters ({why}); use another optimizer, such as AdamW, or strategy=ddp"
-                )
-
-
-PENALTY = (
-    "the loss of {task} depends on parameters, of which a rank has shards, in another way than "
-    "through self(inputs); use weight_decay of the optimizer for a penalty, or strategy=ddp"
-)
-
-
-def refuse_of_shards(module: nn.Module, output: Any, strategy: str) -> None:
-    """Refuse a loss that was computed of shards beside `forward`, such as a penalty on weights.
-
-    Raises:
-        UserError: If it is one.
-    """
-    loss = output.get("loss") if isinstance(output, dict) else output
-    if isinstance(loss, DTensor):
-        raise UserError(f"strategy={strategy}: {PENALTY.format(task=name_of(module))}")
 
 
 def name_of(module: nn.Module) -> str:
