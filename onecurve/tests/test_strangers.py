@@ -381,8 +381,8 @@ def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
 EQUAL = [
     *((task, name) for task in (Stranger, ByKeyword, OfABatch) for name in ("fsdp", "tensor")),
     *((task, "fsdp") for task in (Scaled, CallsItself, PenaltyOnItsOwn, Recurrent)),
-    *((task, "tensor") for task in (Scaled, ByHand)),
-    *((BackwardByHand, name) for name in ("ddp", "dp", "tensor")),
+    (Scaled, "tensor"),
+    *((BackwardByHand, name) for name in ("ddp", "dp")),
     *((ScaledByANumber, name) for name in ("fsdp", "kept", "tensor")),
     (WithinAnAbstractOne, "fsdp"),
     *((AllFamilies, name) for name in ("tensor", "sequence", "fsdp")),
@@ -392,7 +392,9 @@ EQUAL = [
 ]
 
 
-BY_HAND = unless_too_old("strategy=fsdp with manual_backward and parameters of the task's own")
+BY_HAND = unless_too_old(
+    "manual_backward with parameters of the task's own, of which ranks have shards"
+)
 KEPT = [
     *((Stranger, "tensor"), (ByKeyword, "tensor"), (OfABatch, "context"), (Scaled, "fsdp")),
     *((Recurrent, "fsdp"), (AllFamilies, "sequence")),
@@ -409,6 +411,10 @@ KEPT = [
     [
         *one_of_a_kind(EQUAL, kept=KEPT),
         *(pytest.param(task, "fsdp", marks=BY_HAND) for task in (ByHand, BackwardByHand)),
+        *(
+            pytest.param(task, "tensor", marks=[BY_HAND, pytest.mark.long])
+            for task in (ByHand, BackwardByHand)
+        ),
     ],
 )
 def test_a_strangers_task_has_the_numbers_of_a_plain_trainer(task: Any, strategy: str) -> None:

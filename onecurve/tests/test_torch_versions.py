@@ -118,7 +118,7 @@ CASES: dict[str, Case] = {
         lambda: compiled(Single(activation_checkpointing="selective"), "inductor"),
         small_transformer,
     ),
-    "strategy=fsdp with manual_backward and parameters of the task's own": (
+    "manual_backward with parameters of the task's own, of which ranks have shards": (
         FSDP, by_hand,
     ),
     "strategy=fsdp with Rprop": (FSDP, with_rprop),

@@ -26,7 +26,7 @@ WORDS = {
     "cut in another way than others; unfreeze by requires_grad alone, or use strategy=fsdp",
     "out of bounds for storage of size 0": "parameters of {task} were freed before its backward "
     "pass: a step has one of its own (torch.autograd.grad; use strategy=ddp)",
-    "RegisterPostBackwardFunction is a view": "a layer changes what it is given in place (x += y), "
+    "RegisterPostBackwardFunction": "a layer changes what it is given in place (x += y), "
     "where PyTorch waits for its gradient; write x = x + y in its forward, or use strategy=ddp",
     "object layout differs": "{quoted} has another base, such as ABC, before nn.Module, and "
     "PyTorch cannot make another class of it; let nn.Module be the first one, or use strategy=ddp",

@@ -60,11 +60,9 @@ class ShardedParameters(Parallelism):
 
     def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
         check_wrap(task, self.sharding.wrap)
-        if (
-            not task.automatic_optimization
-            and next(task.parameters(recurse=False), None) is not None
-        ):
-            require("strategy=fsdp with manual_backward and parameters of the task's own")
+        has_own = next(task.parameters(recurse=False), None) is not None
+        if has_own and not task.automatic_optimization:
+            require("manual_backward with parameters of the task's own, of which ranks have shards")
         return parts
 
     def shard(self, task: LightningModule, parts: list[Part]) -> None:

@@ -128,8 +128,8 @@ class Schedules:
 
     def _build(self, name: str, count: int, microbatch: Tensors) -> Any:
         borders = [self.boundary(microbatch, stage) for stage in range(self.num_stages + 1)]
-        has_gradients = all(value.requires_grad for border in borders[1:-1] for value in border)
-        if name != "gpipe" and not has_gradients:
+        mixed = any(len({value.requires_grad for value in border}) > 1 for border in borders[1:-1])
+        if name != "gpipe" and mixed:
             require("strategy=pipeline whose stages pass on what has no gradient")
         if SCHEDULES[name].splits_backward:
             # Without a gradient of its input, a stage that follows frozen layers would silently
