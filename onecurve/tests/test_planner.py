@@ -11,6 +11,7 @@ from conftest import Cli
 from small.task import Classification
 from torch import nn
 
+from onecurve import torch_versions
 from onecurve.config.groups import Plan
 from onecurve.planner.estimate import estimate, gather, group_of, reduce
 from onecurve.planner.hardware import HARDWARE
@@ -102,6 +103,17 @@ def test_a_plan(cli: Cli) -> None:
     command = r"To train so: python \S+/train.py'? model=mlp data.image_size=8 data.batch_size=64 "
     assert re.search(command, outcome.out)
     assert outcome.metrics["status"] == "finished"
+
+
+def test_a_plan_takes_schedules_that_this_torch_has(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = (*SMALL, "plan.gpu=h100", "trainer.devices=2")
+    said = []
+    for version in ((2, 12), (2, 11)):
+        monkeypatch.setattr(torch_versions, "installed", lambda version=version: version)
+        said.append("zbv, " in cli("plan.py", *two).out)
+    assert said == [True, False]
 
 
 def test_devices_of_all_nodes(cli: Cli) -> None:

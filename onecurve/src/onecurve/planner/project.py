@@ -17,6 +17,7 @@ from ..run.context import RunContext
 from ..run.fit import build_task
 from ..strategies.layers import find_layers
 from ..strategies.prepared import prepared
+from ..torch_versions import too_old
 from .hardware import Hardware, named
 from .layers import Tensors
 from .meshes import all_meshes
@@ -71,11 +72,16 @@ def request_of(cfg: DictConfig) -> Request:
         per_node,
         batch,
         state=_optimizer_state(cfg),
-        schedules=SCHEDULES_OF_AUTO if plan.schedule == "auto" else (plan.schedule,),
+        schedules=_schedules_here() if plan.schedule == "auto" else (plan.schedule,),
         microbatches=None if plan.microbatches == "auto" else plan.microbatches,
         checkpointing=CHECKPOINTING_OF_AUTO if is_auto else (plan.activation_checkpointing,),
         free=plan.free,
     )
+
+
+def _schedules_here() -> tuple[str, ...]:
+    """Those that the torch which is installed can run."""
+    return tuple(each for each in SCHEDULES_OF_AUTO if not too_old(f"strategy.schedule={each}"))
 
 
 def _ranks_of(cfg: DictConfig) -> tuple[Hardware, int, int]:
