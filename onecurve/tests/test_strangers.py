@@ -421,6 +421,25 @@ def test_a_strangers_task_has_the_numbers_of_a_plain_trainer(task: Any, strategy
     assert_parity(task, loaders, strategy=STRATEGIES[strategy](), accelerator="cpu")
 
 
+class OfTorch(Stranger):
+    """Its attention holds queries, keys and values in one weight."""
+
+    def __init__(self) -> None:
+        layer = partial(nn.TransformerEncoderLayer, WIDTH, 4, 2 * WIDTH, 0.0, batch_first=True)
+        super().__init__(layer)
+
+    def outputs(self, batch: Any) -> Tensor:
+        made: Tensor = self.model(batch["inputs"])
+        return made
+
+
+@pytest.mark.long
+@pytest.mark.compares
+def test_attention_of_torch_is_cut_and_sharded() -> None:
+    strategy = onecurve.mesh(shard=2, tensor=2, min_params=1)
+    assert_parity(OfTorch, loaders, strategy=strategy, devices=4, accelerator="cpu")
+
+
 def test_all_families_are_cut() -> None:
     task = AllFamilies()
     plan = find_plan(task, {"": task}, None, 2)

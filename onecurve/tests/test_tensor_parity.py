@@ -49,8 +49,7 @@ def cut(task: Task, mesh: DeviceMesh, sequence: bool) -> None:
     """As a strategy does it."""
     size = mesh["tensor"].size()
     found = find_plan(task, {"": task}, None, size)
-    # Attention of PyTorch's is refused beside shards; here it is shown to be right all the same.
-    check_plan(task, found, size, 1, sequence=sequence)
+    check_plan(task, found, size, sequence=sequence)
     apply_plan(task, found, mesh["tensor"], sequence)
 
 

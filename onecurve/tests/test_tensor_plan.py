@@ -131,36 +131,33 @@ def test_a_given_plan_alone_counts() -> None:
 
 
 REFUSED = {
-    "unknown": ("gpt", {"block*": "columns"}, 2, 1, "block*=columns is no style; use one of col"),
-    "misspelt": ("gpt", {"blok1.mlp.0": "colwise"}, 2, 1, "blok1.mlp.0 fits no module; use names"),
-    "text": ("gpt", "all", 2, 1, "strategy.plan=all: must be auto"),
+    "unknown": ("gpt", {"block*": "columns"}, 2, "block*=columns is no style; use one of col"),
+    "misspelt": ("gpt", {"blok1.mlp.0": "colwise"}, 2, "blok1.mlp.0 fits no module; use names"),
+    "text": ("gpt", "all", 2, "strategy.plan=all: must be auto"),
     "heads": (
         "gpt",
         None,
         4,
-        1,
         "cannot share the 2 heads of network.block2.attention evenly; use",
     ),
-    "features": ("mlp", None, 3, 1, "cannot share the 32 output features of network.0 evenly"),
-    "stacked": ("vit", None, 2, 2, "holds queries, keys and values stacked"),
+    "features": ("mlp", None, 3, "cannot share the 32 output features of network.0 evenly"),
     "norm": (
         "gpt",
         {"norm": "rowwise"},
         2,
-        1,
         "network.norm is LayerNorm, and rowwise is of Linear",
     ),
-    "nothing": ("gpt", {"norm": "sequence"}, 2, 1, "nothing to cut in Task"),
-    "tied": ("gpt", {"head": "vocab"}, 2, 1, "are one weight, cut in two ways (whole, colwise)"),
+    "nothing": ("gpt", {"norm": "sequence"}, 2, "nothing to cut in Task"),
+    "tied": ("gpt", {"head": "vocab"}, 2, "are one weight, cut in two ways (whole, colwise)"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_it_is_refused_in_a_line(case: str) -> None:
-    name, given, size, shard, line = REFUSED[case]
+    name, given, size, line = REFUSED[case]
     options = {"tied": True} if case == "tied" else {}
     with pytest.raises(UserError) as refused:
-        check_plan(*plan_of(name, given, **options), size, shard)
+        check_plan(*plan_of(name, given, **options), size)
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -30,7 +30,6 @@ def check_plan(
     module: LightningModule,
     plan: Mapping[str, str],
     size: int,
-    shard: int,
     key: str = "strategy=tensor",
     sequence: bool = False,
 ) -> None:
@@ -40,7 +39,6 @@ def check_plan(
         module: The task, uncut.
         plan: The whole network's, of all stages of a pipeline.
         size: How many ranks share layers.
-        shard: How many groups of them share the parameters once more.
         key: How the number of ranks was asked for.
         sequence: Whether sequences are to be cut, too.
 
@@ -62,12 +60,6 @@ def check_plan(
         )
     for name, style in plan.items():
         check_one(name, parts[name], style, size, key)
-        if style == "heads" and shard > 1 and isinstance(parts[name], nn.MultiheadAttention):
-            raise UserError(
-                f"{key}: {name} holds queries, keys and values stacked, which cannot be both "
-                f"sharded and cut by heads (shard={shard}); use strategy.shard=1, an attention "
-                f"whose fused projection has heads outermost, {INSTEAD}"
-            )
     _check_ties(module, plan, key)
 
 

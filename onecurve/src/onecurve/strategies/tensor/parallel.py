@@ -39,12 +39,11 @@ class TensorParallel(Parallelism):
             UserError: If layers cannot be sharded so.
         """
         strategy: Any = task.trainer.strategy
-        sizes = self.ranks.sizes
-        size, shards = sizes.tensor, sizes.shard * sizes.context
+        size = self.ranks.sizes.tensor
         for part in parts:
             part.plan = find_plan(task, part.layers, self.given, size)
         plan = {name: style for part in parts for name, style in part.plan.items()}
-        check_plan(task, plan, size, shards, f"strategy.tensor={size}", self.sequence)
+        check_plan(task, plan, size, f"strategy.tensor={size}", self.sequence)
         if self.ranks.rank == 0 and strategy.prints_layers:
             report_plan(task, plan, size, self.sequence)
         return parts
