@@ -118,7 +118,7 @@ def _look_into_objects(unit: nn.Module, _: Any, output: Any) -> None:
 def _tensors_in(value: Any, seen: set[int]) -> Iterator[Tensor]:
     for leaf in tree_leaves(value):
         if isinstance(leaf, Tensor):
-            if leaf.requires_grad:
+            if leaf.grad_fn is not None:
                 yield leaf
         elif hasattr(leaf, "__dict__") and not isinstance(leaf, nn.Module) and id(leaf) not in seen:
             seen.add(id(leaf))
