@@ -81,10 +81,10 @@ MESHES = {
     ),
 }
 ALL = {**STRATEGIES, **MESHES}
-# Several stages a rank.
 # What this torch has of schedules that split the backward pass, the most involved one.
 ZBV = "interleaved_zero_bubble" if too_old("strategy.schedule=zbv") else "zbv"
 PASSED_ON = "strategy=pipeline whose stages pass on what has no gradient"
+# Several stages a rank.
 INTERLEAVED = ("strategy=pipeline", "strategy.schedule=interleaved_1f1b")
 
 

@@ -357,9 +357,10 @@ class OneCurve(ForCallbacks):
         if self.ranks is None:
             return step()
         by_hand = name == "training_step" and not self._connected_module.automatic_optimization
-        weighed = replaced(torch.autograd, "backward", self._backward_by_hand)
         try:
-            with weighed if by_hand else nullcontext():
+            if not by_hand:
+                return step()
+            with replaced(torch.autograd, "backward", self._backward_by_hand):
                 return step()
         except Exception as error:
             if line := self._explained(error):

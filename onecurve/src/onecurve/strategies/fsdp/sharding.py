@@ -110,9 +110,9 @@ def _look_into_objects(unit: nn.Module, _: Any, output: Any) -> None:
     """
     if isinstance(output, Tensor):
         return
-    objects = [leaf for leaf in tree_leaves(output) if hasattr(leaf, "__dict__")]
-    if torch.is_grad_enabled() and not all(isinstance(each, Tensor) for each in objects):
-        gather_before_backward(cast(FSDPModule, unit), list(_tensors_in(objects, set())))
+    others = [leaf for leaf in tree_leaves(output) if not isinstance(leaf, Tensor)]
+    if tensors := list(_tensors_in(others, set())):
+        gather_before_backward(cast(FSDPModule, unit), tensors)
 
 
 def _tensors_in(value: Any, seen: set[int]) -> Iterator[Tensor]:
