@@ -35,7 +35,7 @@ def test_the_vision_transformer_trains_alike(tmp_path: Path) -> None:
         (folder / name).write_text(block, encoding="utf-8")
     data = "data=synthetic data.channels=3 data.num_samples=300 data.num_val=20"
     short = "trainer.precision=64-true trainer.max_epochs=1 callbacks=[] logger=csv test=false"
-    strategies = ("single", "fsdp", "pipeline strategy.schedule=zbv")
+    strategies = ("single", "fsdp", "pipeline strategy.schedule=interleaved_zero_bubble")
     lines = [
         f"train.py task=vit {data} {short} monitor=null strategy={name} hydra.run.dir=runs/{number}"
         for number, name in enumerate(strategies)

@@ -35,7 +35,7 @@ CLOSE = 1e-11  # in float64: relative difference of two losses
 # What tests say otherwise in the script.
 WORDS = {
     "log": '"log_every_n_steps": 1',
-    "strategy": 'onecurve.Pipeline(schedule="zbv")',
+    "strategy": 'onecurve.Pipeline(schedule="interleaved_1f1b")',
     "devices": '"devices": 2',
     "start": "onecurve.launch(main, devices=2)",
 }

@@ -46,7 +46,7 @@ class Subsampling(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Map (N, C, H, W) to (N, C, H/2, W/2)."""
         # Sums by `divisor_override=1` would become means in ONNX; times 4 is exact.
-        return F.avg_pool2d(inputs, 2) * (4 * self.coefficient) + self.bias
+        return F.avg_pool2d(inputs, 2) * (4.0 * self.coefficient) + self.bias
 
 
 class PartialConv2d(nn.Conv2d):
