@@ -26,7 +26,7 @@ class WeightNorm(Callback):
             return
         strategy: Any = trainer.strategy
         norms: dict[str, torch.Tensor] = {}
-        # The first rank gets each parameter as a whole, the others nothing, under any strategy.
+        # The first rank gets each parameter unsharded, the others nothing, under any strategy.
         for name, weight in strategy.each_whole(dict(pl_module.named_parameters())):
             norms[f"norm/{name}"] = weight.norm().cpu()
         if norms:

@@ -21,7 +21,7 @@ IGNORED = -100
 
 
 class TextBlocks(Tokenized):
-    """Text as tokens, one file after the other, cut into blocks for a model that predicts the next.
+    """Text as tokens, file after file, split into blocks for a model that predicts the next.
 
     The loaders deliver `input_ids`, `attention_mask` and `labels`, each (N, block_size) int64; the
     last block of a part is padded, and its labels there are -100. Files are held out whole, by a
@@ -116,7 +116,7 @@ class TextBlocks(Tokenized):
 
 
 class Blocks(Dataset[Batch]):
-    """Tokens cut into blocks, of which the last is padded.
+    """Tokens split into blocks, of which the last is padded.
 
     Args:
         file: With the tokens, int32.

@@ -1,4 +1,4 @@
-"""Any classifier of torchvision, cut into a backbone and a head.
+"""Any classifier of torchvision, split into a backbone and a head.
 
 Source: https://docs.pytorch.org/vision/stable/models.html#classification
 """

@@ -1,4 +1,4 @@
-"""A small U-Net, cut where every strategy can cut it: its skips travel between the layers.
+"""A small U-Net as a sequence of layers that every strategy can split: skips pass through them.
 
 Source: Ronneberger, Fischer and Brox, "U-Net: convolutional networks for biomedical image
 segmentation", 2015. Here convolutions are padded, so that a mask is as large as its image.

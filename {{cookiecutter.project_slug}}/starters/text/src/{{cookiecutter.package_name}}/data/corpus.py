@@ -43,7 +43,7 @@ def pieces(root: str | None, piece_bytes: int | None) -> Iterator[Piece]:
     Args:
         root: A folder with text files, or one file; None stands for the sources of Python's own
             library, without its tests.
-        piece_bytes: Cut longer files into pieces of this many bytes; None leaves them whole.
+        piece_bytes: Split longer files into pieces of this many bytes; None splits none.
     """
     folder = Path(sysconfig.get_path("stdlib") if root is None else root).expanduser()
     for file in [folder] if folder.is_file() else _files(folder, LEFT_OUT if root is None else ()):

@@ -124,7 +124,7 @@ class Text(LightningDataModule):
                 raise UserError(
                     f"data.root={self.root}: {size} bytes of {NAMES[part]} text in {files} files, "
                     f"and a window has {self.context + 1}; add text, take a smaller data.context, "
-                    f"or cut long files with data.piece_bytes={smaller}"
+                    f"or split long files with data.piece_bytes={smaller}"
                 )
         return parts
 
@@ -140,7 +140,7 @@ class Text(LightningDataModule):
 
 
 class Windows(Dataset[Tensor]):
-    """Text cut into windows: the last byte of each is the first of the next.
+    """Text split into windows: the last byte of each is the first of the next.
 
     Every byte but the first is predicted once; what is left at the end is not read.
 
@@ -168,6 +168,6 @@ class Windows(Dataset[Tensor]):
         return torch.from_numpy(self.text()[starts + np.arange(self.context + 1)])
 
     def text(self) -> Any:
-        """All bytes of the windows, (T,): mapped anew, since a map would be copied to workers."""
+        """All bytes of the windows, (T,): mapped again, since a map would be copied to workers."""
         size = self.count * self.context + 1
         return np.memmap(self.file, np.uint8, "r", self.offset, (size,))

@@ -30,7 +30,7 @@ class Embedding(nn.Module):
         return vectors
 
     def tensor_plan(self) -> dict[str, str]:
-        """How ranks share it where layers are cut within: by bytes."""
+        """How it is sharded by `strategy=tensor`: by bytes."""
         return {"bytes": "vocab"}
 
 
@@ -38,15 +38,15 @@ class Head(nn.Linear):
     """Vectors to logits."""
 
     def tensor_plan(self) -> dict[str, str]:
-        """How ranks share it: by bytes, whose logits stay apart until the loss."""
+        """How it is sharded: by bytes, whose logits stay sharded until the loss."""
         return {"": "vocab"}
 
 
 class Attention(nn.Module):
     """Self-attention in which a position sees itself and those before it.
 
-    The rows of `qkv` are those of the first head (query, key, value), then those of the second: cut
-    by rows it falls into whole heads, and their number is read from what is there.
+    The rows of `qkv` are those of the first head (query, key, value), then those of the second: a
+    shard of rows holds whole heads, and their number is read from what is there.
     """
 
     def __init__(self, width: int, heads: int) -> None:
