@@ -26,7 +26,7 @@ def test_every_command_runs(tmp_path: Path) -> None:
 
 
 def test_the_vision_transformer_trains_alike(tmp_path: Path) -> None:
-    """A task that is none of the project's, under strategies that shard it or split it into stages."""
+    """A task that is none of the project's, under strategies that shard it or split it."""
     project = bake(tmp_path / "out")
     page = (LIBRARY / "docs/strategies.md").read_text(encoding="utf-8")
     files = re.findall(r"In\s`((?:tasks|configs)/\S+)`[^`]*\n\n```\w+\n(.*?)```", page, re.DOTALL)
