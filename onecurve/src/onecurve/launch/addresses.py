@@ -56,15 +56,6 @@ def is_here(host: str) -> bool:
     return False
 
 
-def is_free(port: int) -> bool:
-    """Whether nobody listens on a port of this machine."""
-    try:
-        socket.create_server(("", port)).close()
-    except OSError:
-        return False
-    return True
-
-
 def accepts_connections(host: str, port: int) -> bool:
     """Whether somebody listens at HOST:PORT."""
     try:

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from .. import machine, surroundings
 from ..errors import UserError, user_error_behind
 from ..run.outcome import RankFailed
-from .environment import LIGHTNING_VARIABLES, unchanged_environment
 from .forkserver import warm_up
 
 Result = TypeVar("Result")
@@ -57,9 +56,9 @@ def launch(
             "these nodes would do all of it; start the script with torchrun"
         )
     if devices == 1:
-        from .worker import no_group_left
+        from .worker import only_rank
 
-        with unchanged_environment(LIGHTNING_VARIABLES), no_group_left():
+        with only_rank():
             try:
                 return function(*arguments)
             except Exception as error:

@@ -9,6 +9,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
+@dataclass(eq=False, kw_only=True)
 class Meeting(Members):
     """Processes that share a store.
 
@@ -36,21 +38,12 @@ class Meeting(Members):
         serves: Whether the store lives in this process.
     """
 
-    def __init__(
-        self,
-        store: Any,
-        index: int,
-        count: int,
-        limit: float,
-        missing: Callable[[int], str],
-        serves: bool,
-    ) -> None:
-        self.store = store
-        self.index = index
-        self.count = count
-        self.limit = limit
-        self.missing = missing
-        self.serves = serves
+    store: Any
+    index: int
+    count: int
+    limit: float
+    missing: Callable[[int], str]
+    serves: bool
 
     def broadcast(self, key: str, find_out: Callable[[], Any]) -> Any:
         try:
@@ -176,7 +169,14 @@ def meeting_of(ranks: Ranks, limit: float) -> Members:
         )
 
     store = store_of_attempt(ranks, deadline, missing)
-    return Meeting(store, ranks.rank, ranks.world_size, limit, missing, ranks.rank == 0)
+    return Meeting(
+        store=store,
+        index=ranks.rank,
+        count=ranks.world_size,
+        limit=limit,
+        missing=missing,
+        serves=ranks.rank == 0,
+    )
 
 
 class Note:

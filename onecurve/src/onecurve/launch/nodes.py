@@ -9,6 +9,7 @@ import json
 import os
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
 LOCAL_KEYS = ("data.root=", "paths.", "hydra.", "launch.node_rank=")
 
 
+@dataclass(eq=False, kw_only=True)
 class Nodes(Meeting):
     """The commands of a run's nodes.
 
-    Attributes:
+    Args:
         endpoint: HOST:PORT where they meet.
         smallest: How many nodes the run needs, of at most `count`.
         rank: The number of this node; None where torchrun numbers them.
@@ -101,10 +103,18 @@ def meet_nodes(config: "DictConfig") -> Nodes:
                 f"launch.node_rank={'null' if rank is None else rank}: only some of the nodes have "
                 "numbers; give each one its own, from launch.node_rank=0, or none"
             )
-        index = int(store.add("arrived", 1)) - 1 if rank is None else rank
-        nodes = Nodes(store, index, largest, limit, missing, serves)
-        nodes.endpoint, nodes.smallest, nodes.rank = endpoint, smallest, rank
-        nodes.address = host if addresses.is_here(host) else addresses.address_towards(host)
+        nodes = Nodes(
+            store=store,
+            index=int(store.add("arrived", 1)) - 1 if rank is None else rank,
+            count=largest,
+            limit=limit,
+            missing=missing,
+            serves=serves,
+            endpoint=endpoint,
+            smallest=smallest,
+            rank=rank,
+            address=host if addresses.is_here(host) else addresses.address_towards(host),
+        )
         _compare_commands(nodes, hide_in_words(typed(config.hydra.overrides.task)))
     except RuntimeError:
         raise gone(endpoint) from None
@@ -125,8 +135,8 @@ def _store_at(
     found: list[Any] = []
 
     def is_found() -> bool:
-        if may_serve and addresses.is_here(host) and addresses.is_free(port):
-            # It fails where another node on this same machine was faster.
+        if may_serve:
+            # It fails where HOST is another machine, or a node on this one was faster.
             with suppress(RuntimeError, OSError):
                 found.append(listening_store(host, port, multi_tenant=True, timeout=short))
         return bool(found) or (rank != 0 and addresses.accepts_connections(host, port))

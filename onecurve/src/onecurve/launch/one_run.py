@@ -21,7 +21,6 @@ from ..checkpoint.remote import claim, fetch, find, is_address
 from ..run import hidden, record
 from ..run.context import Members, RunContext
 from ..run.outcome import Metrics, RankFailed, in_a_line, unless_stopped, was_stopped
-from .environment import LIGHTNING_VARIABLES, unchanged_environment
 from .forkserver import warm_up
 from .logs import Verbose, log_to_file
 from .meeting import mirror_of
@@ -84,11 +83,10 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
 
 
 def _inline(work: str, config: dict[str, Any], context: RunContext, verbose: Verbose) -> Metrics:
-    from .worker import no_group_left, resolved
+    from .worker import only_rank, resolved
 
     do = resolved(work)
-    logs = log_to_file(context.run_dir, 0, verbose)
-    with unchanged_environment(LIGHTNING_VARIABLES), no_group_left(), logs:
+    with only_rank(), log_to_file(context.run_dir, 0, verbose):
         metrics: Metrics = do(config, context)
     return unless_stopped(metrics)
 

@@ -25,7 +25,7 @@ from ..run.context import RunContext
 from ..run.outcome import Metrics, RankFailed, is_stopped, unless_stopped
 from ..surroundings import Ranks
 from . import addresses, debugging
-from .environment import unchanged_environment
+from .environment import LIGHTNING_VARIABLES, unchanged_environment
 from .logs import Verbose, log_file, log_to_file, print_lines_at_once, redirect_output
 from .meeting import Note, agree, meeting_of, mirror_of
 from .store import HOST, listening_store
@@ -33,10 +33,9 @@ from .store import HOST, listening_store
 SECONDS_TO_BLAME_ANOTHER = 2
 LISTENING = "listening"
 """In the folder that an agent shares with its ranks: the PIDs of those that listen to signals."""
-# How torch and gloo are told where the store of one rank alone is.
-STORE_VARIABLES = (
-    "MASTER_ADDR",
-    "MASTER_PORT",
+# How torch and gloo are told where the store of one rank alone is, and what Lightning leaves.
+VARIABLES_OF_ONE_RANK = (
+    *LIGHTNING_VARIABLES,
     "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_RESTART_COUNT",
     "GLOO_SOCKET_IFNAME",
@@ -177,14 +176,15 @@ def started_elsewhere(work: str, config: dict[str, Any], options: RankOptions) -
 
 
 @contextmanager
-def no_group_left() -> Iterator[None]:
-    """The one rank of a strategy has a process group too, which the next job must not find.
+def only_rank() -> Iterator[None]:
+    """This process is the one rank of a run, and leaves nothing that the next job could find.
 
-    It has a store, which would else listen on every network of this machine.
+    A strategy that could have several has a process group, too, and its store would else listen on
+    every network of this machine.
     """
     mine = not distributed.is_initialized()
     store = listening_store(HOST)
-    with unchanged_environment(STORE_VARIABLES):
+    with unchanged_environment(VARIABLES_OF_ONE_RANK):
         os.environ |= {"MASTER_ADDR": HOST, "MASTER_PORT": str(store.port)}
         os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
         addresses.name_interface(HOST)
