@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils.flop_counter import FlopCounterMode
 
-from onecurve.config.run_rules import has_compiler
+from onecurve.config.commands import has_compiler
 from onecurve.strategies.layers_made import make_layers
 
 # 97 samples: three batches of 32, and one of a single sample.

@@ -113,6 +113,24 @@ def test_a_model_in_the_projects_table_is_asked_without_torch(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_rules_in_a_file_of_an_earlier_release_are_said_to_be_elsewhere_now(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "code/old_rules"
+    folder.mkdir(parents=True)
+    (folder / "noise.py").write_text(CALLBACK)
+    (folder / "noise_refusals.py").write_text("def refusals(run, key):\n    yield key\n")
+    monkeypatch.syspath_prepend(str(folder.parent))
+    outcome = cli("train.py", "+callbacks.noise._target_=old_rules.noise.GradientNoise")
+    assert outcome.status == 2
+    assert outcome.err == (
+        f"error: {folder}/noise_refusals.py: is not read any more; write what it refuses into a "
+        "method `refusals` of a onecurve.Config, under 'noise.GradientNoise' of MODELS in "
+        "old_rules/config_models.py, and remove this file\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["code"]
+
+
 @pytest.fixture
 def noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A module with a class that has a model beside it, and one derived from it."""

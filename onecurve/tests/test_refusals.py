@@ -9,7 +9,7 @@ from alternatives import followed
 from conftest import Cli, one_of_a_kind
 
 from onecurve import machine
-from onecurve.config import run_rules
+from onecurve.config import commands, trainer
 
 # What is typed: (exit status, what the line must say).
 MISTAKES = {
@@ -225,6 +225,37 @@ MISTAKES = {
         ["such as 'callbacks.gradient_accumulation.from_epochs=[0,4]' 'callbacks."],
     ),
     "test=null": (2, ["test=null", "true or false"]),
+    "model._target_=small.modles.lenet": (
+        2,
+        ["there is no modles in small; did you mean small.models.lenet?"],
+    ),
+    "modle=mlp": (1, ["modle: there is no such key; did you mean model?"]),
+    "optimizer.rl=1": (1, ["did you mean optimizer.lr?"]),
+    "strategy=fdsp": (1, ["such as strategy=fsdp"]),
+    "lr=0.01": (1, ["lr: there is no such key; did you mean optimizer.lr?"]),
+    "epochs=3": (1, ["did you mean trainer.max_epochs or trainer.min_epochs?"]),
+    "device=1": (1, ["did you mean trainer.devices?"]),
+    "trainer.batch_size=8": (1, ["did you mean data.batch_size?"]),
+    "trainer.gpus=1": (1, ["there is no such key; trainer has accelerator, devices"]),
+    "nothing.like=1": (1, ["there is no such key; leave it out, or see `--cfg job` for all"]),
+    "trainer.max_epochs = 3": (1, ["has no value, such as trainer.max_epochs=3"]),
+    "data.augment=[flip]": (1, ["data.augment=[flip]: must be a mapping, such as 'data.augment={"]),
+    "data.class_names={a:1}": (1, ["must be a list, such as 'data.class_names=["]),
+    "strategy=ddp +strategy.find_unused_parameter=true": (
+        2,
+        ["did you mean strategy.find_unused_parameters?"],
+    ),
+    "strategy=fsdp strategy.wrap=Linear": (2, ["must be layer or min_params or a list", "wrap=la"]),
+}
+
+
+# What a file of an experiment has, and what the line must say.
+FILES = {
+    "# @package _global_\ndefaults:\n  - model: mlp\n": "write `override /model: mlp` into",
+    "defaults:\n  - override /model: mlp\n": "begin the file that changes it with the line `# @pac",
+    "# @package _global_\noptimizer:\n\tlr: 1\n": "found character '\\t'",
+    "# @package _global_\noptimizer: 3\n": "optimizer=3: must be a mapping, such as 'optimizer={",
+    '# @package _global_\ntrainer:\n  max_epochs: "3"\n': 'trainer.max_epochs="3": must be a whole',
 }
 
 
@@ -235,8 +266,8 @@ def _no_gpu_no_account(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.setattr(machine, "count_cores", lambda: 2)
-    monkeypatch.setattr(run_rules, "count_cores", lambda: 2)
+    for module in (machine, commands, trainer):
+        monkeypatch.setattr(module, "count_cores", lambda: 2)
 
 
 def files(folder: Path) -> set[str]:
@@ -262,6 +293,18 @@ def test_what_the_line_proposes_is_accepted(
     outcome = cli("train.py", *typed.split())
     for command in followed(outcome.err, typed.split()):
         assert is_accepted(*command), (outcome.err, command)
+
+
+@pytest.mark.parametrize("content", FILES)
+def test_a_mistake_in_a_file_gets_one_line(cli: Cli, tmp_path: Path, content: str) -> None:
+    file = tmp_path / "configs/experiment/mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
+    outcome = cli("train.py", f"hydra.searchpath=[file://{tmp_path}/configs]", "+experiment=mine")
+    assert outcome.status in (1, 2)
+    assert len(outcome.err.splitlines()) == 1, outcome.err
+    assert FILES[content] in outcome.err
+    assert {path.name for path in tmp_path.iterdir()} == {"configs"}
 
 
 @pytest.mark.parametrize("word", ["project=a\nb", "callbacks.check\npoint.filename=a", "a\r\n"])

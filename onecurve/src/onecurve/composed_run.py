@@ -1,10 +1,4 @@
-"""What the refusals of combinations ask about a run, without importing torch.
-
-A module `name.py` that a configuration names in `_target_` may have a file `name_refusals.py`
-beside it, with a function ``refusals(run, key)``. It yields one line for each combination of
-choices that cannot work: it names the key, what is allowed and what to use instead. `key` is where
-the configuration has the object, such as "callbacks.swa".
-"""
+"""What the rules of combinations (`Config.refusals`) ask about a run; torch is not imported."""
 
 from typing import Any
 

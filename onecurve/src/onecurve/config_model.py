@@ -11,12 +11,11 @@ A value outside of it gets one line, which this file makes of the types: what is
 value that works.
 """
 
-import difflib
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import isnan
+from math import isfinite, isnan
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -35,6 +34,8 @@ from typing import (
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
+
+from .meant import nearest, no_such_key
 
 KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 BOUNDS = {Gt: ("above", "gt"), Ge: ("from", "ge"), Le: ("to", "le"), Lt: ("and below", "lt")}
@@ -130,10 +131,12 @@ class Problem(NamedTuple):
             return f"{place}: {self.reason}"
         key = f"{place}.{self.name}".lstrip(".")
         if self.kind == "extra_forbidden":
-            return unknown(place, self.name, list(fields(self.model)))
+            return no_such_key(key, [f"{place}.{name}" for name in fields(self.model)])
         if self.kind == "missing":
             return f"{key} is needed: add {key}=..."
-        given = f"{key}={text(self.values[self.name])}"
+        value = self.values[self.name]
+        # As a file has it, where quotes make the difference.
+        given = f'{key}="{value}"' if _reads_as_number(value) else f"{key}={text(value)}"
         if self.reason:
             return f"{given}: {self.reason}"
         field = fields(self.model).get(self.name)
@@ -141,7 +144,7 @@ class Problem(NamedTuple):
             return f"{given}: must be a number, or leave it out"
         usual = field.get_default() if usual is None else usual
         holds = self._holds(usual)
-        return f"{given}: must be {_must_be(field, self.values[self.name], key, usual, holds)}"
+        return f"{given}: must be {_must_be(field, value, key, usual, holds)}"
 
     def _holds(self, value: Any) -> bool:
         assert self.name is not None
@@ -191,30 +194,6 @@ def existing_path(value: Any, wanted: str, damage: Callable[[str], str | None] =
     if reason:
         raise ValueError(f"{reason}; give {wanted}")
     return text(value)
-
-
-# Keys of earlier releases, and what to do instead.
-REMOVED = {
-    **dict.fromkeys(
-        ("launch.secret", "launch.secret_file"),
-        "nodes no longer sign messages, as torchrun's rendezvous carries them; leave it out, and "
-        "give launch.node_rank=0, 1, ... to the nodes, or close the network to others "
-        "(docs/networks.md)",
-    ),
-    "plan.measure": "was removed; a plan takes all times from the rates of plan.gpu; leave it out",
-    "plan.picture": "was removed; the table that is printed has all meshes, and plan.top more of "
-    "them; leave it out",
-}
-
-
-def unknown(group: str, name: str, known: Sequence[str]) -> str:
-    """The line about a key that is none, with the nearest that is one."""
-    if reason := REMOVED.get(f"{group}.{name}"):
-        return f"{group}.{name}: {reason}"
-    close = difflib.get_close_matches(name, known, 1)
-    others = f"{group} has {', '.join(known[:5])}" if known else "leave it out"
-    hint = f"did you mean {group}.{close[0]}?" if close else others
-    return f"{group}.{name}: there is no such key; {hint}"
 
 
 def text(value: Any) -> str:
@@ -282,6 +261,14 @@ def _reason(error: Any) -> str | None:
     return None
 
 
+def _reads_as_number(value: Any) -> bool:
+    """Whether a text would be none without quotes."""
+    try:
+        return isinstance(value, str) and isfinite(float(value))
+    except ValueError:
+        return False
+
+
 def _has_nan(value: Any) -> bool:
     if isinstance(value, list):
         return any(map(_has_nan, value))
@@ -325,8 +312,8 @@ def _must_be(field: FieldInfo, value: Any, key: str, usual: Any, holds: bool) ->
     parts = alternatives(annotation_of(field))
     if all(map(choices, parts)):
         allowed = _choices(parts)
-        close = difflib.get_close_matches(str(value), map(str, allowed), 1)
-        example = close[0] if close else usual if holds else allowed[0]
+        close = nearest(str(value), list(map(str, allowed)))
+        example = close or (usual if holds else allowed[0])
         return f"one of {', '.join(map(text, allowed))}, such as {typed(key, example)}"
     example = usual if holds else _example(parts[0])
     return f"{' or '.join(map(_words, parts))}, such as {typed(key, example)}"
@@ -367,6 +354,8 @@ def _example(part: Any) -> Any:
             return each.example
     if (entry := _entry(part)) is not None:
         return [_example(alternatives(entry)[0])]
+    if get_origin(_plain(part)) in (dict, Mapping):
+        return {}
     said = _bounds(part)
     above, least, most, below = (said.get(kind) for kind in BOUNDS)
     low = least if least is not None else above

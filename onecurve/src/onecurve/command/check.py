@@ -13,9 +13,9 @@ from ..config.keys import dotted
 from ..config.validate import refusals, set_as_meant, validate
 from ..config_model import text
 from ..errors import UserError, user_error_behind
-from .explain import added_to_a_list, choices
+from .chosen import Chosen, choices
+from .explain import added_to_a_list
 from .unused import leave_out, not_used, unused_groups
-from .usual import Usual
 
 # What a strategy is called, and how many processes it is, is so and not chosen.
 FACTS = ("strategy.name", "strategy.processes")
@@ -40,7 +40,7 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
     loader = GlobalHydra.instance().config_loader()
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(overrides)
 
-    usual = Usual(config_name, parsed)
+    chosen = Chosen(config_name, overrides)
     try:
         unused = unused_groups(config)
         leave_out(config, unused)
@@ -51,8 +51,8 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
         if line := added_to_a_list(overrides):
             raise UserError(line)
         deleted = [each.key_or_group for each in parsed if each.is_delete()]
-        described = validate(config, config_name, deleted, unused, usual)
-        _refuse_other_facts(config, parsed, usual)
+        described = validate(config, config_name, deleted, unused, chosen)
+        _refuse_other_facts(config, parsed, chosen)
         if "trainer" in config and (line := next(refusals(config, described), None)):
             raise UserError(line)
         if "strategy" not in config and (ranks := machine.ranks_around()) and ranks.world_size > 1:
@@ -99,10 +99,10 @@ def _refuse_several(config_name: str, parsed: list[Override]) -> None:
             raise UserError(f"{group}={text(value)}: takes one, such as {group}={one}")
 
 
-def _refuse_other_facts(config: DictConfig, parsed: list[Override], usual: Usual) -> None:
+def _refuse_other_facts(config: DictConfig, parsed: list[Override], chosen: Chosen) -> None:
     for name in FACTS:
         if any(each.key_or_group == name for each in parsed):
-            said, is_so = OmegaConf.select(config, name), usual(name)
+            said, is_so = OmegaConf.select(config, name), chosen.usual(name)
             if is_so is not None and said != is_so:
                 raise UserError(
                     f"{name}={text(said)}: is {is_so} for this strategy, and not a choice; leave "

@@ -1,23 +1,19 @@
 """One line for an error of Hydra's, with the nearest group, choice or key that exists."""
 
-import difflib
 import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.object_type import ObjectType
-from hydra.errors import HydraException
-from omegaconf import OmegaConf
 
 from ..compat.of_hydra import hydra_options
-from ..config.keys import dotted
-from ..config_model import REMOVED
+from ..config_model import typed as typed_as
+from ..meant import nearest, no_such_key
 from ..run.to_type import override, parsed
+from .chosen import Chosen, choices
 
 # What others call the same thing.
 ELSEWHERE = {"deepspeed": "fsdp"}
@@ -47,21 +43,31 @@ def explain(error: BaseException, config_dir: Path, config_name: str, typed: lis
             if options := choices(group):
                 allowed, example = ", ".join(options), _nearest(choice, options)
                 return f"{group}={choice}: must be one of {allowed}, such as {group}={example}"
+            above, _, inside = group.rpartition("/")
+            if choices(inside):
+                return (
+                    f"{group}/{choice}: there is no such file; write `override /{inside}: "
+                    f"{choice}` into the list of defaults of the file in {above}"
+                )
         if unknown := re.search(
             r"Could not override '([\w./@-]+)'|'([\w./@-]+)' does not exist", text
         ):
             key = unknown[1] or unknown[2]
-            if key in REMOVED:
-                return f"{key}: {REMOVED[key]}"
-            known = known_keys(config_name, typed)
-            if having := _choices_with(key, known):
+            if "@" in key:
+                group, _, place = key.partition("@")
+                return (
+                    f"{group}: is changed below {place.rpartition('.')[0]}, where there is none; "
+                    "begin the file that changes it with the line `# @package _global_`"
+                )
+            chosen = Chosen(config_name, typed)
+            if having := chosen.choices_with(key):
                 example = f"{key.partition('.')[0]}={having[0]}"
                 return f"{key}: there is such a key only with {' or '.join(having)}; add {example}"
-            if key in known:
+            if key in chosen.keys:
                 return f"{key}: is no group of {config_name}.py; leave it out"
-            close = _abbreviating(key, known) or difflib.get_close_matches(key, known, 1)
-            hint = f"did you mean {' or '.join(close)}?" if close else "see `--cfg job` for all"
-            return f"{key}: there is no such key; {hint}"
+            return no_such_key(key, chosen.keys)
+        if merged := re.search("Error merging override (.+)", text):
+            return _of_another_kind(merged[1], Chosen(config_name, typed))
     if several := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
         return f"{several[1]}: several values are a sweep; add -m, or give one value"
     return text
@@ -86,7 +92,8 @@ def _mistyped(text: str, typed: list[str]) -> str | None:
     if found := re.search(r"Error parsing override '(.*?)' missing EQUAL", text):
         word = found[1]
         after = typed[typed.index(word) + 1 :] if word in typed else []
-        value = after[0] if after and "=" not in after[0] else "VALUE"
+        # `key = value` is three words.
+        value = next((each for each in after[:2] if "=" not in each), "VALUE")
         return f"{word}: has no value, such as {word}={value}"
     if "override_grammar" in text and (word := _unreadable(typed)):
         if "\n" in word or "\r" in word:
@@ -138,74 +145,17 @@ def _hydra_of(config_dir: Path) -> Iterator[None]:
             yield
 
 
-def _repository() -> Any:
-    loader: Any = GlobalHydra.instance().config_loader()
-    return loader.repository
-
-
-def choices(group: str) -> list[str]:
-    """The files of a group, wherever they are.
-
-    The loader would copy all that Hydra knows first, which takes longer than to read a file.
-    """
-    found: list[str] = _repository().get_group_options(group, ObjectType.CONFIG)
-    return found
-
-
 def _nearest(choice: str, options: list[str]) -> str:
     """The choice that is meant, as far as can be told; the first one if none is like it."""
     for name, option in ELSEWHERE.items():
         if choice.startswith(name) and option in options:
             return option
-    near = difflib.get_close_matches(choice, options, 3)
-    # Two letters that were exchanged, or one that is wrong, before one too many: dpp is ddp.
-    near.sort(key=lambda option: len(option) != len(choice))
-    return (near or options)[0]
+    return nearest(choice, options) or options[0]
 
 
-def _choices_with(key: str, known: list[str]) -> list[str]:
-    """The files of a group with a key that the chosen one lacks, the one with fewest keys first."""
-    group, _, name = key.partition(".")
-    name = name.partition(".")[0]
-    if not name or f"{group}.{name}" in known:
-        return []
-    found = {}
-    for choice in choices(group):
-        loaded = _repository().load_config(f"{group}/{choice}")
-        if loaded is not None and name in loaded.config:
-            found[choice] = len(list(loaded.config))
-    return sorted(found, key=lambda choice: found[choice])
-
-
-def _abbreviating(key: str, known: list[str]) -> list[str]:
-    """Keys of its group that are its initials, or have it as theirs: `lr` and `learning_rate`."""
-    group, _, name = key.rpartition(".")
-    found = []
-    for each in known:
-        its_group, _, its_name = each.rpartition(".")
-        is_meant = its_name == _initials(name) or _initials(its_name) == name
-        if its_group == group and is_meant:
-            found.append(each)
-    return found
-
-
-def _initials(name: str) -> str:
-    return "".join(word[0] for word in name.split("_") if word)
-
-
-def known_keys(config_name: str, typed: list[str]) -> list[str]:
-    """Every group, and every key of the configuration with the files that were chosen."""
-    groups = [
-        group for group in _repository().get_group_options("", ObjectType.GROUP) if group != "hydra"
-    ]
-    chosen = [word for word in typed if word.partition("=")[0].lstrip("+") in groups]
-    try:
-        config = _composed(config_name, chosen)
-    except HydraException:
-        # A sweep chooses several.
-        config = _composed(config_name, [])
-    return list(dict.fromkeys([*groups, *(key for key, _ in dotted(config))]))
-
-
-def _composed(config_name: str, chosen: list[str]) -> Any:
-    return OmegaConf.to_container(compose(config_name, chosen))
+def _of_another_kind(word: str, chosen: Chosen) -> str:
+    """A list where the configuration has a mapping, or a mapping where it has a list."""
+    key = word.partition("=")[0].lstrip("+")
+    usual = chosen.values.get(key)
+    kind = "a list" if isinstance(usual, list) else "a mapping"
+    return f"{word}: must be {kind}, such as {typed_as(key, usual)}"

@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
@@ -14,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
-from ..checkpoint.file import cannot_be_made
 from ..errors import REFUSED, UserError, say, stop
 from ..launch.meeting import meet
 from ..run import directory
@@ -54,7 +52,6 @@ class RefuseBeforeRun(HydraHooks):
             job = without_hydra(config)
             line = check(job, config_name, typed(config.hydra.overrides.task))
             _replace(config, job)
-            _refuse_directory(config)
             context = _hold(config, meet(config))
             RUN.set(context)
             if line and is_shown_here(context.members):
@@ -62,6 +59,8 @@ class RefuseBeforeRun(HydraHooks):
         # Hydra turns an Exception of a callback into a warning; SystemExit ends the command.
         except UserError as error:
             stop_once(error)
+        except OmegaConfBaseException as error:
+            stop_once(in_one_line(error, config))
         except Exception:
             say(traceback.format_exc())
             sys.exit(1)
@@ -128,23 +127,6 @@ def _hold(config: DictConfig, context: RunContext) -> RunContext:
 
     context.members.broadcast("directory", hold)
     return replace(context, held=held[0]) if held else context
-
-
-def _refuse_directory(config: DictConfig) -> None:
-    """The run directory can be made, and written to.
-
-    Raises:
-        UserError: If it cannot.
-    """
-    try:
-        run_dir = Path(str(OmegaConf.select(config, "hydra.run.dir")))
-    except OmegaConfBaseException as error:
-        raise in_one_line(error, config) from None
-    if reason := cannot_be_made(run_dir):
-        raise UserError(
-            f"hydra.run.dir={run_dir}: cannot be made: {reason}; name a folder that you may write "
-            "to, such as paths.runs=runs"
-        )
 
 
 def without_hydra(config: DictConfig) -> DictConfig:

@@ -3,13 +3,12 @@
 import ast
 import re
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from ..config.keys import dotted
+from ..config.modules import file_of
 
 # What of a configuration becomes which argument of a task.
 BECOMES = {
@@ -63,7 +62,7 @@ def _taken(task: str) -> list[str] | None:
     that `model` plays no part, and that what `model` refers to need not be there.
     """
     module, _, name = task.rpartition(".")
-    file = _file(module)
+    file = file_of(module)
     if file is None:
         return None
     try:
@@ -89,21 +88,6 @@ def _of_class(classes: dict[str, ast.ClassDef], name: str) -> list[str] | None:
     if bases == ["LightningModule"]:
         return []
     return _of_class(classes, bases[0]) if len(bases) == 1 else None
-
-
-def _file(module: str) -> Path | None:
-    """The file of a module, found without importing what it is a part of."""
-    top, *rest = module.split(".")
-    try:
-        spec = find_spec(top) if top else None
-    except (ImportError, ValueError):
-        return None
-    if spec is None:
-        return None
-    folders = spec.submodule_search_locations
-    paths = [Path(folder, *rest) for folder in folders] if folders else [Path(spec.origin or "")]
-    files = [file for path in paths for file in (path / "__init__.py", path.with_suffix(".py"))]
-    return next((file for file in files if file.is_file()), None)
 
 
 def _reference(group: str) -> re.Pattern[str]:

@@ -9,15 +9,10 @@ from pydantic import Field
 
 from ..checkpoint.file import cannot_be_made
 from ..composed_run import ComposedRun
-from ..config_model import Config, Words
+from ..config_model import Config
+from .values import Count, Time
 
 Mode = Literal["min", "max"]
-Every = Annotated[int, Field(ge=1)]
-Duration = Annotated[
-    str,
-    Field(pattern=r"^\d+:\d\d:\d\d:\d\d$"),
-    Words("days:hours:minutes:seconds", "00:12:00:00"),
-]
 WAY = "Whether less or more of the metric is better."
 
 
@@ -32,7 +27,7 @@ class BestAndLast(Config):
     save_last: bool | Literal["link"] | None = Field(
         None, description="Keep the newest: last.ckpt."
     )
-    last_every_n_steps: Every | None = Field(None, description="Steps between two last.ckpt, too.")
+    last_every_n_steps: Count | None = Field(None, description="Steps between two last.ckpt, too.")
     last_every_minutes: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Minutes between two last.ckpt, beside every validation."
     )
@@ -105,7 +100,7 @@ class StochasticWeightAveraging(Config):
 
     file: str = Field(description="Where the average is saved.")
     start: float = Field(0.75, ge=0, description="A share of the run, or after how many epochs.")
-    every_n_steps: Every | None = Field(None, description="Null for the end of each epoch.")
+    every_n_steps: Count | None = Field(None, description="Null for the end of each epoch.")
     lr: Annotated[float, Field(gt=0)] | None = Field(None, description="Learning rate from then.")
     anneal_epochs: float = Field(1, ge=0, description="Epochs until the learning rate is `lr`.")
     annealing: Literal["cosine", "linear"] = Field("cosine", description="How it gets there.")
@@ -134,7 +129,7 @@ class Accumulation(Config):
     """Batches to an optimizer step, by epoch."""
 
     from_epochs: list[Annotated[int, Field(ge=0)]] = Field(description="From when; the first is 0.")
-    batches: list[Every] = Field(description="How many batches make a step from then on.")
+    batches: list[Count] = Field(description="How many batches make a step from then on.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
         """Why the schedule is none, or what else sets the number of batches."""
@@ -229,7 +224,7 @@ class EveryNSteps(Config):
 class StopAfter(Config):
     """Ends training after some time, in a checkpoint to resume from."""
 
-    duration: Duration = Field(description="Days:hours:minutes:seconds of training.")
+    duration: Time = Field(description="Days:hours:minutes:seconds of training.")
 
 
 class Progress(Config):

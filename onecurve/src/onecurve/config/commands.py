@@ -1,32 +1,23 @@
 """What the commands take outside of groups: models of train.yaml, evaluate.yaml and the others."""
 
 from collections.abc import Iterator, Mapping
+from os import environ
+from shutil import which
+from sys import platform
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from ..checkpoint import remote
 from ..checkpoint.file import damage
 from ..composed_run import ComposedRun
-from ..config_model import Config, existing_path, text
-from . import run_rules
-from .groups import Count, Seed
+from ..config_model import Config
+from ..machine import count_cores
+from ..metric_names import better
+from ..torch_versions import too_old
+from .values import Count, Seed, there
 
 RESUMED = "last, a run directory, a checkpoint file, or leave it out"
 MEASURED = "a checkpoint file, such as runs/.../checkpoints/best.ckpt"
-
-
-def complete(wanted: str) -> AfterValidator:
-    """A checkpoint that was written to its end, or an address, where nothing is asked for yet."""
-
-    def check(value: Any) -> Any:
-        if value is None or not remote.is_address(text(value)):
-            return existing_path(value, wanted, _damage)
-        if reason := remote.refusal(text(value)):
-            raise ValueError(reason)
-        return value
-
-    return AfterValidator(check)
 
 
 def _damage(value: str) -> str | None:
@@ -37,6 +28,10 @@ def _damage(value: str) -> str | None:
 Group = Mapping[str, Any]
 """Keys of a group, which has a model of its own."""
 
+# More processes to a core only take turns, and a thousand take minutes to start.
+WORKERS_TO_A_CORE = 4
+WORKERS_ANYWHERE = 16
+COMPILER = "clang++" if platform == "darwin" else "g++"
 
 SEED = "Everything random follows from it: weights, order of samples, augmentation. 0 is a seed."
 MONITOR = "The metric by which checkpoints, early stopping, schedulers and sweeps compare."
@@ -53,7 +48,22 @@ class Command(Config, extra="allow"):
     paths: Group = Field(description="Where things are.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        yield from run_rules.top(run, key) if run.strategy else ()
+        """Why the keys cannot go together."""
+        if not run.strategy:
+            return
+        mode, monitor = run.get("mode"), run.get("monitor")
+        way = better(str(monitor))
+        if way not in (None, mode):
+            yield f"mode={mode}: monitor={monitor} is better the other way; use mode={way}"
+        workers, cores = run.get("data.num_workers"), count_cores()
+        ranks = 1 if run.one_process else max(1, run.devices)
+        most = max(WORKERS_ANYWHERE, WORKERS_TO_A_CORE * cores) // ranks
+        if isinstance(workers, int) and workers > most:
+            yield (
+                f"data.num_workers={workers}: at most {most} for each of the ranks here ({ranks}), "
+                f"as this machine has {cores} cores; use data.num_workers={min(most, cores)}"
+            )
+        yield from _not_compiled(run)
 
 
 class _Training(Command, extra="allow"):
@@ -91,7 +101,7 @@ class Train(_Training, _Parallel, extra="allow"):
 
     checkpoint: Group = Field(description="How checkpoints are written.")
     test: bool = Field(description="Measure the best weights on the test set at the end.")
-    resume: Annotated[Any, complete(RESUMED)] = Field(
+    resume: Annotated[Any, there(RESUMED, _damage)] = Field(
         description="What to resume: `last` or a run directory, in place; or a checkpoint file, "
         "in a new run."
     )
@@ -112,7 +122,7 @@ class Plan(_Training, extra="allow"):
 class Export(Command, extra="allow"):
     """What `python export.py` does: a file that runs without this project."""
 
-    checkpoint: Annotated[Any, complete(MEASURED)] = Field(description="A checkpoint file.")
+    checkpoint: Annotated[Any, there(MEASURED, _damage)] = Field(description="A checkpoint file.")
     data: Group = Field({}, description="Settings of the data that may differ from training.")
     format: Literal["torch", "onnx"] = Field(
         "torch", description="A program of torch.export, or ONNX."
@@ -123,7 +133,7 @@ class Export(Command, extra="allow"):
 class Evaluate(_Parallel, extra="allow"):
     """What `python evaluate.py` does: task and data come from the checkpoint itself."""
 
-    checkpoint: Annotated[Any, complete(MEASURED)] = Field(description="A checkpoint file.")
+    checkpoint: Annotated[Any, there(MEASURED, _damage)] = Field(description="A checkpoint file.")
     data: Group = Field({}, description="Settings of the data that may differ from training.")
     trainer: Group = Field(description="Lightning's Trainer.")
 
@@ -132,3 +142,25 @@ class Predict(Evaluate, extra="allow"):
     """What `python predict.py` does: task and data come from the checkpoint itself."""
 
     predict: Group = Field(description="What is predicted, and how.")
+
+
+def _not_compiled(run: ComposedRun) -> Iterator[str]:
+    """Why layers cannot be compiled."""
+    asked = run.get("compile", "none")
+    if asked == "none":
+        return
+    if run.get("compile_backend", "inductor") == "inductor" and not has_compiler():
+        yield (
+            f"compile={asked}: needs a C++ compiler, and neither $CXX nor {COMPILER} is there; "
+            f"install one, such as {COMPILER}, or use compile=none"
+        )
+    stages = run.strategy == "pipeline" or run.get("strategy.pipeline", 1) > 1
+    if asked == "whole" and stages:
+        yield "compile=whole: a pipeline has some layers a rank; use compile=layer"
+    if run.get("strategy.context", 1) != 1 and (old := too_old("strategy.context with compile")):
+        yield old
+
+
+def has_compiler() -> bool:
+    """Whether there is the compiler that torch.compile looks for."""
+    return which(environ.get("CXX", COMPILER)) is not None

@@ -9,11 +9,11 @@ classes that are to be checked before they are imported; their names are those i
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
-from pathlib import Path
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
 from ..config_model import Config
+from .modules import file_of
 
 PROJECTS = "config_models"
 
@@ -63,13 +63,13 @@ TARGETS = {
 GROUPS = {
     "checkpoint": "groups.Checkpoint",
     "data": "groups.EvaluatedData",
-    "launch": "groups.Launch",
+    "launch": "launch.Launch",
     "parity": "groups.Parity",
     "paths": "groups.Paths",
     "plan": "groups.Plan",
     "predict": "groups.Predict",
     "sweep": "groups.Sweep",
-    "trainer": "groups.Trainer",
+    "trainer": "trainer.Trainer",
 }
 COMMANDS = {
     "evaluate": "commands.Evaluate",
@@ -112,21 +112,17 @@ def of_target(target: str) -> type[Config] | None:
 @cache
 def of_project(package: str) -> dict[str, type[Config]]:
     """The table of a project's package, read without importing the package, and so maybe torch."""
-    try:
-        spec = find_spec(package)
-    except (ImportError, ValueError):
+    name = f"{package}.{PROJECTS}"
+    file = file_of(name)
+    if file is None:
         return {}
-    for folder in (spec and spec.submodule_search_locations) or ():
-        file = Path(folder, f"{PROJECTS}.py")
-        if file.is_file():
-            own = spec_from_file_location(f"{package}.{PROJECTS}", file)
-            assert own is not None
-            assert own.loader is not None
-            module = module_from_spec(own)
-            own.loader.exec_module(module)
-            found: dict[str, type[Config]] = module.MODELS
-            return found
-    return {}
+    own = spec_from_file_location(name, file)
+    assert own is not None
+    assert own.loader is not None
+    module = module_from_spec(own)
+    own.loader.exec_module(module)
+    found: dict[str, type[Config]] = module.MODELS
+    return found
 
 
 def _model(name: str) -> type[Config]:

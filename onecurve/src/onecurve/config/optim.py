@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from ..checkpoint import remote
 from ..composed_run import ComposedRun
-from ..config_model import Config, existing_path
+from ..config_model import Config
+from .values import there
 
 Share = Annotated[float, Field(ge=0, le=1)]
 WEIGHTS = "a file with weights, such as runs/.../checkpoints/best.ckpt"
@@ -93,16 +93,7 @@ class Cosine(Config):
     final: float = Field(ge=0, description="Learning rate at the end, as a part of the highest.")
 
 
-def _there(value: Any) -> Any:
-    """A file that is there, or an address, where nothing is asked for yet."""
-    if isinstance(value, str) and remote.is_address(value):
-        if reason := remote.refusal(value):
-            raise ValueError(reason)
-        return value
-    return existing_path(value, WEIGHTS)
-
-
 class LoadWeights(Config):
     """Start from the weights of a checkpoint: every one that fits by name and shape."""
 
-    file: Annotated[Any, AfterValidator(_there)] = Field(description="A checkpoint or state_dict.")
+    file: Annotated[Any, there(WEIGHTS)] = Field(description="A checkpoint or state_dict.")

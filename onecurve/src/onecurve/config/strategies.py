@@ -1,14 +1,17 @@
-"""What the strategies take: models of `strategy`, by class."""
+"""What the strategies take, and cannot run: models of `strategy`, by class."""
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from ..composed_run import ComposedRun
-from ..config_model import Config
-from ..strategies.pipeline.limits import Schedule
-from . import strategy_rules
+from ..config_model import Config, fields
+from ..meant import changes, no_such_key
+from ..strategies.mesh.sizes import Sizes, filled
+from ..strategies.pipeline.limits import SCHEDULES, Schedule, nearest, takes
+from ..torch_versions import too_old
 
 Backend = Literal["auto", "gloo", "nccl"]
 Recomputed = Literal["none", "selective", "full"] | bool
@@ -25,6 +28,12 @@ class Strategy(Config):
         "products) or full.",
     )
 
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        # What Lightning's class takes beside these is not known here, a slip of the finger is.
+        for name in self.model_extra or ():
+            if any(changes(name, each) < 3 for each in fields(type(self))):
+                yield no_such_key(f"{key}.{name}", [f"{key}.{each}" for each in fields(type(self))])
+
 
 class Single(Strategy, extra="allow"):
     """One process on one device."""
@@ -34,7 +43,17 @@ class DP(Single, extra="allow"):
     """One process on all devices, over which each batch is split."""
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        yield from strategy_rules.dp(run, key)
+        yield from super().refusals(run, key)
+        if run.accelerator == "cpu" or run.devices < 2:
+            return
+        # What is made of layers is not copied with them to other GPUs, in every step.
+        asked = {
+            f"{key}.activation_checkpointing": self.activation_checkpointing,
+            "compile": run.get("compile"),
+        }
+        for name, value in asked.items():
+            if value not in (None, "none", False):
+                yield f"{name}={value}: not for the copies that dp makes on GPUs; use strategy=ddp"
 
 
 class Ranks(Strategy):
@@ -48,7 +67,12 @@ class Ranks(Strategy):
     )
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        yield from strategy_rules.process_group(run, key)
+        yield from super().refusals(run, key)
+        if self.backend == "nccl" and run.accelerator != "cuda":
+            yield (
+                f"{key}.backend=nccl: NCCL connects GPUs, and this run is on {run.accelerator}; "
+                f"use {key}.backend=auto"
+            )
 
 
 class DDP(Ranks, extra="allow"):
@@ -62,11 +86,14 @@ class DDP(Ranks, extra="allow"):
     )
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        yield from strategy_rules.ddp(run, key)
+        yield from super().refusals(run, key)
+        yield from _unshared_batch(run, run.world_size)
 
 
 class _Sharding(Ranks):
-    wrap: str | list[str] = Field("layer", description="A unit: layer, min_params, or classes.")
+    wrap: Literal["layer", "min_params"] | list[str] = Field(
+        "layer", description="A unit: layer, min_params, or classes."
+    )
     min_params: int = Field(1000000, ge=1, description="For wrap=min_params: size of a unit.")
     reshard_after_forward: Literal["auto"] | bool = Field(
         "auto",
@@ -94,6 +121,61 @@ class _Stages(Ranks):
         "network is a sequence of layers or of blocks.",
     )
 
+    def of_schedule(self, run: ComposedRun, key: str, ranks: int, shares: int) -> Iterator[str]:
+        """Why a schedule cannot run as asked.
+
+        Args:
+            run: The facts of the run.
+            key: Where the configuration has the strategy.
+            ranks: Of one pipeline.
+            shares: Pipelines that share a batch.
+        """
+        schedule, microbatches = self.schedule, self.microbatches
+        if run.get("trainer.sync_batchnorm"):
+            yield (
+                "trainer.sync_batchnorm=true: a pipeline takes BatchNorm's statistics over each "
+                "micro-batch; use trainer.sync_batchnorm=false, or strategy=ddp"
+            )
+        if line := too_old(f"strategy.schedule={schedule}", f"{key}.schedule={schedule}"):
+            yield line
+        limits = SCHEDULES[schedule]
+        if limits.fixed and self.stages_per_rank not in ("auto", limits.stages_per_rank):
+            yield (
+                f"{key}.stages_per_rank={self.stages_per_rank}: {key}.schedule={schedule} has "
+                f"{limits.stages_per_rank}; use {key}.stages_per_rank=auto, or "
+                f"{key}.schedule=interleaved_1f1b"
+            )
+        if limits.splits_backward:
+            instead = f"{key}.schedule=interleaved_1f1b"
+            if self.activation_checkpointing == "selective":
+                yield (
+                    f"{key}.activation_checkpointing=selective: {key}.schedule={schedule} splits "
+                    "the backward pass, and would ask twice for what was kept; use "
+                    f"{key}.activation_checkpointing=full, or {instead}"
+                )
+            if run.get("compile", "none") != "none":
+                yield (
+                    f"compile={run.get('compile')}: {key}.schedule={schedule} splits the backward "
+                    f"pass, which compiled layers cannot; use compile=none, or {instead}"
+                )
+        share = (run.batch_size or microbatches * shares) // shares
+        wanted = nearest(schedule, min(microbatches, share), ranks, share)
+        if microbatches > share:
+            yield (
+                f"{key}.microbatches={microbatches}: a pipeline has {share} samples of a batch; "
+                f"use {key}.microbatches={wanted}"
+            )
+        if not takes(schedule, microbatches, ranks):
+            yield (
+                f"{key}.microbatches={microbatches}: {key}.schedule={schedule} on {ranks} ranks "
+                f"cannot take that; use {key}.microbatches={wanted}, or {key}.schedule=gpipe"
+            )
+        if isinstance(self.balance, str) and self.balance != "auto":
+            yield (
+                f"{key}.balance={self.balance}: must be auto, or a list of the number of layers "
+                f"of each stage, such as '{key}.balance=[7,7]'"
+            )
+
 
 class FSDP(_Sharding):
     """A shard of parameters, gradients and optimizer state in each process (FSDP2)."""
@@ -101,7 +183,9 @@ class FSDP(_Sharding):
     replicas: int = Field(1, ge=1, description="Groups of ranks that hold all shards each.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        yield from strategy_rules.fsdp(run, key)
+        yield from super().refusals(run, key)
+        yield from _uneven_replicas(run, key, self.replicas)
+        yield from _unshared_batch(run, run.world_size)
 
 
 class Tensor(_Tensors):
@@ -110,7 +194,9 @@ class Tensor(_Tensors):
     replicas: int = Field(1, ge=1, description="Groups of ranks that hold all layers each.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        yield from strategy_rules.tensor(run, key)
+        yield from super().refusals(run, key)
+        yield from _uneven_replicas(run, key, self.replicas)
+        yield from _unshared_batch(run, self.replicas)
 
 
 class Pipeline(_Stages):
@@ -119,7 +205,10 @@ class Pipeline(_Stages):
     replicas: int = Field(1, ge=1, description="Pipelines side by side, which share the batch.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        yield from strategy_rules.pipeline(run, key)
+        yield from super().refusals(run, key)
+        yield from _uneven_replicas(run, key, self.replicas)
+        yield from _unshared_batch(run, self.replicas)
+        yield from self.of_schedule(run, key, run.world_size // self.replicas, self.replicas)
 
 
 class Mesh(_Sharding, _Tensors, _Stages):
@@ -134,4 +223,70 @@ class Mesh(_Sharding, _Tensors, _Stages):
     tensor: int = Field(1, ge=1, description="Parts of each layer.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        yield from strategy_rules.mesh(run, key)
+        yield from super().refusals(run, key)
+        asked = {axis: getattr(self, axis) for axis in Sizes._fields}
+        try:
+            sizes = filled(run.world_size, **asked)
+        except ValueError:
+            said = {axis: size for axis, size in asked.items() if size not in (1, "auto")}
+            wanted = prod(map(int, said.values()))
+            more = f", or trainer.devices={wanted}" if run.num_nodes == 1 else ""
+            yield (
+                f"{' '.join(f'{key}.{axis}={size}' for axis, size in said.items()) or key}: "
+                f"{'a multiple of ' if asked['shard'] == 'auto' else ''}{wanted} ranks are needed, "
+                f"and there are {run.world_size}; use {_instead(asked, run.world_size, key)}{more}"
+            )
+            return
+        yield from _unshared_batch(run, sizes.data_parallel)
+        if sizes.pipeline == 1:
+            return
+        yield from self.of_schedule(run, key, sizes.pipeline, sizes.data_parallel)
+        cut = sizes.shard * sizes.context * sizes.tensor > 1
+        splits = SCHEDULES[self.schedule].splits_backward
+        if cut and splits and self.reshard_after_forward is True:
+            yield (
+                f"{key}.reshard_after_forward=true: {key}.schedule={self.schedule} computes "
+                "gradients of weights later than those of inputs, and needs the parameters until "
+                "then; use "
+                f"{key}.reshard_after_forward=false, or {key}.schedule=1f1b"
+            )
+
+
+def _instead(asked: dict[str, int | str], ranks: int, key: str) -> str:
+    """What to type: the other number of devices, or the largest sizes that fit."""
+    left = ranks
+    fits = []
+    for axis, size in asked.items():
+        if size in (1, "auto"):
+            continue
+        fit = max(number for number in range(1, int(size) + 1) if left % number == 0)
+        left //= fit
+        if fit != size:
+            fits.append(f"{key}.{axis}={fit}")
+    if left > 1 and asked["shard"] != "auto":
+        fits = [each for each in fits if ".shard=" not in each] + [f"{key}.shard=auto"]
+    return " ".join(fits) or f"{key}.shard=auto"
+
+
+def _unshared_batch(run: ComposedRun, shares: int) -> Iterator[str]:
+    """Refuse a global batch with fewer samples than parts that it is cut into.
+
+    Args:
+        run: The facts of the run.
+        shares: How many ranks, or groups of ranks, see samples of their own.
+    """
+    size = run.batch_size
+    if size is not None and size < shares:
+        yield (
+            f"data.batch_size={size}: is shared by {shares} ranks, so it must be at least that; "
+            f"use data.batch_size={shares}, or fewer trainer.devices"
+        )
+
+
+def _uneven_replicas(run: ComposedRun, key: str, replicas: int) -> Iterator[str]:
+    """Refuse a number of replicas that leaves ranks over."""
+    if run.world_size % replicas:
+        yield (
+            f"{key}.replicas={replicas}: must divide the {run.world_size} ranks, such as "
+            f"{key}.replicas=1"
+        )

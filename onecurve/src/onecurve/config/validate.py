@@ -1,8 +1,6 @@
 """Validates a composed configuration against the models, and says in one line what is wrong."""
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
 
 from omegaconf import DictConfig, OmegaConf
@@ -11,17 +9,18 @@ from ..composed_run import ComposedRun
 from ..config_model import Config, Problem, fields, text
 from ..errors import UserError
 from .keys import dotted, refers, resolved
-from .models import COLLECTIONS, OBJECTS, model_of
+from .models import COLLECTIONS, OBJECTS, TARGETS, model_of
+from .modules import file_of, folders_of
 
 Found = tuple[str, Problem]
 # What other rules of combinations take to be right.
 FIRST = ("", "trainer", "launch")
 
 
-class Usual(Protocol):
-    """The values of keys without overrides."""
+class Chosen(Protocol):
+    """The configuration before single keys are overridden: `onecurve.command.chosen`."""
 
-    def __call__(self, key: str) -> Any:
+    def usual(self, key: str) -> Any:
         """The value; None if there is none."""
 
     def is_null(self, key: str) -> bool:
@@ -41,7 +40,7 @@ def validate(
     config_name: str,
     deleted: list[str],
     without: list[str],
-    usual: Usual,
+    chosen: Chosen,
 ) -> list[Described]:
     """Refuse the first key that cannot be right.
 
@@ -50,7 +49,7 @@ def validate(
         config_name: Name of the primary configuration, such as "train".
         deleted: Keys that the command line takes away.
         without: Groups that the task makes no use of.
-        usual: Tells the value that a key has without overrides.
+        chosen: Tells the value that a key has without overrides.
 
     Returns:
         The models of all that has one.
@@ -60,7 +59,7 @@ def validate(
     """
     plain: Any = OmegaConf.to_container(config)
     is_training = "task" in plain or "~task" in deleted
-    for line in _no_objects(plain, usual) if is_training else ():
+    for line in _no_objects(plain, chosen) if is_training else ():
         raise UserError(line)
     for key, node in dotted(plain):
         if isinstance(node, dict) and "_target_" in node and (wrong := _no_target(key, node)):
@@ -76,13 +75,13 @@ def validate(
             return key in without
         is_null = problem.name is not None and problem.values[problem.name] is None
         # Null by default, or by reference: the run directory is not known yet, for example.
-        return is_null and (refers(written[key]) or usual.is_null(key))
+        return is_null and (refers(written[key]) or chosen.is_null(key))
 
     described, problems = _described(resolved(config), config_name, is_right)
     # What only refers to another key comes last: that one is named.
     problems.sort(key=lambda each: (_order(each[1]), refers(written.get(key_of(*each)))))
     for place, problem in problems:
-        raise UserError(problem.line(place, usual(key_of(place, problem))))
+        raise UserError(problem.line(place, chosen.usual(key_of(place, problem))))
     return described
 
 
@@ -162,7 +161,7 @@ def _order(problem: Problem) -> int:
     return {"missing": 0, "extra_forbidden": 1}.get(problem.kind, 2)
 
 
-def _no_objects(plain: dict[str, Any], usual: Usual) -> Iterator[str]:
+def _no_objects(plain: dict[str, Any], chosen: Chosen) -> Iterator[str]:
     """Lines about parts of a run that say of no class that they are of it."""
     parts = {name: plain[name] for name in OBJECTS if isinstance(plain.get(name), dict)}
     for group in COLLECTIONS:
@@ -173,7 +172,7 @@ def _no_objects(plain: dict[str, Any], usual: Usual) -> Iterator[str]:
     for key, node in parts.items():
         if isinstance(node, dict) and "_target_" in node:
             continue
-        if target := usual(f"{key}._target_"):
+        if target := chosen.usual(f"{key}._target_"):
             yield f"{key}._target_ is needed: add {key}._target_={target}"
         elif "." in key:
             group = key.partition(".")[0]
@@ -191,18 +190,21 @@ def _no_target(key: str, node: dict[str, Any]) -> str | None:
             f"{key}._target_={target}: must be the dotted name of a class or a function, such as "
             f"{key}._target_=my_package.my_module.MyClass"
         )
-    top = target.partition(".")[0]
-    if "${" in target or _is_there(top):
+    top, _, inside = target.partition(".")
+    if "${" in target or target in TARGETS:
         return None
-    return (
-        f"{key}._target_={target}: there is no package {top} here; install it, or name another "
-        "class"
-    )
-
-
-@cache
-def _is_there(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except (ImportError, ValueError):
-        return False
+    if folders_of(top) is None:
+        return (
+            f"{key}._target_={target}: there is no package {top} here; install it, or name another "
+            "class"
+        )
+    module = file_of(target.rpartition(".")[0])
+    # Earlier releases found rules of combinations by this name.
+    old = module.with_name(f"{module.stem}_refusals.py") if module else None
+    if old and old.is_file():
+        return (
+            f"{old}: is not read any more; write what it refuses into a method `refusals` of a "
+            f"onecurve.Config, under {inside!r} of MODELS in {top}/config_models.py, and remove "
+            "this file"
+        )
+    return None

@@ -1,12 +1,13 @@
 """Says in one line what a part of the run cannot be made of, before the first step."""
 
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -15,6 +16,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import OmegaConf
 
 from ..errors import UserError, in_short, user_error_behind
+from ..meant import nearest
 
 # How constructors say that they are given what they do not take. What else they raise is a mistake
 # in them, and keeps its traceback.
@@ -86,14 +88,24 @@ def _located(key: str, target: str) -> Any:
     module, _, name = target.rpartition(".")
     try:
         found = import_module(module)
-    except ImportError:
-        # A method of a class, for example, or what Hydra says better.
-        return None
-    if not hasattr(found, name):
-        close = get_close_matches(name, dir(found), 1)
-        hint = f"did you mean {module}.{close[0]}?" if close else "name another"
-        raise UserError(f"{key}._target_={target}: there is no {name} in {module}; {hint}")
-    return getattr(found, name)
+    except ImportError as error:
+        package, _, missing = (error.name or "").rpartition(".")
+        inside = sys.modules.get(package)
+        folders = getattr(inside, "__path__", None)
+        is_in_target = f"{target}.".startswith(f"{error.name}.")
+        if folders is None or not is_in_target or hasattr(inside, missing):
+            # A method of a class, for example, or what Hydra says better.
+            return None
+        module, name = package, missing
+        there = [*dir(inside), *(each.name for each in iter_modules(folders))]
+    else:
+        if hasattr(found, name):
+            return getattr(found, name)
+        there = dir(found)
+    close = nearest(name, there)
+    meant = target.replace(f"{module}.{name}", f"{module}.{close}", 1)
+    hint = f"did you mean {meant}?" if close else "name another"
+    raise UserError(f"{key}._target_={target}: there is no {name} in {module}; {hint}")
 
 
 def _config_of(part: Any) -> Any:

@@ -71,8 +71,8 @@ def hold(run_dir: Path, typed: str) -> Held:
         file = take(run_dir)
     except OSError as error:
         raise UserError(
-            f"{typed}: {run_dir} cannot be made: {error.strerror}; give a directory that can, "
-            "such as hydra.run.dir=runs/NAME"
+            f"{typed}: cannot be made: {error.strerror}; name a folder that you may "
+            "write to, such as paths.runs=runs"
         ) from None
     while file is None:
         refuse_taken(run_dir, typed)

@@ -19,7 +19,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from ..command.explain import choices, explain
+from ..command.chosen import choices
+from ..command.explain import explain
 from ..command.hydra_hooks import HydraHooks, stop_once
 from ..compat.of_hydra import split_sweep
 from ..config.validate import validate_group

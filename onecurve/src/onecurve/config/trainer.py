@@ -1,0 +1,226 @@
+"""What `trainer` takes, and why a run cannot have it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from math import inf
+from typing import Annotated, Any, Literal
+
+from omegaconf import OmegaConf
+from pydantic import BeforeValidator, Field
+
+from ..composed_run import ComposedRun
+from ..config_model import Config
+from ..machine import count_cores
+from .values import Count, Time
+
+TIMES = {"weeks", "days", "hours", "minutes", "seconds"}
+
+
+def _batches(value: Any) -> Any:
+    """`5.0` is five batches; `1.0` is all of them, and 1 is one."""
+    is_count = isinstance(value, float) and value > 1 and value.is_integer()
+    return int(value) if is_count else value
+
+
+Batches = Annotated[
+    Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0, le=1)], BeforeValidator(_batches)
+]
+
+
+class Trainer(Config):
+    """Lightning's Trainer: names and meanings are its own."""
+
+    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"] = Field(
+        description="What the run computes on; auto takes a GPU where there is one."
+    )
+    devices: Any = Field(
+        description="Devices on this node. Without a GPU, auto is 1 for strategy=single, 2 parts "
+        "of a batch for dp, and 2 processes for the others."
+    )
+    num_nodes: Count | Literal["auto"] = Field(description="auto: as the launcher says, else 1.")
+    precision: Literal[
+        "32-true",
+        "bf16-mixed",
+        "16-mixed",
+        "bf16-true",
+        "16-true",
+        "64-true",
+        "transformer-engine",
+        "transformer-engine-float16",
+    ] = Field("32-true", description="Of weights and of what is computed.")
+    max_epochs: Count | Literal[-1] | None = Field(None, description="-1 for no end.")
+    min_epochs: Count | None = Field(None, description="Epochs before which it does not end.")
+    max_steps: Count | Literal[-1] = Field(-1, description="Optimizer steps; -1 for no end.")
+    min_steps: Count | None = Field(None, description="Steps before which it does not end.")
+    max_time: Time | Mapping[str, Any] | None = Field(None, description="Such as {hours:12}.")
+    accumulate_grad_batches: int = Field(1, ge=1, description="Sum gradients over k batches.")
+    gradient_clip_val: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="Clip gradients to this norm or value."
+    )
+    gradient_clip_algorithm: Literal["norm", "value"] = Field(
+        "norm", description="What is clipped: the norm of all gradients, or each value."
+    )
+    check_val_every_n_epoch: Count | None = Field(1, description="Null counts over all epochs.")
+    val_check_interval: Count | Annotated[float, Field(gt=0, le=1)] | Time | None = Field(
+        None, description="Within an epoch: batches, or a share of it, between two validations."
+    )
+    limit_train_batches: Batches | None = Field(None, description="How many, or a share of all.")
+    limit_val_batches: Batches | None = Field(None, description="Likewise, of validation.")
+    limit_test_batches: Batches | None = Field(None, description="Likewise, of the test.")
+    limit_predict_batches: Batches | None = Field(None, description="Likewise, of predictions.")
+    overfit_batches: Batches = Field(0.0, description="Train on so many batches again and again.")
+    fast_dev_run: bool | Count = Field(False, description="One batch of each kind, or so many.")
+    sync_batchnorm: bool = Field(False, description="BatchNorm's statistics over all ranks.")
+    deterministic: bool | Literal["warn"] | None = Field(None, description="The same each time.")
+    benchmark: bool | None = Field(None, description="Let cuDNN try which algorithm is fastest.")
+    inference_mode: bool = Field(True, description="Evaluate under torch.inference_mode.")
+    use_distributed_sampler: bool = Field(True, description="Not used: batches are global.")
+    reload_dataloaders_every_n_epochs: int = Field(0, ge=0, description="Make them again.")
+    detect_anomaly: bool = Field(False, description="Look for NaN in the backward pass.")
+    barebones: bool = Field(False, description="Nothing beside training, to measure speed.")
+    num_sanity_val_steps: int = Field(2, ge=-1, description="Validation before training; -1: all.")
+    log_every_n_steps: int = Field(50, ge=1, description="Optimizer steps between two lines.")
+    profiler: Literal["simple", "advanced", "pytorch"] | None = Field(
+        None, description="Measure what the time goes into."
+    )
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        """Why the run cannot have these devices, nodes, numbers or batches."""
+        if not run.strategy:
+            return
+        trainer, strategy = run.config.trainer, run.strategy
+        if run.accelerator == "cuda" and run.most_devices == 0:
+            yield (
+                f"trainer.accelerator={trainer.accelerator}: no GPU is visible here; "
+                "use trainer.accelerator=cpu"
+            )
+        if run.accelerator == "mps" and not (run.one_device and run.most_devices):
+            yield (
+                f"trainer.accelerator={trainer.accelerator}: Apple's GPU is for strategy=single on "
+                "a Mac; use trainer.accelerator=cpu"
+            )
+        if run.devices < 1:
+            plain: Any = OmegaConf.to_container(trainer)
+            typed = json.dumps(plain["devices"]).replace('"', "")
+            yield (
+                f"trainer.devices={typed}: must be auto, a number from 1, or a list of GPU "
+                f"numbers, such as trainer.devices={1 if run.one_device else 2}"
+            )
+        if run.one_device and run.devices > 1:
+            yield (
+                f"trainer.devices={trainer.devices}: strategy={strategy} uses one device; "
+                "use trainer.devices=1, or strategy=ddp"
+            )
+        yield from _against_ranks(run)
+        yield from _against_node(run)
+        if run.one_process and run.num_nodes > 1:
+            one = "trainer.num_nodes=1" if run.get("launch.nodes") is None else "launch.nodes=null"
+            yield (
+                f"{nodes_typed(run)}: strategy={strategy} is one process on one node; "
+                f"use {one}, or strategy=ddp launch.rendezvous=HOST:PORT"
+            )
+        if run.devices > run.most_devices:
+            serve, only_tried = run.most_devices, ""
+            if run.accelerator == "cpu" and (cores := count_cores()) < run.most_devices:
+                serve, only_tried = (
+                    cores,
+                    f", of which more than its {cores} cores only try things out",
+                )
+            yield (
+                f"trainer.devices={trainer.devices}: at most {run.most_devices} for "
+                f"trainer.accelerator={run.accelerator} on this machine{only_tried}; "
+                f"use trainer.devices={serve}"
+            )
+        if run.accelerator == "cpu" and str(run.get("trainer.precision")).startswith("16-"):
+            yield (
+                f"trainer.precision={trainer.precision}: float16 needs a GPU; "
+                "use trainer.precision=bf16-mixed on a CPU"
+            )
+        yield from _against_time(run)
+        if run.get("trainer.limit_val_batches") == 0 and _waits_for_validation(run):
+            yield (
+                f"trainer.limit_val_batches=0: callbacks wait for monitor={run.get('monitor')}, "
+                "which only validation logs; add monitor=train/loss mode=min"
+            )
+        every, epochs = run.get("trainer.check_val_every_n_epoch"), run.get("trainer.max_epochs")
+        never = isinstance(every, int) and isinstance(epochs, int) and 0 < epochs < every
+        if never and not run.get("trainer.fast_dev_run") and _waits_for_validation(run):
+            yield (
+                f"trainer.check_val_every_n_epoch={every}: there is no validation in the epochs "
+                f"of trainer.max_epochs={epochs}, and callbacks wait for "
+                f"monitor={run.get('monitor')}; use trainer.check_val_every_n_epoch={epochs}, or "
+                "monitor=train/loss mode=min"
+            )
+
+
+def _against_time(run: ComposedRun) -> Iterator[str]:
+    time = run.get("trainer.max_time")
+    for name, number in time.items() if isinstance(time, Mapping) else ():
+        if name not in TIMES or not isinstance(number, int | float) or not 0 <= number < inf:
+            yield (
+                f"trainer.max_time.{name}={number}: must be a number of weeks, days, hours, "
+                "minutes or seconds, such as trainer.max_time={hours:12}"
+            )
+
+
+def _against_ranks(run: ComposedRun) -> Iterator[str]:
+    ranks = run.ranks
+    if ranks is None:
+        return
+    if run.one_process and ranks.world_size > 1:
+        yield (
+            f"strategy={run.strategy}: is one process, but {ranks.starter} has started "
+            f"{ranks.world_size}; type the command once without it, or use strategy=ddp"
+        )
+    if run.num_nodes != ranks.nodes:
+        yield (
+            f"trainer.num_nodes={run.num_nodes}: {ranks.starter} has started {ranks.world_size} "
+            f"ranks, {ranks.on_this_node} of them here; use trainer.num_nodes=auto"
+        )
+    if ranks.world_size % ranks.on_this_node:
+        yield (
+            f"trainer.devices={run.config.trainer.devices}: {ranks.starter} has started "
+            f"{ranks.world_size} ranks, {ranks.on_this_node} of them here; start as many on every "
+            "node, such as with --ntasks-per-node"
+        )
+    if run.devices != ranks.on_this_node:
+        yield (
+            f"trainer.devices={run.config.trainer.devices}: {ranks.starter} has started "
+            f"{ranks.on_this_node} ranks on this node; use trainer.devices=auto"
+        )
+
+
+def _against_node(run: ComposedRun) -> Iterator[str]:
+    node = run.node
+    if run.ranks is not None:
+        return
+    alone = "PET_NNODES=1 before the command where this pod is to run it alone"
+    if node.nodes and node.nodes > 1 and run.one_process:
+        yield (
+            f"strategy={run.strategy}: is one process, but PET_NNODES={node.nodes}: each of these "
+            f"nodes would do the whole run; use strategy=ddp, or type {alone}"
+        )
+    elif node.nodes and run.num_nodes != node.nodes:
+        yield (
+            f"trainer.num_nodes={run.num_nodes}: but PET_NNODES={node.nodes} says how "
+            f"many there are; use trainer.num_nodes=auto, or type {alone}"
+        )
+    if node.devices and run.devices != node.devices and run.devices:
+        yield (
+            f"trainer.devices={run.config.trainer.devices}: strategy={run.strategy} takes "
+            f"{run.devices}, but PET_NPROC_PER_NODE={node.devices}; use trainer.devices=auto with "
+            f"strategy=ddp, or PET_NPROC_PER_NODE={run.devices}"
+        )
+
+
+def _waits_for_validation(run: ComposedRun) -> bool:
+    """Whether a callback waits for a metric that only validation logs."""
+    callbacks = run.get("callbacks") or {}
+    monitors = [str(entry.get("monitor")) for entry in callbacks.values() if entry]
+    return any(monitor.startswith("val/") for monitor in monitors)
+
+
+def nodes_typed(run: ComposedRun) -> str:
+    """What says how many nodes there are."""
+    asked = run.get("launch.nodes")
+    return f"trainer.num_nodes={run.num_nodes}" if asked is None else f"launch.nodes={asked}"

@@ -1,0 +1,42 @@
+"""Kinds of values that several models have."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from ..checkpoint import remote
+from ..config_model import Words, existing_path, missing, text
+
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+Time = Annotated[
+    str,
+    Field(pattern=r"^\d+:\d\d:\d\d:\d\d$"),
+    Words("days:hours:minutes:seconds", "00:12:00:00"),
+]
+Folder = Annotated[str, Field(pattern=r"\S"), Words("a folder", "runs")]
+
+
+def _address(value: str) -> str:
+    if reason := remote.refusal(value):
+        raise ValueError(reason)
+    return value
+
+
+Address = Annotated[str, AfterValidator(_address)]
+
+
+def there(wanted: str, damage: Callable[[str], str | None] = missing) -> AfterValidator:
+    """Make a key one of a file that is there and whole, or of an address, which is not asked yet.
+
+    Args:
+        wanted: What to give, and an example.
+        damage: Why a file is not whole; None if it is.
+    """
+
+    def check(value: Any) -> Any:
+        is_address = value is not None and remote.is_address(text(value))
+        return _address(text(value)) if is_address else existing_path(value, wanted, damage)
+
+    return AfterValidator(check)

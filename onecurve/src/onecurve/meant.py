@@ -1,0 +1,91 @@
+"""What is meant by a name that there is not: the nearest that there is, in one line."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+# Keys of earlier releases, and what to do instead.
+REMOVED = {
+    **dict.fromkeys(
+        ("launch.secret", "launch.secret_file"),
+        "nodes no longer sign messages, as torchrun's rendezvous carries them; leave it out, and "
+        "give launch.node_rank=0, 1, ... to the nodes, or close the network to others "
+        "(docs/networks.md)",
+    ),
+    "plan.measure": "was removed; a plan takes all times from the rates of plan.gpu; leave it out",
+    "plan.picture": "was removed; the table that is printed has all meshes, and plan.top more of "
+    "them; leave it out",
+}
+
+
+def nearest(name: str, options: Sequence[str]) -> str | None:
+    """The option that takes the fewest changes to a name; None if none is like it."""
+    exchanged = [option for option in options if sorted(option) == sorted(name)]
+    close = exchanged or get_close_matches(name, options, 5)
+    # One letter that is wrong before one too many: dpp is ddp, and not dp.
+    close.sort(key=lambda option: (changes(name, option), len(option) != len(name)))
+    return close[0] if close else None
+
+
+def no_such_key(key: str, known: Sequence[str]) -> str:
+    """The line about a dotted key that there is not.
+
+    Args:
+        key: What was typed, such as "optimizer.rl".
+        known: Dotted keys that there are.
+    """
+    if key in REMOVED:
+        return f"{key}: {REMOVED[key]}"
+    group, _, _ = key.rpartition(".")
+    names = [_name(each) for each in known if each.rpartition(".")[0] == group]
+    beside = [each for each in names if not each.startswith("_")]
+    if meant := _meant(key, known, beside):
+        hint = f"did you mean {' or '.join(meant)}?"
+    elif group and beside:
+        hint = f"{group} has {', '.join(beside[:5])}"
+    else:
+        hint = "leave it out, or see `--cfg job` for all"
+    return f"{key}: there is no such key; {hint}"
+
+
+def _meant(key: str, known: Sequence[str], beside: Sequence[str]) -> list[str]:
+    """The keys that are meant, first those of the same group."""
+    group, dot, name = key.rpartition(".")
+    if short := [each for each in beside if _initials(each) == name or each == _initials(name)]:
+        return [f"{group}{dot}{each}" for each in short]
+    if close := nearest(name, beside):
+        return [f"{group}{dot}{close}"]
+    # `lr` is optimizer.lr, `epochs` trainer.max_epochs, and `device` trainer.devices.
+    names = [_name(each) for each in known]
+    parts = [] if group else [each for each in names if each.endswith(f"_{name}")]
+    near = None if group else nearest(name, names)
+    for same in ([name], parts, [near]):
+        if found := [each for each in known if _name(each) in same]:
+            least = min(each.count(".") for each in found)
+            return [each for each in found if each.count(".") == least]
+    close = None if beside else nearest(key, known)
+    return [close] if close else []
+
+
+def _name(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _initials(name: str) -> str:
+    """As `lr` are those of `learning_rate`."""
+    return "".join(word[0] for word in name.split("_") if word)
+
+
+def changes(word: str, other: str) -> int:
+    """Letters that are wrong, missing, too many, or have changed places with the next.
+
+    https://en.wikipedia.org/wiki/Damerau-Levenshtein_distance (optimal string alignment)
+    """
+    before, row = [0], list(range(len(other) + 1))
+    for at, letter in enumerate(word, start=1):
+        last, before, row = before, row, [at]
+        for place, wanted in enumerate(other, start=1):
+            least = min(row[-1] + 1, before[place] + 1, before[place - 1] + (letter != wanted))
+            if at > 1 and place > 1 and word[at - 2] + letter == wanted + other[place - 2]:
+                least = min(least, last[place - 2] + 1)
+            row.append(least)
+    return row[-1]
