@@ -13,8 +13,7 @@ from conftest import ROOT
 from test_limits import VALUES, model_with
 
 from onecurve.command.config_files import GROUPS, ConfigFile, of_project
-from onecurve.command.schemas import line_of, schema_name, schemas
-from onecurve.config.json_schema import of_model
+from onecurve.command.schemas import line_of, of_model, schema_name, schemas
 
 FILES = of_project(ROOT / "configs")
 SCHEMAS = schemas(ROOT / "configs")

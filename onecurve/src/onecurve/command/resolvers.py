@@ -62,12 +62,14 @@ def keys_of(command: str) -> str:
         command: Name of the primary configuration, such as "train".
     """
     # Of the models; no other start of a command needs them here.
-    from ..config.json_schema import descriptions
     from ..config.models import model_of
+    from ..config.values import Group
+    from ..config_model import fields
 
     model = model_of("", {}, command)
-    said = descriptions(model) if model else {}
-    return "\n".join(f"  {name:<18}{text}" for name, text in said.items())
+    told = fields(model).items() if model else ()
+    keys = {name: field.description for name, field in told if field.annotation != Group}
+    return "\n".join(f"  {name:<18}{about or ''}" for name, about in keys.items())
 
 
 def register_resolvers() -> None:

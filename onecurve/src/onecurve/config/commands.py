@@ -1,6 +1,6 @@
 """What the commands take outside of groups: models of train.yaml, evaluate.yaml and the others."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from os import environ
 from shutil import which
 from sys import platform
@@ -14,7 +14,7 @@ from ..config_model import Config
 from ..machine import count_cores
 from ..metric_names import better
 from ..torch_versions import too_old
-from .values import Count, Seed, there
+from .values import Count, Group, Seed, there
 
 RESUMED = "last, a run directory, a checkpoint file, or leave it out"
 MEASURED = "a checkpoint file, such as runs/.../checkpoints/best.ckpt"
@@ -24,9 +24,6 @@ def _damage(value: str) -> str | None:
     reason = damage(value)
     return f"is no complete checkpoint: {reason}" if reason else None
 
-
-Group = Mapping[str, Any]
-"""Keys of a group, which has a model of its own."""
 
 # More processes to a core only take turns, and a thousand take minutes to start.
 WORKERS_TO_A_CORE = 4

@@ -1,6 +1,6 @@
 """Kinds of values that several models have."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
@@ -8,6 +8,8 @@ from pydantic import AfterValidator, Field
 from ..checkpoint import remote
 from ..config_model import Words, existing_path, missing, text
 
+Group = Mapping[str, Any]
+"""Keys of a group, which has a model of its own."""
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 Time = Annotated[
