@@ -44,7 +44,7 @@ class Launch(Config):
                 f"strategy={run.strategy}: starts its processes by {forkserver.MISSING}; "
                 f"use strategy=single or strategy=dp, or {forkserver.ELSEWHERE}"
             )
-        typed, nodes = run.config.launch.rendezvous, run.num_nodes
+        typed, nodes = self.rendezvous, run.num_nodes
         if run.ranks is not None and typed is not None:
             yield (
                 f"launch.rendezvous={typed}: {run.ranks.starter} has started the ranks, "
@@ -55,12 +55,12 @@ class Launch(Config):
                 f"launch.rendezvous={typed}: one node has nobody to meet; add trainer.num_nodes=2, "
                 "or use launch.rendezvous=null"
             )
-        if (rank := run.get("launch.debug_rank", 0)) and rank >= max(1, run.world_size):
+        if self.debug_rank and self.debug_rank >= max(1, run.world_size):
             yield (
-                f"launch.debug_rank={rank}: this run has the ranks 0 to {run.world_size - 1}; "
-                "use one of them, such as launch.debug_rank=0"
+                f"launch.debug_rank={self.debug_rank}: this run has the ranks 0 to "
+                f"{run.world_size - 1}; use one of them, such as launch.debug_rank=0"
             )
-        yield from _nodes(run)
+        yield from self._of_nodes(run)
         # What one node ignores may be left over in its environment.
         if nodes == 1 or run.ranks is not None:
             return
@@ -77,35 +77,34 @@ class Launch(Config):
                 "as launch.rendezvous=10.0.0.1:29500"
             )
 
-
-def _nodes(run: ComposedRun) -> Iterator[str]:
-    """Why there cannot be so many nodes, or this one cannot have its number."""
-    asked, rank = run.get("launch.nodes"), run.get("launch.node_rank")
-    if asked is not None:
+    def _of_nodes(self, run: ComposedRun) -> Iterator[str]:
+        """Why there cannot be so many nodes, or this one cannot have its number."""
+        asked, rank = self.nodes, self.node_rank
+        if asked is not None:
+            smallest, largest = nodes_asked(run.config)
+            if smallest > largest:
+                yield f"launch.nodes={asked}: is MIN:MAX; use launch.nodes={largest}:{smallest}"
+            if run.ranks is not None:
+                yield (
+                    f"launch.nodes={asked}: {run.ranks.starter} has started the ranks; "
+                    "use launch.nodes=null"
+                )
+            fixed = largest if smallest == largest else None
+            if run.config.trainer.num_nodes not in ("auto", fixed):
+                yield (
+                    f"launch.nodes={asked}: but trainer.num_nodes={run.config.trainer.num_nodes}; "
+                    "use trainer.num_nodes=auto"
+                )
+        if not isinstance(rank, int) or run.ranks is not None:
+            return
         smallest, largest = nodes_asked(run.config)
-        if smallest > largest:
-            yield f"launch.nodes={asked}: is MIN:MAX; use launch.nodes={largest}:{smallest}"
-        if run.ranks is not None:
+        if smallest < largest:
             yield (
-                f"launch.nodes={asked}: {run.ranks.starter} has started the ranks; "
-                "use launch.nodes=null"
+                f"launch.node_rank={rank}: nodes that come and go are numbered by torch; "
+                "use launch.node_rank=null"
             )
-        fixed = largest if smallest == largest else None
-        if run.config.trainer.num_nodes not in ("auto", fixed):
+        elif rank >= largest:
             yield (
-                f"launch.nodes={asked}: but trainer.num_nodes={run.config.trainer.num_nodes}; "
-                "use trainer.num_nodes=auto"
+                f"launch.node_rank={rank}: the nodes have the numbers 0 to {largest - 1}; "
+                "use one of them, such as launch.node_rank=0"
             )
-    if not isinstance(rank, int) or run.ranks is not None:
-        return
-    smallest, largest = nodes_asked(run.config)
-    if smallest < largest:
-        yield (
-            f"launch.node_rank={rank}: nodes that come and go are numbered by torch; "
-            "use launch.node_rank=null"
-        )
-    elif rank >= largest:
-        yield (
-            f"launch.node_rank={rank}: the nodes have the numbers 0 to {largest - 1}; "
-            "use one of them, such as launch.node_rank=0"
-        )

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Annotated, Any, Literal
 
-from omegaconf import OmegaConf
 from pydantic import BeforeValidator, Field
 
 from ..composed_run import ComposedRun
@@ -88,27 +87,25 @@ class Trainer(Config):
         """Why the run cannot have these devices, nodes, numbers or batches."""
         if not run.strategy:
             return
-        trainer, strategy = run.config.trainer, run.strategy
         if run.accelerator == "cuda" and run.most_devices == 0:
             yield (
-                f"trainer.accelerator={trainer.accelerator}: no GPU is visible here; "
+                f"trainer.accelerator={self.accelerator}: no GPU is visible here; "
                 "use trainer.accelerator=cpu"
             )
         if run.accelerator == "mps" and not (run.one_device and run.most_devices):
             yield (
-                f"trainer.accelerator={trainer.accelerator}: Apple's GPU is for strategy=single on "
+                f"trainer.accelerator={self.accelerator}: Apple's GPU is for strategy=single on "
                 "a Mac; use trainer.accelerator=cpu"
             )
         if run.devices < 1:
-            plain: Any = OmegaConf.to_container(trainer)
-            typed = json.dumps(plain["devices"]).replace('"', "")
+            typed = json.dumps(self.devices).replace('"', "")
             yield (
                 f"trainer.devices={typed}: must be auto, a number from 1, or a list of GPU "
                 f"numbers, such as trainer.devices={1 if run.one_device else 2}"
             )
         if run.one_device and run.devices > 1:
             yield (
-                f"trainer.devices={trainer.devices}: strategy={strategy} uses one device; "
+                f"trainer.devices={self.devices}: strategy={run.strategy} uses one device; "
                 "use trainer.devices=1, or strategy=ddp"
             )
         yield from _against_ranks(run)
@@ -116,50 +113,42 @@ class Trainer(Config):
         if run.one_process and run.num_nodes > 1:
             one = "trainer.num_nodes=1" if run.get("launch.nodes") is None else "launch.nodes=null"
             yield (
-                f"{nodes_typed(run)}: strategy={strategy} is one process on one node; "
+                f"{nodes_typed(run)}: strategy={run.strategy} is one process on one node; "
                 f"use {one}, or strategy=ddp launch.rendezvous=HOST:PORT"
             )
         if run.devices > run.most_devices:
             serve, only_tried = run.most_devices, ""
-            if run.accelerator == "cpu" and (cores := count_cores()) < run.most_devices:
-                serve, only_tried = (
-                    cores,
-                    f", of which more than its {cores} cores only try things out",
-                )
+            if run.accelerator == "cpu" and count_cores() < run.most_devices:
+                serve = count_cores()
+                only_tried = f", of which more than its {serve} cores only try things out"
             yield (
-                f"trainer.devices={trainer.devices}: at most {run.most_devices} for "
+                f"trainer.devices={self.devices}: at most {run.most_devices} for "
                 f"trainer.accelerator={run.accelerator} on this machine{only_tried}; "
                 f"use trainer.devices={serve}"
             )
-        if run.accelerator == "cpu" and str(run.get("trainer.precision")).startswith("16-"):
+        if run.accelerator == "cpu" and self.precision.startswith("16-"):
             yield (
-                f"trainer.precision={trainer.precision}: float16 needs a GPU; "
+                f"trainer.precision={self.precision}: float16 needs a GPU; "
                 "use trainer.precision=bf16-mixed on a CPU"
             )
-        yield from _against_time(run)
-        if run.get("trainer.limit_val_batches") == 0 and _waits_for_validation(run):
+        for name, number in self.max_time.items() if isinstance(self.max_time, Mapping) else ():
+            if name not in TIMES or not isinstance(number, int | float) or not 0 <= number < inf:
+                yield (
+                    f"trainer.max_time.{name}={number}: must be a number of weeks, days, hours, "
+                    "minutes or seconds, such as trainer.max_time={hours:12}"
+                )
+        if self.limit_val_batches == 0 and _waits_for_validation(run):
             yield (
                 f"trainer.limit_val_batches=0: callbacks wait for monitor={run.get('monitor')}, "
                 "which only validation logs; add monitor=train/loss mode=min"
             )
-        every, epochs = run.get("trainer.check_val_every_n_epoch"), run.get("trainer.max_epochs")
-        never = isinstance(every, int) and isinstance(epochs, int) and 0 < epochs < every
-        if never and not run.get("trainer.fast_dev_run") and _waits_for_validation(run):
+        every, epochs = self.check_val_every_n_epoch or 1, self.max_epochs or 0
+        if 0 < epochs < every and not self.fast_dev_run and _waits_for_validation(run):
             yield (
                 f"trainer.check_val_every_n_epoch={every}: there is no validation in the epochs "
                 f"of trainer.max_epochs={epochs}, and callbacks wait for "
                 f"monitor={run.get('monitor')}; use trainer.check_val_every_n_epoch={epochs}, or "
                 "monitor=train/loss mode=min"
-            )
-
-
-def _against_time(run: ComposedRun) -> Iterator[str]:
-    time = run.get("trainer.max_time")
-    for name, number in time.items() if isinstance(time, Mapping) else ():
-        if name not in TIMES or not isinstance(number, int | float) or not 0 <= number < inf:
-            yield (
-                f"trainer.max_time.{name}={number}: must be a number of weeks, days, hours, "
-                "minutes or seconds, such as trainer.max_time={hours:12}"
             )
 
 
