@@ -31,7 +31,7 @@ def followed(line: str, typed: list[str]) -> Iterator[list[str]]:
             proposed = proposed.replace(name, value)
         words = shlex.split(proposed)
         gone = {*map(key_of, words)} | ({refused} if goes else set())
-        stay = (word for word in typed if "=" in word or word.startswith("~"))
+        stay = (word for word in typed if "=" in word[1:] or word.startswith("~"))
         yield [*(word for word in stay if key_of(word) not in gone), *words]
     if meant := MEANT.search(line):
         # Another class, in the place of the value, or another key with the same value.
