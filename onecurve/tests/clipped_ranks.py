@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from onecurve.strategies.clip import clip_by_global_norm
+from onecurve.strategies.clip import clipping_over_ranks
 
 PLAN: Any = {"0": ColwiseParallel(), "2": RowwiseParallel()}
 
@@ -87,13 +87,18 @@ def _difference(layout: Callable[[Any], None], factor: float) -> tuple[float, fl
         inputs = torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
         (net(inputs) * factor).square().sum().backward()
     trained = [parameter for parameter in whole.parameters() if parameter.requires_grad]
-    norms = [nn.utils.clip_grad_norm_(trained, 0.5), clip_by_global_norm(cut.parameters(), 0.5)]
+    norms = [nn.utils.clip_grad_norm_(trained, 0.5), _clipped(cut)]
     gradients = [
         (a.grad, b.grad.full_tensor() if isinstance(b.grad, DTensor) else b.grad)
         for a, b in zip(whole.parameters(), cut.parameters(), strict=True)
         if a.requires_grad
     ]
     return _furthest([(norms[0], norms[1])]), _furthest(gradients)
+
+
+def _clipped(net: nn.Module, group: dist.ProcessGroup | None = None) -> torch.Tensor:
+    with clipping_over_ranks(net, group):
+        return nn.utils.clip_grad_norm_(net.parameters(), 0.5)
 
 
 def _pipeline() -> tuple[float, float]:
@@ -109,7 +114,7 @@ def _pipeline() -> tuple[float, float]:
         held.append(nn.Parameter(torch.zeros_like(shard)))
         held[-1].grad = shard.redistribute(placements=[Shard(0)])
     expected = nn.utils.clip_grad_norm_(whole.parameters(), 0.5)
-    norm = clip_by_global_norm(held, 0.5, mesh.get_group("pipeline"))
+    norm = _clipped(nn.ParameterList(held), mesh.get_group("pipeline"))
     own = (whole[0] if first else whole[2:]).parameters()
     gradients = [(a.grad, b.grad.full_tensor()) for a, b in zip(own, held, strict=True)]
     return _furthest([(expected, norm)]), _furthest(gradients)
@@ -121,7 +126,7 @@ def _of_sums() -> tuple[float, float]:
     gradient = torch.arange(1.0, 7)
     held: Any = nn.Parameter(DTensor.from_local(torch.zeros(6), mesh, [Replicate()]))
     held.grad = DTensor.from_local(gradient / 4, mesh, [Partial()])
-    norm = clip_by_global_norm([held], 0.5)
+    norm = _clipped(nn.ParameterList([held]))
     scaled = gradient * 0.5 / (gradient.norm() + 1e-6)
     return _furthest([(gradient.norm(), norm)]), _furthest([(scaled, held.grad.full_tensor())])
 

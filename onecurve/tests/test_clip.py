@@ -8,8 +8,9 @@ import torch
 import warm_ranks
 from clipped_ranks import FACTORS, LAYOUTS
 from torch import nn
+from torch.nn.utils import clip_grad_norm_, get_total_norm
 
-from onecurve.strategies.clip import clip_by_global_norm
+from onecurve.strategies.clip import clipping_over_ranks
 
 
 @cache
@@ -38,10 +39,27 @@ def test_one_process_clips_as_torch_does() -> None:
     nets[1].load_state_dict(nets[0].state_dict())
     for net in nets:
         net(torch.ones(2, 3)).square().sum().backward()
-    norms = (
-        nn.utils.clip_grad_norm_(nets[0].parameters(), 0.1),
-        clip_by_global_norm(nets[1].parameters(), 0.1),
-    )
-    assert torch.equal(*norms)
+    norm = nn.utils.clip_grad_norm_(nets[0].parameters(), 0.1)
+    with clipping_over_ranks(nets[1]):
+        assert torch.equal(norm, clip_grad_norm_(nets[1].parameters(), 0.1))
+        assert clip_grad_norm_([], 0.1) == 0
     assert all(map(torch.equal, *([p.grad for p in net.parameters()] for net in nets)))
-    assert clip_by_global_norm([], 0.1) == 0
+
+
+def test_what_is_not_of_the_task_is_clipped_as_ever() -> None:
+    other = nn.Linear(3, 2)
+    other(torch.ones(2, 3)).square().sum().backward()
+    expected = get_total_norm([parameter.grad for parameter in other.parameters()])
+    before = dict(vars(nn.utils.clip_grad))
+    with clipping_over_ranks(nn.Linear(3, 2), counted=lambda _: pytest.fail("of the task")):
+        assert torch.equal(clip_grad_norm_(other.parameters(), 0.1), expected)
+        with pytest.raises(RuntimeError, match="non-finite"):
+            clip_grad_norm_(_with_nan(other), 0.1, error_if_nonfinite=True)
+    assert vars(nn.utils.clip_grad) == before
+
+
+def _with_nan(net: nn.Module) -> list[nn.Parameter]:
+    parameters = list(net.parameters())
+    assert parameters[0].grad is not None
+    parameters[0].grad.fill_(torch.nan)
+    return parameters

@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import BaseFinetuning, EMAWeightAveraging
 from lightning.pytorch.utilities import grad_norm
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader, Dataset
 from torchmetrics import MeanMetric
 
@@ -219,6 +220,45 @@ class BackwardByHand(ByHand):
         loss.backward()  # type: ignore[no-untyped-call]
 
 
+class ClipsItself(Stranger):
+    """Clips in its own step, by what it has imported: all gradients, their largest, and a part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(super().training_step(batch, batch_idx))
+        norms = {
+            "all": clip_grad_norm_(self.parameters(), 0.1),
+            "largest": nn.utils.clip_grad_norm_(self.parameters(), 0.02, norm_type=torch.inf),
+            "part": clip_grad_norm_(self.model[0].parameters(), 0.01),  # type: ignore[index]
+        }
+        self.log_dict(norms)
+        optimizer.step()
+
+
+class OfSomeInputs(Scaled):
+    """Asks for the gradients of some of its parameters, in either way of each of two kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        loss = super().training_step(batch, batch_idx)
+        updated = [each for group in optimizer.param_groups for each in group["params"]]
+        if batch_idx % 2:
+            self.manual_backward(loss, inputs=updated[::2])
+        else:
+            loss.backward(inputs=list(self.model.parameters())[1:])
+        optimizer.step()
+
+
 class Recurrent(Stranger):
     """Begins with a state that is made like a parameter."""
 
@@ -389,6 +429,8 @@ EQUAL = [
     (OfABatch, "context"),
     *((task, name) for task in (OfADistribution, OnlyADistribution) for name in ("fsdp", "kept")),
     *((ChangesWeights, name) for name in ("fsdp", "kept")),
+    *((ClipsItself, name) for name in ("pipeline", "tensor", "fsdp")),
+    (OfSomeInputs, "ddp"),
 ]
 
 
@@ -402,6 +444,7 @@ KEPT = [
     (ScaledByANumber, "fsdp"),
     *((OnlyADistribution, name) for name in ("fsdp", "kept")),
     (ChangesWeights, "fsdp"),
+    *((ClipsItself, name) for name in ("pipeline", "tensor")),
 ]
 
 
@@ -410,7 +453,10 @@ KEPT = [
     ("task", "strategy"),
     [
         *one_of_a_kind(EQUAL, kept=KEPT),
-        *(pytest.param(task, "fsdp", marks=BY_HAND) for task in (ByHand, BackwardByHand)),
+        *(
+            pytest.param(task, "fsdp", marks=BY_HAND)
+            for task in (ByHand, BackwardByHand, OfSomeInputs)
+        ),
         *(
             pytest.param(task, "tensor", marks=[BY_HAND, pytest.mark.long])
             for task in (ByHand, BackwardByHand)

@@ -77,6 +77,21 @@ def remove_hooks(wrapped: DistributedDataParallel) -> None:
     wrapped._remove_autograd_hooks()  # type: ignore[no-untyped-call]
 
 
+@contextmanager
+def clipping_replaced(norm: Callable[..., Tensor], scale: Callable[..., None]) -> Iterator[None]:
+    """Replace the two halves of `torch.nn.utils.clip_grad_norm_`, which has no hook for them.
+
+    Not the function itself, of which code that has imported it holds a reference.
+    """
+    module: Any = torch.nn.utils.clip_grad
+    before = module._get_total_norm, module._clip_grads_with_norm_
+    module._get_total_norm, module._clip_grads_with_norm_ = norm, scale
+    try:
+        yield
+    finally:
+        module._get_total_norm, module._clip_grads_with_norm_ = before
+
+
 # PyTorch: modules, tensors, operators
 
 

@@ -6,25 +6,32 @@ Where nothing else is said, all ranks call a method together.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torchmetrics import Metric
 
 from ..batch.random import kept_state
+from ..batch.resume import Place, TrainingEpochs
 from ..batch.share import shared_in_step
+from ..checkpoint.format import leave_out_networks
 from ..checkpoint.lazy_tensors import optimizer_states_here
-from ..checkpoint.storage import LocalFiles
-from ..compat.of_lightning import combined_alike, training_loaders
-from ..errors import UserError
+from ..checkpoint.storage import LocalFiles, read_on_nodes
+from ..compat.of_lightning import combined_alike, ends_with_its_epoch, training_loaders
+from ..errors import UserError, say, some_of
 from .all_samples import all_rows
 from .clip import global_norm
 from .mesh.ranks import Ranks, each_rank_has
@@ -44,6 +51,7 @@ class ForCallbacks(Strategy):
         samples_group: The ranks that hold the same parameters and see different samples; None
             stands for all ranks.
         parts_group: The ranks that hold different parts of one network; None if each holds all.
+        epochs: Those of the fit under way; None outside of one.
     """
 
     ranks: Ranks | None = None
@@ -51,6 +59,8 @@ class ForCallbacks(Strategy):
     parallelisms: Sequence[Parallelism] = ()
     samples_group: dist.ProcessGroup | None = None
     parts_group: dist.ProcessGroup | None = None
+    epochs: TrainingEpochs | None = None
+    _said_what_is_left_out: bool = False
 
     @property
     def sizes(self) -> Sizes:
@@ -178,7 +188,7 @@ class ForCallbacks(Strategy):
             tensor = tensor[:0]  # what a rank without samples has is another's
         return all_rows(tensor, self.samples_group)
 
-    # The network and its state
+    # The network
 
     @torch.no_grad()
     def forward_only(self, batch: Any) -> None:
@@ -206,42 +216,6 @@ class ForCallbacks(Strategy):
             value: Anything that can be pickled, with tensors on the CPU.
         """
         return each_rank_has(value, None)
-
-    @property
-    def keeps_shards(self) -> bool:
-        """Whether every rank writes what it holds, so that nothing is gathered."""
-        return isinstance(self.checkpoint_io, LocalFiles) and self.checkpoint_io.keeps_shards
-
-    def lightning_module_state_dict(self) -> dict[str, Any]:
-        """On rank 0 the full network's state under the original names.
-
-        For a sharded checkpoint what this rank holds.
-        """
-        task, holder = self._connected_module, self._holder
-        return holder.local_state(task) if self.keeps_shards else holder.full_state(task)
-
-    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """Take this rank's part of a full network's state."""
-        self._holder.load_state(self._connected_module, checkpoint["state_dict"], strict)
-
-    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """As `lightning_module_state_dict`; parameters have their usual ids."""
-        if isinstance(optimizer, LightningOptimizer):
-            optimizer = optimizer.optimizer
-        if not self.parallelisms:
-            return super().optimizer_state(optimizer)
-        if self.keeps_shards:
-            return optimizer.state_dict()
-        return self._holder.full_optimizer_state(self._connected_module, optimizer)
-
-    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Take this rank's part of the optimizers' full states."""
-        states = optimizer_states_here(checkpoint["optimizer_states"], self.optimizers)
-        if not self.parallelisms:
-            super().load_optimizer_state_dict({"optimizer_states": states})
-            return
-        for optimizer, state in zip(self.optimizers, states, strict=False):
-            self._holder.load_optimizer_state(self._connected_module, optimizer, state)
 
     def whole_input(self, layer: nn.Module, value: Tensor) -> Tensor:
         """What enters a layer of which this rank may have a part, and then gets a part (N, D).
@@ -284,6 +258,101 @@ class ForCallbacks(Strategy):
     def counted(self, parameters: Iterable[Tensor]) -> list[Tensor]:
         """Of this rank's parameters those that no other rank of one network counts."""
         return self._holder.counted(list(parameters))
+
+    # Checkpoints: files of one format for all strategies
+
+    @property
+    def checkpoint_io(self) -> CheckpointIO:
+        """What writes and reads checkpoints: full files, unless a Trainer was given another."""
+        if self._checkpoint_io is None:
+            self._checkpoint_io = LocalFiles()
+        return super().checkpoint_io
+
+    @checkpoint_io.setter
+    def checkpoint_io(self, io: CheckpointIO) -> None:
+        self._checkpoint_io = io
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint; where it is full, the first rank does."""
+        if self.epochs is not None and "loops" in checkpoint:
+            checkpoint["random"] = self.epochs.state()
+        if self.parallelisms and (names := leave_out_networks(checkpoint)):
+            if self.is_global_zero and not self._said_what_is_left_out:
+                say(
+                    f"checkpoint: {some_of(names)} of the hyperparameters is left out, of which "
+                    f"ranks have parts; save_hyperparameters(ignore={names}) leaves it out always"
+                )
+            self._said_what_is_left_out = True
+        with self._ungrouped_metrics():
+            if self.keeps_shards:
+                self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
+            else:
+                super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def load_checkpoint(
+        self, checkpoint_path: str | Path, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a checkpoint, and remember where in its epoch a fit resumes."""
+        read = partial(super().load_checkpoint, checkpoint_path, weights_only)
+        spread = self._connected_module.trainer.num_nodes > 1 and self.ranks is not None
+        checkpoint = read_on_nodes(self, checkpoint_path, read) if spread else read()
+        epochs = self.epochs
+        # Not where a callback goes back to where this fit began: its loader is there already.
+        if epochs is not None and epochs.trainer.train_dataloader is None:
+            epochs.resume_from(Place(checkpoint))
+            ends_with_its_epoch(epochs.trainer)
+        return checkpoint
+
+    @contextmanager
+    def _ungrouped_metrics(self) -> Iterator[None]:
+        """Let a task put its metrics into a checkpoint, where a group of ranks cannot be."""
+        metrics = [part for part in self._connected_module.modules() if isinstance(part, Metric)]
+        grouped = [metric for metric in metrics if metric.process_group is self.samples_group]
+        for metric in grouped:
+            metric.process_group = None
+        try:
+            yield
+        finally:
+            for metric in grouped:
+                metric.process_group = self.samples_group
+
+    @property
+    def keeps_shards(self) -> bool:
+        """Whether every rank writes what it holds, so that nothing is gathered."""
+        return isinstance(self.checkpoint_io, LocalFiles) and self.checkpoint_io.keeps_shards
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """On rank 0 the full network's state under the original names.
+
+        For a sharded checkpoint what this rank holds.
+        """
+        task, holder = self._connected_module, self._holder
+        return holder.local_state(task) if self.keeps_shards else holder.full_state(task)
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Take this rank's part of a full network's state."""
+        self._holder.load_state(self._connected_module, checkpoint["state_dict"], strict)
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """As `lightning_module_state_dict`; parameters have their usual ids."""
+        if isinstance(optimizer, LightningOptimizer):
+            optimizer = optimizer.optimizer
+        if not self.parallelisms:
+            return super().optimizer_state(optimizer)
+        if self.keeps_shards:
+            return optimizer.state_dict()
+        return self._holder.full_optimizer_state(self._connected_module, optimizer)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Take this rank's part of the optimizers' full states."""
+        states = optimizer_states_here(checkpoint["optimizer_states"], self.optimizers)
+        if not self.parallelisms:
+            super().load_optimizer_state_dict({"optimizer_states": states})
+            return
+        for optimizer, state in zip(self.optimizers, states, strict=False):
+            self._holder.load_optimizer_state(self._connected_module, optimizer, state)
 
     @property
     def _holder(self) -> Parallelism:

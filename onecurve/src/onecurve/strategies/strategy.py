@@ -15,9 +15,8 @@ from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as dist
-from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.plugins import LayerSync, Precision
+from lightning.pytorch.plugins import LayerSync
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import STEP_OUTPUT
@@ -26,33 +25,30 @@ from torch.optim import LBFGS, Optimizer
 from torchmetrics import Metric
 
 from ..batch.random import Draws, OneStream, RankStream, get_state, kept_state, set_state
-from ..batch.resume import Place, TrainingEpochs
+from ..batch.resume import TrainingEpochs
 from ..batch.shared import shared_loader
-from ..checkpoint.format import leave_out_networks
 from ..checkpoint.resume_changes import fit_to_length
-from ..checkpoint.storage import LocalFiles, read_on_nodes
+from ..checkpoint.storage import LocalFiles
 from ..compat.of_lightning import (
-    ends_with_its_epoch,
     loaded_checkpoint,
     move_optimizers,
     shares_no_samples,
 )
 from ..compat.of_torch import never_captured
-from ..errors import UserError, say, some_of
+from ..errors import UserError, say
 from ..optim.fused import keep_kernels, leave_unscaling, tidied
 from ..torch_versions import require
-from .clip import clip_by_global_norm
+from .clip import clipping_over_ranks
 from .explained import explained
 from .for_callbacks import ForCallbacks
 from .layers_made import Compiled, Recomputed, make_layers
 from .layout import lay_out, move
+from .manual_backward import manual_backward, pytorchs_backward
 from .mesh.ranks import Ranks
 from .parallelism import Parallelism
-from .redirect import replaced
 from .step import DataParallel, TaskStep
 
 Backend = Literal["auto", "gloo", "nccl"]
-BACKWARD = torch.autograd.backward
 
 
 class OneCurve(ForCallbacks):
@@ -77,7 +73,6 @@ class OneCurve(ForCallbacks):
         count_labels: Whether a loss that is known to be a mean over labels counts by them among
             ranks: see `weight`. To be set before a fit.
         compile_backend: torch.compile's; "aot_eager" traces and makes no code.
-        epochs: Those of the fit under way; None outside of one.
     """
 
     name: str = ""
@@ -88,10 +83,8 @@ class OneCurve(ForCallbacks):
     count_labels: bool = True
     global_rank: int
     world_size: int
-    epochs: TrainingEpochs | None = None
     _layer_sync: LayerSync | None
     _loaders: int = 0
-    _said_what_is_left_out: bool = False
 
     def __init__(
         self,
@@ -210,26 +203,9 @@ class OneCurve(ForCallbacks):
         for metric in task.modules():
             if isinstance(metric, Metric) and metric.process_group is None and not everyone:
                 metric.process_group = self.samples_group
-        plugin = self.precision_plugin
-        if type(plugin).clip_grad_by_norm is Precision.clip_grad_by_norm:
-            plugin.clip_grad_by_norm = self._clip_by_norm  # type: ignore[method-assign]
-
-    @contextmanager
-    def _ungrouped_metrics(self) -> Iterator[None]:
-        """Let a task put its metrics into a checkpoint, where a group of ranks cannot be."""
-        metrics = [part for part in self._connected_module.modules() if isinstance(part, Metric)]
-        grouped = [metric for metric in metrics if metric.process_group is self.samples_group]
-        for metric in grouped:
-            metric.process_group = None
-        try:
-            yield
-        finally:
-            for metric in grouped:
-                metric.process_group = self.samples_group
-
-    def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
-        parameters = list(self.precision_plugin.main_params(optimizer))
-        clip_by_global_norm(parameters, clip_val, self.parts_group, self.counted(parameters))
+        if self.parallelisms:
+            clipping = clipping_over_ranks(task, self.parts_group, self.counted)
+            self._while_connected.enter_context(clipping)
 
     def model_to_device(self) -> None:
         """Keep this rank's part of the task, unless an earlier fit or test did, and move it."""
@@ -356,11 +332,10 @@ class OneCurve(ForCallbacks):
             step = partial(parallelism.run, name, args[0], step)
         if self.ranks is None:
             return step()
-        by_hand = name == "training_step" and not self._connected_module.automatic_optimization
         try:
-            if not by_hand:
+            if name != "training_step" or self._connected_module.automatic_optimization:
                 return step()
-            with replaced(torch.autograd, "backward", self._backward_by_hand):
+            with manual_backward(self, self._weighed):
                 return step()
         except Exception as error:
             if line := self._explained(error):
@@ -368,20 +343,18 @@ class OneCurve(ForCallbacks):
             raise
 
     def backward(
-        self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
+        self,
+        closure_loss: Tensor,
+        optimizer: Optimizer | None,
+        *args: Any,
+        inputs: Tensor | Sequence[Tensor] | None = None,
+        **kwargs: Any,
     ) -> Tensor:
-        """Run the backward pass; a loss for which a task starts it in its step is weighed first."""
-        is_own = torch.autograd.backward != self._backward_by_hand
-        with nullcontext() if is_own else replaced(torch.autograd, "backward", BACKWARD):
-            return super().backward(self._weighed(closure_loss), optimizer, *args, **kwargs)
-
-    def _backward_by_hand(self, losses: Any, *args: Any, **kwargs: Any) -> None:
-        """What ``loss.backward()`` is in a step: as `backward`, but no hooks and no scaling."""
-        losses = [losses] if isinstance(losses, Tensor) else losses
-        with replaced(torch.autograd, "backward", BACKWARD):
-            self.pre_backward(losses)
-            BACKWARD([self._weighed(loss) for loss in losses], *args, **kwargs)
-            self.post_backward(losses)
+        """Run the backward pass of a loss that is weighed first."""
+        task, loss = self._connected_module, self._weighed(closure_loss)
+        plain = nullcontext() if task.automatic_optimization else pytorchs_backward(task, inputs)
+        with plain:
+            return super().backward(loss, optimizer, *args, **kwargs)
 
     def _weighed(self, loss: Tensor) -> Tensor:
         for parallelism in self.parallelisms:
@@ -415,52 +388,6 @@ class OneCurve(ForCallbacks):
             return result
 
         return super().optimizer_step(optimizer, backward, model, **kwargs)
-
-    # Checkpoints: files of one format for all strategies
-
-    @property
-    def checkpoint_io(self) -> CheckpointIO:
-        """What writes and reads checkpoints: full files, unless a Trainer was given another."""
-        if self._checkpoint_io is None:
-            self._checkpoint_io = LocalFiles()
-        return super().checkpoint_io
-
-    @checkpoint_io.setter
-    def checkpoint_io(self, io: CheckpointIO) -> None:
-        self._checkpoint_io = io
-
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
-    ) -> None:
-        """Write a checkpoint; where it is full, the first rank does."""
-        if self.epochs is not None and "loops" in checkpoint:
-            checkpoint["random"] = self.epochs.state()
-        if self.parallelisms and (names := leave_out_networks(checkpoint)):
-            if self.is_global_zero and not self._said_what_is_left_out:
-                say(
-                    f"checkpoint: {some_of(names)} of the hyperparameters is left out, of which "
-                    f"ranks have parts; save_hyperparameters(ignore={names}) leaves it out always"
-                )
-            self._said_what_is_left_out = True
-        with self._ungrouped_metrics():
-            if self.keeps_shards:
-                self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
-            else:
-                super().save_checkpoint(checkpoint, filepath, storage_options)
-
-    def load_checkpoint(
-        self, checkpoint_path: str | Path, weights_only: bool | None = None
-    ) -> dict[str, Any]:
-        """Read a checkpoint, and remember where in its epoch a fit resumes."""
-        read = partial(super().load_checkpoint, checkpoint_path, weights_only)
-        spread = self._connected_module.trainer.num_nodes > 1 and self.ranks is not None
-        checkpoint = read_on_nodes(self, checkpoint_path, read) if spread else read()
-        epochs = self.epochs
-        # Not where a callback goes back to where this fit began: its loader is there already.
-        if epochs is not None and epochs.trainer.train_dataloader is None:
-            epochs.resume_from(Place(checkpoint))
-            ends_with_its_epoch(epochs.trainer)
-        return checkpoint
 
     # The end
 
