@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import LBFGS, Adafactor, AdamW
 
 from onecurve.errors import UserError
-from onecurve.strategies.fsdp.limits import refuse_sparse, refuse_whole
+from onecurve.strategies.fsdp.limits import reject_optimizers, reject_sparse
 
 
 def adafactor(parameters: Iterable[nn.Parameter], **options: Any) -> Adafactor:
@@ -30,10 +30,10 @@ def test_adafactor_is_refused_before_the_first_step(cli: Cli, tmp_path: Path) ->
 
 def test_what_cannot_be_cut_is_named_with_a_way_out() -> None:
     network = nn.Sequential(nn.Linear(2, 2))
-    refuse_sparse(network, "fsdp")
-    refuse_whole([AdamW(network.parameters())], "fsdp")
+    reject_sparse(network, "fsdp")
+    reject_optimizers([AdamW(network.parameters())], "fsdp")
     with pytest.raises(UserError, match=r"LBFGS cannot update shards .*; use another .*AdamW"):
-        refuse_whole([LBFGS(network.parameters())], "fsdp")
+        reject_optimizers([LBFGS(network.parameters())], "fsdp")
     network.append(nn.Embedding(2, 2, sparse=True))
     with pytest.raises(UserError, match=r"1 has sparse gradients, .* use sparse=False"):
-        refuse_sparse(network, "fsdp")
+        reject_sparse(network, "fsdp")

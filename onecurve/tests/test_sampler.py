@@ -22,7 +22,7 @@ from torch.utils.data import (
 )
 
 from onecurve import seeded
-from onecurve.batch.loader import RankLoader, has_indices, refuse_shared, size_of_batch
+from onecurve.batch.loader import RankLoader, has_indices, reject_shared, size_of_batch
 from onecurve.batch.random import Draws, RankStream
 from onecurve.batch.resume import Walk
 from onecurve.batch.seeded import set_epoch
@@ -166,14 +166,14 @@ def test_what_cannot_be_shared_is_refused() -> None:
         def __iter__(self) -> Any:
             return iter(())
 
-    refuse_shared(Collated(TEN, 4), 2)
+    reject_shared(Collated(TEN, 4), 2)
     assert not has_indices(Own(TEN))
-    refuse_shared(Own(TEN, 4), 1)
+    reject_shared(Own(TEN, 4), 1)
     with pytest.raises(UserError, match=r"Own decides .* 2 ranks; .*strategy=single"):
-        refuse_shared(Own(TEN, 4), 2)
+        reject_shared(Own(TEN, 4), 2)
     shared = DataLoader(TEN, sampler=DistributedSampler(TEN, num_replicas=2, rank=0))
     with pytest.raises(UserError, match=r"has a DistributedSampler.* leave it out"):
-        refuse_shared(shared, 2)
+        reject_shared(shared, 2)
 
 
 class Noisy(Dataset[Tensor]):

@@ -29,6 +29,7 @@ from ..errors import UserError
 from .random import Draws, RankStream, kept_state
 from .rows import cut_rows
 from .share import SharedLoader, part_of
+from .stream import StreamLoader
 
 END = object()
 
@@ -94,12 +95,7 @@ class RankLoader(SharedLoader):
         vars(self).update(_epoch=epoch, _start=0, _ended_at=None, _walked=None, _totals={})
 
     def resume(self, batches: Iterator[Any], number: int) -> None:
-        """Go on, in the pass that begins next, with what is left of an epoch.
-
-        Args:
-            batches: The indices of global batches.
-            number: That of the first of them.
-        """
+        """Go on, in the pass that begins next, with what is left of an epoch."""
         self._walked, self._start = batches, number
 
     def __iter__(self) -> Iterator[Any]:
@@ -290,13 +286,8 @@ def seed_workers(loader: DataLoader[Any], rank: int) -> None:
         loader.worker_init_fn = partial(pl_worker_init_function, rank=rank)
 
 
-def refuse_shared(loader: DataLoader[Any], num_replicas: int) -> None:
-    """Refuse what ranks would have to share and cannot.
-
-    Raises:
-        UserError: For a loader that decides by itself what to yield, and for a sampler that shares
-            samples out, which the strategy does.
-    """
+def reject_shared(loader: DataLoader[Any], num_replicas: int) -> None:
+    """Reject what ranks would have to share and cannot."""
     if num_replicas == 1:
         return
     batches: Any = loader.batch_sampler
@@ -312,3 +303,34 @@ def refuse_shared(loader: DataLoader[Any], num_replicas: int) -> None:
             f"{num_replicas} ranks; return a DataLoader(dataset, ...) of a data set with "
             "__getitem__ and __len__, or use strategy=single, or pipeline without replicas"
         )
+
+
+def shared_loader(
+    loader: Any, rank: int, size: int, stream: RankStream, number: int, training: bool
+) -> Any:
+    """What yields a rank's share of every batch; the loader itself where it is no DataLoader.
+
+    Args:
+        loader: What the user wrote.
+        rank: Which share.
+        size: How many shares there are.
+        stream: What this rank draws.
+        number: Tells the loader from others of the run.
+        training: Whether passes beside a longer loader go on counting batches.
+    """
+    if not isinstance(loader, DataLoader):
+        return loader
+    seed_workers(loader, rank)
+    if is_stream(loader):
+        return StreamLoader(loader, rank=rank, num_replicas=size, training=training)
+    reject_shared(loader, size)
+    if not has_indices(loader):
+        return loader
+    return RankLoader(
+        without_state(loader),
+        rank=rank,
+        num_replicas=size,
+        stream=stream,
+        number=number,
+        training=training,
+    )

@@ -141,7 +141,7 @@ class TrainingEpochs:
             if is_stateful(loader):
                 _put(loader, place)
             elif place.is_inside:
-                _refuse_without_indices(loader)
+                _reject_without_indices(loader)
             if place.is_inside:
                 return Waiting(loader)
             if place.random:
@@ -214,11 +214,7 @@ class TrainingEpochs:
             return get_state()
 
     def _resume(self, data_fetcher: Any, place: Place) -> None:
-        """Make the iterators of an epoch of which a part was trained on, and go on with the rest.
-
-        Raises:
-            UserError: If that cannot be.
-        """
+        """Make the iterators of an epoch of which a part was trained on, and resume it."""
         combined = loaders_of(self.trainer.fit_loop)
         assert combined is not None
         random = place.random
@@ -381,7 +377,7 @@ def _draws_ahead(loader: Any) -> bool:
     return loader.num_workers > 0 or not hasattr(loader.batch_sampler, "__len__")
 
 
-def _refuse_without_indices(loader: Any) -> None:
+def _reject_without_indices(loader: Any) -> None:
     own = loader.loader if isinstance(loader, RankLoader) else loader
     if isinstance(own, DataLoader) and has_indices(own):
         return

@@ -17,13 +17,7 @@ Batch = tuple[Any, int, int]
 
 
 class Cut:
-    """Collates a rank's share of each global batch, in the process where it is read.
-
-    Args:
-        collate: What the user's loader does.
-        rank: Coordinate of this rank among the ranks that see different samples.
-        num_replicas: Number of those ranks.
-    """
+    """Collates a rank's share of each global batch, in the process where it is read."""
 
     def __init__(self, collate: Callable[[Any], Any], rank: int, num_replicas: int) -> None:
         self.collate = collate
@@ -45,9 +39,6 @@ def cut_rows(batch: Any, rank: int, num_replicas: int, name: str) -> tuple[Any, 
         rank: Coordinate of this rank among the ranks that see different samples.
         num_replicas: Number of those ranks.
         name: The class of the stream.
-
-    Raises:
-        UserError: If there is anything else in it, and more than one rank.
     """
     leaves = tree_leaves(batch)
     sizes = {leaf.shape[:1] if isinstance(leaf, Tensor) else None for leaf in leaves}

@@ -28,12 +28,6 @@ END = object()
 class StreamLoader(SharedLoader):
     """A rank's share of what a `DataLoader` over an `IterableDataset` yields.
 
-    Args:
-        loader: What the user wrote.
-        rank: Coordinate of this rank among the ranks that see different samples.
-        num_replicas: Number of those ranks.
-        training: Whether it is for training: only then it can go on inside an epoch.
-
     Attributes:
         fingerprint: Tells the first batch, of all ranks, from others.
         is_compared: Whether it was found to be the same on all ranks.
@@ -186,11 +180,7 @@ class StreamLoader(SharedLoader):
         return f"{type(self._keeper).__name__} with {self.loader.num_workers} workers"
 
     def load_state_dict(self, state: dict[str, Any], is_inside: bool = False) -> None:
-        """Go on where another run stopped.
-
-        Raises:
-            ValueError: If that is inside an epoch, and nobody knows where the stream stood.
-        """
+        """Go on where another run stopped."""
         source, batches, epoch = state["source"], state["batches"], state["epoch"]
         if source is not None and self._kept_by() != state["kept_by"]:
             source = None

@@ -93,7 +93,7 @@ def clipping_over_ranks(
     ) -> Tensor:
         holders = {id(each.grad): each for each in module.parameters() if each.grad is not None}
         own = [holders.get(id(gradient)) for gradient in gradients if not gradient.is_meta]
-        parameters = [each for each in own if each is not None]
+        parameters: list[Tensor] = [each for each in own if each is not None]
         if len(parameters) < len(own):
             return get_total_norm(gradients, norm_type, error_if_nonfinite, foreach)
         total = global_norm(counted(parameters), group, float(norm_type))

@@ -24,7 +24,7 @@ from ..compat.of_lightning import set_device
 from ..compat.of_torch import tree_leaves, tree_map, tree_map_only
 from ..errors import UserError, say
 from .changed_buffers import changed, report_changed
-from .redirect import forward_replaced
+from .redirect import replaced
 from .single import Single
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -47,7 +47,7 @@ class DP(Single):
         module = self._connected_module
         is_first = name == "training_step" and self._parts == 0
         before = {key: each.clone() for key, each in module.named_buffers()} if is_first else {}
-        with forward_replaced(module, self._split_forward(module)):
+        with replaced(module, "forward", self._split_forward(module)):
             output = super()._call_task(name, *args)
         if is_first and self._parts == 0:
             self._parts = 1

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..checkpoint.lazy_tensors import model_state_here
+from .fsdp.state import cut_like, cut_optimizer_state
 from .layout import Part
 from .mesh.ranks import Ranks
 from .mesh.sizes import Sizes
@@ -135,13 +136,17 @@ class Parallelism:
 
     def load_state(self, task: LightningModule, state: Mapping[str, Any], strict: bool) -> None:
         """Take this rank's part of a full state."""
-        task.load_state_dict(model_state_here(state, task.state_dict()), strict)
+        own = task.state_dict()
+        here = model_state_here(state, own)
+        task.load_state_dict(
+            {name: cut_like(value, own.get(name)) for name, value in here.items()}, strict
+        )
 
     def load_optimizer_state(
         self, task: LightningModule, optimizer: Optimizer, state: Mapping[str, Any]
     ) -> None:
         """Take this rank's part of an optimizer's full state."""
-        optimizer.load_state_dict(dict(state))
+        optimizer.load_state_dict(cut_optimizer_state(state, optimizer))
 
     def each_full(
         self, task: LightningModule, tensors: Mapping[str, Tensor]

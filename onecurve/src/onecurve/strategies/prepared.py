@@ -62,9 +62,6 @@ def prepared(module: LightningModule, batch: Any, rows: Rows | None = None) -> P
 
     Returns:
         None for a batch that is no pair, of a task without `prepare`.
-
-    Raises:
-        UserError: If `prepare` returns something else than a pair.
     """
     if not prepares(module):
         pair = isinstance(batch, tuple | list) and len(batch) == 2

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lightning.pytorch import LightningModule
-
 
 @contextmanager
 def replaced(module: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
@@ -19,8 +17,3 @@ def replaced(module: Any, name: str, function: Callable[..., Any]) -> Iterator[N
             delattr(module, name)
         else:
             setattr(module, name, before)
-
-
-def forward_replaced(module: LightningModule, forward: Callable[..., Any]) -> Any:
-    """Let another function stand for ``module.forward`` meanwhile."""
-    return replaced(module, "forward", forward)

@@ -2,7 +2,7 @@
 
 Exact: everything: it is a plain Trainer, with the same loaders, samples, random numbers and hooks.
 What it adds: a checkpoint of any step resumes exactly, and batches that are accumulated count by
-their samples. Refuses: more than one device or process.
+their samples. Rejects: more than one device or process.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ class Single(OneCurve, SingleDeviceStrategy):
     parallel_devices: list[torch.device] | None = None
 
     def setup_environment(self) -> None:
-        """Refuse ranks, each of which would train all of the network on all samples.
+        """Reject ranks, each of which would train all of the network on all samples.
 
         Raises:
             UserError: If this process is one of several.

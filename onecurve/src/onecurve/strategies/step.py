@@ -330,11 +330,7 @@ class TaskStep:
         return float(weight) * self.place.size / float(total) if total else 1.0
 
     def compare_streams(self, loaders: Sequence[SharedLoader]) -> None:
-        """Compare the first batch that each stream yields, of all ranks together.
-
-        Raises:
-            UserError: If it is another on some ranks.
-        """
+        """Compare the first batch that each stream yields, of all ranks together."""
         for loader in loaders:
             if not isinstance(loader, StreamLoader) or loader.is_compared:
                 continue

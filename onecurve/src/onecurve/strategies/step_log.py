@@ -108,9 +108,6 @@ class StepLog:
 
         Args:
             name: Of the step.
-
-        Raises:
-            UserError: If they log different names.
         """
         self._is_in_step = True
         try:
@@ -137,17 +134,13 @@ class StepLog:
         for _, value, _, options in kept:
             on_step = options.get("on_step")
             # As Lightning chooses.
-            is_told = step == "training_step" if on_step is None else on_step
-            if isinstance(value, Metric) and is_told:
+            is_by_step = step == "training_step" if on_step is None else on_step
+            if isinstance(value, Metric) and is_by_step:
                 found[id(value)] = value
         return list(found.values())
 
     def compare(self, names: Sequence[str], step: str) -> None:
-        """Reject names that are not the same on all ranks.
-
-        Raises:
-            UserError: On every rank.
-        """
+        """Reject names that are not the same on all ranks."""
         number = crc32("\\n".join(names).encode())
         extremes = torch.tensor([number, -number])
         dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.group)

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 from torchmetrics import Metric
 
+from ..batch.loader import shared_loader
 from ..batch.random import Draws, OneStream, RankStream, get_state, kept_state, set_state
 from ..batch.resume import TrainingEpochs
-from ..batch.shared import shared_loader
 from ..checkpoint.resume_changes import fit_to_length
 from ..checkpoint.storage import LocalFiles
 from ..compat.of_lightning import (
@@ -343,17 +343,13 @@ class OneCurve(ForCallbacks):
             raise
 
     def backward(
-        self,
-        closure_loss: Tensor,
-        optimizer: Optimizer | None,
-        *args: Any,
-        inputs: Tensor | Sequence[Tensor] | None = None,
-        **kwargs: Any,
+        self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
     ) -> Tensor:
         """Run the backward pass of a loss that is weighed first."""
         task, loss = self._connected_module, self._weighed(closure_loss)
-        plain = nullcontext() if task.automatic_optimization else pytorchs_backward(task, inputs)
-        with plain:
+        if self.ranks is None or task.automatic_optimization:
+            return super().backward(loss, optimizer, *args, **kwargs)
+        with pytorchs_backward(task, kwargs.pop("inputs", None)):
             return super().backward(loss, optimizer, *args, **kwargs)
 
     def _weighed(self, loss: Tensor) -> Tensor:

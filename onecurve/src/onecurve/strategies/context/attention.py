@@ -133,11 +133,7 @@ def _of_all(axis: Axis, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _of_my_queries(mask: Tensor, queries: int, keys: int, piece: Piece) -> Tensor:
-    """The rows of a mask that are this rank's, for all keys.
-
-    Raises:
-        UserError: If it is made of a piece's own length.
-    """
+    """The rows of a mask that are this rank's, for all keys."""
     size = piece.axis.size
     rows = mask.shape[-2] if mask.ndim > 1 else 1
     all_queries = queries * size if queries == piece.length else queries

@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule
 from ...errors import say
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
-from ..redirect import forward_replaced
+from ..redirect import replaced
 from .sequence import on_pieces
 
 
@@ -32,8 +32,7 @@ class ContextParallel(Parallelism):
             self._is_used = True
             return on_pieces(of_piece, inputs, group, **options)
 
-        replaced: AbstractContextManager[Any] = forward_replaced(task, forward)
-        return replaced
+        return replaced(task, "forward", forward)
 
     def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
         """Say it once if there is nothing to divide in what a step calls."""

@@ -69,9 +69,6 @@ def cut(inputs: Tensors, group: dist.ProcessGroup) -> Tensors:
         inputs: What enters the network. The first, (N, T, ...), says how long a sequence is; others
             with T in dimension 1 are cut as well, and the rest is given whole.
         group: The ranks in the order of their pieces.
-
-    Raises:
-        UserError: If there is no sequence, or the ranks do not divide its length.
     """
     return cut_along(inputs, Axis(group))
 
@@ -116,9 +113,6 @@ def whole(outputs: Any, group: dist.ProcessGroup, length: int) -> Any:
         outputs: A tensor (N, T / ranks, ...) or a tree of them.
         group: The ranks in the order of their pieces.
         length: T.
-
-    Raises:
-        UserError: If dimension 1 of an output is not the piece.
     """
     axis = Axis(group)
 

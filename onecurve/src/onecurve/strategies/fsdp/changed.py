@@ -53,11 +53,7 @@ class Gathered(nn.Parameter):
 
 
 class KeptChanges:
-    """What a unit changes of its own parameters while FSDP2 has gathered them.
-
-    Args:
-        unit: What `fully_shard` was called for; nothing is gathered yet.
-    """
+    """What a unit changes of its own parameters while FSDP2 has gathered them."""
 
     def __init__(self, unit: nn.Module) -> None:
         self._unit = unit

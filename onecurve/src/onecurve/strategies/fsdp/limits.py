@@ -17,12 +17,8 @@ WHOLE = {
 }
 
 
-def refuse_sparse(module: nn.Module, strategy: str) -> None:
-    """Refuse layers whose gradients are sparse.
-
-    Raises:
-        UserError: That names the first.
-    """
+def reject_sparse(module: nn.Module, strategy: str) -> None:
+    """Reject layers whose gradients are sparse."""
     for name, layer in module.named_modules():
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
             raise UserError(
@@ -31,12 +27,8 @@ def refuse_sparse(module: nn.Module, strategy: str) -> None:
             )
 
 
-def refuse_whole(optimizers: Iterable[Optimizer], strategy: str) -> None:
-    """Refuse optimizers that cannot update shards.
-
-    Raises:
-        UserError: That names the first.
-    """
+def reject_optimizers(optimizers: Iterable[Optimizer], strategy: str) -> None:
+    """Reject optimizers that cannot update shards."""
     for optimizer in optimizers:
         if isinstance(optimizer, Rprop):
             require("strategy=fsdp with Rprop")
@@ -48,12 +40,18 @@ def refuse_whole(optimizers: Iterable[Optimizer], strategy: str) -> None:
                 )
 
 
-def refuse_of_shards(module: nn.Module, output: Any, strategy: str) -> None:
-    """Refuse a loss that was computed of shards beside `forward`, such as a penalty on weights.
-
-    Raises:
-        UserError: If it is one.
-    """
+def reject_of_shards(module: nn.Module, output: Any, strategy: str) -> None:
+    """Reject a loss that was computed of shards beside `forward`, such as a penalty on weights."""
     loss = output.get("loss") if isinstance(output, dict) else output
     if isinstance(loss, DTensor):
         raise UserError(f"strategy={strategy}: {PENALTY.format(task=name_of(module))}")
+
+
+def reject_scalars(module: nn.Module, strategy: str) -> None:
+    """Reject them where ranks share more than samples."""
+    for name, parameter in module.named_parameters():
+        if parameter.ndim == 0:
+            raise UserError(
+                f"strategy={strategy}: parameter {name} has no dimension to cut, which a pipeline "
+                "or a context asks for; give it one, such as torch.ones(1), or use strategy=fsdp"
+            )

@@ -1,7 +1,7 @@
 """Shards of every parameter on each rank: FSDP2, as an axis of a mesh.
 
 Exact: full tensors come out of the shards, and shards out of full tensors, on any mesh. Parameters
-without a dimension stay as they are (`scalars.py`).
+without a dimension stay as they are.
 Rejects: sparse gradients, which cannot be sharded; LBFGS and Adafactor, which want full parameters.
 """
 
@@ -15,15 +15,14 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from ...checkpoint.lazy_tensors import model_state_here
 from ...torch_versions import require
 from ..layout import Part
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
-from .limits import refuse_of_shards, refuse_sparse, refuse_whole
-from .scalars import average_scalars, refuse_scalars
+from .limits import reject_of_shards, reject_optimizers, reject_scalars, reject_sparse
 from .sharding import (
     Sharding,
+    average_scalars,
     before_backward,
     check_wrap,
     freed_after_inference,
@@ -33,15 +32,11 @@ from .sharding import (
     steps_as_forward,
     within_step,
 )
-from .state import cut_like, cut_optimizer_state, gather
+from .state import gather
 
 
 class ShardedParameters(Parallelism):
-    """Every rank with its shard of every parameter that it holds.
-
-    Args:
-        sharding: How FSDP2 is put on the network.
-    """
+    """Every rank with its shard of every parameter that it holds."""
 
     holds_state = True
 
@@ -71,9 +66,9 @@ class ShardedParameters(Parallelism):
         both = sizes.replicate > 1
         mesh = self.ranks.mesh["replicate", "shard"] if both else self.ranks.mesh["shard"]
         for part in parts:
-            refuse_sparse(part.root, self.name)
+            reject_sparse(part.root, self.name)
             if sizes.pipeline * sizes.context > 1:
-                refuse_scalars(part.root, self.name)
+                reject_scalars(part.root, self.name)
             self.sharding.apply(part.root, mesh, self.precision)
             if sizes.data_parallel > 1:
                 average_scalars(part.root, self.ranks.samples_group)
@@ -91,7 +86,7 @@ class ShardedParameters(Parallelism):
         return not (self.sharding.cpu_offload and isinstance(tensor, DTensor))
 
     def set_up_optimizers(self, trainer: Trainer, optimizers: list[Optimizer]) -> None:
-        refuse_whole(optimizers, self.name)
+        reject_optimizers(optimizers, self.name)
 
     # Steps
 
@@ -101,7 +96,7 @@ class ShardedParameters(Parallelism):
             output = step()
         if name != "training_step" or output is None:
             reshard(task)
-        refuse_of_shards(task, output, self.name)
+        reject_of_shards(task, output, self.name)
         return output
 
     def before_backward(self, task: LightningModule, loss: Tensor) -> Tensor:
@@ -117,18 +112,6 @@ class ShardedParameters(Parallelism):
 
     def full_optimizer_state(self, task: LightningModule, optimizer: Optimizer) -> dict[str, Any]:
         return self._gathered(optimizer.state_dict())
-
-    def load_state(self, task: LightningModule, state: Mapping[str, Any], strict: bool) -> None:
-        own = task.state_dict()
-        here = model_state_here(state, own)
-        task.load_state_dict(
-            {name: cut_like(value, own.get(name)) for name, value in here.items()}, strict
-        )
-
-    def load_optimizer_state(
-        self, task: LightningModule, optimizer: Optimizer, state: Mapping[str, Any]
-    ) -> None:
-        optimizer.load_state_dict(cut_optimizer_state(state, optimizer))
 
     def each_full(
         self, task: LightningModule, tensors: Mapping[str, Tensor]

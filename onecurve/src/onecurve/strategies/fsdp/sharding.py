@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
+import torch.distributed as dist
 from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor, nn
@@ -30,7 +31,6 @@ from ...errors import UserError
 from ..layers import CONTAINERS, called, find_layers
 from ..redirect import replaced
 from .changed import KeptChanges
-from .scalars import scalars_of
 
 
 class Sharding(NamedTuple):
@@ -101,6 +101,24 @@ class Sharding(NamedTuple):
         )
         KeptChanges(module).of_forward()
         module.register_forward_hook(_look_into_objects)
+
+
+def scalars_of(module: nn.Module) -> set[nn.Parameter]:
+    """The parameters that have no dimension, such as a temperature: every rank has them in full."""
+    return {parameter for parameter in module.parameters() if parameter.ndim == 0}
+
+
+def average_scalars(module: nn.Module, group: dist.ProcessGroup) -> None:
+    """Average their gradients, which FSDP2 leaves alone, over ranks that see different samples."""
+
+    def average(parameter: Tensor) -> None:
+        # What earlier batches have accumulated is the same everywhere, and stays so.
+        assert parameter.grad is not None
+        dist.all_reduce(parameter.grad, group=group)
+        parameter.grad /= dist.get_world_size(group)
+
+    for parameter in scalars_of(module):
+        parameter.register_post_accumulate_grad_hook(average)  # type: ignore[no-untyped-call]
 
 
 def _look_into_objects(unit: nn.Module, _: Any, output: Any) -> None:
@@ -300,11 +318,7 @@ def _by_size(module: nn.Module, min_params: int) -> list[nn.Module]:
 
 
 def check_wrap(module: nn.Module, wrap: str | Sequence[str]) -> None:
-    """Refuse what names no units of a task.
-
-    Raises:
-        UserError: If `wrap` is none of what `find_units` takes, or a class that is not there.
-    """
+    """Reject what names no units of a task."""
     if wrap in ("layer", "min_params"):
         return
     if isinstance(wrap, str):

@@ -29,9 +29,6 @@ class Ranks:
         samples_group: The ranks that hold the same parameters and see different samples.
         context_group: The ranks that have pieces of the same sequences; None if they are whole.
         stage_group: The ranks that share the same layers, each with its part of them.
-
-    Raises:
-        ValueError: If the axes need another number of ranks than there are.
     """
 
     context_group: dist.ProcessGroup | None = None

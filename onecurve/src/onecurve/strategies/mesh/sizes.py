@@ -56,11 +56,7 @@ class Sizes(NamedTuple):
 
 
 def filled(ranks: int, **sizes: int | str) -> Sizes:
-    """Sizes of which at most one is "auto": what the others leave.
-
-    Raises:
-        ValueError: If their product is not the number of ranks; it says which would fit.
-    """
+    """Sizes of which at most one is "auto": what the others leave."""
     known = Sizes(**{axis: int(size) for axis, size in sizes.items() if size != "auto"})
     free = [axis for axis, size in sizes.items() if size == "auto"]
     rest = ranks // known.ranks

@@ -17,7 +17,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import (
     DTensor,
     Partial,
-    Placement,
     Shard,
     distribute_tensor,
 )
@@ -26,7 +25,7 @@ from torch.nn import functional as F
 from ...compat.of_torch import parameters_replaced
 from ...errors import UserError, in_short
 from .attention import heads_forward, local, summand
-from .families import head_counts, holds_parameters, is_transposed, is_within
+from .families import STYLES, head_counts, holds_parameters, is_transposed, is_within
 from .regions import Region, full_sum, runs_of, with_summed_gradients
 from .sharded_logits import leave_logits
 
@@ -58,21 +57,15 @@ def apply_plan(
             for attribute, count in head_counts(part).items():
                 setattr(part, attribute, count // mesh.size())
             part.forward = partial(_entered, part.forward, region, name)
-        elif isinstance(part, nn.MultiheadAttention):
-            shard(part, in_proj_weight=Shard(0), in_proj_bias=Shard(0))
-            shard(part.out_proj, weight=Shard(1))
+            continue
+        shard(part, style)
+        if isinstance(part, nn.MultiheadAttention):
             part.forward = partial(heads_forward, part, region)  # type: ignore[method-assign]
             # What asks for hooks before it takes the parameters another way finds one.
             part.register_forward_pre_hook(lambda *_: None)
         elif isinstance(part, nn.Embedding):
-            shard(part, weight=Shard(0))
             part.forward = partial(_embedding, part, mesh)  # type: ignore[method-assign]
         else:
-            outputs = int(is_transposed(part))
-            if style == "rowwise":
-                shard(part, weight=Shard(1 - outputs))
-            else:
-                shard(part, weight=Shard(outputs), bias=Shard(0))
             inside = any(is_within(name, entry) for entry in entries)
             part.forward = partial(FORWARD[style], part, region, inside)
     for name, part in parts.items():
@@ -91,14 +84,17 @@ class _Sharding:
         self.made: dict[nn.Parameter, nn.Parameter] = {}
         self.done: set[nn.Module] = set()
 
-    def __call__(self, layer: nn.Module, **placements: Placement) -> None:
-        self.done.add(layer)
-        for name, placement in placements.items():
-            full = getattr(layer, name)
+    def __call__(self, part: nn.Module, style: str) -> None:
+        for path, dim in STYLES[style].dims.items():
+            holder, _, name = path.rpartition(".")
+            layer = part.get_submodule(holder)
+            self.done.add(layer)
+            full = getattr(layer, name, None)
             if full is None or isinstance(full, DTensor):
                 continue
             if full not in self.made:
-                own = distribute_tensor(full.detach(), self.mesh, [placement], src_data_rank=None)
+                place = [Shard(1 - dim if is_transposed(layer) and full.ndim > 1 else dim)]
+                own = distribute_tensor(full.detach(), self.mesh, place, src_data_rank=None)
                 # A copy, so that the full one is given up.
                 self.made[full] = nn.Parameter(own.clone(), full.requires_grad)
             setattr(layer, name, self.made[full])

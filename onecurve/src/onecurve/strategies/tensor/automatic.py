@@ -29,13 +29,6 @@ class Automatic:
     own that are known by their names (`families.py`). Blocks around an attention that hold norms
     besides work on pieces of a sequence, and so do norms behind them in an nn.Sequential.
 
-    Args:
-        module: The task.
-        layers: Those that are looked at, by name.
-        said: Names of modules that say themselves how they are cut.
-        plan: What those say.
-        size: How many ranks share layers.
-
     Attributes:
         plan: All that is cut, and how.
     """
@@ -44,11 +37,11 @@ class Automatic:
         self,
         module: LightningModule,
         layers: Mapping[str, nn.Module],
-        said: Sequence[str],
+        with_own_plan: Sequence[str],
         plan: Mapping[str, str],
         size: int | None,
     ) -> None:
-        self.said = said
+        self.with_own_plan = with_own_plan
         self.size = size
         self.plan = dict(plan)
         self.modules = [*module.modules()]
@@ -67,15 +60,15 @@ class Automatic:
         self._norms_behind(dict(module.named_modules()))
 
     def _can(self, name: str, layer: nn.Module) -> bool:
-        if self._says_itself(name):
+        if self._has_own_plan(name):
             return False
         return not any(id(weight) in self.tied for weight in layer.parameters())
 
-    def _says_itself(self, name: str) -> bool:
-        return any(is_within(name, outer) for outer in self.said)
+    def _has_own_plan(self, name: str) -> bool:
+        return any(is_within(name, outer) for outer in self.with_own_plan)
 
     def _look(self, name: str, layer: nn.Module) -> None:
-        if name in self.plan or self._says_itself(name):
+        if name in self.plan or self._has_own_plan(name):
             return
         if isinstance(layer, nn.MultiheadAttention):
             if self._can(name, layer) and is_plain(layer):
@@ -132,7 +125,7 @@ class Automatic:
         within = {_in(name, path): part for path, part in layer.named_modules() if path}
         attends = any(self.plan.get(path) == "heads" for path in within)
         norms = any(isinstance(part, PER_POSITION) for part in within.values())
-        if self._says_itself(name):
+        if self._has_own_plan(name):
             return norms
         if not attends or not norms or isinstance(layer, CONTAINERS):
             return False

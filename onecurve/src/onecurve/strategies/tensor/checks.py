@@ -1,4 +1,4 @@
-"""What cannot be cut as a plan says, refused in one line before training."""
+"""What cannot be cut as a plan says, rejected in one line before training."""
 
 from collections.abc import Mapping
 
@@ -8,6 +8,7 @@ from torch import nn
 from ...errors import UserError
 from .automatic import is_plain
 from .families import (
+    STYLES,
     heads_of,
     holds_parameters,
     in_features,
@@ -16,13 +17,6 @@ from .families import (
     out_features,
 )
 
-FITS = {
-    "colwise": "Linear",
-    "rowwise": "Linear",
-    "colwise_gather": "Linear",
-    "vocab": "Linear or Embedding",
-    "heads": "MultiheadAttention",
-}
 INSTEAD = "or use strategy=fsdp"
 
 
@@ -33,18 +27,7 @@ def check_plan(
     key: str = "strategy=tensor",
     sequence: bool = False,
 ) -> None:
-    """Refuse what cannot be cut so.
-
-    Args:
-        module: The task, uncut.
-        plan: The whole network's, of all stages of a pipeline.
-        size: How many ranks share layers.
-        key: How the number of ranks was asked for.
-        sequence: Whether sequences are to be cut, too.
-
-    Raises:
-        UserError: That names the module.
-    """
+    """Reject what cannot be cut so."""
     parts = dict(module.named_modules(remove_duplicate=False))
     if all(style == "sequence" for style in plan.values()):
         raise UserError(
@@ -72,7 +55,7 @@ def check_one(name: str, part: nn.Module, style: str, size: int, key: str) -> No
         if style == "heads":
             _check_heads(name, heads_of(part), size, key)
         return
-    fits = FITS[style]
+    fits = STYLES[style].fits
     if ("Linear" if is_linear(part) else _kind(part)) not in fits.split():
         raise UserError(
             f"strategy.plan: {name} is {kind}, and {style} is of {fits}"
@@ -126,8 +109,9 @@ def _check_ties(module: LightningModule, plan: Mapping[str, str], key: str) -> N
         style = plan.get(holder, "whole")
         if isinstance(module.get_submodule(holder.rpartition(".")[0]), nn.MultiheadAttention):
             style = plan.get(holder.rpartition(".")[0], style)
-        cut = {"colwise_gather": "colwise", "vocab": "colwise"}.get(style, style)
-        cut = "whole" if cut == "sequence" else cut
+        cut = {"colwise_gather": "colwise", "vocab": "colwise", "sequence": "whole"}.get(
+            style, style
+        )
         other, before = seen.setdefault(id(weight), (name, cut))
         if before != cut:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Attentions and feed-forward networks of one's own that are known by their names: a table.
+"""Styles, and attentions and feed-forward networks of one's own that are known by name: tables.
 
 Such a module falls into parts, an attention into its heads, a feed-forward network into hidden
 units, whose sum is what the full one makes. All of its linear layers are sharded by their outputs,
@@ -10,10 +10,30 @@ method `tensor_plan()` how it is sharded. Linear layers are PyTorch's, and trans
 
 from collections.abc import Iterable
 from math import gcd
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from torch import nn
 
+
+class Style(NamedTuple):
+    """How a module is sharded."""
+
+    fits: str
+    """The modules that it is for, beside those that hold some Linear layers."""
+    dims: dict[str, int]
+    """The parameters that are sharded, by name within the module, and along which dimension."""
+
+
+STYLES = {
+    "colwise": Style("Linear", {"weight": 0, "bias": 0}),
+    "rowwise": Style("Linear", {"weight": 1}),
+    "colwise_gather": Style("Linear", {"weight": 0, "bias": 0}),
+    "vocab": Style("Linear or Embedding", {"weight": 0, "bias": 0}),
+    "heads": Style(
+        "MultiheadAttention", {"in_proj_weight": 0, "in_proj_bias": 0, "out_proj.weight": 1}
+    ),
+    "sequence": Style("", {}),
+}
 ATTENTIONS = (
     ("q_proj", "k_proj", "v_proj", "o_proj"),  # Llama, Mistral, Qwen2, Gemma
     ("q_proj", "k_proj", "v_proj", "out_proj"),  # CLIP, OPT, BART, Whisper

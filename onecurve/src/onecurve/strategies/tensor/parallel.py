@@ -18,12 +18,7 @@ from .sharded_logits import sharded_logits
 
 
 class TensorParallel(Parallelism):
-    """How the ranks of a tensor group share layers.
-
-    Args:
-        given: What is sharded, and how; "auto" for what is found: see `tensor.plan`.
-        sequence: Whether what lies between sharded layers works on pieces of the sequence.
-    """
+    """How the ranks of a tensor group share layers."""
 
     def __init__(self, given: Mapping[str, str] | str, sequence: bool) -> None:
         self.given = given
@@ -33,11 +28,7 @@ class TensorParallel(Parallelism):
         return sizes.tensor > 1
 
     def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
-        """Find the plan of each part, and print it. No pair of layers is over the end of one.
-
-        Raises:
-            UserError: If layers cannot be sharded so.
-        """
+        """Find the plan of each part, and print it. No pair of layers is over the end of one."""
         strategy: Any = task.trainer.strategy
         size = self.ranks.sizes.tensor
         for part in parts:

@@ -33,11 +33,9 @@ from torch import nn
 from ...errors import UserError
 from .automatic import Automatic
 from .checks import check_plan
-from .families import holds_parameters, is_within, linears, styles_within
+from .families import STYLES, holds_parameters, is_within, linears, styles_within
 
-__all__ = ["STYLES", "check_plan", "find_plan"]
-
-STYLES = ("colwise", "rowwise", "colwise_gather", "vocab", "heads", "sequence")
+__all__ = ["check_plan", "find_plan"]
 
 
 def find_plan(
@@ -63,9 +61,6 @@ def find_plan(
 
     Returns:
         The style of each module by its full dotted name.
-
-    Raises:
-        UserError: If a glob fits no module, or a style is none.
     """
     parts = dict(module.named_modules(remove_duplicate=False))
     if isinstance(given, Mapping):
@@ -76,11 +71,11 @@ def find_plan(
             "{'*.mlp.0': colwise, '*.mlp.2': rowwise}; use strategy.plan=auto"
         )
     else:
-        said, plan = _said(parts), {}
-        for name in said:
+        found, plan = _with_own_plan(parts), {}
+        for name in found:
             own: Any = parts[name]
             plan |= _fitting(parts, name, own.tensor_plan(), f"{type(own).__name__}.tensor_plan()")
-        plan = Automatic(module, layers, said, plan, size).plan
+        plan = Automatic(module, layers, found, plan, size).plan
     held = {
         name: style
         for name, style in _with_children(parts, plan).items()
@@ -89,13 +84,13 @@ def find_plan(
     return {name: held[name] for name in parts if name in held}
 
 
-def _said(parts: Mapping[str, nn.Module]) -> list[str]:
-    said: list[str] = []
+def _with_own_plan(parts: Mapping[str, nn.Module]) -> list[str]:
+    found: list[str] = []
     for name, part in parts.items():
         speaks = callable(getattr(part, "tensor_plan", None))
-        if speaks and not any(is_within(name, outer) for outer in said):
-            said.append(name)
-    return said
+        if speaks and not any(is_within(name, outer) for outer in found):
+            found.append(name)
+    return found
 
 
 def _fitting(

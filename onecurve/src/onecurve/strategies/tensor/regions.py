@@ -155,13 +155,7 @@ class Run(NamedTuple):
 
 
 def runs_of(parts: Mapping[str, nn.Module], names: Sequence[str], mesh: DeviceMesh) -> list[Run]:
-    """Neighbours in one nn.Sequential or nn.ModuleList form a run; any other block one of its own.
-
-    Args:
-        parts: All modules by name.
-        names: Those of the blocks.
-        mesh: The ranks that share layers.
-    """
+    """Neighbours in one nn.Sequential or nn.ModuleList form a run; any other block is one."""
     runs: list[Run] = []
     for holder in dict.fromkeys(name.rpartition(".")[0] for name in names):
         ordered = isinstance(parts[holder], nn.Sequential | nn.ModuleList)

@@ -8,19 +8,10 @@ from typing import TYPE_CHECKING
 from lightning.pytorch import LightningModule
 from torch import nn
 
-from .families import holds_parameters, is_within
+from .families import STYLES, holds_parameters, is_within
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-SHARDED = {
-    "colwise": ("weight", "bias"),
-    "colwise_gather": ("weight", "bias"),
-    "vocab": ("weight", "bias"),
-    "rowwise": ("weight",),
-    "heads": ("in_proj_weight", "in_proj_bias", "out_proj.weight"),
-}
-"""The parameters of a module that are sharded in a style."""
 
 
 def report_plan(
@@ -69,18 +60,12 @@ def local_numel(style: str, name: str, shape: Sequence[int], size: int) -> int:
         size: How many ranks share layers.
     """
     numbers = prod(shape)
-    return numbers // size if name in SHARDED.get(style, ()) else numbers
+    is_sharded = style in STYLES and name in STYLES[style].dims
+    return numbers // size if is_sharded else numbers
 
 
 def plan_table(module: nn.Module, plan: Mapping[str, str], size: int, sequence: bool) -> "Table":
-    """One row for each style of modules whose names differ by numbers only.
-
-    Args:
-        module: The task.
-        plan: Styles by name.
-        size: How many ranks share layers.
-        sequence: Whether `sequence` counts.
-    """
+    """One row for each style of modules whose names differ by numbers only."""
     from rich.table import Table
 
     table = Table(title=f"Tensor parallelism, {size} ranks", title_justify="left")

@@ -30,9 +30,6 @@ class ShardedLogits(Tensor):
     """A DTensor of one mesh dimension that computes with plain tensors.
 
     Gradients pass through it as through any other. Made by `_Wrap`, read by `_Unwrap`.
-
-    Args:
-        shards: The DTensor, without a graph.
     """
 
     shards: DTensor

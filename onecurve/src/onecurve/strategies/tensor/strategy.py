@@ -6,7 +6,7 @@ sum over the ranks. FSDP2 lies on top, for a group of one, so that all parameter
 Exact: the loss curve of `single`, to float tolerance, with accumulation, clipping, frozen layers
 and an uneven last batch. Not exact: dropout within cut layers (the ranks draw the same masks for
 other features), which is announced.
-Refuses: what does not divide. Whether a network is the same by a plan, `onecurve.parity` shows.
+Rejects: what does not divide. Whether a network is the same by a plan, `onecurve.parity` shows.
 Memory per rank: of what is cut parameters, gradients and optimizer state divided by the ranks, and
 activations of cut layers; with ``sequence`` also those between them.
 Source: M. Shoeybi et al., "Megatron-LM", 2019; V. Korthikanti et al., "Reducing Activation
