@@ -30,8 +30,7 @@ from ...errors import UserError, in_short
 from ..layers import CONTAINERS
 from ..redirect import replaced
 from .shapes import with_tensors_on
-
-Tensors = tuple[Tensor, ...]
+from .stage import Tensors
 
 PLAIN = (bool, int, float, complex, str, Enum, torch.dtype, torch.device)
 
@@ -180,16 +179,7 @@ class Blocks:
                 raise self._rejection(f"is asked for more than they return ({name})")
 
     def called(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a stand-in does.
-
-        Args:
-            number: Of the block.
-            args: What it was called with.
-            kwargs: By name.
-
-        Raises:
-            UserError: If blocks are not called one after the other.
-        """
+        """What a stand-in does."""
         if number != len(self.calls):
             raise self._rejection("does not call them one after the other, each once")
         leaves, structure = tree_flatten((args, kwargs))
@@ -321,13 +311,7 @@ class Blocks:
 
 
 class StandIn(nn.Module):
-    """In the place of a block while the code around it runs; all else about it is the block's.
-
-    Args:
-        blocks: All of them.
-        number: Which one.
-        block: The block.
-    """
+    """In the place of a block while the code around it runs; all else about it is the block's."""
 
     def __init__(self, blocks: Blocks, number: int, block: nn.Module) -> None:
         super().__init__()
@@ -343,14 +327,7 @@ class StandIn(nn.Module):
 
 
 class BlockLayer(nn.Module):
-    """A block as a layer of a stage: tensors enter and leave.
-
-    Args:
-        blocks: All of them, whose calls say what the block is given.
-        number: Which one.
-        block: The block.
-        is_last: Whether none follows.
-    """
+    """A block as a layer of a stage: tensors enter and leave."""
 
     def __init__(self, blocks: Blocks, number: int, block: nn.Module, is_last: bool) -> None:
         super().__init__()
@@ -395,10 +372,6 @@ def find_blocks(task: LightningModule, num_stages: int) -> Blocks | None:
     """The nn.ModuleList or nn.ModuleDict with the most parameters that holds blocks of one class.
 
     One of single layers comes last: between those stands what has no parameters, as a rule.
-
-    Args:
-        task: The task.
-        num_stages: How many blocks there are at least, where any has so many.
     """
     found = [
         part

@@ -3,7 +3,7 @@
 This is GPipe (Huang et al. 2019, arXiv:1811.06965) with the task's own loss between its halves:
 what a step makes of the network's outputs, how often it calls the network, and what it takes a
 gradient of are the task's affair. PyTorch's schedules take the loss of each micro-batch within, so
-they need to be told it (`schedule.py`); they cannot pause there.
+they have to be given it (`schedule.py`); they cannot pause there.
 
     step of the task   x ──> forward passes ──> outputs ──> loss
     loss.backward()    x.grad <── backward passes <── gradient of the outputs
@@ -13,7 +13,7 @@ the ranks work at the same time, with several they wait for each other. Any layo
 do, and a batch of any size.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -22,9 +22,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from .stage import as_tuple
+from .placement import Stages
+from .stage import Tensors, as_tuple
 
-Tensors = tuple[Tensor, ...]
 Sent = tuple[Any, Tensor]
 
 
@@ -37,32 +37,16 @@ class Kept(NamedTuple):
 
 
 class FillDrain:
-    """Passes batches through the stages of a pipeline, of which this rank has some.
+    """Passes batches through the stages of a pipeline, of which this rank has some."""
 
-    Args:
-        stages: This rank's stages by index.
-        owner: For each stage of the pipeline, its rank in the group.
-        boundary: Given a micro-batch and a stage, tensors on the meta device with the shapes and
-            types that enter that stage, and whether they need a gradient.
-        group: The ranks of the pipeline.
-        device: Where this rank computes.
-    """
-
-    def __init__(
-        self,
-        stages: dict[int, nn.Module],
-        owner: Sequence[int],
-        boundary: Callable[[Tensors, int], Tensors],
-        group: dist.ProcessGroup,
-        device: torch.device,
-    ) -> None:
-        self.stages = stages
-        self.owner = owner
-        self.boundary = boundary
-        self.group = group
-        self.device = device
-        self.rank = dist.get_rank(group)
-        self.last = len(owner) - 1
+    def __init__(self, stages: Stages) -> None:
+        self.stages = stages.modules
+        self.owner = stages.owner
+        self.boundary = stages.boundary
+        self.group = stages.group
+        self.device = stages.device
+        self.rank = dist.get_rank(self.group)
+        self.last = len(self.owner) - 1
 
     def forward(self, inputs: Tensors, chunks: int) -> tuple[Tensors, list[list[Kept]]]:
         """Pass a batch through all stages.

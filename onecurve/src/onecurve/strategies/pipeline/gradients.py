@@ -1,6 +1,6 @@
 """How the gradients of a schedule reach the optimizer in Lightning's order: stash and deposit.
 
-A schedule that is told the loss runs forward and backward of all micro-batches as one. Lightning
+A schedule that takes the loss runs forward and backward of all micro-batches as one. Lightning
 instead asks for a loss first, then clears old gradients (unless it accumulates), then calls
 ``loss.backward()``. So:
 
@@ -26,11 +26,7 @@ BUCKET_BYTES = 25 * 2**20
 
 
 class Stash:
-    """Gradients of one batch, kept apart from ``.grad`` until the loss's backward.
-
-    Args:
-        parameters: Those of this rank.
-    """
+    """Gradients of one batch, kept apart from ``.grad`` until the loss's backward."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self.parameters = list(parameters)

@@ -1,4 +1,4 @@
-"""What each schedule can take: plain numbers, so that a mistake is refused without torch.
+"""What each schedule can take: plain numbers, so that a mistake is rejected without torch.
 
 Sources: GPipe (Huang et al. 2019), 1F1B (Narayanan et al. 2019), breadth-first (Lamy-Poirier 2023),
 interleaved 1F1B (Narayanan et al. 2021), zero bubble and ZBV (Qi et al. 2024), as implemented in
@@ -47,14 +47,7 @@ def takes(schedule: str, microbatches: int, num_ranks: int) -> bool:
 
 
 def nearest(schedule: str, microbatches: int, num_ranks: int, most: int) -> int:
-    """The number of micro-batches nearest to a wanted one that a schedule runs with.
-
-    Args:
-        schedule: A key of `SCHEDULES`.
-        microbatches: The wanted number.
-        num_ranks: Ranks of the pipeline.
-        most: Samples that there are, if the schedule runs with so few.
-    """
+    """The number of micro-batches nearest to a wanted one that a schedule runs with."""
     candidates = range(1, max(most, num_ranks) + 1)
     fitting = [number for number in candidates if takes(schedule, number, num_ranks)]
     return min(fitting, key=lambda number: (abs(number - microbatches), -number))

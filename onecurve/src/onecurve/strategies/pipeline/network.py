@@ -38,14 +38,6 @@ def find_network(module: LightningModule, num_stages: int, split: Sequence[str] 
     what the task's method ``layers()`` returns, whose composition is its ``forward``; else the
     elements of the nn.Sequential, or of the nn.ModuleList of blocks, with the most parameters, of
     those that are long enough; else the parts of the network between its modules.
-
-    Args:
-        module: The task.
-        num_stages: Of all ranks.
-        split: Names of modules with which a layer begins.
-
-    Raises:
-        UserError: If there are none, or one of their parameters is used elsewhere, too.
     """
     if split:
         network = Network(*split_network(module, split))

@@ -3,7 +3,7 @@
 The task's steps run on every rank: where they call the network, the pipeline runs instead and every
 rank gets the last stage's outputs; so loss, metrics and logs are those of the whole batch,
 everywhere. What is not in the layers (`network.py`) stays whole on every rank, and is computed
-there. PyTorch's own schedules do the work where they can be told the loss (`steps.py`).
+there. PyTorch's own schedules do the work where they can take the loss (`steps.py`).
 
 Exact: the loss curve of `single`, to float tolerance, for every schedule, batch size, number of
 micro-batches and of replicas, with accumulation, clipping and frozen layers, several calls of the
@@ -33,7 +33,7 @@ from ...torch_versions import require
 from ..accumulation import rows
 from ..changed_buffers import report_changed
 from ..for_callbacks import ForCallbacks
-from ..fsdp.state import cut_like, cut_optimizer_state
+from ..fsdp.state import cut_like
 from ..layout import Part
 from ..mesh.ranks import Ranks
 from ..parallelism import Parallelism
@@ -41,21 +41,19 @@ from ..prepared import example_of
 from ..redirect import replaced
 from ..sequences import WholeSequences
 from ..step import TaskStep
-from ..weight import weight_of
 from . import state
-from .elsewhere import explained, forget_elsewhere, refuse_whole, watch_hooks
 from .gradients import agree_on_overflow, average, ending_with
 from .limits import SCHEDULES, Schedule
-from .loss_check import LossCheck
 from .network import Network, find_network
 from .partition import Partition
 from .passes import Passes
-from .placement import Placement
+from .placement import Placement, Stages
+from .remote_parameters import drop_remote_state, explained, reject_lbfgs, watch_hooks
 from .report import report_partition
-from .schedule import Tensors
 from .shapes import LayerShapes
 from .split import share_direct_tensors
-from .steps import NO_TARGETS, Steps
+from .stage import Tensors
+from .steps import NO_TARGETS, LossCheck, Steps
 
 
 class PipelineParallel(Parallelism):
@@ -70,9 +68,6 @@ class PipelineParallel(Parallelism):
 
     Attributes:
         placement: Which rank of a pipeline holds what; None until the network is partitioned.
-
-    Raises:
-        UserError: If there is no such schedule.
     """
 
     holds_state = True
@@ -163,21 +158,17 @@ class PipelineParallel(Parallelism):
         return [part for part in parts if part.is_here]
 
     def _made_passes(self, task: LightningModule) -> Passes:
+        group, device = self.ranks.pipeline_group, self.ranks.device
+        modules, sequences = self._stages, self._sequences()
         return Passes(
             task,
             self.network.name,
-            self._placed,
-            self._stages,
-            self._shapes,
+            Stages(self._placed, modules, self._shapes, sequences, group, device),
             schedule=self.schedule,
             microbatches=self.microbatches,
             context=self.precision.forward_context,
-            group=self.ranks.pipeline_group,
-            device=self.ranks.device,
-            sequences=self._sequences(),
             # Ranks that share a layer draw alike.
             drawing_rank=self.ranks.rank - self.ranks.coordinates.tensor,
-            weigh=partial(weight_of, task),
             rows=self._rows_here,
             is_sharded=self.shares_stages,
         )
@@ -210,8 +201,8 @@ class PipelineParallel(Parallelism):
     def set_up_optimizers(self, trainer: Trainer, optimizers: list[Optimizer]) -> None:
         """See who looks at gradients."""
         if self.ranks.sizes.pipeline > 1:
-            refuse_whole(optimizers)
-            forget_elsewhere(optimizers)
+            reject_lbfgs(optimizers)
+            drop_remote_state(optimizers)
             watch_hooks(trainer, self._patches)
 
     def begin(self, task: LightningModule) -> None:
@@ -291,7 +282,7 @@ class PipelineParallel(Parallelism):
 
     def _weighed(self, loss: Tensor, weight: float) -> Tensor:
         """Gradients of a schedule are weighed within: FSDP2 averages them there."""
-        return loss + loss.detach() * (weight - 1) if self.steps.is_told else loss * weight
+        return loss + loss.detach() * (weight - 1) if self.steps.ran_by_schedule else loss * weight
 
     @property
     def sees_share(self) -> bool:  # type: ignore[override]
@@ -380,7 +371,7 @@ class PipelineParallel(Parallelism):
         self, task: LightningModule, optimizer: Optimizer, given: Mapping[str, Any]
     ) -> None:
         part = state.optimizer_part(task, optimizer, dict(given), self._placed)
-        optimizer.load_state_dict(cut_optimizer_state(part, optimizer))
+        super().load_optimizer_state(task, optimizer, part)
 
     def each_full(
         self, task: LightningModule, tensors: Mapping[str, Tensor]

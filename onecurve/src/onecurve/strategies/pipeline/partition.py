@@ -41,9 +41,6 @@ class Partition(NamedTuple):
             stages_per_rank: Stages that each of them holds.
             v_shaped: Whether the stages go from rank to rank and back, instead of round and round.
             balance: Number of layers of each stage, or "auto".
-
-        Raises:
-            UserError: If there are fewer layers than stages, or `balance` does not fit.
         """
         num_stages = num_ranks * stages_per_rank
         if len(costs) < num_stages:
@@ -76,10 +73,6 @@ def balanced(costs: Sequence[float], num_stages: int) -> list[int]:
     Among the ways that reach this minimum it takes one with the smallest sum of squared stage
     costs, the most even one. Dynamic programming over all ways to cut, layers² × stages steps.
 
-    Args:
-        costs: Cost of each layer, at least 0.
-        num_stages: Number of stages, at most the number of layers.
-
     Returns:
         The number of layers of each stage, at least 1.
     """
@@ -93,11 +86,7 @@ def balanced(costs: Sequence[float], num_stages: int) -> list[int]:
 
 
 def by_hand(given: Any, num_layers: int, num_stages: int) -> list[int]:
-    """Check the numbers of layers that somebody chose.
-
-    Raises:
-        UserError: If they are not one positive whole number a stage that add up to all layers.
-    """
+    """Check the numbers of layers that somebody chose."""
     counts = list(given) if isinstance(given, Sequence) else []
     whole = all(isinstance(count, int) and count >= 1 for count in counts)
     if whole and len(counts) == num_stages and sum(counts) == num_layers:

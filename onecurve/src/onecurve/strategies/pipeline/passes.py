@@ -2,23 +2,24 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
-from torch import Tensor, nn
+from torch import Tensor
 
-from ...compat.of_torch import BatchNorm, keeps_graph
+from ...compat.of_torch import keeps_graph
 from ...errors import UserError
 from ..changed_buffers import changed
-from ..sequences import WholeSequences
+from ..weight import weight_of
 from .fill_drain import FillDrain
 from .gradients import Stash
-from .placement import Placement
-from .schedule import Schedules, Tensors
-from .shapes import Flags, LayerShapes
+from .placement import Stages
+from .schedule import Schedules
+from .stage import Tensors
 
 
 class Passes:
@@ -27,17 +28,11 @@ class Passes:
     Args:
         module: The task.
         network: The name of what is cut into stages.
-        placement: Which rank holds what.
-        stages: This rank's stages by index.
-        shapes: Shapes between the layers.
+        stages: This rank's.
         schedule: A key of `limits.SCHEDULES`.
         microbatches: The wanted number of micro-batches.
         context: Entered around forward passes and the loss, such as autocast.
-        group: The ranks of this pipeline.
-        device: Where this rank computes.
-        sequences: What is given of each sequence.
         drawing_rank: Ranks with the same number draw the same.
-        weigh: How much counts in targets; None where that is their number.
         rows: This rank's samples of the batch under way; None where that is not known.
         is_sharded: Whether FSDP2 shards the stages.
 
@@ -50,75 +45,45 @@ class Passes:
         self,
         module: LightningModule,
         network: str,
-        placement: Placement,
-        stages: dict[int, nn.Module],
-        shapes: LayerShapes,
+        stages: Stages,
         *,
         schedule: str,
         microbatches: int,
         context: Callable[[], AbstractContextManager[Any]],
-        group: dist.ProcessGroup,
-        device: torch.device,
-        sequences: WholeSequences,
         drawing_rank: int,
-        weigh: Callable[[Any], Tensor | None],
         rows: Callable[[], int | None],
         is_sharded: bool,
     ) -> None:
         self.module = module
         self.network = network
-        self.placement = placement
         self.stages = stages
-        self.shapes = shapes
-        self.microbatches = microbatches
         self.context = context
-        self.group = group
-        self.device = device
-        self.sequences = sequences
+        self.sequences = stages.sequences
         self.drawing_rank = drawing_rank
         self.rows = rows
-        self.parameters = [p for stage in stages.values() for p in stage.parameters()]
+        self.parameters = stages.parameters()
         self.is_sharded = is_sharded
         self.calls = 0
         self.takes_loss = False
         self.stash = Stash(self.parameters)
-        self.fill_drain = FillDrain(stages, placement.partition.owner, self.boundary, group, device)
-        self.schedules = Schedules(
-            schedule,
-            microbatches,
-            stages=stages,
-            num_stages=placement.num_stages,
-            boundary=self.boundary,
-            loss=self._loss_of_pieces,
-            weigh=weigh,
-            group=group,
-            device=device,
-            has_batchnorm=any(
-                isinstance(part, BatchNorm)
-                for layer in placement.layers.values()
-                for part in layer.modules()
-            ),
-        )
+        self.fill_drain = FillDrain(stages)
+        weigh = partial(weight_of, module)
+        self.schedules = Schedules(schedule, microbatches, stages, self._loss_of_pieces, weigh)
         self._inputs: Tensors = ()
-        self._trained_before = self._trained()
-        self._at_first = {name: buffer.clone() for name, buffer in self._buffers().items()}
+        self._trained_before = stages.trained()
+        self._at_first = {name: buffer.clone() for name, buffer in stages.buffers().items()}
 
     # Around the task's own loss
 
     def forward(self, inputs: Tensors, chunks: int | None = None) -> Tensors:
-        """The network's outputs on every rank, which gradients pass back through.
-
-        Args:
-            inputs: What enters the network: tensors whose first dimension is the batch.
-            chunks: Number of micro-batches; None for that of training.
-        """
+        """The network's outputs on every rank, which gradients pass back through."""
         chunks = chunks or self.chunks(inputs)
         with self._own_random_numbers(), self.sequences.working(inputs):
             given = self.sequences.cut(inputs)
             if torch.is_grad_enabled() and self._needs_gradient(given):
                 weights = () if self.is_sharded else self.parameters
                 # Ranks whose own part is frozen take part in the backward pass all the same.
-                leaf = torch.ones((), device=self.device, requires_grad=True)
+                leaf = torch.ones((), device=self.stages.device, requires_grad=True)
                 outputs = _Through.apply(self, chunks, len(given), leaf, *given, *weights)
             else:
                 with torch.no_grad():
@@ -130,7 +95,7 @@ class Passes:
     def _reshard(self) -> None:
         from ..fsdp.sharding import reshard
 
-        for stage in self.stages.values():
+        for stage in self.stages.modules.values():
             reshard(stage)
 
     def chunks(self, inputs: Tensors) -> int:
@@ -140,7 +105,7 @@ class Passes:
         size = len(inputs[0])
         if torch.is_grad_enabled():
             return self.schedules.split(size)[1] if size else 1
-        return max(1, min(self.microbatches, size))
+        return max(1, min(self.schedules.microbatches, size))
 
     def is_batch(self, inputs: Tensors) -> bool:
         """Whether the first dimension of all is that of the samples, beyond doubt.
@@ -157,15 +122,15 @@ class Passes:
         )
 
     def _needs_gradient(self, inputs: Tensors) -> bool:
-        return any(self._trained()) or any(value.requires_grad for value in inputs)
+        return any(self.stages.trained()) or any(value.requires_grad for value in inputs)
 
     def share(self, outputs: Tensors, inputs: Tensors) -> Tensors:
         """Give the last stage's outputs for a batch to every rank."""
         if not outputs:
-            shapes = self.boundary(inputs, self.placement.num_stages)
-            outputs = tuple(torch.empty_like(shape, device=self.device) for shape in shapes)
+            shapes = self.stages.boundary(inputs, len(self.stages.owner))
+            outputs = tuple(torch.empty_like(shape, device=self.stages.device) for shape in shapes)
         for output in outputs:
-            dist.broadcast(output, group=self.group, group_src=self.placement.last_rank)
+            dist.broadcast(output, group=self.stages.group, group_src=self.stages.owner[-1])
         return outputs
 
     def share_back(self, gradients: Tensors, inputs: Tensors) -> Tensors:
@@ -173,11 +138,10 @@ class Passes:
         wanted = [value for value in inputs if value.requires_grad]
         gradients = gradients or tuple(torch.empty_like(value) for value in wanted)
         for gradient in gradients:
-            owner = self.placement.partition.owner[0]
-            dist.broadcast(gradient, group=self.group, group_src=owner)
+            dist.broadcast(gradient, group=self.stages.group, group_src=self.stages.owner[0])
         return gradients
 
-    # By a schedule that is told the loss
+    # By a schedule that takes the loss
 
     def train(self, inputs: Tensors, targets: Any, scale: float) -> tuple[Tensors, Tensor]:
         """Forward and backward of a batch; the gradients are in ``stash``.
@@ -191,11 +155,11 @@ class Passes:
             On every rank the outputs, detached; and of the micro-batches' losses, in float64, the
             mean and the mean of their sizes.
         """
-        if (trained := self._trained()) != self._trained_before:
+        if (trained := self.stages.trained()) != self._trained_before:
             self._trained_before = trained
             self.schedules.forget()  # less or more is sent
         # The schedule enters autocast itself, around forward passes alone.
-        no_autocast = torch.autocast(self.device.type, enabled=False)
+        no_autocast = torch.autocast(self.stages.device.type, enabled=False)
         with (
             no_autocast,
             torch.enable_grad(),
@@ -208,10 +172,10 @@ class Passes:
             results, losses = self.schedules.forward_backward(given, targets, scale)
             outputs = self.share(tuple(result.detach() for result in results), given)
         if losses is None:
-            known = torch.empty(2, dtype=torch.float64, device=self.device)
+            known = torch.empty(2, dtype=torch.float64, device=self.stages.device)
         else:
             known = torch.stack([losses.mean(), losses.abs().mean()])
-        dist.broadcast(known, group=self.group, group_src=self.placement.last_rank)
+        dist.broadcast(known, group=self.stages.group, group_src=self.stages.owner[-1])
         return tuple(self.sequences.whole(output, inputs) for output in outputs), known
 
     def _loss_of_pieces(self, outputs: Any, targets: Any) -> Tensor:
@@ -229,31 +193,10 @@ class Passes:
 
     # For both
 
-    def boundary(self, microbatch: Tensors, stage: int) -> Tensors:
-        """What enters a stage, on the meta device; for the number of stages, what leaves."""
-        with self.sequences.outside():
-            boundaries = self.shapes.boundaries(
-                microbatch, torch.is_grad_enabled(), self._trained()
-            )
-        return boundaries[self.placement.first_layer(stage)]
-
     def changed_buffers(self) -> list[str]:
         """Names of this rank's buffers that steps have changed, as BatchNorm's statistics."""
         before, self._at_first = self._at_first, {}
-        return changed(before, self._buffers())
-
-    def _buffers(self) -> dict[str, Tensor]:
-        return {
-            f"{name}.{path}": buffer
-            for name, layer in self.placement.layers.items()
-            for path, buffer in layer.named_buffers()
-            if not buffer.is_meta
-        }
-
-    def _trained(self) -> Flags:
-        """Which parameters are trained: a callback may freeze some, or a GAN toggle them."""
-        layers = self.placement.layers.values()
-        return tuple(p.requires_grad for layer in layers for p in layer.parameters())
+        return changed(before, self.stages.buffers())
 
     @contextmanager
     def _own_random_numbers(self) -> Iterator[None]:
@@ -264,7 +207,7 @@ class Passes:
         batches = self.module.trainer.fit_loop.epoch_loop.total_batch_idx
         seed = (torch.initial_seed(), max(batches, 0), self.drawing_rank, self.calls)
         self.calls += 1
-        devices = [self.device] if self.device.type == "cuda" else []
+        devices = [self.stages.device] if self.stages.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
             torch.manual_seed(int(state[0]) % 2**63)

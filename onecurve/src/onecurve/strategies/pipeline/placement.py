@@ -1,30 +1,23 @@
-"""Which rank holds what: this rank's stages, and the owner of every parameter by name."""
+"""Which rank holds what, the owner of every parameter by name, and what passes between stages."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...errors import UserError
-from .elsewhere import Elsewhere
+from ..sequences import WholeSequences
 from .partition import Partition
-from .stage import StageModule
+from .remote_parameters import RemoteParameter
+from .shapes import Flags, LayerShapes
+from .stage import StageModule, Tensors
 
 
 class Placement:
-    """A partition applied to a network.
-
-    Args:
-        module: The task.
-        layers: All its layers, in order and by name.
-        calls: What stages call for each of them.
-        partition: Which of them make a stage, and which rank holds it.
-        rank: This rank's coordinate in the pipeline.
-
-    Raises:
-        UserError: If a parameter or buffer is shared by two stages.
-    """
+    """A partition applied to a network."""
 
     def __init__(
         self,
@@ -59,18 +52,8 @@ class Placement:
             if id(held) in owner_of
         }
 
-    @property
-    def num_stages(self) -> int:
-        """Stages of all ranks."""
-        return len(self.partition.ranges)
-
-    @property
-    def last_rank(self) -> int:
-        """The rank with the last stage."""
-        return self.partition.owner[-1]
-
     def first_layer(self, stage: int) -> int:
-        """Index of a stage's first layer; for `num_stages`, the number of layers."""
+        """Index of a stage's first layer; for their number, that of the layers."""
         return sum(len(held) for held in self.partition.ranges[:stage])
 
     def layers_of(self, stage: int) -> dict[str, nn.Module]:
@@ -106,8 +89,53 @@ class Placement:
         return not self.is_placed(name) or self.owner(name) == self.rank
 
 
+class Stages(NamedTuple):
+    """This rank's stages, whose parameters are sharded by now, and what passes between all."""
+
+    placement: Placement
+    modules: dict[int, nn.Module]
+    """By the index of the stage."""
+    shapes: LayerShapes
+    sequences: WholeSequences
+    """What is given of each sequence."""
+    group: dist.ProcessGroup
+    """The ranks of this pipeline."""
+    device: torch.device
+    """Where this rank computes."""
+
+    @property
+    def owner(self) -> list[int]:
+        """For each stage of the pipeline, its rank in the group."""
+        return self.placement.partition.owner
+
+    def boundary(self, microbatch: Tensors, stage: int) -> Tensors:
+        """What enters a stage, on the meta device; for the number of stages, what leaves."""
+        training = torch.is_grad_enabled()
+        with self.sequences.outside():
+            boundaries = self.shapes.boundaries(microbatch, training, self.trained())
+        return boundaries[self.placement.first_layer(stage)]
+
+    def trained(self) -> Flags:
+        """Which parameters are trained: a callback may freeze some, or a GAN toggle them."""
+        layers = self.placement.layers.values()
+        return tuple(p.requires_grad for layer in layers for p in layer.parameters())
+
+    def parameters(self) -> list[Tensor]:
+        """Those of this rank."""
+        return [p for module in self.modules.values() for p in module.parameters()]
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Those of this rank, by name."""
+        return {
+            f"{name}.{path}": buffer
+            for name, layer in self.placement.layers.items()
+            for path, buffer in layer.named_buffers()
+            if not buffer.is_meta
+        }
+
+
 def _check_shared_tensors(layers: dict[str, nn.Module], stage_of: dict[str, int]) -> None:
-    """Refuse a parameter or buffer that layers on different stages use.
+    """Reject a parameter or buffer that layers on different stages use.
 
     A layer without any may be used on several.
     """
@@ -129,7 +157,8 @@ def _to_meta(module: nn.Module, layers: list[nn.Module]) -> None:
     empty: dict[Tensor, Tensor] = {}
     for layer in layers:
         for parameter in layer.parameters():
-            empty[parameter] = Elsewhere(parameter.detach().to("meta"), parameter.requires_grad)
+            meta = parameter.detach().to("meta")
+            empty[parameter] = RemoteParameter(meta, parameter.requires_grad)
         for buffer in layer.buffers():
             empty[buffer] = buffer.to("meta")
     for part in {*module.modules(), *(part for layer in layers for part in layer.modules())}:

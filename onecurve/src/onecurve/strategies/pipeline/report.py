@@ -59,9 +59,6 @@ def simulate(order: Mapping[int, Sequence[Any | None]], costs: Sequence[float]) 
     Args:
         order: For each rank its actions, as `pipeline_order` of PyTorch's schedules.
         costs: For each stage the time of its forward pass for one micro-batch, in any unit.
-
-    Raises:
-        ValueError: If the order can never be finished.
     """
     waiting = {rank: _passes(actions) for rank, actions in order.items()}
     spans: list[Span] = []
@@ -94,11 +91,6 @@ def bubble(spans: Sequence[Span]) -> float:
 
 def draw(spans: Sequence[Span], path: Path, title: str) -> Path:
     """Draw ranks × time; the number in a box is that of the micro-batch.
-
-    Args:
-        spans: From `simulate`.
-        path: The PNG file to write.
-        title: What stands above, such as the schedule's name; the idle share is added.
 
     Returns:
         `path`.
@@ -179,16 +171,7 @@ def report_partition(
     microbatches: int,
     batch_size: int,
 ) -> None:
-    """Print the partition; where the strategy has a `report_dir`, draw it and log the picture.
-
-    Args:
-        trainer: Of this run; its strategy is the pipeline.
-        placement: Which rank holds what.
-        name: Of the schedule.
-        order: What each rank does with a whole batch: see `timeline.simulate`.
-        microbatches: How many it cuts the batch into.
-        batch_size: Samples that one pipeline gets.
-    """
+    """Print the partition; where the strategy has a `report_dir`, draw it and log the picture."""
     partition = placement.partition
     parameters = [sum(p.numel() for p in layer.parameters()) for layer in placement.layers.values()]
     spans = simulate(order, partition.costs)
@@ -221,13 +204,7 @@ def report_partition(
 def partition_table(
     partition: Partition, names: Sequence[str], parameters: Sequence[int]
 ) -> "Table":
-    """One row a stage: its rank, layers, parameters and share of the cost.
-
-    Args:
-        partition: The stages.
-        names: Name of each layer.
-        parameters: Number of parameters of each layer.
-    """
+    """One row a stage: its rank, layers, parameters and share of the cost."""
     from rich.table import Table
 
     table = Table(title="Pipeline", title_justify="left")

@@ -2,7 +2,7 @@
 
 Source: https://docs.pytorch.org/docs/stable/distributed.pipelining.html
 
-A schedule allocates what it receives from the shapes that it is told: a batch of another size would
+A schedule allocates buffers for the shapes that it is given: a batch of another size would
 be read into the wrong buffers. So each shape gets stages and a schedule of its own, over the same
 layers; the shapes between stages come from `LayerShapes`, never from a trial run, which would
 disturb BatchNorm's statistics.
@@ -13,16 +13,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.pipelining import schedules
 
-from ...compat.of_torch import tree_leaves
+from ...compat.of_torch import BatchNorm, tree_leaves
 from ...torch_versions import require
 from ..weight import no_loss
 from .limits import SCHEDULES, split
-from .stage import Stage
+from .placement import Stages
+from .stage import Stage, Tensors
 
-Tensors = tuple[Tensor, ...]
 MOST_SHAPES = 8
 
 
@@ -32,42 +32,28 @@ class Schedules:
     Args:
         name: The wanted schedule.
         microbatches: The wanted number of micro-batches.
-        stages: This rank's stages by index.
-        num_stages: Stages of all ranks together.
-        boundary: Given a micro-batch and a stage, tensors on the meta device with the shapes and
-            types that enter that stage; for `num_stages`, that leave the last one.
+        stages: This rank's.
         loss: Mean loss of outputs and targets. Called on the rank with the last stage.
         weigh: How much counts in targets; None where that is their number.
-        group: The ranks of the pipeline.
-        device: Where this rank computes.
-        has_batchnorm: Whether any stage has such layers.
     """
 
     def __init__(
         self,
         name: str,
         microbatches: int,
-        *,
-        stages: dict[int, nn.Module],
-        num_stages: int,
-        boundary: Callable[[Tensors, int], Tensors],
+        stages: Stages,
         loss: Callable[[Any, Any], Tensor],
         weigh: Callable[[Any], Tensor | None],
-        group: dist.ProcessGroup,
-        device: torch.device,
-        has_batchnorm: bool,
     ) -> None:
         self.name = name
         self.microbatches = microbatches
         self.stages = stages
-        self.num_stages = num_stages
-        self.boundary = boundary
         self.loss = loss
         self.weigh = weigh
-        self.group = group
-        self.device = device
+        layers = stages.placement.layers.values()
+        parts = (part for layer in layers for part in layer.modules())
         # BatchNorm has no statistics of a single sample.
-        self.least = 2 if has_batchnorm else 1
+        self.least = 2 if any(isinstance(part, BatchNorm) for part in parts) else 1
         self._schedules: dict[Any, Any] = {}
         self._targets: Sequence[Any] = ()
         self._weights: Sequence[float] = ()
@@ -96,8 +82,10 @@ class Schedules:
         # Micro-batches are told apart by number: `target` may only be one tensor.
         numbers = torch.arange(count)
         # Contiguous, as what is planned for: torch 2.11 and 2.12 compare strides.
-        arguments = tuple(value.contiguous() for value in inputs) if 0 in self.stages else ()
-        if self.num_stages - 1 in self.stages:
+        arguments = (
+            tuple(value.contiguous() for value in inputs) if 0 in self.stages.modules else ()
+        )
+        if len(self.stages.owner) - 1 in self.stages.modules:
             self._weights = relative_weights(self._targets, self.weigh)
             outputs = schedule.step(*arguments, target=numbers, losses=[])
             losses = torch.stack([loss.double() for loss in self._losses])
@@ -111,7 +99,7 @@ class Schedules:
 
     def split(self, size: int) -> tuple[str, int]:
         """The schedule and the number of micro-batches for so many samples."""
-        ranks = dist.get_world_size(self.group)
+        ranks = dist.get_world_size(self.stages.group)
         return split(self.name, self.microbatches, ranks, size, self.least)
 
     def get(self, inputs: Tensors) -> tuple[Any, int]:
@@ -127,7 +115,8 @@ class Schedules:
         return self._schedules[key], count
 
     def _build(self, name: str, count: int, microbatch: Tensors) -> Any:
-        borders = [self.boundary(microbatch, stage) for stage in range(self.num_stages + 1)]
+        number = len(self.stages.owner)
+        borders = [self.stages.boundary(microbatch, stage) for stage in range(number + 1)]
         mixed = any(len({value.requires_grad for value in border}) > 1 for border in borders[1:-1])
         if name != "gpipe" and mixed:
             require("strategy=pipeline whose stages pass on what has no gradient")
@@ -142,13 +131,13 @@ class Schedules:
             Stage(
                 module,
                 index,
-                self.num_stages,
-                self.device,
+                number,
+                self.stages.device,
                 input_args=borders[index],
                 output_args=borders[index + 1],
-                group=self.group,
+                group=self.stages.group,
             )
-            for index, module in sorted(self.stages.items())
+            for index, module in sorted(self.stages.modules.items())
         ]
         for stage in stages:
             stage.splits_backward = SCHEDULES[name].splits_backward

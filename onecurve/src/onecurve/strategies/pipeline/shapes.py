@@ -5,7 +5,7 @@ data. Fake rather than meta tensors, because autocast asks for the device.
 Exact: shapes and types, also under autocast; the FLOPs of matrix products, convolutions and
 attention. Not exact: the rest of the cost, an estimate from the bytes of what a layer holds and
 returns.
-Refuses: layers whose shapes or branches depend on values.
+Rejects: layers whose shapes or branches depend on values.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ...compat.of_torch import FakeTensorMode
 from ...errors import UserError, in_short
-from .stage import as_tuple, call_layer
+from .stage import Tensors, as_tuple, call_layer
 
-Tensors = tuple[Tensor, ...]
 Flags = tuple[bool, ...]
 
 FLOPS_PER_BYTE = 10
@@ -33,14 +32,6 @@ class LayerShapes:
 
     It keeps a copy of the layers whose parameters and buffers have no memory, so that it may be
     asked at any time, whatever has become of the layers themselves.
-
-    Args:
-        layers: The layers in order, by name.
-        autocast: Makes the context in which forward passes run.
-        also: What else shapes depend on.
-
-    Raises:
-        UserError: If a layer cannot be copied.
     """
 
     def __init__(
@@ -66,9 +57,6 @@ class LayerShapes:
 
         Returns:
             One more tuple than there are layers, of contiguous tensors on the meta device.
-
-        Raises:
-            UserError: If a layer cannot run without data.
         """
         key = (
             training,

@@ -49,9 +49,6 @@ def split_network(
     Returns:
         The name and the module whose call passes through the layers, and the layers, each named by
         the module with which it begins.
-
-    Raises:
-        UserError: If there is no such module, or the code around them cannot be traced.
     """
     begins = {_module(task, name, split): name for name in split}
     path = _around(split)
@@ -146,9 +143,6 @@ def share_direct_tensors(network: nn.Module, layers: Iterable[nn.Module]) -> Non
 class _Tracer(fx.Tracer):
     """Goes into the modules that hold one of those where a layer begins.
 
-    Args:
-        begins: The modules where layers begin, and their names.
-
     Attributes:
         cuts: The number of nodes before the first call of each of them, by name.
     """
@@ -192,15 +186,7 @@ def _traced(
 def _pieces(
     owner: nn.Module, nodes: list[fx.Node], enters: list[fx.Node], starts: list[int], path: str
 ) -> list[nn.Module]:
-    """A module of each part of a graph.
-
-    Args:
-        owner: What was traced.
-        nodes: Of its graph, in order.
-        enters: Of them the inputs.
-        starts: The first node of each part.
-        path: The owner's name.
-    """
+    """A module of each part of a graph."""
     output = nodes[-1].args[0]
     outputs = list(output) if isinstance(output, list | tuple) else [output]
     returned = [each for each in outputs if isinstance(each, fx.Node)]

@@ -28,11 +28,7 @@ def whole_model_state(
 def load_model_part(
     module: nn.Module, state: Mapping[str, Any], placement: Placement, strict: bool
 ) -> None:
-    """Take this rank's part of a whole network's state.
-
-    Raises:
-        UserError: If it is another network's.
-    """
+    """Take this rank's part of a whole network's state."""
     expected = module.state_dict()
     different = sorted(set(state) ^ set(expected))
     if strict and different:

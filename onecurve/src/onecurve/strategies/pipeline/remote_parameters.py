@@ -1,10 +1,10 @@
-"""Parameters that another rank holds, and hooks of users that look at their gradients.
+"""Parameters of other ranks' stages, and hooks of users that look at their gradients.
 
 A rank has the gradients of its own layers. A hook that takes a norm over "all" of them, as
-`torch.nn.utils.clip_grad_norm_` does in an overridden `configure_gradient_clipping` or Lightning's
-`grad_norm` in `on_before_optimizer_step`, would get another number on every rank. So for the length
-of a hook the gradient of what lies elsewhere is a tensor on the meta device: what changes each
-gradient alone works on it, and what asks for its numbers cannot have them, and says so.
+Lightning's `grad_norm` does in `on_before_optimizer_step`, would get another number on every rank.
+(PyTorch's `clip_grad_norm_` does not: see `clip.py`.) So for the length of a hook the gradient of
+a remote parameter is a tensor on the meta device: what changes each gradient alone works on it,
+and what asks for its numbers cannot have them, and says so.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -32,14 +32,12 @@ HOOKS = (
 )
 # Callbacks of Lightning and of this library ask the strategy.
 KNOWN = ("lightning", "onecurve")
-
-
 # Where a user's code is not.
 PACKAGES = {"torch", "lightning", "onecurve"}
 
 
-class Elsewhere(nn.Parameter):
-    """A parameter without memory, because another rank has it."""
+class RemoteParameter(nn.Parameter):
+    """A parameter without memory, because another rank holds it."""
 
     is_shown = False
     """Whether a user's hook runs now."""
@@ -47,7 +45,7 @@ class Elsewhere(nn.Parameter):
     @property
     def grad(self) -> Tensor | None:
         """Nothing, but for a user's hook: what has a shape and no numbers."""
-        shown = Elsewhere.is_shown and self.requires_grad
+        shown = RemoteParameter.is_shown and self.requires_grad
         return torch.empty(self.shape, dtype=self.dtype, device="meta") if shown else None
 
     @grad.setter
@@ -57,21 +55,16 @@ class Elsewhere(nn.Parameter):
 
 @contextmanager
 def shown(is_shown: bool) -> Iterator[None]:
-    """Let gradients that lie elsewhere be seen meanwhile, or not."""
-    before, Elsewhere.is_shown = Elsewhere.is_shown, is_shown
+    """Let gradients of remote parameters be seen meanwhile, or not."""
+    before, RemoteParameter.is_shown = RemoteParameter.is_shown, is_shown
     try:
         yield
     finally:
-        Elsewhere.is_shown = before
+        RemoteParameter.is_shown = before
 
 
 def watch_hooks(trainer: Trainer, until: ExitStack) -> None:
-    """Show gradients that lie elsewhere to the hooks of the task and of users' callbacks.
-
-    Args:
-        trainer: Of the fit.
-        until: What ends it.
-    """
+    """Show gradients of remote parameters to the hooks of the task and of users' callbacks."""
     module = trainer.lightning_module
     _watch(module, "clip_gradients", False, until)
     for name in HOOKS:
@@ -119,7 +112,7 @@ def explained(
     if not isinstance(error, NotImplementedError | RuntimeError) or "meta" not in said.lower():
         return None
     if any(frame.name == "_call_task" for frame in frames):
-        return beside_network(module, network)
+        return layers_used_outside_network(module, network)
     if "aten::equal" in said:
         line = (
             "parameters are compared (BaseFinetuning does it to unfreeze them), of which another "
@@ -137,13 +130,8 @@ def explained(
     return UserError(f"strategy={strategy}: {line}")
 
 
-def beside_network(module: LightningModule, network: str) -> UserError:
-    """For a loss that depends on layers of other ranks, whatever PyTorch says of them.
-
-    Args:
-        module: The task.
-        network: The name of what is cut into stages.
-    """
+def layers_used_outside_network(module: LightningModule, network: str) -> UserError:
+    """For a loss that depends on layers of other ranks, whatever PyTorch says of them."""
     results = results_of(module.trainer)
     if results is not None:
         results.clear()  # Lightning would move what was logged of it as it ends
@@ -154,12 +142,8 @@ def beside_network(module: LightningModule, network: str) -> UserError:
     )
 
 
-def refuse_whole(optimizers: Iterable[Optimizer]) -> None:
-    """Refuse LBFGS, which takes all parameters as one vector.
-
-    Raises:
-        UserError: If it is among them.
-    """
+def reject_lbfgs(optimizers: Iterable[Optimizer]) -> None:
+    """Reject LBFGS, which takes all parameters as one vector."""
     if any(isinstance(optimizer, LBFGS) for optimizer in optimizers):
         raise UserError(
             "strategy=pipeline: LBFGS updates a weight by the gradients of all others, of which a "
@@ -168,11 +152,8 @@ def refuse_whole(optimizers: Iterable[Optimizer]) -> None:
         )
 
 
-def forget_elsewhere(optimizers: Iterable[Optimizer]) -> None:
-    """Drop what some prepare before the first step, as Adagrad does, for other ranks' parameters.
-
-    These have no memory here, and so has that.
-    """
+def drop_remote_state(optimizers: Iterable[Optimizer]) -> None:
+    """Drop what some prepare for remote parameters before the first step, as Adagrad does."""
     for optimizer in optimizers:
         for parameter in [each for each in optimizer.state if each.is_meta]:
             del optimizer.state[parameter]
