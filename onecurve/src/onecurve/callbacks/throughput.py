@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import wraps
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from lightning.fabric.utilities.throughput import get_available_flops
@@ -40,15 +42,27 @@ class Throughput(Callback):
         self.final_facts: dict[str, float] = {}
         self._flops_a_sample = 0.0
         self._clock = Stopwatch()
+        self._wrapped = ExitStack()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Count the operations for a sample while the network is in one piece."""
         if stage == "fit":
             inputs = trainer.strategy.example_inputs()  # type: ignore[attr-defined]
             self._flops_a_sample = 3.0 * forward_flops(pl_module, inputs)
-            save = self._clock.timed("checkpoint", trainer.save_checkpoint)
-            trainer.save_checkpoint = save  # type: ignore[method-assign]
+            self._wrap(
+                trainer, "save_checkpoint", self._clock.timed("checkpoint", trainer.save_checkpoint)
+            )
             self._watch_fetching(trainer.profiler)  # type: ignore[attr-defined]
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Leave the Trainer and its profiler as they were."""
+        self._wrapped.close()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Leave them so after an error, too: Lightning calls no `teardown` then."""
+        self._wrapped.close()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._clock.start("data")
@@ -102,7 +116,11 @@ class Throughput(Callback):
             if action_name.endswith(FETCHING):
                 self._clock.enter("step")
 
-        profiler.start, profiler.stop = entered, left  # type: ignore[method-assign]
+        self._wrap(profiler, "start", entered)
+        self._wrap(profiler, "stop", left)
+
+    def _wrap(self, owner: Any, name: str, function: Callable[..., None]) -> None:
+        self._wrapped.enter_context(patch.object(owner, name, function))
 
     def _now(self, trainer: Trainer) -> "Count":
         samples = trainer.strategy.samples_seen  # type: ignore[attr-defined]
