@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from ..callbacks.garbage import GarbageCollection
-from ..checkpoint.format import read_checkpoint, refuse_other_network, refuse_weights_alone
+from ..checkpoint.format import read_checkpoint, reject_incomplete_state, reject_other_network
 from ..checkpoint.resume_state import ResumeState, resume_loggers
 from ..checkpoint.storage import LocalFiles
 from ..errors import UserError, user_error_behind
@@ -56,7 +56,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     resume = _checkpoint_to_resume(cfg, context.attempt)
     checkpoint = read_checkpoint(resume, whole=False, is_checked=True) if resume else None
     if checkpoint:
-        refuse_weights_alone(checkpoint, str(resume))
+        reject_incomplete_state(checkpoint, str(resume))
     # After a restart a node may have a copy of it elsewhere.
     is_restart = context.attempt.checkpoint is not None
     in_place = is_restart or (resume is not None and resume.is_relative_to(run_dir))
@@ -67,7 +67,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
         hidden.stored(config),
         logs=checkpoint["logs"] if checkpoint and in_place else None,
         layout=checkpoint.get("layout") if checkpoint else None,
-        hide=partial(hidden.hide_parameters, config=config),
+        redact=partial(hidden.hide_parameters, config=config),
     )
     last = run_dir / "checkpoints" / "last.ckpt"
     own: list[Callback] = [PeakMemory(), resume_state, MissingMetric(last)]
@@ -77,12 +77,12 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
         own.append(GarbageCollection(cfg.gc_every_n_steps))
     trainer = build_trainer(cfg, run_dir, own, logs_metrics=True)
     if checkpoint:
-        refuse_other_network(task, checkpoint, str(resume))
+        reject_other_network(task, checkpoint, str(resume))
         trainer.begun = begun_with_other_steps(checkpoint, hidden.stored(config))
         if in_place:
             resume_loggers(trainer.loggers, checkpoint["logs"])
         # Lightning asks for it once more; and it is not kept here, since it is large.
-        cast(LocalFiles, trainer.strategy.checkpoint_io).take_over(checkpoint, cast(Path, resume))
+        cast(LocalFiles, trainer.strategy.checkpoint_io).preload(checkpoint, cast(Path, resume))
         del checkpoint
 
     status = "finished"
@@ -106,7 +106,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
             with refusing_arguments():
                 trainer.test(task, datamodule=data, ckpt_path=best, verbose=False)
             metrics |= task_metrics(trainer)
-        cast(LocalFiles, trainer.strategy.checkpoint_io).refuse_if_all_failed()
+        cast(LocalFiles, trainer.strategy.checkpoint_io).raise_if_nothing_saved()
     except Stopped as stopped:
         return {STOPPED: stopped.number, "global_step": stopped.step}
     except SystemExit as end:

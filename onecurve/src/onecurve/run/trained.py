@@ -8,7 +8,7 @@ from lightning.pytorch import LightningDataModule, LightningModule, seed_everyth
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from ..checkpoint.format import other_network, read_checkpoint, trained_config
+from ..checkpoint.format import network_mismatch, read_checkpoint, trained_config
 from ..errors import UserError
 from .building import building, checked
 from .fit import build_task
@@ -47,7 +47,7 @@ def trained(
         data = instantiate(checked("data", OmegaConf.merge(config.data, changes)))
     task = build_task(config)
     convert(task)
-    if why := other_network(task, checkpoint):
+    if why := network_mismatch(task, checkpoint):
         raise UserError(
             f"checkpoint={cfg.checkpoint}: {why}; its model or task was changed since: "
             "give one that was trained with what is there now"

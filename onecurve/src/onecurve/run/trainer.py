@@ -20,8 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from .. import machine
 from ..checkpoint.mirror import Mirror
-from ..checkpoint.storage import LocalFiles
-from ..errors import UserError
+from ..checkpoint.storage import LocalFiles, ShardedFolders
 from ..loggers.buffered import BufferedCSVLogger
 from .begun import Begun
 from .building import building, made
@@ -196,21 +195,10 @@ def _storage(cfg: DictConfig, run_dir: Path) -> LocalFiles:
     settings = cfg.get("checkpoint")
     if not isinstance(settings, DictConfig):
         return LocalFiles()
-    kind = _sharded_folders() if settings.format == "sharded" else LocalFiles
+    kind = ShardedFolders if settings.format == "sharded" else LocalFiles
     address = settings.get("mirror_to")
     return kind(
         settings["async"],
         stop_on_failure=settings.on_failure == "stop",
         mirror=Mirror(str(address), run_dir) if address else None,
     )
-
-
-def _sharded_folders() -> type[LocalFiles]:
-    try:
-        from ..checkpoint.sharded.storage import ShardedFolders
-    except ModuleNotFoundError:
-        raise UserError(
-            "checkpoint.format=sharded: the folder onecurve/checkpoint/sharded is not there; use "
-            "checkpoint.format=file"
-        ) from None
-    return ShardedFolders

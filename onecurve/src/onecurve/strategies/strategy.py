@@ -28,7 +28,7 @@ from torchmetrics import Metric
 from ..batch.random import Draws, OneStream, RankStream, get_state, kept_state, set_state
 from ..batch.resume import Place, TrainingEpochs
 from ..batch.shared import shared_loader
-from ..checkpoint.format import leave_out_networks
+from ..checkpoint.format import drop_modules
 from ..checkpoint.resume_changes import fit_to_length
 from ..checkpoint.storage import LocalFiles, read_on_nodes
 from ..compat.of_lightning import (
@@ -435,7 +435,7 @@ class OneCurve(ForCallbacks):
         """Write a checkpoint; where it is full, the first rank does."""
         if self.epochs is not None and "loops" in checkpoint:
             checkpoint["random"] = self.epochs.state()
-        if self.parallelisms and (names := leave_out_networks(checkpoint)):
+        if self.parallelisms and (names := drop_modules(checkpoint)):
             if self.is_global_zero and not self._said_what_is_left_out:
                 say(
                     f"checkpoint: {some_of(names)} of the hyperparameters is left out, of which "
