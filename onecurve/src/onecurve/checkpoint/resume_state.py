@@ -90,7 +90,7 @@ class ResumeState(Callback):
         checkpoint["format"] = FORMAT
         checkpoint["config"] = self.config
         checkpoint["layout"] = self._layout(trainer)
-        if getattr(trainer, "begun", None):
+        if getattr(trainer, "earlier_steps", None):
             checkpoint["had_other_steps"] = True
         for key in HYPERPARAMETERS:
             if key in checkpoint:

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from ..compat.of_hydra import hydra_options
 from ..config.keys import dotted
 from ..config_model import REMOVED
-from ..run.to_type import override, parsed
+from ..run.invocation import override, parsed
 
 # What others call the same thing.
 ELSEWHERE = {"deepspeed": "fsdp"}

@@ -1,19 +1,19 @@
-"""What a run that goes on asks of loggers."""
+"""Loggers that a resumed run can rewind."""
 
 from typing import Any, Protocol, runtime_checkable
 
 
 @runtime_checkable
 class ResumableLogger(Protocol):
-    """A logger of Lightning's that a run in the same directory goes on with.
+    """A logger that a run which resumes in the same directory rewinds to the checkpoint.
 
-    One without these methods is told nothing, and logs some steps twice.
+    A logger without these methods logs some steps twice.
     """
 
     def position(self) -> dict[str, Any]:
-        """How far it has come, in plain data for a checkpoint; all that was logged is on the disk.
+        """The position, as plain data for a checkpoint, once everything logged is on the disk.
 
-        Called on the first rank.
+        Called on rank 0.
         """
 
     def go_on_from(self, position: dict[str, Any] | None) -> None:

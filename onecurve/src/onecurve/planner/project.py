@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from .. import machine
 from ..errors import UserError
 from ..run import record
-from ..run.building import building
 from ..run.context import RunContext
-from ..run.fit import build_task
+from ..run.instantiate import build_task, building
 from ..strategies.layers import find_layers
 from ..strategies.prepared import prepared
 from ..torch_versions import too_old

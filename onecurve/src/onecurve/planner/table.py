@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from rich.table import Table
 
 from ..plain_console import plain_console
-from ..run.to_type import typed_here
+from ..run.invocation import invocation
 from ..strategies.mesh.sizes import Sizes
 from .estimate import Estimate
 from .meshes import Meshes, in_words
@@ -117,7 +117,7 @@ def _command(each: Estimate, cfg: DictConfig, request: Request) -> str:
         words.append(f"trainer.num_nodes={request.ranks // request.per_node}")
     if request.network.fused:
         words.append("compile=layer")
-    return typed_here().command("train.py", *words, *_strategy(each))
+    return invocation().command("train.py", *words, *_strategy(each))
 
 
 def _strategy(each: Estimate) -> list[str]:

@@ -11,8 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..config.keys import dotted
 from ..errors import UserError
-from ..run import hidden
-from ..run.directory import refuse_remote
+from ..run import redaction
+from ..run.record import reject_remote
 from .objective import read_metrics
 
 RECORD = "sweep.yaml"
@@ -46,7 +46,7 @@ def identity(config: DictConfig, config_name: str, jobs: list[list[str]] | None)
     search = content.pop("sweep", {})
     if kept := {key: search[key] for key in SEARCH_IDENTITY if key in search}:
         content["sweep"] = kept
-    overrides = hidden.typed(config.hydra.overrides.task)
+    overrides = redaction.overrides_of(config.hydra.overrides.task)
     typed = sorted(word for word in overrides if not word.startswith(NOT_IDENTIFYING))
     found = {"config_name": config_name, "typed": typed, "config": content, "jobs": jobs}
     text = json.dumps(found, default=str).encode()
@@ -64,7 +64,7 @@ def choose_directory(config: DictConfig, record: dict[str, Any]) -> tuple[Path, 
     """
     new = Path(str(config.hydra.sweep.dir)).resolve()
     key = f"hydra.sweep.dir={config.hydra.sweep.dir}"
-    refuse_remote(new, key)
+    reject_remote(new, key)
     resumes = bool(OmegaConf.select(config, "sweep.resume"))
     if any("hydra.sweep.dir=" in str(word) for word in config.hydra.overrides.hydra):
         _validate_named(key, read_record(new), record, resumes)

@@ -24,8 +24,8 @@ from ..command.hydra_hooks import HydraHooks, stop_once
 from ..compat.of_hydra import split_sweep
 from ..config.validate import validate_group
 from ..errors import UserError, say, stop
-from ..run import hidden
-from ..run.to_type import override, quoted, typed_here
+from ..run import redaction
+from ..run.invocation import invocation, override, quoted
 from .directory import DONE, RECORD, STOPPED, choose_directory, identity
 from .job import is_search
 from .launchers import Interrupt, is_serial, is_side_by_side, slurm_tasks, validate_launcher
@@ -67,7 +67,7 @@ class SweepHooks(HydraHooks):
         except (HydraException, OmegaConfBaseException) as error:
             sources = config.hydra.runtime.config_sources
             folder = next(source.path for source in sources if source.provider == "main")
-            overrides = hidden.typed(config.hydra.overrides.task)
+            overrides = redaction.overrides_of(config.hydra.overrides.task)
             say(f"error: {explain(error, Path(folder), config_name, overrides)}")
             sys.exit(1)
         except Exception:
@@ -110,7 +110,9 @@ def _begin(config: DictConfig, config_name: str) -> tuple[Path, Any]:
     Raises:
         UserError: If there is no job, or the directory belongs to another sweep.
     """
-    overrides = parse([*swept_in_files(config), *hidden.typed(config.hydra.overrides.task)])
+    overrides = parse(
+        [*swept_in_files(config), *redaction.overrides_of(config.hydra.overrides.task)]
+    )
     HydraConfig.instance().set_config(config)
     sweep: Any = OmegaConf.to_container(config.sweep, resolve=True)
     validate_group("sweep", sweep)
@@ -127,15 +129,15 @@ def _begin(config: DictConfig, config_name: str) -> tuple[Path, Any]:
         jobs = _grid(overrides)
     _compose_each_choice(config, overrides)
 
-    words = hidden.hide_in_words(sys.argv[1:])
-    command = typed_here().command(Path(sys.argv[0]).name, *words)
+    words = redaction.redact_command(sys.argv[1:])
+    command = invocation().command(Path(sys.argv[0]).name, *words)
     record = {"command": command, **identity(config, config_name, jobs)}
-    record = hidden.hide(record, _secrets(overrides))
+    record = redaction.redact(record, _secrets(overrides))
     directory, lock = choose_directory(config, record)
     count = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}" if jobs else ""
     kind = f"sweep of {count}" if jobs else "search" if is_search(config) else "sweep"
     done = [read_metrics(path.parent).get("status") in DONE for path in directory.glob("*/.hydra")]
-    where = f"{kind} in {typed_here().short(directory)}"
+    where = f"{kind} in {invocation().short(directory)}"
     print(f"resuming a {where}: {sum(done)} are done" if done else where, flush=True)
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -227,7 +229,7 @@ def _secrets(overrides: list[Override]) -> set[str]:
     fixed = [each for each in overrides if not each.is_sweep_override() and not each.is_delete()]
     pairs = [(each.get_key_element(), each.get_value_element_as_str()) for each in fixed]
     values = [(key.lstrip("+~"), value.strip("'\"")) for key, value in pairs]
-    return {value for key, value in values if hidden.is_secret(key, value)}
+    return {value for key, value in values if redaction.is_secret(key, value)}
 
 
 def _set(config: DictConfig, key: str, value: str | int | list[str]) -> None:
@@ -246,7 +248,7 @@ def _end(config: DictConfig) -> int:
 
     directory = Path(str(config.hydra.sweep.dir))
     statuses = [job.status for job in write_report([directory], directory)]
-    named = shlex.quote(override("hydra.sweep.dir", typed_here().short(directory)))
+    named = shlex.quote(override("hydra.sweep.dir", invocation().short(directory)))
     if is_search(config):
         from .search import best_trials
 

@@ -18,10 +18,10 @@ from ..checkpoint.file import newest_checkpoint
 from ..command.check import check
 from ..errors import say, user_error_behind
 from ..launch import one_run
-from ..run import directory, hidden, record
+from ..run import record, redaction
 from ..run.context import RunContext
-from ..run.outcome import Metrics, RankFailed, in_a_line, was_stopped
-from ..run.to_type import typed_here
+from ..run.invocation import invocation
+from ..run.outcome import Metrics, RankFailed, describe_failure, was_stopped
 from .directory import DONE, STOPPED, TRACEBACK, read_record
 from .launchers import interrupt_ends_job, is_side_by_side, meet, take_share, validate_nodes
 from .objective import reached, read_curves, read_metrics
@@ -69,7 +69,7 @@ def run_job(work: str, config: DictConfig) -> float | None:
     if status in DONE:
         print(f"{name}: {status} already", flush=True)
     elif not members.broadcast("stopped", (sweep_dir / STOPPED).exists):
-        lock = directory.take(run_dir) if members.is_first else nullcontext()
+        lock = record.try_lock(run_dir) if members.is_first else nullcontext()
         if not members.broadcast("taken", lambda: lock is not None):
             print(f"{name}: another process is at work on it", flush=True)
             return None
@@ -109,7 +109,7 @@ def _run_with_retries(work: str, config: DictConfig, context: RunContext, name: 
             metrics = _run(work, config, context)
         except JobFailed as failure:
             retries = left > 0 and not failure.invalid
-            file = typed_here().short(run_dir / TRACEBACK)
+            file = invocation().short(run_dir / TRACEBACK)
             ending = " (trying again)" if retries else f" ({file})"
             print(f"{name} failed: {failure}{ending}", file=sys.stderr, flush=True)
             if not retries:
@@ -147,7 +147,7 @@ def _run(work: str, config: DictConfig, context: RunContext) -> Metrics:
         SystemExit: If it was stopped by a signal.
     """
     hydra = HydraConfig.get()
-    overrides = hidden.typed(hydra.overrides.task)
+    overrides = redaction.overrides_of(hydra.overrides.task)
     run_dir, members = context.run_dir, context.members
     (run_dir / TRACEBACK).unlink(missing_ok=True)
     try:
@@ -168,7 +168,7 @@ def _run(work: str, config: DictConfig, context: RunContext) -> Metrics:
     except BaseException as error:
         invalid = user_error_behind(error)
         stopped = invalid is None and was_stopped(error)
-        line = in_a_line(invalid or error)
+        line = describe_failure(invalid or error)
         speaks = members.reports_failure()
         if speaks:
             record.unfinished(run_dir, stopped, line)

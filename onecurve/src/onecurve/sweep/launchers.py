@@ -19,7 +19,7 @@ from ..errors import UserError
 from ..launch import forkserver, quick_exit
 from ..launch.meeting import meet as meet_members
 from ..run.context import RunContext
-from ..run.hidden import typed
+from ..run.redaction import overrides_of
 from .directory import STOPPED, try_lock
 
 SECONDS_BETWEEN_ATTEMPTS = 0.1
@@ -64,7 +64,7 @@ def validate_launcher(config: DictConfig) -> None:
     if not is_slurm(config.hydra):
         return
     # A sweep is one job array, whose tasks all have the same shape.
-    for word in typed(config.hydra.overrides.task):
+    for word in overrides_of(config.hydra.overrides.task):
         key, _, value = word.partition("=")
         if key == "trainer.num_nodes" and not value.isdecimal() and value != "auto":
             raise UserError(

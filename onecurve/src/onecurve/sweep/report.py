@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..errors import UserError, stop
 from ..plain_console import plain_console
-from ..run.to_type import typed_here
+from ..run.invocation import invocation
 from .charts import charts_of
 from .directory import TRACEBACK
 from .results import Job, SweepResults, read_sweeps
@@ -67,7 +67,7 @@ def write_report(directories: Sequence[Path], to: Path) -> list[Job]:
     _write_csv(sweep, to / "sweep.csv")
     _write_page(sweep, tables, to / "sweep.html")
     _print(sweep, tables)
-    files = [typed_here().short(to / f"sweep.{suffix}") for suffix in ("csv", "html")]
+    files = [invocation().short(to / f"sweep.{suffix}") for suffix in ("csv", "html")]
     print("Report:", ", ".join(files))
     return sweep.ranked
 
@@ -106,7 +106,7 @@ def _print(sweep: SweepResults, tables: Sequence[Table]) -> None:
     failed = [job for job in sweep.jobs if job.failed]
     for job in failed[:MOST_FAILURES]:
         file = job.directory / TRACEBACK
-        where = f" (traceback: {typed_here().short(file)})" if file.is_file() else ""
+        where = f" (traceback: {invocation().short(file)})" if file.is_file() else ""
         console.print(Text(_reason(job) + where, style="red"), soft_wrap=True)
     if more := failed[MOST_FAILURES:]:
         console.print(f"and {len(more)} more that failed or diverged, in sweep.csv")

@@ -17,8 +17,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ..command.resolvers import job_directory
 from ..errors import UserError
-from ..run import hidden
-from ..run.to_type import quoted, typed_here
+from ..run import redaction
+from ..run.invocation import invocation, quoted
 from .directory import COMPLETE, STOPPED, try_lock
 from .hooks import parse, swept_in_files
 from .objective import objectives, reached, read_metrics, validate_objective
@@ -144,7 +144,9 @@ def best_trials(config: DictConfig) -> list[str]:
     Each is followed by the command that runs it alone.
     """
     study = optuna.load_study(study_name=NAME, storage=config.sweep.storage)
-    overrides = parse([*swept_in_files(config), *hidden.typed(config.hydra.overrides.task)])
+    overrides = parse(
+        [*swept_in_files(config), *redaction.overrides_of(config.hydra.overrides.task)]
+    )
     _, fixed = read_space(overrides)
     fixed = [word for word in fixed if not word.startswith(("sweep=", "sweep.", "sweep/"))]
     found = study.best_trials if len(study.directions) > 1 else study.best_trials[:1]
@@ -154,6 +156,6 @@ def best_trials(config: DictConfig) -> list[str]:
             f"{name} {value:.6g}"
             for (name, _), value in zip(objectives(config.sweep), trial.values, strict=True)
         )
-        command = typed_here().command("train.py", *fixed, *_varied(trial))
+        command = invocation().command("train.py", *fixed, *_varied(trial))
         lines += [f"best: job {trial.number + 1}, {values}", f"  {command}"]
     return lines

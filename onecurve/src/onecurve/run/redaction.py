@@ -1,6 +1,6 @@
-"""What of a configuration is used and not stored: secrets, and what comes from the environment.
+"""Keeps secrets and values of environment variables out of everything that a run writes.
 
-A value that `${oc.env:NAME}` gives is stored as that text. One whose key is named like a secret is
+A value from `${oc.env:NAME}` is stored as that text. A value whose key is named like a secret is
 stored as ``***``, wherever it comes from.
 """
 
@@ -15,18 +15,18 @@ from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 from omegaconf.resolvers import oc
 
 MASK = "***"
-STORED_AS = "stored_as"
-"""Where a rank's configuration has what is stored instead: a text by key."""
+REPLACEMENTS = "stored_as"
+"""The key of a rank's configuration with what is stored instead of a value: a text by key."""
 SECRETS = {"password", "passwd", "passphrase", "secret", "credential", "credentials", "apikey"}
-# `key` and `token` are names of many other things.
-OF_KEYS = {"", "access", "account", "api", "auth", "encryption", "license", "private", "secret"}
-NOT_OF_TOKENS = {"bos", "cls", "end", "eos", "mask", "pad", "sep", "start", "stop", "unk"}
-# A shorter one is looked for as a whole: it may be a part of anything.
+# `key` and `token` have other meanings, too: the word before them tells.
+BEFORE_KEY = {"", "access", "account", "api", "auth", "encryption", "license", "private", "secret"}
+BEFORE_OTHER_TOKEN = {"bos", "cls", "end", "eos", "mask", "pad", "sep", "start", "stop", "unk"}
+# Shorter secrets are redacted only where they are the full text: they may be part of any word.
 SHORTEST_PART = 8
 
 
 def is_secret(key: str, value: Any) -> bool:
-    """Whether a key is named like a secret, such as "data.api_key", and has a value like one."""
+    """Whether a key is named like a secret, such as "data.api_key", and its value may be one."""
     if isinstance(value, bool) or not isinstance(value, str | int) or value in ("", MASK):
         return False
     words = re.findall(r"[a-z]+", re.sub("([A-Z])", r"_\1", key.rpartition(".")[2]).lower())
@@ -34,33 +34,33 @@ def is_secret(key: str, value: Any) -> bool:
     if last in SECRETS or isinstance(value, int):
         return last in SECRETS
     if last == "key":
-        return before[-1] in OF_KEYS
-    return last == "token" and before[-1] not in NOT_OF_TOKENS
+        return before[-1] in BEFORE_KEY
+    return last == "token" and before[-1] not in BEFORE_OTHER_TOKEN
 
 
-def stored_as(config: DictConfig) -> dict[str, str]:
-    """What is stored instead of the values of some keys.
+def replacements(config: DictConfig) -> dict[str, str]:
+    """The texts that are stored instead of secrets and environment variables, by key.
 
     Args:
-        config: What Hydra composed, with nothing resolved yet.
+        config: What Hydra composed, with no interpolation resolved.
     """
     found: dict[str, str] = {}
-    with _environment_is_noticed() as noticed:
+    with _environment_reads() as variables:
         for key, node, name in _leaves(config):
-            noticed.clear()
+            variables.clear()
             value = node[name]
             if OmegaConf.is_config(value):
                 OmegaConf.to_container(value, resolve=True)
-            if noticed:
+            if variables:
                 found[key] = str(node._get_node(name)._value())
             elif is_secret(key, value):
                 found[key] = MASK
     return found
 
 
-def stored(config: dict[str, Any]) -> dict[str, Any]:
+def redacted(config: dict[str, Any]) -> dict[str, Any]:
     """A rank's configuration as it is stored."""
-    instead = config.get(STORED_AS) or {}
+    instead = config.get(REPLACEMENTS) or {}
 
     def at(key: str, value: Any) -> Any:
         if key in instead:
@@ -71,37 +71,37 @@ def stored(config: dict[str, Any]) -> dict[str, Any]:
             return [at(f"{key}[{place}]", each) for place, each in enumerate(value)]
         return value
 
-    plain = {name: each for name, each in config.items() if name != STORED_AS}
-    return dict(hide(at("", plain), secrets(config))) if instead else plain
+    plain = {name: each for name, each in config.items() if name != REPLACEMENTS}
+    return dict(redact(at("", plain), secrets(config))) if instead else plain
 
 
 def secrets(config: dict[str, Any]) -> set[str]:
     """The secrets in a rank's configuration."""
-    return {value for _, value, text in _hidden(config) if text == MASK}
+    return {value for _, value, text in _replaced(config) if text == MASK}
 
 
-def hide(content: Any, those: set[str]) -> Any:
-    """Plain containers without secrets, whether they are a text or a part of one."""
-    if not those:
+def redact(content: Any, secrets: set[str]) -> Any:
+    """Plain containers without secrets, also where they are part of a longer text."""
+    if not secrets:
         return content
     if isinstance(content, dict):
-        return {key: hide(value, those) for key, value in content.items()}
+        return {key: redact(value, secrets) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return type(content)(hide(value, those) for value in content)
-    if str(content) in those and not isinstance(content, bool):
+        return type(content)(redact(value, secrets) for value in content)
+    if str(content) in secrets and not isinstance(content, bool):
         return MASK
     if isinstance(content, str):
-        for secret in those:
+        for secret in secrets:
             content = content.replace(secret, MASK) if len(secret) >= SHORTEST_PART else content
     return content
 
 
-def hide_parameters(content: Any, config: dict[str, Any]) -> Any:
-    """What a class keeps of its arguments, as the configuration that they are of is stored.
+def redact_hyperparameters(content: Any, config: dict[str, Any]) -> Any:
+    """The arguments that a class has saved, redacted as in the configuration that they come from.
 
-    In plain containers, whatever Hydra has passed to it: a checkpoint holds nothing else.
+    In plain containers, as a checkpoint needs them, where Hydra passed its own.
     """
-    instead = {(name, value): text for name, value, text in _hidden(config)}
+    instead = {(name, value): text for name, value, text in _replaced(config)}
 
     def of(name: str, value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -110,17 +110,17 @@ def hide_parameters(content: Any, config: dict[str, Any]) -> Any:
             return [of(name, each) for each in value]
         return instead.get((name, value), value) if isinstance(value, str) else value
 
-    return hide(of("", content), secrets(config))
+    return redact(of("", content), secrets(config))
 
 
-def typed(words: ListConfig | list[str]) -> list[str]:
-    """Overrides of Hydra's as they were typed: going through them would resolve references."""
+def overrides_of(words: ListConfig | list[str]) -> list[str]:
+    """Hydra's overrides as they were typed: iterating over them would resolve interpolations."""
     plain: list[str] = OmegaConf.to_container(OmegaConf.create(words))  # type: ignore[assignment]
     return [str(word) for word in plain]
 
 
-def hide_in_words(words: Sequence[str]) -> list[str]:
-    """A command line without the secrets that were typed."""
+def redact_command(words: Sequence[str]) -> list[str]:
+    """A command line without its secrets."""
     return [
         f"{key}={MASK}" if equals and is_secret(key.lstrip("+"), value) else word
         for word in words
@@ -128,18 +128,18 @@ def hide_in_words(words: Sequence[str]) -> list[str]:
     ]
 
 
-def hide_in_files(files: Sequence[Path], those: set[str]) -> None:
-    """Rewrite YAML files that hold secrets."""
+def redact_files(files: Sequence[Path], secrets: set[str]) -> None:
+    """Rewrite YAML files without secrets."""
     for file in files:
-        content = yaml.safe_load(file.read_text()) if those and file.is_file() else None
-        hidden = hide(content, those)
+        content = yaml.safe_load(file.read_text()) if secrets and file.is_file() else None
+        hidden = redact(content, secrets)
         if hidden != content:
             file.write_text(yaml.safe_dump(hidden, sort_keys=False, allow_unicode=True))
 
 
-def _hidden(config: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Of all that is stored otherwise: the last part of its key, its value, what is stored."""
-    instead = config.get(STORED_AS)
+def _replaced(config: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """For each replacement the last part of its key, the value, and the replacement."""
+    instead = config.get(REPLACEMENTS)
     if not instead:
         return []
     tree = OmegaConf.create(config)
@@ -152,7 +152,7 @@ def _hidden(config: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _leaves(node: Container, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Every key that holds no container of its own, with where it stands."""
+    """Every key whose value is no container, with its parent node and its name there."""
     is_list = isinstance(node, ListConfig)
     names: Any = range(len(node)) if isinstance(node, ListConfig) else list(node)
     for name in names:
@@ -165,16 +165,16 @@ def _leaves(node: Container, prefix: str = "") -> Iterator[tuple[str, Any, Any]]
 
 
 @contextmanager
-def _environment_is_noticed() -> Iterator[list[str]]:
-    """The list grows by every variable that is read."""
-    noticed: list[str] = []
+def _environment_reads() -> Iterator[list[str]]:
+    """Every environment variable that a configuration reads meanwhile is added to the list."""
+    variables: list[str] = []
 
     def env(*arguments: Any) -> Any:
-        noticed.append(str(arguments[0]))
+        variables.append(str(arguments[0]))
         return oc.env(*arguments)
 
     OmegaConf.register_new_resolver("oc.env", env, replace=True)
     try:
-        yield noticed
+        yield variables
     finally:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
