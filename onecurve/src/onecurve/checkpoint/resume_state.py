@@ -16,7 +16,7 @@ from ..compat.of_lightning import (
     metrics_to_log,
     set_initial_hyperparameters,
 )
-from ..loggers.resumable import ResumableLogger
+from ..loggers.buffered import ResumableLogger
 from .format import FORMAT, task_arguments
 from .remote import is_address
 from .resume_changes import apply_changes

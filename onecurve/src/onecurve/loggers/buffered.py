@@ -10,7 +10,7 @@ run that resumes in the same directory passes it to `go_on_from`, which drops wh
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
@@ -21,6 +21,27 @@ from .metrics_file import MetricsFile, Row
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
+
+
+@runtime_checkable
+class ResumableLogger(Protocol):
+    """A logger that a run which resumes in the same directory rewinds to the checkpoint.
+
+    A logger without these methods logs some steps twice.
+    """
+
+    def position(self) -> dict[str, Any]:
+        """The position, as plain data for a checkpoint, once everything logged is on the disk.
+
+        Called on rank 0.
+        """
+
+    def go_on_from(self, position: dict[str, Any] | None) -> None:
+        """Drop what was logged after a position, before anything else is logged.
+
+        Args:
+            position: What `position` returned; None if the checkpoint has none of this logger.
+        """
 
 
 class BufferedCSVLogger(CSVLogger):

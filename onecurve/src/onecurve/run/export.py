@@ -22,7 +22,7 @@ from ..errors import UserError
 from ..extras import missing
 from . import record
 from .context import RunContext
-from .instantiate import in_a_line, load_trained
+from .instantiate import describe_error, load_trained
 from .invocation import invocation_of
 from .predict import network_inputs, predict_on_test_set
 
@@ -183,7 +183,7 @@ def _export_errors(kind: str, task: str) -> Iterator[None]:
     except Exception as error:
         raise UserError(
             f"format={kind}: {task}.forward cannot be exported with any size of batch: "
-            f"{in_a_line(error)}"
+            f"{describe_error(error)}"
         ) from error
     finally:
         logging.disable(logging.NOTSET)

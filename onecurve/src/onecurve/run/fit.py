@@ -23,7 +23,7 @@ from ..errors import UserError, user_error_behind
 from ..strategies.strategy import OneCurve
 from . import record, redaction
 from .context import Attempt, RunContext
-from .instantiate import build, build_task, in_a_line, trainer_errors
+from .instantiate import build, build_task, describe_error, trainer_errors
 from .monitor import MonitoredMetrics, missing_metric, no_validation
 from .outcome import STOPPED, EndedEarly, RankFailed, Stopped
 from .stop import StopOnSignal, end_of_training
@@ -123,7 +123,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
         # Before the first step: Lightning rejects a combination of settings.
         if strategy.samples_seen:
             raise
-        raise UserError(in_a_line(error)) from error
+        raise UserError(describe_error(error)) from error
     except OSError as error:
         # Before the first step: a logger or a callback cannot write to its place.
         if strategy.samples_seen or not error.filename or user_error_behind(error):

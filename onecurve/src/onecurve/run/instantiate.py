@@ -49,7 +49,7 @@ def building(key: str) -> Iterator[None]:
     except ARGUMENT_ERRORS as error:
         if refusal := user_error_behind(error):
             raise refusal from None
-        raise UserError(f"{key}: {in_a_line(error)}") from error
+        raise UserError(f"{key}: {describe_error(error)}") from error
 
 
 def build(key: str, node: Any, kind: type[Any], **parts: Any) -> Any:
@@ -129,7 +129,7 @@ def with_key(key: str, part: Any) -> Any:
     return call
 
 
-def in_a_line(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error, and the line of the project's code that raised it."""
     while isinstance(error, InstantiationException) and error.__cause__ is not None:
         error = error.__cause__
@@ -166,10 +166,10 @@ def trainer_errors() -> Iterator[None]:
 
 def with_keys(text: str) -> str:
     """A message of Lightning with the keys of the configuration: `trainer.max_time=null`."""
-    return re.sub(r"`([^`]*)`", _with_key, text)
+    return re.sub(r"`([^`]*)`", _keys_in_quotes, text)
 
 
-def _with_key(quoted: re.Match[str]) -> str:
+def _keys_in_quotes(quoted: re.Match[str]) -> str:
     words = quoted[1].removeprefix("Trainer(").removesuffix(")").split(", ")
     pairs = [word.partition("=") for word in words]
     if not all(name in ARGUMENTS for name, _, _ in pairs):

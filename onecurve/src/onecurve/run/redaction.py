@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import Container, DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.resolvers import oc
 
 MASK = "***"
@@ -46,15 +46,14 @@ def replacements(config: DictConfig) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     with _environment_reads() as variables:
-        for key, node, name in _leaves(config):
-            variables.clear()
-            value = node[name]
+        for key, value, text in _leaves(config, OmegaConf.to_container(config)):
             if OmegaConf.is_config(value):
                 OmegaConf.to_container(value, resolve=True)
             if variables:
-                found[key] = str(node._get_node(name)._value())
+                found[key] = text
             elif is_secret(key, value):
                 found[key] = MASK
+            variables.clear()
     return found
 
 
@@ -151,17 +150,14 @@ def _replaced(config: dict[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _leaves(node: Container, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Every key whose value is no container, with its parent node and its name there."""
-    is_list = isinstance(node, ListConfig)
-    names: Any = range(len(node)) if isinstance(node, ListConfig) else list(node)
-    for name in names:
-        key = f"{prefix}[{name}]" if is_list else f"{prefix}.{name}".lstrip(".")
-        each: Any = node._get_node(name)
-        if isinstance(each, Container) and not each._is_interpolation() and not each._is_none():
-            yield from _leaves(each, key)
+def _leaves(node: Any, raw: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
+    """The key, the value, and the value before interpolation of everything that is no container."""
+    for name, text in enumerate(raw) if isinstance(raw, list) else raw.items():
+        key = f"{prefix}[{name}]" if isinstance(raw, list) else f"{prefix}.{name}".lstrip(".")
+        if isinstance(text, dict | list):
+            yield from _leaves(node[name], text, key)
         elif not OmegaConf.is_missing(node, name):
-            yield key, node, name
+            yield key, node[name], str(text)
 
 
 @contextmanager
