@@ -4,12 +4,14 @@ import os
 import platform
 import re
 from pathlib import Path
-from typing import IO
 
-from .. import lock
+from filelock import FileLock, Timeout
+
 from ..errors import UserError
 
 LOCK = ".lock"
+# Names the process, in a file of its own: Windows lets nobody write to a locked one.
+HOLDER = ".holder"
 
 
 class Held:
@@ -19,40 +21,49 @@ class Held:
         was_empty: Whether there was nothing in it before.
     """
 
-    def __init__(self, file: IO[str], was_empty: bool) -> None:
-        self.file = file
+    def __init__(self, run_dir: Path, lock: FileLock, was_empty: bool) -> None:
+        self.run_dir = run_dir
+        self.lock = lock
         self.was_empty = was_empty
 
     def let_go(self) -> None:
         """Let others work there."""
-        self.file.close()
+        self.lock.release()
 
     def give_back(self) -> None:
         """Let go before the run has begun, and remove the directory if it was made for it."""
-        file = Path(self.file.name)
         self.let_go()
         if not self.was_empty:
             return
-        file.unlink(missing_ok=True)
-        for folder in list(file.parents)[:3]:
+        for name in (LOCK, HOLDER):
+            (self.run_dir / name).unlink(missing_ok=True)
+        for folder in (self.run_dir, *list(self.run_dir.parents)[:2]):
             try:
                 folder.rmdir()
             except OSError:
                 break
 
 
-def take(run_dir: Path) -> IO[str] | None:
-    """Hold a run directory until the returned file is closed, or this process ends.
+def try_lock(path: Path) -> FileLock | None:
+    """Lock a file until the result is released, or this process ends; None if it is locked.
 
-    Returns:
-        None if another process holds it.
+    Processes that this one forks, such as workers of a loader, do not hold the lock.
     """
-    file = lock.take(run_dir / LOCK)
-    if file is not None:
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {platform.node()}\n")
-        file.flush()
-    return file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        return None
+    return lock
+
+
+def take(run_dir: Path) -> FileLock | None:
+    """Lock a run directory, and name this process in it; None if another process is there."""
+    lock = try_lock(run_dir / LOCK)
+    if lock is not None:
+        (run_dir / HOLDER).write_text(f"process {os.getpid()} on {platform.node()}\n")
+    return lock
 
 
 def hold(run_dir: Path, typed: str) -> Held:
@@ -68,16 +79,16 @@ def hold(run_dir: Path, typed: str) -> Held:
     refuse_remote(run_dir, typed)
     try:
         was_empty = not run_dir.exists() or not any(run_dir.iterdir())
-        file = take(run_dir)
+        lock = take(run_dir)
     except OSError as error:
         raise UserError(
             f"{typed}: {run_dir} cannot be made: {error.strerror}; give a directory that can, "
             "such as hydra.run.dir=runs/NAME"
         ) from None
-    while file is None:
+    while lock is None:
         refuse_taken(run_dir, typed)
-        file = take(run_dir)
-    return Held(file, was_empty)
+        lock = take(run_dir)
+    return Held(run_dir, lock, was_empty)
 
 
 def refuse_remote(run_dir: Path, typed: str) -> None:
@@ -99,10 +110,24 @@ def refuse_taken(run_dir: Path, typed: str) -> None:
     Raises:
         UserError: That names the process.
     """
-    if not lock.is_taken(run_dir / LOCK):
+    if not _is_locked(run_dir / LOCK):
         return
-    who = (run_dir / LOCK).read_text().strip() or "another process"
+    holder = run_dir / HOLDER
+    who = holder.read_text().strip() if holder.exists() else "another process"
     raise UserError(
         f"{typed}: {who} is at work in {run_dir}; wait for its end, or stop it, then type the "
         "same again"
     )
+
+
+def _is_locked(path: Path) -> bool:
+    if not path.exists():
+        return False
+    try:
+        lock = try_lock(path)
+    except OSError:
+        return False  # somebody else's, or on a disk that can only be read
+    if lock is None:
+        return True
+    lock.release()
+    return False

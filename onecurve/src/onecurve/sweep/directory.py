@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from omegaconf import DictConfig, OmegaConf
 
 from ..config.keys import dotted
 from ..errors import UserError
 from ..run import hidden
-from ..run.directory import refuse_remote
+from ..run.directory import refuse_remote, try_lock
 from .objective import read_metrics
 
 RECORD = "sweep.yaml"
@@ -81,20 +81,6 @@ def choose_directory(config: DictConfig, record: dict[str, Any]) -> tuple[Path, 
             if _is_unfinished(old, record) and (lock := try_lock(old / ".lock")):
                 return old, lock
     return new, try_lock(new / ".lock")
-
-
-def try_lock(path: Path) -> FileLock | None:
-    """Lock a file until the result is released, or this process ends; None if it is locked.
-
-    Processes that this one forks, such as workers of a loader, do not hold the lock.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        return None
-    return lock
 
 
 def _validate_named(

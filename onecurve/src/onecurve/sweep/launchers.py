@@ -19,8 +19,9 @@ from ..errors import UserError
 from ..launch import forkserver, quick_exit
 from ..launch.meeting import meet as meet_members
 from ..run.context import RunContext
+from ..run.directory import try_lock
 from ..run.hidden import typed
-from .directory import STOPPED, try_lock
+from .directory import STOPPED
 
 SECONDS_BETWEEN_ATTEMPTS = 0.1
 

@@ -18,8 +18,9 @@ from optuna.trial import FrozenTrial, TrialState
 from ..command.resolvers import job_directory
 from ..errors import UserError
 from ..run import hidden
+from ..run.directory import try_lock
 from ..run.to_type import quoted, typed_here
-from .directory import COMPLETE, STOPPED, try_lock
+from .directory import COMPLETE, STOPPED
 from .hooks import parse, swept_in_files
 from .objective import objectives, reached, read_metrics, validate_objective
 from .study import NAME, ask, has_ended, number_of_trials, open_study, read_space, tell
