@@ -20,7 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import lock
+from filelock import FileLock
+
 from ..errors import UserError, in_short, say, some_of
 from .file import INDEX, damage
 
@@ -180,7 +181,8 @@ def fetch(key: str, address: str, found: dict[str, Any]) -> Path:
         version = f"{address} {found['version']}"
         place = _cache() / hashlib.sha256(version.encode()).hexdigest()[:16]
         copy: Path = place / found["name"]
-        with lock.waiting_for(place.with_name(f"{place.name}.lock")):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(place.with_name(f"{place.name}.lock")):
             if not copy.exists():
                 _download(file_system(address)[0], found["folder"], found["files"], place)
                 say(f"fetched {found['name']} from {address} to {place}")

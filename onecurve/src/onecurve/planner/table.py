@@ -16,6 +16,7 @@ from .request import Request
 KINDS = ("weights", "grads", "optim.", "activ.", "buffers", "working")
 WIDTH = 150
 """Of a table that goes to a file."""
+UNFUSED = "activ. is of layers that are not compiled: compiled ones keep less"
 
 
 def show(request: Request, meshes: Meshes, cfg: DictConfig) -> None:
@@ -43,6 +44,8 @@ def show(request: Request, meshes: Meshes, cfg: DictConfig) -> None:
 def _fitting_table(request: Request, estimates: list[Estimate]) -> Table:
     title = "Meshes that fit, the fastest first: bytes of the fullest rank, and the step"
     table = Table(title=title, title_justify="left", padding=(0, 0, 0, 1), pad_edge=False)
+    if request.network.fused:
+        table.caption, table.caption_justify = UNFUSED, "left"
     speed = "tokens/s" if request.network.length else "samples/s"
     for name in ("mesh", "runs as"):
         table.add_column(name, overflow="fold")

@@ -14,16 +14,19 @@ import sys
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 
-from .. import lock, machine
+from .. import machine
 from ..errors import UserError
 from . import redaction
 from .invocation import invocation
 
 LOCK = ".lock"
+# Names the process, in a file of its own: on Windows a locked file cannot be written.
+HOLDER = ".holder"
 EXTERNAL = ".elsewhere"
 """The list of runs outside of the folder of runs, in that folder."""
 PACKAGES = ("torch", "torchvision", "lightning", "hydra-core", "torchmetrics", "numpy", "wandb")
@@ -169,40 +172,49 @@ class LockedDirectory:
         was_empty: Whether it was empty before.
     """
 
-    def __init__(self, file: IO[str], was_empty: bool) -> None:
-        self.file = file
+    def __init__(self, run_dir: Path, lock: FileLock, was_empty: bool) -> None:
+        self.run_dir = run_dir
+        self.lock = lock
         self.was_empty = was_empty
 
     def release(self) -> None:
         """Unlock it."""
-        self.file.close()
+        self.lock.release()
 
     def discard(self) -> None:
         """Unlock it before the run has begun, and remove it if it was created for the run."""
-        file = Path(self.file.name)
         self.release()
         if not self.was_empty:
             return
-        file.unlink(missing_ok=True)
-        for folder in list(file.parents)[:3]:
+        for name in (LOCK, HOLDER):
+            (self.run_dir / name).unlink(missing_ok=True)
+        for folder in (self.run_dir, *list(self.run_dir.parents)[:2]):
             try:
                 folder.rmdir()
             except OSError:
                 break
 
 
-def try_lock(run_dir: Path) -> IO[str] | None:
-    """Lock a run directory until the returned file is closed, or this process ends.
+def try_lock(path: Path) -> FileLock | None:
+    """Lock a file until the result is released, or this process ends; None if it is locked.
 
-    Returns:
-        None if another process has locked it.
+    Processes that this one forks, such as workers of a loader, do not hold the lock.
     """
-    file = lock.take(run_dir / LOCK)
-    if file is not None:
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {platform.node()}\n")
-        file.flush()
-    return file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        return None
+    return lock
+
+
+def lock_run(run_dir: Path) -> FileLock | None:
+    """Lock a run directory, and name this process in it; None if it is locked."""
+    lock = try_lock(run_dir / LOCK)
+    if lock is not None:
+        (run_dir / HOLDER).write_text(f"process {os.getpid()} on {platform.node()}\n")
+    return lock
 
 
 def lock_directory(run_dir: Path, override: str) -> LockedDirectory:
@@ -218,16 +230,16 @@ def lock_directory(run_dir: Path, override: str) -> LockedDirectory:
     reject_remote(run_dir, override)
     try:
         was_empty = not run_dir.exists() or not any(run_dir.iterdir())
-        file = try_lock(run_dir)
+        lock = lock_run(run_dir)
     except OSError as error:
         raise UserError(
             f"{override}: {run_dir} cannot be made: {error.strerror}; give a directory that can, "
             "such as hydra.run.dir=runs/NAME"
         ) from None
-    while file is None:
+    while lock is None:
         reject_locked(run_dir, override)
-        file = try_lock(run_dir)
-    return LockedDirectory(file, was_empty)
+        lock = lock_run(run_dir)
+    return LockedDirectory(run_dir, lock, was_empty)
 
 
 def reject_remote(run_dir: Path, override: str) -> None:
@@ -249,13 +261,27 @@ def reject_locked(run_dir: Path, override: str) -> None:
     Raises:
         UserError: That names the process.
     """
-    if not lock.is_taken(run_dir / LOCK):
+    if not _is_locked(run_dir / LOCK):
         return
-    who = (run_dir / LOCK).read_text().strip() or "another process"
+    holder = run_dir / HOLDER
+    who = holder.read_text().strip() if holder.exists() else "another process"
     raise UserError(
         f"{override}: {who} is at work in {run_dir}; wait for its end, or stop it, then type the "
         "same again"
     )
+
+
+def _is_locked(path: Path) -> bool:
+    if not path.exists():
+        return False
+    try:
+        lock = try_lock(path)
+    except OSError:
+        return False  # somebody else's, or on a disk that can only be read
+    if lock is None:
+        return True
+    lock.release()
+    return False
 
 
 # Runs outside of the folder of runs
