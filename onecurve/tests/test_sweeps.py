@@ -27,7 +27,7 @@ from fake_jobs import FakeJobs, fake_jobs
 from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback, LightningModule, Trainer
 from omegaconf import DictConfig
-from onecurve.run.directory import try_lock
+from onecurve.run.record import try_lock
 from processes import Command
 from test_failures import ranks
 
@@ -224,7 +224,7 @@ def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
     """Nor does a process that it has forked, and that outlives it for a while."""
     script = (
         "import os, signal, sys, time; from pathlib import Path; "
-        "from onecurve.run.directory import try_lock; lock = try_lock(Path(sys.argv[1])); "
+        "from onecurve.run.record import try_lock; lock = try_lock(Path(sys.argv[1])); "
         "print(os.fork(), flush=True); time.sleep(60)"
     )
     lock = tmp_path / "folder/.lock"
