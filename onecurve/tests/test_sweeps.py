@@ -27,10 +27,10 @@ from fake_jobs import FakeJobs, fake_jobs
 from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback, LightningModule, Trainer
 from omegaconf import DictConfig
-from onecurve.run.record import try_lock
 from processes import Command
 from test_failures import ranks
 
+from onecurve.run.record import try_lock
 from onecurve.sweep import job
 
 __all__ = ["fake_jobs"]

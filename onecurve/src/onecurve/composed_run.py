@@ -1,4 +1,4 @@
-"""Facts about a composed run, for rules about combinations of settings; torch is not imported."""
+"""What the rules of combinations (`Config.refusals`) ask about a run; torch is not imported."""
 
 from typing import Any
 

@@ -133,21 +133,10 @@ def fit_to_length(
     Yields:
         A line for each of them.
     """
-    states = checkpoint.get("lr_schedulers")
-    if not states:
+    states, saved = checkpoint.get("lr_schedulers", ()), checkpoint.get("optimizer_states", ())
+    # `reject_other_optimizers` comes later: BaseFinetuning first adds parameter groups.
+    if len(saved) != len(optimizers):
         return
-    saved = checkpoint["optimizer_states"]
-    if len(saved) == len(optimizers):
-        # `reject_other_optimizers` comes later: BaseFinetuning first adds parameter groups.
-        yield from _fitted(states, schedulers, saved, optimizers)
-
-
-def _fitted(
-    states: Sequence[dict[str, Any]],
-    schedulers: Sequence[Any],
-    saved: Sequence[dict[str, Any]],
-    optimizers: Sequence[Optimizer],
-) -> Iterator[str]:
     for state, scheduler in zip(states, schedulers, strict=False):
         steps, before = _steps(state), state.get("total_steps")
         place = [optimizer is scheduler.optimizer for optimizer in optimizers].index(True)
