@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from onecurve.checkpoint.format import read_checkpoint, refuse_weights_alone, trained_config
+from onecurve.checkpoint.format import read_checkpoint, reject_incomplete_state, trained_config
 from onecurve.checkpoint.weights import load_weights
 from onecurve.errors import UserError
 
@@ -103,4 +103,4 @@ def test_keys_of_another_kind_are_named(file: Path) -> None:
     with pytest.raises(UserError, match="holds no configuration"):
         trained_config({"config": {"task": 3}}, file)
     with pytest.raises(UserError, match=r"has no optimizer_states, .* begin anew .* init="):
-        refuse_weights_alone({"state_dict": {}}, file)
+        reject_incomplete_state({"state_dict": {}}, file)

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import (
 from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
-from onecurve.checkpoint.format import refuse_other_network
+from onecurve.checkpoint.format import reject_other_network
 from onecurve.errors import UserError
 from onecurve.optim.schedulers import cosine
 
@@ -174,9 +174,9 @@ def test_another_optimizer_is_refused_before_the_first_step(
 
 def test_a_state_that_is_no_tensor_is_compared_by_name_alone() -> None:
     task = Task()
-    refuse_other_network(task, {"state_dict": task.state_dict()}, "file")
+    reject_other_network(task, {"state_dict": task.state_dict()}, "file")
     with pytest.raises(UserError, match=r"net\.0\.weight is not in the checkpoint"):
-        refuse_other_network(task, {"state_dict": nn.Linear(2, 2).state_dict()}, "file")
+        reject_other_network(task, {"state_dict": nn.Linear(2, 2).state_dict()}, "file")
     state = {**task.state_dict(), "net.0.bias": 3}
     with pytest.raises(UserError, match=r"net.0.bias is no tensor there and \(2,\) here"):
-        refuse_other_network(task, {"state_dict": state}, "file")
+        reject_other_network(task, {"state_dict": state}, "file")

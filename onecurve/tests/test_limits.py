@@ -15,7 +15,7 @@ from onecurve import Config, UserError
 from onecurve.config import models
 from onecurve.config.models import of_target
 from onecurve.config_model import Words, existing, text
-from onecurve.run.building import checked
+from onecurve.run.instantiate import validated
 
 CALLBACK = """
 import onecurve
@@ -154,7 +154,7 @@ def test_a_model_beside_a_class_is_asked_when_it_is_built(
 def test_a_model_beside_a_class_says_what_is_missing_unknown_and_meant(noise: str) -> None:
     def refused(**options: Any) -> str:
         with pytest.raises(UserError) as caught:
-            checked("callbacks.noise", {"_target_": noise, **options})
+            validated("callbacks.noise", {"_target_": noise, **options})
         return str(caught.value)
 
     assert refused() == "callbacks.noise.scale is needed: add callbacks.noise.scale=..."
@@ -164,16 +164,16 @@ def test_a_model_beside_a_class_says_what_is_missing_unknown_and_meant(noise: st
         "callbacks.noise._target_=noise_of_mine.GradientNoises: there is no GradientNoises in "
         "noise_of_mine; did you mean noise_of_mine.GradientNoise?"
     )
-    assert checked("x", {"_target_": noise, "scale": 1, "every": 1e3})["every"] == 1000
+    assert validated("x", {"_target_": noise, "scale": 1, "every": 1e3})["every"] == 1000
     # The rest is given when it is called.
-    assert checked("x", {"_target_": noise, "_partial_": True, "every": 2})["every"] == 2
+    assert validated("x", {"_target_": noise, "_partial_": True, "every": 2})["every"] == 2
     nested = {"inner": {"_target_": noise, "scale": 0}}
     assert refused(**{"_target_": "builtins.dict", **nested}).startswith("callbacks.noise.inner.sc")
 
 
 def test_a_class_that_takes_other_arguments_has_no_model_of_its_base(noise: str) -> None:
     node = {"_target_": noise.replace("GradientNoise", "Annealed"), "until": 3, "scale": 7}
-    assert checked("callbacks.noise", node) == node
+    assert validated("callbacks.noise", node) == node
 
 
 @pytest.mark.parametrize("name", sorted({*models.TARGETS.values(), *models.GROUPS.values()}))

@@ -22,7 +22,7 @@ from torchmetrics.classification import BinaryAccuracy, BinaryF1Score
 
 import onecurve
 from onecurve.launch import agent
-from onecurve.parity import kinds
+from onecurve.parity import result
 from onecurve.strategies.for_callbacks import ForCallbacks
 from onecurve.testing import assert_parity
 
@@ -289,23 +289,30 @@ def test_a_sampler_of_ones_own_is_asked_as_often_as_by_a_plain_trainer() -> None
 
 
 APART = {
-    kinds.MEAN: (Tokens, loaders, "ddp"),
-    kinds.MEAN + ", of samples with each other": (Contrast, loaders, "fsdp"),
-    kinds.BATCHNORM: (partial(Plain, partial(nn.BatchNorm1d, 8)), loaders, "ddp"),
-    kinds.DRAWS: (partial(Plain, nn.Dropout), loaders, "ddp"),
-    kinds.GRADIENTS: (GradientsByHand, loaders, "ddp"),
-    kinds.LOGGED: (CountsByItself, loaders, "ddp"),
-    kinds.DIGITS: (Coarse, loaders, "ddp"),
-    kinds.DIGITS + ", of what is logged": (LogsCoarsely, fives, "ddp"),
-    kinds.DRAWS + ", in the batch": (NoisyStep, loaders, "ddp"),
-    kinds.RESUME: (Remembers, loaders, "single"),
-    kinds.LATE_WEIGHTS: (DrawnLate, loaders, "ddp"),
-    kinds.SAMPLES: (Plain, noisy, "ddp"),
-    kinds.UNKNOWN: (KnowsItsStrategy, loaders, "dp"),
+    result.MEAN: (Tokens, loaders, "ddp"),
+    result.MEAN + ", of samples with each other": (Contrast, loaders, "fsdp"),
+    result.BATCHNORM: (partial(Plain, partial(nn.BatchNorm1d, 8)), loaders, "ddp"),
+    result.DRAWS: (partial(Plain, nn.Dropout), loaders, "ddp"),
+    result.GRADIENTS: (GradientsByHand, loaders, "ddp"),
+    result.LOGGED: (CountsByItself, loaders, "ddp"),
+    result.DIGITS: (Coarse, loaders, "ddp"),
+    result.DIGITS + ", of what is logged": (LogsCoarsely, fives, "ddp"),
+    result.DRAWS + ", in the batch": (NoisyStep, loaders, "ddp"),
+    result.RESUME: (Remembers, loaders, "single"),
+    result.LATE_WEIGHTS: (DrawnLate, loaders, "ddp"),
+    result.SAMPLES: (Plain, noisy, "ddp"),
+    result.UNKNOWN: (KnowsItsStrategy, loaders, "dp"),
 }
 QUICK = [
-    *(kinds.MEAN, kinds.BATCHNORM, kinds.GRADIENTS, kinds.LOGGED, kinds.RESUME, kinds.SAMPLES),
-    kinds.UNKNOWN,
+    *(
+        result.MEAN,
+        result.BATCHNORM,
+        result.GRADIENTS,
+        result.LOGGED,
+        result.RESUME,
+        result.SAMPLES,
+    ),
+    result.UNKNOWN,
 ]
 
 
@@ -318,7 +325,7 @@ def test_a_difference_has_its_likely_kind(name: str) -> None:
     assert not found.equal
     (kind,) = found.kinds
     assert name.startswith(kind), found.table()
-    assert f"Likely {kind}: {kinds.TO_DO[kind]}." in found.table()
+    assert f"Likely {kind}: {result.TO_DO[kind]}." in found.table()
 
 
 @pytest.mark.usefixtures("warm_ones")
@@ -332,14 +339,14 @@ def test_accumulated_batches_are_named() -> None:
     found = onecurve.parity(
         Plain, loaders, strategy=onecurve.Single(), accelerator="cpu", accumulate_grad_batches=2
     )
-    assert found.kinds == [kinds.ACCUMULATED], found.table()
+    assert found.kinds == [result.ACCUMULATED], found.table()
 
 
 def test_it_leaves_the_process_as_it_was() -> None:
     before = torch.get_rng_state(), random.getstate(), dict(os.environ)
     numbers = np.random.get_state(legacy=False)["state"]["key"].tolist()  # type: ignore[index, call-overload]
     found = onecurve.parity(Plain, loaders, strategy=onecurve.Single(), accelerator="cpu")
-    with pytest.raises(AssertionError, match=f"{kinds.RESUME}: put what a step leaves"):
+    with pytest.raises(AssertionError, match=f"{result.RESUME}: put what a step leaves"):
         assert_parity(Remembers, loader, strategy=onecurve.Single(), accelerator="cpu")
     assert [row.quantity for row in found.rows] == [
         *("weights at the start", "loss", "gradient norm", "train_step", "val", "train_epoch"),
@@ -396,7 +403,7 @@ def test_the_command(cli: Cli, task: str, status: int, monkeypatch: pytest.Monke
     assert outcome.metrics == {"status": "finished", "strategy": "single", "equal": status == 0}
     page = outcome.run / "parity.html"
     if status:
-        line = f"strategy=single: differs from a plain Trainer: {kinds.RESUME}"
+        line = f"strategy=single: differs from a plain Trainer: {result.RESUME}"
         assert outcome.err.splitlines()[-1] == line
         assert "parity.html: needs plotly" in outcome.out
         assert not page.exists()

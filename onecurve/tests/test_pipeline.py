@@ -28,7 +28,6 @@ import onecurve.strategies.pipeline.gradients as gradients
 import onecurve.strategies.pipeline.limits as limits
 import onecurve.strategies.pipeline.schedule as schedules
 from onecurve.data.augment import RandomCrop
-from onecurve.torch_versions import too_old
 
 
 class WithoutOrder(Classification):
@@ -186,9 +185,7 @@ def test_a_deposit_multiplies_by_what_reaches_the_loss_and_keeps_what_was_there(
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize(
-    "schedule", [each for each in limits.SCHEDULES if not too_old(f"strategy.schedule={each}")]
-)
+@pytest.mark.parametrize("schedule", limits.available())
 def test_evaluation_is_that_of_single(trained: Cli, warm: Cli, schedule: str) -> None:
     """Forward only, in parts of any size: 250 samples in batches of 64, the last one of 58."""
     run = trained("trainer.max_epochs=1", FLOAT64).run

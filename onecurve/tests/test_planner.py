@@ -13,8 +13,8 @@ from torch import nn
 
 from onecurve import torch_versions
 from onecurve.config.groups import Plan
-from onecurve.planner.estimate import estimate, gather, group_of, reduce
-from onecurve.planner.hardware import HARDWARE
+from onecurve.planner.estimate import estimate
+from onecurve.planner.hardware import HARDWARE, gather, group_of, reduce
 from onecurve.planner.meshes import all_meshes, products
 from onecurve.planner.network import Network, Precision
 from onecurve.planner.pipeline import approximate_duration, duration, stages_of, waiting
@@ -100,6 +100,7 @@ def test_a_plan(cli: Cli) -> None:
     assert outcome.status == 0, outcome.err
     assert "4 ranks (4 on each of 1 nodes), batches of 64, cpu, 32-true" in outcome.out
     assert "do not fit" in outcome.out
+    assert "compiled ones keep less" not in outcome.out
     command = r"To train so: python \S+/train.py'? model=mlp data.image_size=8 data.batch_size=64 "
     assert re.search(command, outcome.out)
     assert outcome.metrics["status"] == "finished"
@@ -114,6 +115,13 @@ def test_a_plan_takes_schedules_that_this_torch_has(
         monkeypatch.setattr(torch_versions, "installed", lambda version=version: version)
         said.append("zbv, " in cli("plan.py", *two).out)
     assert said == [True, False]
+
+
+def test_a_plan_of_compiled_layers_is_an_upper_bound_of_memory(cli: Cli) -> None:
+    outcome = cli("plan.py", *SMALL, "trainer.devices=2", "plan.compile=layer")
+    assert outcome.status == 0, outcome.err
+    assert "activ. is of layers that are not compiled: compiled ones keep less" in outcome.out
+    assert "compile=layer" in outcome.out.partition("To train so: ")[2]
 
 
 def test_devices_of_all_nodes(cli: Cli) -> None:

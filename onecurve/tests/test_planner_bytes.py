@@ -12,8 +12,7 @@ from onecurve.planner.pipeline import stages_of
 from onecurve.planner.project import request_of
 from onecurve.planner.request import Choice, Request
 from onecurve.strategies.mesh.sizes import Sizes
-from onecurve.strategies.pipeline.limits import SCHEDULES
-from onecurve.torch_versions import too_old
+from onecurve.strategies.pipeline.limits import SCHEDULES, available
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 FEW = (
@@ -78,8 +77,7 @@ MESHES: dict[str, tuple[tuple[str, ...], Sizes, str, int]] = {
     ),
 } | {
     schedule: ((*PIPELINE, f"strategy.schedule={schedule}"), Sizes(pipeline=2), schedule, 4)
-    for schedule in SCHEDULES
-    if not too_old(f"strategy.schedule={schedule}")
+    for schedule in available()
 }
 
 

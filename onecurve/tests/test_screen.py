@@ -15,9 +15,9 @@ from torch import nn
 from onecurve.callbacks.model_summary import LayerTable
 from onecurve.command.resume import expand
 from onecurve.run import fit
+from onecurve.run.instantiate import trainer_errors, with_keys
+from onecurve.run.invocation import Invocation, override, text_of
 from onecurve.run.summary import show_metrics, show_training
-from onecurve.run.to_type import Typed, override, read
-from onecurve.run.trainer_arguments import as_typed, refusing_arguments
 from onecurve.strategies.tensor.report import report_plan
 from onecurve.sweep.report import write_report
 
@@ -91,21 +91,21 @@ PATHS = [
 
 @pytest.mark.parametrize("name", PATHS)
 def test_a_printed_path_is_the_path_to_a_shell_and_to_hydra(tmp_path: Path, name: str) -> None:
-    typed = Typed(tmp_path, "code/train.py")
+    typed = Invocation(tmp_path, "code/train.py")
     assert typed.short(tmp_path / name) == name
     word = override("checkpoint", name)
     program, script, argument = shlex.split(typed.command("evaluate.py", word))
     assert (program, script, argument) == ("python", "code/evaluate.py", word)
     parsed = OverridesParser.create().parse_override(argument)
     assert OmegaConf.create({"value": parsed.value(), "x": "another"}).value == name
-    assert read(argument) == name
+    assert text_of(argument) == name
 
 
 @pytest.mark.parametrize("name", ["jürgen", "p[1]", "it's (x)", "a,b", "k=v"])
 def test_a_path_that_is_there_needs_no_quotes_of_hydra(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     (expanded,) = expand([f"checkpoint={tmp_path / name}"], tmp_path, "evaluate")
-    assert read(expanded) == str(tmp_path / name)
+    assert text_of(expanded) == str(tmp_path / name)
 
 
 def test_the_printed_command_evaluates_the_best_checkpoint(
@@ -117,7 +117,7 @@ def test_the_printed_command_evaluates_the_best_checkpoint(
     assert trained.status == 0, trained.err
     program, script, *arguments = shlex.split(trained.out.splitlines()[-1])
     assert (program, script) == ("python", str(scripts / "evaluate.py"))
-    assert read(arguments[0]) == f"{where}/checkpoints/best.ckpt"
+    assert text_of(arguments[0]) == f"{where}/checkpoints/best.ckpt"
     evaluated = cli("evaluate.py", *arguments, "hydra.job.chdir=true")
     assert evaluated.status == 0, evaluated.err
     assert evaluated.metrics["test/acc"] == trained.metrics["test/acc"]
@@ -125,9 +125,9 @@ def test_the_printed_command_evaluates_the_best_checkpoint(
 
 
 def test_only_lightning_s_own_words_about_arguments_are_a_line() -> None:
-    with pytest.raises(ValueError, match="mine"), refusing_arguments():
+    with pytest.raises(ValueError, match="mine"), trainer_errors():
         raise ValueError("`max_epochs` is mine")
-    assert as_typed("set `Trainer(barebones=True, max_time=None)` or `x=None`") == (
+    assert with_keys("set `Trainer(barebones=True, max_time=None)` or `x=None`") == (
         "set trainer.barebones=true trainer.max_time=null or `x=None`"
     )
 

@@ -15,8 +15,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import _Result
 from lightning_utilities.core import apply_func
 
 from onecurve.batch.random import draw_from
-from onecurve.run.logged_in_place import log_in_place
-from onecurve.run.step_hooks import pass_over_empty
+from onecurve.compat.of_lightning import log_in_place, skip_empty_hooks
 
 WAS_ON: list[bool] = []
 PROFILERS: list[str] = []
@@ -65,7 +64,9 @@ def test_python_collects_by_itself_by_default(train: Cli) -> None:
     assert WAS_ON == [True]
 
 
-@pytest.mark.parametrize(("chosen", "used"), [("null", "NoProfiler"), ("simple", "SimpleProfiler")])
+@pytest.mark.parametrize(
+    ("chosen", "used"), [("null", "PassThroughProfiler"), ("simple", "SimpleProfiler")]
+)
 def test_a_profiler_is_there_if_it_is_asked_for(train: Cli, chosen: str, used: str) -> None:
     watch = "+callbacks.watch._target_=test_steps_cost.Watch"
     train(watch, "trainer.max_steps=1", "test=false", f"trainer.profiler={chosen}")
@@ -144,7 +145,7 @@ def test_what_was_counted_elsewhere_is_moved() -> None:
 def test_an_empty_hook_of_a_step_is_not_called() -> None:
     ended: list[int] = []
     own, given = Watch(), LambdaCallback(on_train_batch_end=lambda *_: ended.append(1))
-    pass_over_empty([own, given])
+    skip_empty_hooks([own, given])
     WAS_ON.clear()
     Trainer(max_steps=3, barebones=True, callbacks=[own, given]).fit(BoringModel())
     assert len(WAS_ON) == len(ended) == 3

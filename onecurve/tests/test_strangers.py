@@ -26,7 +26,7 @@ from torchmetrics import MeanMetric
 import onecurve
 from onecurve.errors import UserError
 from onecurve.launch import agent
-from onecurve.parity import kinds
+from onecurve.parity import result
 from onecurve.strategies.tensor.families import ATTENTIONS, FEED_FORWARD
 from onecurve.strategies.tensor.plan import find_plan
 from onecurve.testing import assert_parity
@@ -536,8 +536,8 @@ class OfNeighbours(Stranger):
 
 
 APART = {
-    "tensor": (partial(Stranger, Stacked), kinds.PLAN),
-    "context": (OfNeighbours, kinds.POSITIONS),
+    "tensor": (partial(Stranger, Stacked), result.PLAN),
+    "context": (OfNeighbours, result.POSITIONS),
 }
 
 
@@ -548,7 +548,7 @@ def test_parity_names_what_has_no_parts(strategy: str) -> None:
     made = STRATEGIES[strategy]()
     found = onecurve.parity(task, loaders, strategy=made, accelerator="cpu", steps=4)
     assert found.kinds == [kind]
-    assert f"Likely {kind}: {kinds.TO_DO[kind]}." in found.table()
+    assert f"Likely {kind}: {result.TO_DO[kind]}." in found.table()
 
 
 class Flattens(Attention):

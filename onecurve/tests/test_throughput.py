@@ -109,3 +109,27 @@ def test_only_what_the_loader_takes_is_waiting_for_data(data: Any, hooks: list[A
     trainer.fit(mlp(), DataLoader(data(torch.randn(64, FEATURES), torch.zeros(64).long()), 8))
     waited = told.shares["throughput/data_share"]
     assert waited > 0.6 if data is SlowData else waited < 0.2
+
+
+class Fails(Callback):
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        if trainer.current_epoch == 1:
+            raise RuntimeError("in the second epoch")
+
+
+def test_the_trainer_is_left_as_it_was_found() -> None:
+    """By a fit that ends, and by one that fails; the second would wrap what the first did."""
+    trainer = Trainer(
+        accelerator="cpu", devices=1, strategy=Single(), logger=False, max_epochs=1,
+        enable_checkpointing=False, callbacks=[Throughput(), Fails()],
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    loader = DataLoader(TensorDataset(torch.randn(16, FEATURES), torch.zeros(16).long()), 8)
+    trainer.fit(mlp(), loader)
+    assert not {"start", "stop"} & vars(trainer.profiler).keys()
+    assert "save_checkpoint" not in vars(trainer)
+    trainer.fit_loop.max_epochs = 2
+    with pytest.raises(RuntimeError, match="in the second epoch"):
+        trainer.fit(mlp(), loader)
+    assert not {"start", "stop"} & vars(trainer.profiler).keys()
+    assert "save_checkpoint" not in vars(trainer)

@@ -16,5 +16,5 @@ class OptunaSweeper(Sweeper):
         self.search = Search(**of_hydra)
 
     def sweep(self, arguments: list[str]) -> None:
-        """Search, with the overrides that were typed."""
-        self.search.run(arguments)
+        """Search; the overrides are in the configuration, too."""
+        self.search.run()

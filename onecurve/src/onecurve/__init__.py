@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from .batch.seeded import seeded
     from .checkpoint.callback import BestAndLast
     from .checkpoint.format import read_checkpoint
-    from .checkpoint.sharded.storage import ShardedFolders
-    from .checkpoint.storage import LocalFiles
+    from .checkpoint.storage import LocalFiles, ShardedFolders
     from .chunked_loss import chunked_cross_entropy
     from .config_model import Config
     from .errors import UserError
@@ -69,7 +68,7 @@ _HOMES = {
     "LocalFiles": "checkpoint.storage",
     "Pipeline": "strategies.pipeline.strategy",
     "RankFailed": "run.outcome",
-    "ShardedFolders": "checkpoint.sharded.storage",
+    "ShardedFolders": "checkpoint.storage",
     "Single": "strategies.single",
     "StochasticWeightAveraging": "averaging.swa",
     "Tensor": "strategies.tensor.strategy",

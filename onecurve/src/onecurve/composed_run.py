@@ -8,21 +8,21 @@ from . import machine, surroundings
 
 
 class ComposedRun:
-    """The facts of a run that was composed and not yet started.
+    """A run whose configuration was composed, and that has not started.
 
     Attributes:
         config: The composed configuration.
-        strategy: Name of the strategy; empty for a command that chooses one, on other machines.
+        strategy: Name of the strategy; empty for a command that has none, such as plan.py.
         one_process: Whether the strategy is a single process.
         one_device: Whether it is on a single device.
         accelerator: "cpu", "cuda" or "mps".
-        devices: How many on this node; 0 for a value that means nothing.
-        most_devices: How many of them this machine offers.
-        num_nodes: How many nodes, at most.
+        devices: How many on this node; 0 for an invalid value.
+        most_devices: How many of them this machine has.
+        num_nodes: The number of nodes, at most.
         world_size: Devices of all nodes.
-        ranks: What torchrun or srun told this process; None if it was started by hand.
-        node: What Kubeflow tells this pod about its nodes.
-        batch_size: Samples of a training step over all ranks; None where there is no training.
+        ranks: The rank of this process under torchrun or srun; None if it was started otherwise.
+        node: The node of this process under Kubeflow.
+        batch_size: Samples of a training step over all ranks; None without training.
     """
 
     def __init__(self, config: DictConfig) -> None:
@@ -42,9 +42,9 @@ class ComposedRun:
         self.batch_size: int | None = self.get("data.batch_size")
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A key that may be absent."""
+        """The value of a key that may be absent."""
         return OmegaConf.select(self.config, key, default=default)
 
     def has(self, callback: str) -> bool:
-        """Whether a callback is chosen."""
+        """Whether a callback is configured."""
         return bool(self.get(f"callbacks.{callback}"))

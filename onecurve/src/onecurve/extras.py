@@ -1,17 +1,17 @@
-"""Packages that only an extra brings, such as ``.[onnx]``, and what to type without them."""
+"""Packages of an extra, such as ``.[onnx]``, and the error line where they are missing."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
 
 
 def missing(asked: str, packages: Sequence[str], extra: str, instead: str) -> str | None:
-    """The refusal of what needs packages that are not installed; None where all of them are.
+    """The error line for an option whose packages are not installed; None if they are.
 
     Args:
-        asked: What was typed, such as ``format=onnx``.
-        packages: By the names that they are imported by; none is imported here.
-        extra: That of this distribution which brings them.
-        instead: What would work without.
+        asked: The option, such as ``format=onnx``.
+        packages: Names of modules; none is imported here.
+        extra: The extra of this distribution that installs them.
+        instead: An option that works without them.
     """
     absent = [name for name in packages if find_spec(name) is None]
     if not absent:

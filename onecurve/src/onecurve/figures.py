@@ -1,6 +1,6 @@
-"""Pictures without a display: what every figure starts from, and images side by side.
+"""Matplotlib figures without a display, and grids of images.
 
-Matplotlib is imported by whoever draws, and by nobody else.
+Matplotlib is imported only where something is drawn.
 """
 
 import math
@@ -14,7 +14,7 @@ COLUMNS = 8
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure that is drawn into memory or a file.
+    """An empty figure that is drawn to memory or to a file.
 
     Args:
         width: In inches, of 100 pixels in a file that is saved with ``dpi=100``.

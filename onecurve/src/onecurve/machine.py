@@ -1,4 +1,4 @@
-"""What this machine offers and how many processes a run needs, without importing torch."""
+"""The devices of this machine, and the processes of a run, without importing torch."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ from .surroundings import Ranks, node_around, ranks_around
 
 __all__ = ["Ranks", "ranks_around"]
 
-# Test machines are small: allow some more processes than cores, but not by mistake.
+# Small test machines may have more processes than cores, but not by mistake.
 MOST_PROCESSES_ON_A_SMALL_CPU = 8
 
 
@@ -50,9 +50,9 @@ def has_mps() -> bool:
 
 
 def accelerator(trainer: Any, one_device: bool) -> str:
-    """`trainer.accelerator` made definite: "cuda", "mps" or "cpu".
+    """`trainer.accelerator` resolved: "cuda", "mps" or "cpu".
 
-    Apple's GPU cannot take part in a process group, so it counts for one process alone.
+    Apple's GPU cannot be in a process group, so it is used for a single process only.
     """
     wanted = str(trainer.accelerator)
     if wanted in ("auto", "gpu"):
@@ -65,11 +65,11 @@ def accelerator(trainer: Any, one_device: bool) -> str:
 
 
 def local_devices(trainer: Any, one_device: bool) -> int:
-    """`trainer.devices` made definite: devices (and processes) on this node.
+    """`trainer.devices` resolved: devices (and processes) on this node.
 
     ``auto`` is one for a strategy of one process, else the ranks that torchrun or srun started
     here, PET_NPROC_PER_NODE of a pod, or every GPU; without a GPU, two CPU processes.
-    0 stands for a value that is none of auto, a number and a list of GPU numbers.
+    0 means an invalid value: not auto, a number, or a list of GPU numbers.
     """
     devices = trainer.devices
     if isinstance(devices, bool):
@@ -95,10 +95,10 @@ def local_devices(trainer: Any, one_device: bool) -> int:
 
 
 def num_nodes(trainer: Any, most: int | None = None) -> int:
-    """`trainer.num_nodes` made definite.
+    """`trainer.num_nodes` resolved.
 
-    ``auto`` is what torchrun or srun say by the ranks that they started, the most of
-    `launch.nodes`, or what Kubeflow says by PET_NNODES, and else one.
+    ``auto`` is the number of nodes of torchrun's or srun's ranks, the maximum of `launch.nodes`,
+    Kubeflow's PET_NNODES, or one.
     """
     wanted = trainer.num_nodes
     if wanted != "auto":
@@ -113,7 +113,7 @@ def _is_number_of_a_gpu(entry: Any) -> bool:
 
 
 def most_devices(kind: str) -> int:
-    """How many devices of an accelerator a run may ask for here."""
+    """The maximum number of devices of an accelerator on this machine."""
     if kind == "cuda":
         return count_gpus()
     if kind == "mps":

@@ -1,4 +1,4 @@
-"""What the name of a metric tells: which way it is better, and which to compare by."""
+"""Whether less or more of a metric is better, by its name."""
 
 from collections.abc import Iterable
 
@@ -19,13 +19,13 @@ BETTER = {
 
 
 def better(name: str) -> str | None:
-    """Which way a metric of a well-known name is better: "min" or "max"."""
+    """The mode of a well-known metric, "min" or "max"; None for other names."""
     last = name.rpartition("/")[2]
     return next((direction for direction, names in BETTER.items() if last in names), None)
 
 
 def to_compare_by(names: Iterable[str]) -> str:
-    """What to type to compare by one of these metrics: `monitor=val/acc mode=max`."""
+    """Overrides that monitor one of these metrics: `monitor=val/acc mode=max`."""
     name = next((each for each in sorted(names) if each.startswith("val/")), "val/loss")
     mode = better(name)
     return f"monitor={name} mode={mode}" if mode else f"monitor={name}"

@@ -1,4 +1,4 @@
-"""Rich's console for what others have named: metrics, layers, paths, and the words of errors."""
+"""A Rich console for texts from outside: metrics, layers, paths, and error messages."""
 
 from rich.console import Console
 
@@ -6,7 +6,7 @@ from rich.console import Console
 def plain_console(width: int | None = None) -> Console:
     """A console that prints texts as they are, those in the cells of tables included.
 
-    Rich would read ``[cat]`` in them as a style, and ``:cat:`` as a picture.
+    Rich would read ``[cat]`` in them as a style, and ``:cat:`` as an emoji.
 
     Args:
         width: Columns; None for those of the terminal.

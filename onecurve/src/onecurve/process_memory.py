@@ -1,4 +1,4 @@
-"""The largest size of this process, with its libraries, without importing torch."""
+"""The peak memory of this process, measured without importing torch."""
 
 import sys
 from contextlib import suppress
@@ -11,15 +11,15 @@ except ImportError:  # not on Windows, where no peak is known
 
 
 def reset_peak() -> None:
-    """Forget what was before. Only Linux can: elsewhere the peak is that of all the process."""
+    """Reset the peak. Only Linux can; elsewhere it is that of the whole process."""
     with suppress(OSError):
         # Resets VmHWM: man 5 proc_pid_clear_refs.
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_bytes() -> int:
-    """Bytes at most since `reset_peak`, or since the process began; 0 where no one tells."""
-    # Only Linux has it.
+    """The peak since `reset_peak`, or of the whole process; 0 if it is unknown."""
+    # Only on Linux.
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
         peak = next(line for line in lines if line.startswith("VmHWM:"))

@@ -1,8 +1,7 @@
-"""What torchrun, srun and Kubeflow say of a run by environment variables; torch is not imported.
+"""The environment variables of torchrun, srun and Kubeflow; torch is not imported.
 
-There are two kinds of surroundings. torchrun and srun start ranks, of which this process is one
-(`ranks_around`). Kubeflow starts a pod for each node, in which this process starts the ranks
-(`node_around`). Sources:
+torchrun and srun start ranks, of which this process is one (`ranks_around`). Kubeflow starts a pod
+for each node, in which this process starts the ranks (`node_around`). Sources:
 https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
 https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES
 https://www.kubeflow.org/docs/components/trainer/
@@ -16,15 +15,15 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# Slurm numbers the steps that srun did not start from here on: a batch script, salloc's shell.
+# Steps that srun did not start, a batch script or salloc's shell, have numbers from here on.
 FIRST_STEP_WITHOUT_SRUN = 0xFFFFFFF0
-# What Lightning reads of ranks. With these it takes those of srun for torchrun's, and asks nothing
-# of Slurm: it would pass over a job that is called "bash", and requeue jobs by itself.
+# With this TORCHELASTIC_RUN_ID Lightning takes ranks of srun for torchrun's: its own support of
+# Slurm ignores a job that is called "bash", and requeues jobs.
 OF_SRUN = "srun"
 
 
 class Ranks(NamedTuple):
-    """What this process is told about itself by torchrun or srun, which started it."""
+    """The rank of this process, which torchrun or srun started."""
 
     rank: int
     local_rank: int
@@ -34,26 +33,26 @@ class Ranks(NamedTuple):
 
     @property
     def nodes(self) -> int:
-        """How many nodes they are on; as many are on each."""
+        """The number of nodes; each has the same number of ranks."""
         return max(1, self.world_size // self.on_this_node)
 
 
 class Node(NamedTuple):
-    """What this process, which starts the ranks of its node by itself, is told about the nodes."""
+    """The node of this process, which starts the ranks of the node itself."""
 
     nodes: int | None = None
-    """How many there are; None where nobody says so."""
+    """The number of nodes; None if it is not set."""
     number: int | None = None
-    """Which of them this is, from 0."""
+    """The index of this node."""
     devices: int | None = None
-    """How many ranks it has."""
+    """The number of ranks on this node."""
 
 
 def ranks_around() -> Ranks | None:
-    """The ranks of which this process is one; None if it was started by hand.
+    """The rank of this process among those of torchrun or srun; None if it was started otherwise.
 
-    torchelastic's own workers are ranks as well. A pod of a Kubeflow PyTorchJob is none: it has
-    RANK but no LOCAL_RANK, and starts the ranks of its node by itself.
+    Workers of torchelastic are ranks, too. A pod of a Kubeflow PyTorchJob is none: it has RANK but
+    no LOCAL_RANK, and starts the ranks of its node itself.
     """
     environment = os.environ
     if "RANK" in environment and "LOCAL_RANK" in environment:
@@ -61,7 +60,7 @@ def ranks_around() -> Ranks | None:
         here = int(environment.get("LOCAL_WORLD_SIZE", world))
         starter = "srun" if environment.get("TORCHELASTIC_RUN_ID") == OF_SRUN else "torchrun"
         return Ranks(int(environment["RANK"]), int(environment["LOCAL_RANK"]), world, here, starter)
-    # One task needs no others.
+    # A single task is no rank of several.
     if not _is_task_of_srun(environment) or (world := _tasks(environment)) == 1:
         return None
     rank = int(environment["SLURM_PROCID"])
@@ -70,22 +69,22 @@ def ranks_around() -> Ranks | None:
 
 
 def node_around() -> Node:
-    """What Kubeflow says of this pod: a PyTorchJob with a Master or elastic, or a TrainJob.
+    """The node of this pod: of a PyTorchJob with a Master, an elastic one, or a TrainJob.
 
-    Of ``PET_NNODES=1:2`` of an elastic job these are the most.
+    Of a range such as ``PET_NNODES=1:2`` in an elastic job the maximum counts.
     """
     names = ("PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE")
     nodes, number, devices = (os.environ.get(name, "").rpartition(":")[2] for name in names)
-    # "auto", "cpu" and "gpu" of torchrun's are what `trainer.devices=auto` finds out.
+    # torchrun's "auto", "cpu" and "gpu" are left to `trainer.devices=auto`.
     return Node(*(int(each) if each.isdecimal() else None for each in (nodes, number, devices)))
 
 
 def nodes_asked(config: "DictConfig") -> tuple[int, int]:
-    """The fewest and the most nodes of a run whose ranks nobody else starts.
+    """The minimum and the maximum number of nodes of a run that starts its own ranks.
 
     Args:
-        config: With `launch.nodes` and `trainer.num_nodes`; where neither is given, Kubeflow's
-            PET_NNODES counts.
+        config: With `launch.nodes` and `trainer.num_nodes`; without either, Kubeflow's PET_NNODES
+            counts.
     """
     asked = config.launch.get("nodes")
     if asked is None:
@@ -97,9 +96,9 @@ def nodes_asked(config: "DictConfig") -> tuple[int, int]:
 
 
 def node_rank(config: "DictConfig") -> int | None:
-    """The number of this node: `launch.node_rank`, or Kubeflow's; None where torchrun numbers them.
+    """The index of this node: `launch.node_rank`, or Kubeflow's; None where torchrun assigns it.
 
-    So it does where nodes may come and go.
+    It does where the number of nodes may change.
     """
     smallest, largest = nodes_asked(config)
     typed = config.launch.get("node_rank", "auto")
@@ -109,12 +108,12 @@ def node_rank(config: "DictConfig") -> int | None:
 
 
 def first_host(hosts: str) -> str:
-    """The first of hosts as Slurm lists them: of ``node[01-04,07],login`` that is node01."""
+    """The first host in Slurm's notation: node01 of ``node[01-04,07],login``."""
     return re.split(r"[,\s]", re.sub(r"\[(\d+)[^]]*\]", r"\1", hosts))[0]
 
 
 def tell_lightning(ranks: Ranks) -> None:
-    """Leave what srun says in the variables by which torchrun says it."""
+    """Set the variables of torchrun, which Lightning reads, for ranks of srun."""
     node = os.environ.get("SLURM_NODEID", str(ranks.rank // ranks.on_this_node))
     os.environ |= {
         "RANK": str(ranks.rank),
@@ -127,11 +126,11 @@ def tell_lightning(ranks: Ranks) -> None:
 
 
 def _is_task_of_srun(environment: Mapping[str, str]) -> bool:
-    """Whether srun started this process as one of its tasks, and no person in a shell of Slurm's.
+    """Whether this process is a task of srun, and was not started from a shell in a Slurm job.
 
-    Only the tasks of a step have its number. In `srun --pty bash` a person types, who has a
-    terminal. What such a shell leaves in the environment of a further srun says nothing, nor does
-    the name of the job: `srun bash -c ...` makes it "bash", and salloc "interactive".
+    Only the tasks of a step have its number. The shell of `srun --pty bash` is recognized by its
+    terminal: its variables are inherited by a further srun. The name of the job is no sign:
+    `srun bash -c ...` makes it "bash", and salloc "interactive".
     """
     step = environment.get("SLURM_STEP_ID", "")
     if "SLURM_PROCID" not in environment or not step.isdecimal():
@@ -150,12 +149,12 @@ def _has_terminal() -> bool:
 
 
 def _tasks(environment: Mapping[str, str]) -> int:
-    # The step may have fewer than its job.
+    # A step may have fewer tasks than its job.
     return int(environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or "1")
 
 
 def _tasks_here(environment: Mapping[str, str], world: int) -> int:
-    """Tasks of this step on this node: of "2(x2),1" is 2 on each of two nodes, 1 on a third."""
+    """Tasks of this step on this node; "2(x2),1" means two on each of two nodes, one on a third."""
     written = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", written):

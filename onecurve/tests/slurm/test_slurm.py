@@ -101,7 +101,7 @@ def test_rank_0_is_on_the_first_node(cluster: Cluster, folder: Path) -> None:
     said = cluster.run("srun", "--label", "-N2", "bash", "-c", show + python, folder=folder)
     assert {"0: 0 node0", "1: 1 node1"} <= set(said.splitlines())
     (run,) = runs_in(folder)
-    assert (run / ".lock").read_text().endswith(" on node0\n")
+    assert (run / ".holder").read_text().endswith(" on node0\n")
 
 
 def test_a_shell_within_srun(cluster: Cluster, folder: Path, trained: Cli) -> None:

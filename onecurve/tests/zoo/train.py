@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 
 import onecurve
-from onecurve.run.predictions import Predictions, give_step
+from onecurve.run.predict import Predictions, add_predict_step
 
 from . import data
 from .rows import ROWS, Row
@@ -77,7 +77,7 @@ def predicted(strategy: str) -> list[Any]:
     """What is predicted for two streams, whose last batches are smaller than the ranks."""
     seed_everything(1, verbose=False)
     kept, module = Predictions(), Plain()
-    give_step(module)
+    add_predict_step(module)
     trainer = trainer_with(strategy, kept)
     trainer.predict(module, [data.stream(), data.whole_batches()], return_predictions=False)
     return [None if rows is None else rows.tolist() for rows in kept.joined()]

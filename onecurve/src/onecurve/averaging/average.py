@@ -1,7 +1,7 @@
-"""The mean of the weights that a module had at several moments.
+"""A running average of a module's weights.
 
-Averaging is linear, so each rank averages what it holds: whole tensors, its shards of them, or its
-layers. Only a checkpoint brings them together, under their usual names.
+Averaging is linear, so each rank averages what it holds: full tensors, its shards of them, or its
+layers. They are gathered only for a checkpoint, under their usual names.
 """
 
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ from ..compat.of_torch import tree_map_only
 
 
 class RunningAverage:
-    """Sums up weights.
+    """The average of weights over several steps.
 
     Attributes:
-        count: How many have been summed up.
-        tensors: Their mean, by parameter name, for what this rank holds.
+        count: How many steps are averaged.
+        tensors: The average, by parameter name, of what this rank holds.
     """
 
     def __init__(self) -> None:
@@ -31,11 +31,11 @@ class RunningAverage:
 
     @torch.no_grad()
     def add(self, module: LightningModule, share: float | None = None) -> None:
-        """Take the weights that the module has now into the mean.
+        """Add the present weights of a module to the average.
 
         Args:
-            module: Whose weights.
-            share: How much of the mean they become; None gives all moments the same.
+            module: The module.
+            share: The weight of the new ones in the average; None weighs all steps equally.
         """
         self.count += 1
         share = 1 / self.count if share is None else share
@@ -47,7 +47,7 @@ class RunningAverage:
 
     @contextmanager
     def in_place(self, module: LightningModule) -> Iterator[None]:
-        """Give the module the mean for a while; buffers stay."""
+        """Put the average into the module meanwhile; buffers stay."""
         self._swap(module)
         try:
             yield
@@ -55,14 +55,14 @@ class RunningAverage:
             self._swap(module)
 
     def gathered(self, trainer: Trainer) -> dict[str, Any]:
-        """The whole mean as a checkpoint holds weights. All ranks call this."""
+        """The full average, as weights in a checkpoint. All ranks call this."""
         with self.in_place(trainer.lightning_module):
             state = trainer.strategy.lightning_module_state_dict()
-            # Of what is in place only for now.
+            # Copies: the average is in the module only for now.
             return tree_map_only(Tensor, torch.clone, dict(state))  # type: ignore[no-any-return]
 
     def restore(self, trainer: Trainer, gathered: dict[str, Any], count: int) -> None:
-        """Take this rank's part of what `gathered` returned."""
+        """Restore this rank's part of what `gathered` returned."""
         module = trainer.lightning_module
         now = {name: value.clone() for name, value in held(module).items()}
         trainer.strategy.load_model_state_dict({"state_dict": gathered})
@@ -81,14 +81,14 @@ class RunningAverage:
 
 
 class Averaging(Callback):
-    """What callbacks have in common that average what steps reach.
+    """The base class of callbacks that average weights.
 
     Attributes:
         average: The average so far.
-        validate: Whether the average is validated, once there is one, instead of the weights of
+        validate: Whether the average, once there is one, is validated instead of the weights of
             training.
-        is_saving: Whether the checkpoint that is being written is that of the average alone, to
-            which no other average adds anything.
+        is_saving: Whether the checkpoint under way is of this average alone; then no other average
+            adds itself to it.
     """
 
     validate: bool = True
@@ -103,16 +103,15 @@ class Averaging(Callback):
         self._seen = trainer.global_step
 
     def has_stepped(self, trainer: Trainer) -> bool:
-        """Whether the batch that has just ended made an optimizer step."""
+        """Whether the batch that has just ended was followed by an optimizer step."""
         before, self._seen = self._seen, trainer.global_step
         return self._seen != before
 
     def in_place(self, trainer: Trainer) -> AbstractContextManager[None]:
-        """The average in place of the weights of training, for a while."""
+        """Put the average into the module meanwhile."""
         return self.average.in_place(trainer.lightning_module)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Not where it is only tried whether validation runs.
         fits = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
         if self.validate and self.average.count and fits:
             self._validating = self.in_place(trainer)
@@ -125,9 +124,9 @@ class Averaging(Callback):
 
 
 def held(module: LightningModule) -> dict[str, Tensor]:
-    """What this rank holds of the parameters; a change of these tensors changes the module."""
+    """The parameters, or their shards, on this rank; they share memory with the module's."""
     names = {name for name, _ in module.named_parameters()}
-    # Not the parameters themselves: between forward and backward pass those may be gathered.
+    # From the state dict: FSDP may have gathered the parameters for a forward pass.
     state = module.state_dict(keep_vars=True)
     return {
         name: value.to_local() if isinstance(value, DTensor) else value.detach()

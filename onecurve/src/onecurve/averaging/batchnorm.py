@@ -1,4 +1,4 @@
-"""BatchNorm statistics for weights that no forward pass of training has seen."""
+"""BatchNorm statistics of averaged weights, which no forward pass of training has used."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,10 +14,10 @@ from ..compat.of_torch import BatchNorm
 
 @torch.no_grad()
 def recompute_statistics(trainer: Trainer) -> None:
-    """Pass the training data through the network once and take its statistics. No weight changes.
+    """Recompute BatchNorm statistics in one pass over the training data. No weight changes.
 
-    As `torch.optim.swa_utils.update_bn`, the mean over batches of each batch's mean and variance;
-    a batch is the global one, whatever its shares are. Dropout is off.
+    As in `torch.optim.swa_utils.update_bn` they are the average over batches of each batch's mean
+    and variance, here of the global batch. Dropout is off.
     """
     module: Any = trainer.lightning_module
     layers = [part for part in module.modules() if isinstance(part, BatchNorm)]
@@ -39,7 +39,7 @@ def recompute_statistics(trainer: Trainer) -> None:
 
 
 class _Measuring:
-    """A layer that normalises by the statistics of the global batch, and keeps their mean."""
+    """Lets a layer normalize by the statistics of the global batch, and average them."""
 
     def __init__(self, layer: BatchNorm, reduce: Callable[..., Tensor]) -> None:
         self.layer = layer

@@ -1,4 +1,4 @@
-"""Exponential moving average of the weights, which is what is validated and kept as best."""
+"""Exponential moving average of the weights, which is validated and kept as best."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from .average import Averaging
 class ExponentialMovingAverage(Averaging):
     """Averages the weights after every optimizer step, and validates the average.
 
-    Checkpoints hold the average as the network's weights, since it is what was validated, and those
-    that training goes on with beside it. Buffers, such as BatchNorm statistics, are not averaged.
-    Training itself never sees the average.
+    Checkpoints have the average, which was validated, as the network's weights, and beside it the
+    weights of training. Buffers, such as BatchNorm statistics, are not averaged. Training itself
+    does not use the average.
 
     Args:
-        decay: Share of the average that a step keeps. The first steps keep less: after n steps at
-            most (1 + n) / (10 + n), as in TensorFlow's ExponentialMovingAverage.
+        decay: The share of the average that remains after a step. The first steps use less: after
+            n steps at most (1 + n) / (10 + n), as in TensorFlow's ExponentialMovingAverage.
     """
 
     def __init__(self, decay: float = 0.999) -> None:
@@ -25,7 +25,7 @@ class ExponentialMovingAverage(Averaging):
         self._restored: dict[str, Any] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Go on with the weights and the average of the run that this one goes on with."""
+        """Restore the weights of training, and the average, of a resumed run."""
         super().on_train_start(trainer, pl_module)
         if self._restored:
             live = {"state_dict": self._restored["live"]}
@@ -49,7 +49,7 @@ class ExponentialMovingAverage(Averaging):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Let the average stand for the weights, unless it is another average that is saved."""
+        """Save the average as the weights, unless another average is being saved."""
         others: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         averages = [each for each in others if isinstance(each, Averaging)]
         if self.average.count and not any(each.is_saving for each in averages):
@@ -59,7 +59,7 @@ class ExponentialMovingAverage(Averaging):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep both until each rank knows what it holds."""
+        """Keep both until the module is sharded or split."""
         averages = checkpoint.get("averages", {})
         if "live" in averages:
             self._restored = {"live": averages["live"], "average": checkpoint["state_dict"]}

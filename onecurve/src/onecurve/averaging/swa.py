@@ -14,25 +14,26 @@ from .batchnorm import recompute_statistics
 
 
 class StochasticWeightAveraging(Averaging):
-    """Averages the weights that training reaches late, and has the average tested.
+    """Averages the weights of the last part of training; the final test takes the average.
 
-    Training itself never sees the average: it makes the steps that it would make without, but for
-    the learning rate, if one is given. At the end the average gets BatchNorm statistics of its own,
-    and is saved.
+    Training itself does not use the average: its steps are the same as without it, but for the
+    learning rate, if one is given. At the end BatchNorm statistics are computed for the average,
+    and it is saved.
 
-    Lightning's own averages what epochs start with, and makes a step too many for BatchNorm.
+    Lightning's own averages the weights at the start of epochs, and makes an extra step for
+    BatchNorm.
 
     Args:
         file: Where the average is saved, as every checkpoint.
         start: When averaging starts: a share of the run (0.75), or after how many epochs (10).
         every_n_steps: Average every so many optimizer steps; None for the end of each epoch.
-        lr: Learning rate from then on; None leaves it to the scheduler. Where parameters have
-            learning rates of their own, it is that of the first, and the others keep their ratio.
-        anneal_epochs: Epochs in which the learning rate comes from what it was to `lr`.
+        lr: Learning rate from then on; None leaves it to the scheduler. Where parameter groups have
+            different learning rates, it is that of the first, and the others keep their ratio.
+        anneal_epochs: Epochs in which the learning rate is annealed to `lr`.
         annealing: "cosine" or "linear".
-        validate: Validate the average, once there is one, instead of the weights of training: each
-            time the training set passes through the network for BatchNorm. What the checkpoints
-            hold as weights are those of training.
+        validate: Validate the average, once there is one, instead of the weights of training. Each
+            time the training set passes through the network for BatchNorm. The weights in
+            checkpoints are still those of training.
 
     Attributes:
         final_weights: The file, once it is written; the final test takes it.
@@ -61,7 +62,7 @@ class StochasticWeightAveraging(Averaging):
         self._restored: tuple[dict[str, Any], int] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Find the first step; take the average of the run that this one goes on with."""
+        """Find the first step to average; restore the average of a resumed run."""
         batches = trainer.num_training_batches
         self._steps_an_epoch = math.ceil(batches / trainer.accumulate_grad_batches)
         if self.start >= 1:
@@ -81,7 +82,7 @@ class StochasticWeightAveraging(Averaging):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Set the learning rate of this phase, whatever the scheduler says."""
+        """Set the learning rate of this phase, in place of the scheduler's."""
         if self.lr is None or trainer.global_step < self._first_step:
             return
         if not self._lrs:
@@ -108,7 +109,7 @@ class StochasticWeightAveraging(Averaging):
             self.average.add(pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the average, with BatchNorm statistics of its own."""
+        """Save the average, with its own BatchNorm statistics."""
         if not self.average.count:
             if trainer.is_global_zero:
                 print(f"swa: the run ended before callbacks.swa.start={self.start:g}: no average")
@@ -121,7 +122,7 @@ class StochasticWeightAveraging(Averaging):
 
     @contextmanager
     def in_place(self, trainer: Trainer) -> Iterator[None]:
-        """The average, with BatchNorm statistics of its own."""
+        """Put the average and its own BatchNorm statistics into the module meanwhile."""
         module = trainer.lightning_module
         buffers = {name: each.clone() for name, each in module.named_buffers() if not each.is_meta}
         with self.average.in_place(module):
@@ -135,7 +136,7 @@ class StochasticWeightAveraging(Averaging):
         return {"count": self.average.count, "lrs": self._lrs}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict` returned, or that of Lightning's callback of this name."""
+        """Load what `state_dict` returned, or the state of Lightning's callback of this name."""
         self._lrs = state_dict.get("lrs", [])
         self.average.count = _count(state_dict)
 
@@ -149,7 +150,7 @@ class StochasticWeightAveraging(Averaging):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep it until each rank knows what it holds."""
+        """Keep it until the module is sharded or split."""
         state = checkpoint["callbacks"].get(self.state_key, {})
         average = checkpoint.get("averages", {}).get("swa", state.get("average_model_state"))
         if average and _count(state):

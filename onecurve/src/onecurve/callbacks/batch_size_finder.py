@@ -12,9 +12,9 @@ from ..errors import say
 
 
 class BatchSizeSearch(BatchSizeFinder):
-    """Lightning's BatchSizeFinder, after which the run is as if it had not been.
+    """Lightning's BatchSizeFinder, which leaves no trace in the run that follows.
 
-    On a CPU memory does not run out in a way that can be caught: it stops at ``largest``.
+    It stops at ``largest``: on a CPU, running out of memory cannot be caught.
 
     Args:
         first: Batch size to start with.
@@ -33,7 +33,7 @@ class BatchSizeSearch(BatchSizeFinder):
         steps: int = 3,
         apply: bool = False,
     ) -> None:
-        # Lightning's does not try what it stops at.
+        # Lightning's does not try its `max_val`.
         super().__init__("power", steps, init_val=first, max_val=2 * largest)
         self.largest = largest
         self.apply = apply
@@ -57,7 +57,7 @@ class BatchSizeSearch(BatchSizeFinder):
         self.final_facts = {"largest_batch_size": found}
         data.batch_size = found if self.apply else before
         forget_loaders(trainer.fit_loop)
-        # It draws once, also where a scheduler has asked for the number of batches.
+        # Setting up loaders draws a random number; one set up before has drawn it already.
         with kept_state() if is_set_up else nullcontext():
             trainer.fit_loop.setup_data()
         # Schedulers count steps, and there may be fewer now.
@@ -66,6 +66,6 @@ class BatchSizeSearch(BatchSizeFinder):
         print(f"batch_size_finder: data.batch_size={found} fits; {does}", flush=True)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Lightning's searches before an evaluation, too."""
+        """Do not search: Lightning's searches before an evaluation, too."""
 
     on_test_start = on_predict_start = on_validation_start

@@ -1,9 +1,10 @@
-"""What every rank's device and process are doing."""
+"""Memory and processor time of every rank, and the peak memory of a run."""
 
 import time
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
@@ -11,10 +12,10 @@ from .. import process_memory
 
 
 class DeviceStats(Callback):
-    """Logs memory and load of every rank, each under its own name.
+    """Logs memory and processor time of every rank, each under its own name.
 
-    Lightning's DeviceStatsMonitor logs the first rank's alone, on a CPU those of the whole machine.
-    ``memory_mib`` is what PyTorch has allocated on a GPU, or the largest size of the process;
+    Lightning's DeviceStatsMonitor logs rank 0 alone, and on a CPU the whole machine.
+    ``memory_mib`` is what PyTorch has allocated on a GPU, elsewhere the peak size of the process;
     ``cpu_percent`` is the processor time of the process, 100 for one core.
 
     Args:
@@ -58,3 +59,35 @@ class DeviceStats(Callback):
         else:
             stats["memory_mib"] = process_memory.peak_bytes() / 2**20
         return stats
+
+
+class PeakMemory(Callback):
+    """The peak memory of a training run, on the rank that needs most; every run measures it.
+
+    On a GPU it is the memory that PyTorch has allocated, elsewhere the size of the process with its
+    libraries. Of several jobs in one process, only Linux can measure the latter for each.
+
+    Attributes:
+        final_facts: ``peak_memory_mib``, for metrics.json.
+    """
+
+    def __init__(self) -> None:
+        self.final_facts: dict[str, float] = {}
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        device = trainer.strategy.root_device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        else:
+            process_memory.reset_peak()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        device = trainer.strategy.root_device
+        if device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(device)
+        else:
+            peak = process_memory.peak_bytes()
+        most = torch.tensor(peak / 2**20, dtype=torch.float32, device=device)
+        if trainer.world_size > 1:
+            dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        self.final_facts = {"peak_memory_mib": round(float(most), 1)}

@@ -1,4 +1,4 @@
-"""Stops when a metric no longer improves, by what the newest validation shows."""
+"""Stops when a metric no longer improves, judged by the newest validation."""
 
 from typing import Any, Literal
 
@@ -8,24 +8,23 @@ from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 
 class EarlyStopping(LightningsOwn):
-    """Lightning's, which takes a request to stop back if it was not acted on.
+    """Lightning's, which withdraws a request to stop that `trainer.min_epochs` has delayed.
 
-    With `trainer.min_epochs` training goes on after patience has run out. Lightning's own would
-    stop once there are as many epochs, whatever the metric has done since, and a run that is
-    resumed would not.
+    Lightning's own would stop after `min_epochs`, even if the metric has improved since patience
+    ran out; and a run that is resumed meanwhile would not stop.
 
     Args:
         monitor: The metric.
         mode: Whether less or more of it is better.
         patience: Validations without improvement after which training ends.
-        min_delta: What counts as an improvement.
-        strict: Whether a metric that is not there is an error.
-        check_finite: End at a value that is not finite.
-        stopping_threshold: End at a value that is better.
-        divergence_threshold: End at a value that is worse.
-        check_on_train_epoch_end: Look at the end of an epoch instead of a validation.
-        verbose: Log what is seen.
-        log_rank_zero_only: On the first rank alone.
+        min_delta: The least change that counts as an improvement.
+        strict: Whether a missing metric is an error.
+        check_finite: Stop at a value that is not finite.
+        stopping_threshold: Stop at a value that is better.
+        divergence_threshold: Stop at a value that is worse.
+        check_on_train_epoch_end: Check at the end of an epoch instead of a validation.
+        verbose: Log each check.
+        log_rank_zero_only: Log on rank 0 alone.
     """
 
     def __init__(
@@ -55,38 +54,40 @@ class EarlyStopping(LightningsOwn):
             verbose=verbose,
             log_rank_zero_only=log_rank_zero_only,
         )
-        self._asks = False
+        self._requests_stop = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A checkpoint may have been written after the request."""
+        """Restore a request that was made before the checkpoint was written."""
         is_patience = self.stopping_reason == EarlyStoppingReason.PATIENCE_EXHAUSTED
-        self._asks = self._asks and not (is_patience and self.wait_count < self.patience)
-        trainer.should_stop = trainer.should_stop or self._asks
+        self._requests_stop = self._requests_stop and not (
+            is_patience and self.wait_count < self.patience
+        )
+        trainer.should_stop = trainer.should_stop or self._requests_stop
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._take_back(trainer)
+        self._withdraw(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._take_back(trainer)
+        self._withdraw(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        is_asked_already = trainer.should_stop
+        was_requested = trainer.should_stop
         super().on_validation_end(trainer, pl_module)
-        self._asks = self._asks or (trainer.should_stop and not is_asked_already)
+        self._requests_stop = self._requests_stop or (trainer.should_stop and not was_requested)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        is_asked_already = trainer.should_stop
+        was_requested = trainer.should_stop
         super().on_train_epoch_end(trainer, pl_module)
-        self._asks = self._asks or (trainer.should_stop and not is_asked_already)
+        self._requests_stop = self._requests_stop or (trainer.should_stop and not was_requested)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "asks": self._asks}
+        return {**super().state_dict(), "asks": self._requests_stop}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        self._asks = state_dict.get("asks", False)
+        self._requests_stop = state_dict.get("asks", False)
 
-    def _take_back(self, trainer: Trainer) -> None:
-        """What others have asked for stays."""
-        if self._asks:
-            trainer.should_stop = self._asks = False
+    def _withdraw(self, trainer: Trainer) -> None:
+        """Withdraw this callback's request; those of others stay."""
+        if self._requests_stop:
+            trainer.should_stop = self._requests_stop = False

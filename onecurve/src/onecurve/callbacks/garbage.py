@@ -1,7 +1,7 @@
-"""Collects garbage by the number of steps, instead of whenever Python has made enough objects.
+"""Collects garbage on all ranks in the same steps, instead of whenever Python decides to.
 
-A collection takes some milliseconds, and many of ranks that wait for each other come one after the
-other. Source: torchtitan's `GarbageCollection`.
+A collection takes some milliseconds; ranks that collect at different times wait for each other.
+Source: torchtitan's `GarbageCollection`.
 """
 
 import gc
@@ -11,9 +11,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class GarbageCollection(Callback):
-    """Turns Python's own collection off while training, and on again however that ends.
+    """Turns automatic collection off in training, and on again however that ends.
 
-    What has lived long is looked through at the end of an epoch alone.
+    The oldest generation is collected only at the end of an epoch.
 
     Args:
         every_n_steps: Batches, of training and of validation, from one collection to the next.
@@ -25,7 +25,6 @@ class GarbageCollection(Callback):
         self._was_on = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Turn it off, unless somebody did."""
         self._was_on = gc.isenabled()
         gc.disable()
 
@@ -41,7 +40,6 @@ class GarbageCollection(Callback):
         gc.collect()
 
     def on_exception(self, *_: Any) -> None:
-        """An error, a signal or Ctrl-C."""
         self.teardown()
 
     def teardown(self, *_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""More gradients to a step as training goes on: a larger batch in the end."""
+"""Accumulates more gradients per step in later epochs."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 
 class AccumulationSchedule(GradientAccumulationScheduler):
-    """Lightning's GradientAccumulationScheduler, also where a run goes on within an epoch.
+    """Lightning's GradientAccumulationScheduler, also for a run that resumes within an epoch.
 
     Args:
-        from_epochs: The epochs from which another number counts; the first is 0.
-        batches: How many make a step from then on.
+        from_epochs: The epochs from which another number applies; the first is 0.
+        batches: The number of batches per step from then on.
     """
 
     def __init__(
@@ -22,6 +22,6 @@ class AccumulationSchedule(GradientAccumulationScheduler):
         super().__init__(dict(zip(from_epochs, batches, strict=True)))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The epoch that a run goes on in is not started again."""
+        """Lightning does not call `on_train_epoch_start` for an epoch that is resumed."""
         super().on_train_start(trainer, pl_module)
         self.on_train_epoch_start(trainer)

@@ -1,4 +1,4 @@
-"""Metrics as Katib's file collector reads them: one JSON object a line."""
+"""Writes metrics for Katib's file collector: one JSON object per line."""
 
 import json
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ from ..errors import say
 
 
 class KatibMetrics(Checkpoint):
-    """Appends what was logged of each epoch, validation and test, under the names it was logged by.
+    """Appends the metrics of each epoch, validation and test, under the names of `self.log`.
 
     For a Katib experiment whose metrics collector is of the kind ``File``, in the format ``JSON``.
-    The collector ends at a line that is no JSON object, and passes over values that are no strings.
-    So values are strings, and a line is written as a whole or not at all.
+    The collector ends at a line that is no JSON object, and ignores values that are no strings. So
+    values are strings, and a line is written completely or not at all.
 
-    Lightning calls a callback of this base class after the task's own end of the epoch.
+    Lightning calls a callback of this base class after the task's own `on_train_epoch_end`.
 
     Args:
-        file: Where, with folders that are made. Lines that are there stay: a container that was
-            started again goes on with the file of the one before.
+        file: Its folders are created. Lines that are there stay: a container that was restarted
+            continues the file.
     """
 
     def __init__(self, file: str) -> None:
@@ -32,7 +32,7 @@ class KatibMetrics(Checkpoint):
         self._waiting = b""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Make the file, for which the collector waits, and drop half a line at its end."""
+        """Create the file, for which the collector waits, and drop a partial line at its end."""
         if trainer.is_global_zero:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with self.file.open("a+b") as file:
@@ -49,18 +49,18 @@ class KatibMetrics(Checkpoint):
         self._append(trainer)
 
     def _append(self, trainer: Trainer) -> None:
-        # Of the loop that ends alone: `callback_metrics` has those of the last validation, too.
+        # Only of the loop that ends: `callback_metrics` has those of the last validation, too.
         results = results_of(trainer)
         if results is None or trainer.sanity_checking:
             return
-        # Every rank asks, for some may average only now.
+        # On every rank: this may reduce metrics over the ranks.
         metrics = results.metrics(on_step=False)["callback"]
         if metrics and trainer.is_global_zero:
             self._waiting += line(metrics)
             self._write()
 
     def _write(self) -> None:
-        """On a full disk the lines wait."""
+        """Write the lines; on a full disk they wait."""
         try:
             with self.file.open("ab", buffering=0) as file:
                 size = file.tell()
@@ -73,7 +73,7 @@ class KatibMetrics(Checkpoint):
 
 
 def line(metrics: Mapping[str, Tensor | float]) -> bytes:
-    """A line of the file: the values as strings, and the time as RFC 3339 has it."""
+    """A line of the file: the values as strings, and the time by RFC 3339."""
     values = {name: repr(float(value)) for name, value in metrics.items()}
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     return json.dumps({**values, "timestamp": now}).encode() + b"\n"

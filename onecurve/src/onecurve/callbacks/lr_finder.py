@@ -1,4 +1,4 @@
-"""Suggests a learning rate: a short run in which it rises, and how the loss answers.
+"""Suggests a learning rate by a range test: a short run in which the learning rate rises.
 
 Source: L. N. Smith, "Cyclical learning rates for training neural networks", 2017,
 https://arxiv.org/abs/1506.01186, section 3.3.
@@ -20,10 +20,10 @@ STOP_AT = 4.0
 
 
 class LearningRateRangeTest(LearningRateFinder):
-    """Lightning's range test, before training; afterwards the run is as if it had not been.
+    """Lightning's range test before training, which leaves no trace in the run that follows.
 
-    It suggests where the loss falls fastest over the logarithm of the learning rate: Lightning's
-    own looks at the learning rate itself, and so mostly suggests one near the smallest.
+    It suggests where the loss falls fastest over the logarithm of the learning rate. Lightning's
+    own uses the learning rate itself, and so mostly suggests one near the smallest.
 
     Args:
         file: The PNG to draw.
@@ -55,7 +55,7 @@ class LearningRateRangeTest(LearningRateFinder):
         if trainer.fast_dev_run or trainer.ckpt_path:  # type: ignore[attr-defined]
             return
         group = trainer.optimizers[0].param_groups[0]
-        # Where a scheduler warms up, or rises to a maximum, the first step has less.
+        # A scheduler with warmup, or OneCycleLR, begins below it.
         before = group.get("max_lr", group.get("initial_lr", group["lr"]))
         epochs = trainer.fit_loop.max_epochs
         # A short run has fewer steps than the test needs.
@@ -99,7 +99,7 @@ def suggestion(rates: Sequence[float], losses: Sequence[float]) -> float | None:
 
 
 def scale_learning_rates(trainer: Trainer, factor: float) -> None:
-    """Multiply all learning rates, those that schedulers start from too."""
+    """Multiply all learning rates, also those that schedulers start from."""
     for optimizer in trainer.optimizers:
         for group in optimizer.param_groups:
             for key in ("lr", "initial_lr", "max_lr", "min_lr"):

@@ -1,4 +1,4 @@
-"""The network at a glance: its layers and their parameters, before training starts."""
+"""Prints the layers of the network and their parameters before training."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class LayerTable(ModelSummary):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """Print the table. Lightning calls this on the first rank."""
+        """Print the table. Lightning calls this on rank 0."""
         columns = dict(summary_data)
         table = Table()
         table.add_column("layer")

@@ -1,4 +1,4 @@
-"""Stops at the first value that is not finite, and says where it came from."""
+"""Stops training at the first value that is not finite, and reports where it came from."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,26 +14,26 @@ from ..errors import UserError
 
 
 class Finding(NamedTuple):
-    """Where a value is not finite; the smallest of several is where it came from."""
+    """A place with a value that is not finite; the smallest of several is the origin."""
 
     stage: int
-    """0: what enters the network; 1: parameters; 2: outputs of a layer; 3: gradients."""
+    """0: inputs of the network; 1: parameters; 2: outputs of a layer; 3: gradients."""
     position: int
-    """Among the layers or parameters; for gradients from the last one backwards."""
+    """The index of the layer or parameter; of gradients, counted from the last."""
     what: str
 
 
 class NanGuard(Callback):
-    """Looks at the loss and at the norm of all gradients before every step.
+    """Checks the loss and the norm of all gradients before every step.
 
-    If one is not finite the batch goes through the network again, with an eye on every layer. The
-    run ends before the step: the weights are those that the batch met. With ``16-mixed`` only the
-    loss is looked at, since the scaler of gradients expects some that are not finite.
+    If one is not finite the batch passes through the network again while every layer is checked.
+    The run ends before the step, so the weights are those of the forward pass. With ``16-mixed``
+    only the loss is checked: the gradient scaler expects some gradients that are not finite.
 
     Args:
         file: Where the batch is saved, with the step: `torch.load` reads it.
         checkpoint: Where the weights are saved.
-        every_n_steps: How often to look: on a GPU a look waits for the device.
+        every_n_steps: How often to check; on a GPU a check waits for the device.
 
     Raises:
         UserError: In the step, on every rank.
@@ -54,13 +54,13 @@ class NanGuard(Callback):
     def on_before_backward(
         self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
     ) -> None:
-        """Keep hold of the loss: looking at it waits for the device."""
+        """Keep the loss; checking it waits for the device."""
         self._loss = loss.detach()
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Look, and end the run if a rank sees something."""
+        """Check, and end the run if any rank finds something."""
         if trainer.global_step % self.every_n_steps:
             return
         strategy: Any = trainer.strategy
@@ -82,7 +82,7 @@ class NanGuard(Callback):
         )
 
     def _find(self, module: LightningModule, strategy: Any) -> Finding | None:
-        """What is not finite first, of what all ranks see."""
+        """The origin, among the findings of all ranks."""
         findings = [*_in_inputs(self._batch), *_in_parameters(module)]
         with _Watch(module) as watch:
             strategy.forward_only(self._batch)
@@ -93,7 +93,7 @@ class NanGuard(Callback):
 
 
 class _Watch:
-    """Looks at what each layer returns."""
+    """Checks the outputs of each layer, by hooks."""
 
     def __init__(self, module: nn.Module) -> None:
         self.layers = [
@@ -105,7 +105,7 @@ class _Watch:
 
     def __enter__(self) -> "_Watch":
         self._hooks = [
-            layer.register_forward_hook(self._look(position, f"what layer {name} returns"))
+            layer.register_forward_hook(self._hook(position, f"what layer {name} returns"))
             for position, name, layer in self.layers
         ]
         return self
@@ -114,12 +114,12 @@ class _Watch:
         for hook in self._hooks:
             hook.remove()
 
-    def _look(self, position: int, what: str) -> Any:
-        def look(layer: nn.Module, inputs: Any, outputs: Any) -> None:
+    def _hook(self, position: int, what: str) -> Any:
+        def check(layer: nn.Module, inputs: Any, outputs: Any) -> None:
             if not _is_finite(outputs):
                 self.findings.append(Finding(2, position, what))
 
-        return look
+        return check
 
 
 def _in_inputs(batch: Any) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""How a run goes: bars in a terminal, plain lines where the output is a file or a pipe."""
+"""The progress of a run: bars in a terminal, plain lines in a file or a pipe."""
 
 import math
 import sys
@@ -18,12 +18,12 @@ SECONDS_OF_A_STRETCH = 0.5
 
 
 def progress(refresh_rate: int, seconds_between_lines: float) -> ProgressBar:
-    """The display that fits where the output goes.
+    """The progress display for this standard output.
 
     Args:
-        refresh_rate: In a terminal: redraw the bars every so many steps.
-        seconds_between_lines: Elsewhere: a line at the end of each epoch, and within long ones
-            whenever so much time has passed.
+        refresh_rate: In a terminal: steps between two updates of the bars.
+        seconds_between_lines: Otherwise: a line at the end of each epoch, and at this interval
+            within long ones.
     """
     if sys.stdout.isatty():
         return ProgressInTerminal(refresh_rate)
@@ -39,7 +39,7 @@ class SpeedMeter:
         self._speed = 0.0
 
     def read(self, trainer: Trainer) -> str:
-        """The speed of the last stretch that had samples in it. Validation counts as time."""
+        """The speed of the last stretch with samples. The time of validation is included."""
         seconds = time.perf_counter() - self._since
         strategy = trainer.strategy
         samples = strategy.samples_seen if isinstance(strategy, OneCurve) else 0
@@ -65,11 +65,11 @@ class ProgressLines(ProgressBar):
         self._meter = SpeedMeter()
 
     def disable(self) -> None:
-        """Lightning calls this on every rank but the first."""
+        """Lightning calls this on every rank but rank 0."""
         self._is_enabled = False
 
     def enable(self) -> None:
-        """And this after a callback has trained for itself."""
+        """Lightning calls this after a callback, such as a finder, has trained."""
         self._is_enabled = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -93,7 +93,7 @@ class ProgressLines(ProgressBar):
         return f"{self._meter.read(trainer)} samples/s"
 
     def _time_left(self, trainer: Trainer) -> list[str]:
-        """Of the whole run, if each step takes as long as those before, validation included."""
+        """For the rest of the run, at the pace so far, validation included."""
         steps, total = trainer.global_step - self._first_step, trainer.estimated_stepping_batches
         if not steps or not 0 < total < math.inf:
             return []
@@ -103,10 +103,10 @@ class ProgressLines(ProgressBar):
 
 
 class ProgressInTerminal(ProgressLines):
-    """A line an epoch, and below them a bar for the whole run and one for what is under way.
+    """A line per epoch, a bar for the run, and one for the validation, test or prediction.
 
     Args:
-        refresh_rate: Steps between two looks of the bars.
+        refresh_rate: Steps between two updates of the bars.
     """
 
     def __init__(self, refresh_rate: int) -> None:
@@ -200,7 +200,7 @@ class ProgressInTerminal(ProgressLines):
         self._bars = self._run = self._loop = None
 
     def _print_line(self, trainer: Trainer) -> None:
-        # What changes all the time is beside the bar: so this fits into 80 columns.
+        # Step and speed are beside the bar, so that this fits into 80 columns.
         if self._bars:
             line = "  ".join([_epoch(trainer), *_metrics(trainer)])
             self._bars.console.print(line, highlight=False, soft_wrap=True)

@@ -1,9 +1,11 @@
-"""How fast training goes, what its time goes into, and how much of the device that is."""
+"""The speed of training, the shares of its time, and the utilization of the devices."""
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import wraps
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from lightning.fabric.utilities.throughput import get_available_flops
@@ -17,22 +19,21 @@ SECTIONS = ("data", "step", "validation", "checkpoint")
 
 
 class Throughput(Callback):
-    """Logs speed and shares of time every so many steps, and sums up the run at its end.
+    """Logs speed and shares of time every so many steps, and for the whole run at its end.
 
-    A share is that of the time since the last line, as the first rank saw it: waiting for ``data``,
-    the ``step`` with its hooks and loggers, ``validation`` and saving a ``checkpoint``. A GPU works
-    behind the program's back: what it still does is counted where the program waits for it, which
-    is in a step as soon as a value is logged.
+    Shares are of the time since the last line, on rank 0: waiting for ``data``, the ``step`` with
+    its hooks and loggers, ``validation`` and saving a ``checkpoint``. A GPU works asynchronously:
+    its time is counted where the program waits for it, which is in the step if a value is logged.
 
     Floating-point operations are those of the matrix products and convolutions of one forward pass,
     and three times as many for training (Kaplan et al. 2020, https://arxiv.org/abs/2001.08361,
-    section 2.1). Their share of the peak (MFU) is for the GPUs that Lightning knows the peak of.
+    section 2.1). Their share of the peak (MFU) is logged for GPUs whose peak Lightning knows.
 
     Args:
         every_n_steps: Optimizer steps between two lines.
 
     Attributes:
-        final_facts: What metrics.json and the table at the end show of the whole run.
+        final_facts: Of the whole run, for metrics.json and the table at the end.
     """
 
     def __init__(self, every_n_steps: int = 50) -> None:
@@ -40,15 +41,27 @@ class Throughput(Callback):
         self.final_facts: dict[str, float] = {}
         self._flops_a_sample = 0.0
         self._clock = Stopwatch()
+        self._wrapped = ExitStack()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Count the operations for a sample while the network is in one piece."""
+        """Count the operations of a sample before the network is sharded or split."""
         if stage == "fit":
             inputs = trainer.strategy.example_inputs()  # type: ignore[attr-defined]
             self._flops_a_sample = 3.0 * forward_flops(pl_module, inputs)
-            save = self._clock.timed("checkpoint", trainer.save_checkpoint)
-            trainer.save_checkpoint = save  # type: ignore[method-assign]
+            self._wrap(
+                trainer, "save_checkpoint", self._clock.timed("checkpoint", trainer.save_checkpoint)
+            )
             self._watch_fetching(trainer.profiler)  # type: ignore[attr-defined]
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Leave the Trainer and its profiler as they were."""
+        self._wrapped.close()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Leave them so after an error, too: Lightning calls no `teardown` then."""
+        self._wrapped.close()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._clock.start("data")
@@ -77,19 +90,19 @@ class Throughput(Callback):
         self._clock.enter("step")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """From now on the workers of the next epoch's loader are waited for."""
+        """What follows is waiting for the workers of the next epoch's loader."""
         self._clock.enter("data")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._clock.enter("data")
         self._last = self._first
         facts = self._rates(trainer, self._now(trainer))
-        # The run's own includes what comes before and after training.
+        # The run's own figure includes the time before and after training.
         facts["samples_per_second_in_training"] = facts.pop("samples_per_second")
         self.final_facts = facts
 
     def _watch_fetching(self, profiler: Profiler) -> None:
-        """Count fetching a batch as ``data``: Lightning tells its profiler, and calls no hook."""
+        """Count fetching a batch as ``data``; only a profiler is called around it."""
         start, stop = profiler.start, profiler.stop
 
         def entered(action_name: str) -> None:
@@ -102,7 +115,11 @@ class Throughput(Callback):
             if action_name.endswith(FETCHING):
                 self._clock.enter("step")
 
-        profiler.start, profiler.stop = entered, left  # type: ignore[method-assign]
+        self._wrap(profiler, "start", entered)
+        self._wrap(profiler, "stop", left)
+
+    def _wrap(self, owner: Any, name: str, function: Callable[..., None]) -> None:
+        self._wrapped.enter_context(patch.object(owner, name, function))
 
     def _now(self, trainer: Trainer) -> "Count":
         samples = trainer.strategy.samples_seen  # type: ignore[attr-defined]
@@ -127,7 +144,7 @@ class Throughput(Callback):
 
 
 class Count(NamedTuple):
-    """How far a run has come."""
+    """The progress of a run."""
 
     step: int
     batches: int
@@ -136,7 +153,7 @@ class Count(NamedTuple):
 
 
 class Stopwatch:
-    """Sums up the seconds that go into each section; it is always in one of them."""
+    """Measures the seconds that are spent in each section."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(SECTIONS, 0.0)
@@ -144,11 +161,11 @@ class Stopwatch:
         self._since = 0.0
 
     def start(self, section: str) -> None:
-        """Count from now on."""
+        """Begin, with this section."""
         self._section, self._since = section, time.perf_counter()
 
     def enter(self, section: str) -> None:
-        """Go over to a section, if it was started."""
+        """Change to a section, if the stopwatch was started."""
         if self._section is not None:
             now = time.perf_counter()
             self.seconds[self._section] += now - self._since
@@ -170,7 +187,7 @@ class Stopwatch:
 
 
 def forward_flops(module: LightningModule, inputs: tuple[Tensor, ...] | None) -> int:
-    """Floating-point operations of a forward pass of one sample; 0 where `forward` takes others."""
+    """Floating-point operations of a forward pass of one sample; 0 if it takes other inputs."""
     if inputs is None:
         return 0
     was_training = module.training
@@ -180,7 +197,7 @@ def forward_flops(module: LightningModule, inputs: tuple[Tensor, ...] | None) ->
     try:
         with torch.no_grad(), torch.random.fork_rng(), counter:
             module(*one)
-    except Exception:  # of a task whose steps call its network in another way
+    except Exception:  # a task whose steps call its network in another way
         return 0
     finally:
         module.train(was_training)

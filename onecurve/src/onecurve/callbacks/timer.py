@@ -1,4 +1,4 @@
-"""Stops a run after so much training, as SIGUSR1 does: in a checkpoint to go on from."""
+"""Stops a run after a time of training, as SIGUSR1 does: with a checkpoint to resume from."""
 
 import signal
 from datetime import timedelta
@@ -11,16 +11,16 @@ from ..errors import UserError
 
 
 class StopAfter(Timer):
-    """Lightning's Timer, which ends the run where it is: no validation, no test.
+    """Lightning's Timer, which ends the run at once: no validation, no test.
 
-    The time of a run that goes on counts. For an end like that of the last epoch there is
-    ``trainer.max_time``.
+    The time before a run was resumed counts. ``trainer.max_time`` ends a run as its last epoch
+    does.
 
     Args:
         duration: Days, hours, minutes and seconds of training: "00:12:00:00".
 
     Raises:
-        UserError: At the start, if the time of a run that goes on is used up.
+        UserError: At the start, if the time of a resumed run is used up.
     """
 
     def __init__(self, duration: str) -> None:
@@ -29,7 +29,7 @@ class StopAfter(Timer):
         self._is_over = False
 
     def on_fit_start(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """The checkpoint has told how much time there was."""
+        """Reject a resumed run without time left; the checkpoint has the time elapsed."""
         if self.time_elapsed() >= (self._duration or 0):
             raise UserError(
                 f"callbacks.timer.duration={self.duration}: is used up by {self._spent()} of "
@@ -37,7 +37,7 @@ class StopAfter(Timer):
             )
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Ask for the end; a signal to one rank is one to all."""
+        """Stop by a signal, which one rank passes on to all."""
         is_over = self.time_elapsed() >= (self._duration or 0)
         if is_over and not self._is_over and trainer.is_global_zero:
             print(
@@ -45,7 +45,7 @@ class StopAfter(Timer):
                 "resume=last callbacks.timer.duration=DD:HH:MM:SS, with more time",
                 flush=True,
             )
-            # Windows has SIGTERM alone.
+            # Windows has no SIGUSR1.
             signal.raise_signal(getattr(signal, "SIGUSR1", signal.SIGTERM))
         self._is_over = is_over
 

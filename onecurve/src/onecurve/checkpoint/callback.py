@@ -14,18 +14,18 @@ from ..compat.of_lightning import accumulates, is_epoch_at_its_end
 
 
 class BestAndLast(ModelCheckpoint):
-    """Keeps the best weights by a metric, and the newest state to go on from.
+    """Keeps the best weights by a metric, and last.ckpt, the newest state to resume from.
 
-    The best are compared after every validation, and last.ckpt is written then too: by Lightning's
-    own only where one of the best was. Between validations it is written every so many steps or
-    minutes, whatever comes first. What a validation measured never counts for later weights,
-    whenever else (`every_n_train_steps`, ...) there is something to save.
+    After every validation the best are compared and last.ckpt is written; ModelCheckpoint writes it
+    only together with one of the best. Between validations it is written every so many steps or
+    minutes, whatever comes first. A metric counts only for the weights that it was measured with,
+    whenever else (`every_n_train_steps`, ...) a checkpoint is due.
 
-    Takes the arguments of ModelCheckpoint in their order, and its state out of a checkpoint; the
-    state that it saves is one of ModelCheckpoint's.
+    It takes the arguments of ModelCheckpoint in their order. Either of them loads the state that
+    the other saved.
 
     Args:
-        dirpath: As in ModelCheckpoint, like all that are not named here.
+        dirpath: As in ModelCheckpoint, like all arguments that are not described here.
         filename: "best" gains the epoch and the step where `save_top_k` keeps more than one.
         monitor: The metric by which weights are best; None keeps the newest.
         mode: Whether less or more of it is better.
@@ -88,7 +88,7 @@ class BestAndLast(ModelCheckpoint):
 
     @property
     def state_key(self) -> str:
-        """ModelCheckpoint's: either goes on with what the other has kept."""
+        """ModelCheckpoint's, so that either loads the state of the other."""
         return super().state_key.replace(type(self).__qualname__, ModelCheckpoint.__qualname__, 1)
 
     def format_checkpoint_name(
@@ -98,7 +98,7 @@ class BestAndLast(ModelCheckpoint):
         ver: int | None = None,
         prefix: str | None = None,
     ) -> str:
-        """Lightning's, but never the name of another one that is kept: -v1 and so on is added."""
+        """Lightning's, with -v1 and so on where one of the best has that name already."""
         path = super().format_checkpoint_name(metrics, filename, ver, prefix)
         version = self.STARTING_VERSION
         while path in self.best_k_models:
@@ -107,16 +107,16 @@ class BestAndLast(ModelCheckpoint):
         return path
 
     def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
-        """Lightning's, if the metric is of these weights: training may have gone on since."""
+        """Lightning's, unless weights have changed since the metric was measured."""
         is_old = self._measured_at not in (None, trainer.global_step)
         return not is_old and super().check_monitor_top_k(trainer, current)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Remember the metric, to see whether it is this validation that measures it."""
+        """Remember the metric, to see whether this validation computes it."""
         self._metric_before = trainer.callback_metrics.get(str(self.monitor))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Compare, and write last.ckpt in any case."""
+        """Save the best as Lightning does, and last.ckpt in any case."""
         self._has_saved_last = False
         fits = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
         metric = trainer.callback_metrics.get(str(self.monitor))
@@ -130,7 +130,7 @@ class BestAndLast(ModelCheckpoint):
             self._save_last_unless_saved(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """As after a validation, where there is none or the epoch was cut short."""
+        """Save if no validation ran, or if the epoch stopped early."""
         self._has_saved_last = False
         super().on_train_epoch_end(trainer, pl_module)
         complete = is_epoch_at_its_end(trainer)
@@ -141,12 +141,12 @@ class BestAndLast(ModelCheckpoint):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Write last.ckpt if it is time to, once the gradients of a step are used up."""
+        """Write last.ckpt if it is due and no gradients are being accumulated."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         if self.save_last and not accumulates(trainer) and self._is_time(trainer):
             saved_at = self._last_global_step_saved
             self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
-            # Or a validation after this same step would compare nothing.
+            # Otherwise a validation after this step would save none of the best.
             self._last_global_step_saved = saved_at
 
     def _save_last_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Any]) -> None:
@@ -165,6 +165,6 @@ class BestAndLast(ModelCheckpoint):
             return True
         if not self.last_every_minutes:
             return False
-        # The first rank's clock is everybody's.
+        # All ranks go by the clock of rank 0.
         due = time.monotonic() - self._last_saved >= 60 * self.last_every_minutes
         return bool(trainer.strategy.broadcast(due))

@@ -1,10 +1,19 @@
-"""One checkpoint file: never half written, and known to be whole before it is read.
+"""Checkpoints on a disk: written atomically, and verified before they are read.
 
-The file is what `torch.save` writes: a zip with a CRC-32 for each record, which `torch.load` does
-not look at. Whether a file is complete, and which one of a run is the newest complete one, is found
-without importing torch.
+A checkpoint is one file, or the folder of a sharded one. The file is what `torch.save` writes: a
+zip with a CRC-32 for each record, which `torch.load` does not look at. The folder is
+
+    last.ckpt/
+        index.json    which folder beside it is complete, and the SHA-256 of each of its files
+        1f0c.../      .metadata and *.distcp, PyTorch's distributed checkpoint; and rest.ckpt
+
+A new one is written into the same folder as the old, and takes its place when index.json is
+replaced. Whether a checkpoint is complete, and which one of a run is the newest complete one, is
+found without importing torch.
 """
 
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -18,8 +27,9 @@ from ..errors import chain
 
 INDEX = "index.json"
 """What makes a folder a sharded checkpoint."""
+INDEX_FORMAT = 1
 
-# A file that is being written, with the number of the process that writes it.
+# A file that is being written, with the PID of its writer.
 UNFINISHED = re.compile(r"\..+\.ckpt\.(\d+)")
 CUT_SHORT = "it is cut short, or not written by a training run"
 # Flags, attributes, disk and compression of every record that torch writes.
@@ -32,7 +42,7 @@ def is_sharded(path: str | Path) -> bool:
 
 
 def write_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
-    """Write a file whole or not at all: beside its place, to the disk, then by renaming.
+    """Write a file atomically: to a sibling temporary file, fsynced, then renamed.
 
     A reader, and a machine that loses power, sees the old file or the new one.
 
@@ -62,37 +72,89 @@ def write_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
     sync_folder(path.parent)
 
 
+def commit_shards(path: Path, folder: str, digests: dict[str, str]) -> None:
+    """Make a folder below `path` the sharded checkpoint, and remove the one that it replaces.
+
+    Raises:
+        OSError: If the disk is full; the old one is untouched.
+    """
+    index = {"format": INDEX_FORMAT, "folder": folder, "files": digests}
+    unfinished = path / f".{INDEX}"
+    with unfinished.open("w") as file:
+        json.dump(index, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    for changed in (path / folder, path):
+        sync_folder(changed)
+    unfinished.replace(path / INDEX)
+    for changed in (path, path.parent):
+        sync_folder(changed)
+    for other in path.iterdir():
+        if other.is_dir() and other.name != folder:
+            shutil.rmtree(other)
+
+
 def _remove_unfinished(folder: Path) -> None:
-    """Remove what processes that were killed meanwhile have left beside its place."""
+    """Remove the temporary files of processes that were killed."""
     for file in folder.iterdir():
-        if (found := UNFINISHED.fullmatch(file.name)) and not _lives(int(found[1])):
+        if (found := UNFINISHED.fullmatch(file.name)) and not _is_alive(int(found[1])):
             file.unlink(missing_ok=True)
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     if os.name != "posix":
         return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:
+    except OSError:  # it is another user's
         return True
     return True
 
 
-def damage(path: str | Path) -> str | None:
-    """What is wrong with a file, or a sharded one, in a few words; None if it is complete.
+def sync_folder(path: Path) -> None:
+    """Fsync a folder, so that a rename in it survives a power failure."""
+    if os.name != "posix":
+        return
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
-    A process looks through a file once, while it stays as it is.
+
+def set_aside(path: Path) -> Path:
+    """Rename a checkpoint of the other format; it can be read until the new one is complete."""
+    return path.rename(path.with_name(f"{path.stem}.earlier{path.suffix}"))
+
+
+def cannot_be_made(folder: Path) -> str | None:
+    """Why a folder cannot be created or written to; None if it can. It is not created."""
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        with TemporaryFile(dir=there):
+            return None
+    except OSError as error:
+        return error.strerror
+
+
+def disk_error(error: BaseException | None) -> OSError | None:
+    """The OSError behind an error that torch raised in its place."""
+    return next((each for each in chain(error) if isinstance(each, OSError)), None)
+
+
+# Verification
+
+
+def damage(path: str | Path) -> str | None:
+    """What is wrong with a checkpoint, in a few words; None if it is complete.
+
+    A process verifies each version of a file once.
     """
     path = Path(path)
     if path.is_dir():
-        try:
-            from .sharded.folder import damage_of_folder
-        except ModuleNotFoundError:
-            return "it is sharded, and the folder onecurve/checkpoint/sharded is not there"
-        return damage_of_folder(path)
+        return _damage_of_folder(path)
     try:
         now = path.stat()
         if not path.is_file():
@@ -104,16 +166,16 @@ def damage(path: str | Path) -> str | None:
 
 @lru_cache
 def _damage_of_file(path: Path, *version: int) -> str | None:
-    """Every record is as it was written, and nothing of their list has another meaning.
+    """Look at every record's checksum, and for changes in the zip's directory.
 
-    Some sixty bytes at the end of a file, which count records and disks, are nobody's to check:
-    torch refuses a file in which they are not right.
+    Some sixty bytes at the end of a file are not checked: torch itself rejects a file in which
+    they are wrong.
     """
     with path.open("rb") as file:
         try:
             with zipfile.ZipFile(file) as archive:
                 records = archive.infolist()
-                if not all(map(_is_of_torch, records)):
+                if not all(map(_is_written_by_torch, records)):
                     return "its list of records is damaged, or it is not written by torch.save"
                 if len({record.filename for record in records}) < len(records):
                     return "its list of records is damaged"
@@ -123,44 +185,48 @@ def _damage_of_file(path: Path, *version: int) -> str | None:
             return CUT_SHORT
 
 
-def _is_of_torch(record: zipfile.ZipInfo) -> bool:
+def _is_written_by_torch(record: zipfile.ZipInfo) -> bool:
     settings = record.flag_bits, record.external_attr, record.volume, record.compress_type
     return settings == AS_TORCH_WRITES and record.file_size == record.compress_size
 
 
-def sync_folder(path: Path) -> None:
-    """Bring a folder's list of names to the disk, so that a rename in it lasts."""
-    if os.name != "posix":
-        return
-    folder = os.open(path, os.O_RDONLY)
+def _damage_of_folder(path: Path) -> str | None:
     try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def set_aside(path: Path) -> Path:
-    """Rename a checkpoint of the other format; it can be read until the new one is whole."""
-    return path.rename(path.with_name(f"{path.stem}.earlier{path.suffix}"))
-
-
-def cannot_be_made(folder: Path) -> str | None:
-    """Why a folder cannot be made, or not be written to; None if it can. Nothing of it is made."""
-    try:
-        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        with TemporaryFile(dir=there):
-            return None
+        index = json.loads((path / INDEX).read_text())
+        if index["format"] > INDEX_FORMAT:
+            return f"it has format {index['format']}, and this project reads up to {INDEX_FORMAT}"
+        folder = path / index["folder"]
+        for name, digest in index["files"].items():
+            if not (folder / name).is_file():
+                return f"{name} is missing"
+            if digest_of(folder / name) != digest:
+                return f"the checksum of {name} is wrong"
     except OSError as error:
-        return error.strerror
+        return str(error.strerror)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{INDEX} is not what a training run writes"
+    return None
 
 
-def disk_error(error: BaseException | None) -> OSError | None:
-    """The reason that torch hides behind an error of its own."""
-    return next((each for each in chain(error) if isinstance(each, OSError)), None)
+def complete_folder(path: str | Path) -> Path:
+    """The folder with the files of a sharded checkpoint."""
+    return Path(path, json.loads(Path(path, INDEX).read_text())["folder"])
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file; a process reads each version of a file once."""
+    now = path.stat()
+    return _digest(path, now.st_size, now.st_mtime_ns)
+
+
+@lru_cache
+def _digest(path: Path, *version: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Found(NamedTuple):
-    """A checkpoint to go on with."""
+    """A checkpoint to resume from."""
 
     file: Path | None
     passed_over: list[str]
@@ -171,7 +237,7 @@ def newest_checkpoint(run_dir: Path) -> Found:
     """The newest complete checkpoint of a run."""
     files = sorted(
         (run_dir / "checkpoints").glob("*.ckpt"),
-        key=lambda path: _written(path).stat().st_mtime_ns,
+        key=lambda path: _last_written(path).stat().st_mtime_ns,
         reverse=True,
     )
     passed_over: list[str] = []
@@ -183,6 +249,5 @@ def newest_checkpoint(run_dir: Path) -> Found:
     return Found(None, passed_over)
 
 
-def _written(path: Path) -> Path:
-    """What was written last of a checkpoint."""
+def _last_written(path: Path) -> Path:
     return path / INDEX if is_sharded(path) else path

@@ -1,7 +1,7 @@
-"""Tensors of a checkpoint that are read when they are needed.
+"""Tensors of a sharded checkpoint that are read when they are needed, in the layout needed.
 
-A sharded checkpoint is read without its tensors: each stands there without memory, on the device
-"meta", and carries where it is stored. Those of one file are there at once, and pass through.
+A sharded checkpoint is read without its tensors: placeholders on the device "meta" carry where each
+one is stored. Tensors of a single file are in memory already, and pass through.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,25 +10,25 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .resume_changes import refuse_other_optimizers
+from .resume_changes import reject_other_optimizers
 
 STORED = "stored"
-"""The attribute of such a tensor: (folder, name)."""
+"""The attribute of a placeholder: (folder, name)."""
 
 
 def model_state_here(state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The network's state out of a checkpoint of either format.
+    """The network's state from a checkpoint of either format.
 
     Args:
-        state: Of a sharded checkpoint only the part that this process holds is read.
-        own: The network's present state. A tensor is read in the layout that it has here: a shard
-            of it, or nothing if it is on the device "meta".
+        state: Of a sharded checkpoint only the shards of this process are read.
+        own: The network's present state. A tensor is read in its layout there: as the same shard,
+            or not at all if it is on the device "meta".
     """
     return {**state, **_read(state, own)}
 
 
 def optimizer_state_here(state: Mapping[str, Any], parameters: Sequence[Tensor]) -> dict[str, Any]:
-    """The same for an optimizer, whose parameters stand in the order of their ids."""
+    """The same for an optimizer, whose parameters are in the order of their ids."""
     entries: dict[int, Any] = {}
     for key, entry in state["state"].items():
         own = dict.fromkeys(entry, parameters[key]) if parameters else {}
@@ -42,11 +42,11 @@ def optimizer_states_here(
     """The same for all optimizers.
 
     Raises:
-        UserError: If they are of another kind, or number.
+        UserError: If they are of another algorithm, or their number differs.
     """
-    if not states:  # Lightning's to go on with: the optimizers begin anew
+    if not states:  # the optimizers start fresh, as in Lightning
         return []
-    refuse_other_optimizers(states, optimizers)
+    reject_other_optimizers(states, optimizers)
     return [
         optimizer_state_here(
             state, [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,9 +1,8 @@
-"""`checkpoint.mirror_to=ADDRESS`: each whole checkpoint is also put where the machine is not.
+"""`checkpoint.mirror_to=ADDRESS`: upload each complete checkpoint to an address as well.
 
-One thread sends them, while training goes on. A failure there never ends a run.
+One thread uploads while training continues. A failed upload never ends a run.
 """
 
-import hashlib
 import os
 import re
 import shutil
@@ -16,24 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import in_short, say
-from .file import INDEX
-from .remote import HERE, Listing, listed, name_of, opened, replace_list
+from .file import INDEX, digest_of
+from .remote import HERE, Listing, file_system, read_listing, run_id, write_listing
 
 WAITS = (1.0, 4.0, 15.0)
 """Seconds before each further attempt."""
-PIECE = 8 * 2**20
-# A folder that is sent: the name of a checkpoint, and one that no other folder has.
-SENT = re.compile(r".+\.ckpt\.[0-9a-f]{8}")
+# The folder of an upload: the name of a checkpoint, and a random suffix.
+UPLOADED = re.compile(r".+\.ckpt\.[0-9a-f]{8}")
 
 
 class Mirror:
-    """Keeps an address as the folder of checkpoints is, some time later.
+    """Keeps an address in step with the folder of checkpoints.
 
-    A checkpoint that is waiting is held by hard links, so that it may be replaced meanwhile; then
-    only the newer one of that name is sent.
+    A checkpoint that waits for its upload is kept by hard links, so that it may be replaced
+    meanwhile; of several with one name only the newest is uploaded.
 
     Args:
-        address: Where to, such as ``s3://bucket/path``, which is the run's: `address.claim`.
+        address: Such as ``s3://bucket/path``; the run has claimed it (`remote.claim`).
         run_dir: The directory of the run.
     """
 
@@ -48,20 +46,20 @@ class Mirror:
         self._failed: dict[str, str] = {}
 
     def put(self, path: Path) -> None:
-        """Send a checkpoint that is whole: a file, or the folder of a sharded one."""
+        """Upload a complete checkpoint: a file, or the folder of a sharded one."""
         try:
             if self._thread is None:
                 _remove_staged(self.run_dir / HERE)  # of a process that was killed
-            self._ask(path.name, _staged(path, self.run_dir / HERE))
+            self._request(path.name, _staged(path, self.run_dir / HERE))
         except OSError as error:
             self._failed[path.name] = in_short(error)
 
     def remove(self, path: Path) -> None:
-        """Remove it there, too, unless what replaces it could not be sent."""
-        self._ask(path.name, None)
+        """Remove it there, too, unless the upload of its replacement failed."""
+        self._request(path.name, None)
 
     def finish(self) -> None:
-        """Wait for all, and say what is there and what is not."""
+        """Wait for all uploads, and print what is there and what is not."""
         if self._thread is None and not self._failed:
             return
         with self._changed:
@@ -72,7 +70,7 @@ class Mirror:
             line += f"; the newest {name} is not there: {reason}"
         say(line)
 
-    def _ask(self, name: str, staged: Path | None) -> None:
+    def _request(self, name: str, staged: Path | None) -> None:
         with self._changed:
             earlier = self._waiting.pop(name, None)
             self._waiting[name] = staged
@@ -93,10 +91,10 @@ class Mirror:
                 staged = self._waiting.pop(name)
                 self._is_busy = True
             if staged:
-                self._try(name, partial(self._send, name, staged))
+                self._try(name, partial(self._upload, name, staged))
                 shutil.rmtree(staged, ignore_errors=True)
             elif not self._failed:
-                self._try(name, partial(self._take_away, name))
+                self._try(name, partial(self._delete, name))
 
     def _try(self, name: str, work: Callable[[], None]) -> None:
         for wait in (*WAITS, None):
@@ -104,7 +102,7 @@ class Mirror:
                 work()
                 self._failed.pop(name, None)
                 return
-            # Each kind of storage has errors of its own, and none is worth a run.
+            # Each kind of storage raises errors of its own, and none should end a run.
             except Exception as error:
                 reason = in_short(error) or type(error).__name__
             if wait is not None:
@@ -112,10 +110,10 @@ class Mirror:
         self._failed[name] = reason
         say(f"mirror: {name} could not be sent to {self.address}: {reason}; training goes on")
 
-    def _send(self, name: str, staged: Path) -> None:
-        files, path = opened(self.address)
+    def _upload(self, name: str, staged: Path) -> None:
+        files, path = file_system(self.address)
         there = self._list(files, path)
-        # Never one that is there: a killed run leaves the old one whole.
+        # A new one each time: a killed run leaves the old one complete.
         folder = f"{name}.{uuid.uuid4().hex[:8]}"
         try:
             sent = {}
@@ -126,60 +124,60 @@ class Mirror:
             entry = {"folder": folder, "number": number, "files": sent}
             self._replace(files, path, {**there.checkpoints, name: entry})
         except BaseException:
-            # Unless the new list came there all the same, and only the answer was lost.
+            # The new list may have arrived all the same, and only the answer was lost.
             with suppress(Exception):
                 if folder not in _named(self._list(files, path)):
-                    _removed(files, f"{path}/{folder}")
+                    _remove(files, f"{path}/{folder}")
             raise
         self._clear(files, path)
 
-    def _take_away(self, name: str) -> None:
-        files, path = opened(self.address)
+    def _delete(self, name: str) -> None:
+        files, path = file_system(self.address)
         there = dict(self._list(files, path).checkpoints)
         if there.pop(name, None):
             self._replace(files, path, there)
             self._clear(files, path)
 
     def _list(self, files: Any, path: str) -> Listing:
-        mine = name_of(self.run_dir)
-        there = listed(files, path) or Listing(mine, {})
+        mine = run_id(self.run_dir)
+        there = read_listing(files, path) or Listing(mine, {})
         if there.run != mine:
             raise OSError("another run has taken the address")
         self._there = there
         return there
 
     def _replace(self, files: Any, path: str, checkpoints: dict[str, Any]) -> None:
-        listing = Listing(name_of(self.run_dir), checkpoints)
-        replace_list(files, path, listing)
+        listing = Listing(run_id(self.run_dir), checkpoints)
+        write_listing(files, path, listing)
         self._there = listing
 
     def _clear(self, files: Any, path: str) -> None:
-        """Remove what the list does not name: replaced, or half sent when a run was killed."""
+        """Remove what the list does not name: replaced, or incomplete since a run was killed."""
         with suppress(Exception):
             for each in files.ls(path, detail=False):
                 folder = each.rstrip("/").rpartition("/")[2]
-                if SENT.fullmatch(folder) and self._there and folder not in _named(self._there):
-                    _removed(files, f"{path}/{folder}")
+                if UPLOADED.fullmatch(folder) and self._there and folder not in _named(self._there):
+                    _remove(files, f"{path}/{folder}")
 
 
 def _named(listing: Listing) -> set[str]:
     return {entry["folder"] for entry in listing.checkpoints.values()}
 
 
-def _removed(files: Any, folder: str) -> None:
-    # The list does not name it: it only takes room.
+def _remove(files: Any, folder: str) -> None:
+    # The list does not name it: where this fails it only takes room.
     with suppress(Exception):
         files.rm(folder, recursive=True)
 
 
 def _index_last(staged: Path) -> list[Path]:
-    """The files of a checkpoint; what makes a folder a sharded one comes after all the others."""
+    """The files of a checkpoint; the index, which makes a folder a checkpoint, is the last."""
     files = [each for each in staged.rglob("*") if each.is_file()]
     return sorted(files, key=lambda file: (file.name == INDEX, file))
 
 
 def _staged(path: Path, root: Path) -> Path:
-    """A folder with what is to be sent, below its name."""
+    """A folder with hard links to a checkpoint."""
     staged = root / uuid.uuid4().hex[:8]
     staged.mkdir(parents=True)
     if path.is_dir():
@@ -197,20 +195,15 @@ def _remove_staged(root: Path) -> None:
 def _link(source: str | Path, target: str | Path) -> None:
     try:
         os.link(source, target)
-    except OSError:  # not every disk has them
+    except OSError:  # not every file system has hard links
         shutil.copyfile(source, target)
 
 
 def _sent(files: Any, source: Path, target: str) -> dict[str, Any]:
-    """Send one file; its size and checksum are those of what was sent."""
-    digest, size = hashlib.sha256(), 0
     if "file" in files.protocol:
         files.makedirs(target.rpartition("/")[0], exist_ok=True)
-    with source.open("rb") as reader, files.open(target, "wb") as writer:
-        while piece := reader.read(PIECE):
-            writer.write(piece)
-            digest.update(piece)
-            size += len(piece)
+    files.put_file(str(source), target)
+    size = source.stat().st_size
     if (arrived := files.size(target)) != size:
         raise OSError(f"{arrived} of {size} bytes arrived")
-    return {"size": size, "sha256": digest.hexdigest()}
+    return {"size": size, "sha256": digest_of(source)}

@@ -1,9 +1,9 @@
-"""Addresses such as ``s3://bucket/path``: what lies there, and local copies of it.
+"""Checkpoints at addresses such as ``s3://bucket/path``, through fsspec: find and download them.
 
-At the address of a run lie its checkpoints, each below a name of its own that is never written to
-again, and one small object, `LIST`, that says which of them are whole. It is replaced only after
-all of a checkpoint is there; so what it names is whole, whenever a run is killed. A checkpoint is
-fetched and verified first, and then read as any file is.
+At the address of a run are its checkpoints, each in a folder that is never written to again, and a
+small object, `LIST`, that names the complete ones. It is replaced only after all files of a
+checkpoint are there; so what it names is complete, whenever a run is killed. A checkpoint is
+downloaded and verified first, and then read as any local file.
 
 fsspec is imported where an address is used, and torch never.
 """
@@ -20,7 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import lock
+from filelock import FileLock
+
 from ..errors import UserError, in_short, say, some_of
 from .file import INDEX, damage
 
@@ -29,26 +30,26 @@ FORMAT = 1
 EXTRAS = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 EXAMPLE = "s3://BUCKET/PATH, or file:///FOLDER"
 HERE = ".mirror"
-"""The folder of a run directory with what is being sent, and with the name that the run has."""
+"""The folder of a run directory with uploads under way, and with the run's id."""
 
 
 class Listing(NamedTuple):
-    """What is whole at an address."""
+    """The complete checkpoints at an address."""
 
     run: str
-    """The name of the run that they are of."""
+    """The id of their run."""
     checkpoints: dict[str, Any]
     """For each name its ``folder``, ``number`` and ``files``, each of those with ``size`` in bytes
     and ``sha256``. The highest number is the newest."""
 
 
 def is_address(place: str | Path) -> bool:
-    """Whether a place is named by a scheme, whatever that is."""
+    """Whether a place begins with a scheme, known or not."""
     return "://" in str(place)
 
 
 def refusal(address: str) -> str | None:
-    """Why nothing can be at an address, told without asking there; None if something may."""
+    """Why an address cannot work, found without a connection; None if it may."""
     scheme, separator, place = address.partition("://")
     if not separator or not place.strip("/"):
         return f"is no address; give one such as {EXAMPLE}"
@@ -67,20 +68,20 @@ def refusal(address: str) -> str | None:
     return None
 
 
-def opened(address: str) -> tuple[Any, str]:
+def file_system(address: str) -> tuple[Any, str]:
     """The file system of an address, and the path in it without a slash at its end."""
     from fsspec.core import url_to_fs
 
-    # What others have written there since is seen.
+    # Without a cache, what others wrote there since is seen.
     files, path = url_to_fs(address.rstrip("/"), use_listings_cache=False)
     return files, path
 
 
-def listed(files: Any, path: str) -> Listing | None:
-    """The checkpoints that are whole below a path; None if no run was ever there.
+def read_listing(files: Any, path: str) -> Listing | None:
+    """The complete checkpoints below a path; None if no run was ever there.
 
     Raises:
-        ValueError: If what is there is no list of this format.
+        ValueError: If the list has another format.
     """
     try:
         found = json.loads(files.cat_file(f"{path}/{LIST}"))
@@ -91,19 +92,19 @@ def listed(files: Any, path: str) -> Listing | None:
     return Listing(found["run"], found["checkpoints"])
 
 
-def replace_list(files: Any, path: str, listing: Listing) -> None:
-    """Say anew what is whole; a reader sees the old list or the new one."""
+def write_listing(files: Any, path: str, listing: Listing) -> None:
+    """Replace the list; a reader sees the old one or the new one."""
     text = json.dumps({"format": FORMAT, **listing._asdict()}, indent=1).encode()
     if "file" in files.protocol:
         files.makedirs(path, exist_ok=True)
         files.pipe_file(f"{path}/.{LIST}", text)
         os.replace(f"{path}/.{LIST}", f"{path}/{LIST}")
-    else:  # an object is replaced whole
+    else:  # an object store replaces objects atomically
         files.pipe_file(f"{path}/{LIST}", text)
 
 
-def name_of(run_dir: Path) -> str:
-    """What the run of a directory is called at addresses, for as long as the directory is there."""
+def run_id(run_dir: Path) -> str:
+    """The id of a run at addresses, kept in its directory."""
     file = run_dir / HERE / "run"
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -112,29 +113,29 @@ def name_of(run_dir: Path) -> str:
 
 
 def claim(address: str, run_dir: Path, goes_on: bool) -> None:
-    """Make an address that of a run, which shows that it can be written to, too.
+    """Make an address that of a run, which also tests whether it can be written to.
 
     Args:
-        address: Where the checkpoints are to be sent.
-        run_dir: Whose. If it was here before, and was killed, the address is its own already.
-        goes_on: Whether the run goes on from a checkpoint, and so may take another's address.
+        address: Where the checkpoints will be uploaded.
+        run_dir: Of the run. After a kill and a restart the address is its own already.
+        goes_on: Whether the run resumes from a checkpoint, and so may take another's address.
 
     Raises:
         UserError: If the checkpoints of another run are there, or if it cannot be written to.
     """
     try:
-        files, path = opened(address)
-        there, mine = listed(files, path) or Listing("", {}), name_of(run_dir)
+        files, path = file_system(address)
+        there, mine = read_listing(files, path) or Listing("", {}), run_id(run_dir)
         if there.checkpoints and there.run != mine and not goes_on:
             names, again = some_of(sorted(there.checkpoints)), shlex.quote(f"resume={address}")
             raise UserError(
                 f"checkpoint.mirror_to={address}: holds the checkpoints of another run ({names}); "
                 f"go on with them: {again}, or give this run an address of its own"
             )
-        replace_list(files, path, Listing(mine, there.checkpoints))
+        write_listing(files, path, Listing(mine, there.checkpoints))
     except UserError:
         raise
-    # Each kind of storage has errors of its own.
+    # Each kind of storage raises errors of its own.
     except Exception as error:
         raise UserError(
             f"checkpoint.mirror_to={address}: cannot be written to "
@@ -144,16 +145,16 @@ def claim(address: str, run_dir: Path, goes_on: bool) -> None:
 
 
 def find(key: str, address: str) -> dict[str, Any]:
-    """Which version of which checkpoint is meant by an address: asked by one process of a run.
+    """Find the checkpoint that an address means; one process of a run asks.
 
     Args:
-        key: What was typed, such as ``resume``.
-        address: Of a run, whose newest checkpoint is meant; of one of its checkpoints by name; or
-            of any file or sharded folder.
+        key: The key of the configuration, such as ``resume``.
+        address: Of a run, for its newest checkpoint; of one of its checkpoints by name; or of any
+            file or sharded folder.
 
     Returns:
-        Its ``name``, the ``folder`` there that it lies in, its ``files`` with sizes and checksums,
-        and ``version``, a text that no other content has: what `fetch` takes, and JSON can hold.
+        Its ``name``, the ``folder`` that it is in, its ``files`` with sizes and checksums, and
+        ``version``, a text that differs where the content does: for `fetch`, and for JSON.
 
     Raises:
         UserError: If there is none.
@@ -161,37 +162,38 @@ def find(key: str, address: str) -> dict[str, Any]:
     with _in_a_line(key, address):
         if reason := refusal(address):
             raise UserError(reason)
-        files, path = opened(address)
+        files, path = file_system(address)
         parent, _, name = path.rpartition("/")
-        if there := listed(files, path):
-            return _entry(there, path, None)
-        if there := listed(files, parent):
-            return _entry(there, parent, name)
-        return _loose(files, path, address)
+        if there := read_listing(files, path):
+            return _mirrored(there, path, None)
+        if there := read_listing(files, parent):
+            return _mirrored(there, parent, name)
+        return _unlisted(files, path, address)
 
 
 def fetch(key: str, address: str, found: dict[str, Any]) -> Path:
-    """A copy on this machine of what `find` has found; one process of a machine fetches.
+    """Download what `find` has found; one process of a machine does.
 
     Raises:
-        UserError: If it does not arrive as it was sent.
+        UserError: If sizes or checksums differ from those of the upload.
     """
     with _in_a_line(key, address):
         version = f"{address} {found['version']}"
         place = _cache() / hashlib.sha256(version.encode()).hexdigest()[:16]
         copy: Path = place / found["name"]
-        with lock.waiting_for(place.with_name(f"{place.name}.lock")):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(place.with_name(f"{place.name}.lock")):
             if not copy.exists():
-                _fetch(opened(address)[0], found["folder"], found["files"], place)
+                _download(file_system(address)[0], found["folder"], found["files"], place)
                 say(f"fetched {found['name']} from {address} to {place}")
-        # Weights to begin with may be in a file of any kind.
+        # Initial weights may be in a file of any kind.
         if key != "init" and (reason := damage(copy)):
             raise UserError(f"is no complete checkpoint: {reason}; its copy is {copy}")
         return copy
 
 
-def _entry(there: Listing, path: str, name: str | None) -> dict[str, Any]:
-    """A checkpoint that a run has sent: the newest, if none is named."""
+def _mirrored(there: Listing, path: str, name: str | None) -> dict[str, Any]:
+    """A checkpoint that a run uploaded: the newest, if none is named."""
     checkpoints = there.checkpoints
     if name is None:
         name = max(checkpoints, key=lambda each: checkpoints[each]["number"], default="")
@@ -203,8 +205,8 @@ def _entry(there: Listing, path: str, name: str | None) -> dict[str, Any]:
     return {"name": name, "folder": folder, "files": entry["files"], "version": entry["folder"]}
 
 
-def _loose(files: Any, path: str, address: str) -> dict[str, Any]:
-    """A file, or a sharded folder, that somebody else has put there."""
+def _unlisted(files: Any, path: str, address: str) -> dict[str, Any]:
+    """A file, or a sharded folder, that was put there by other means."""
     folder, _, name = path.rpartition("/")
     index = f"{path}/{INDEX}"
     if files.isfile(path):
@@ -230,8 +232,8 @@ def _loose(files: Any, path: str, address: str) -> dict[str, Any]:
     return {"name": name, "folder": folder, "files": wanted, "version": str(version)}
 
 
-def _fetch(files: Any, folder: str, wanted: dict[str, Any], place: Path) -> None:
-    # Its own: where a file system has no locks another process may be fetching the same.
+def _download(files: Any, folder: str, wanted: dict[str, Any], place: Path) -> None:
+    # In a temporary folder: without file locks another process may be downloading the same.
     unfinished = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
     try:
         for relative, expected in wanted.items():
@@ -252,9 +254,9 @@ def _fetch(files: Any, folder: str, wanted: dict[str, Any], place: Path) -> None
 
 
 def _cache() -> Path:
-    """Where copies lie; a container's user may have no home."""
+    """The folder of downloads; a container's user may have no home."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    # Windows has a folder for each user already, and no numbers of them.
+    # Windows has a temporary folder for each user, and no user ids.
     user = os.getuid() if hasattr(os, "getuid") else "user"
     for folder in (Path(home) / "onecurve", Path(tempfile.gettempdir()) / f"onecurve-{user}"):
         try:
@@ -272,7 +274,7 @@ def _in_a_line(key: str, address: str) -> Iterator[None]:
         yield
     except UserError as error:
         raise UserError(f"{key}={address}: {error}") from None
-    # Each kind of storage has errors of its own.
+    # Each kind of storage raises errors of its own.
     except Exception as error:
         raise UserError(
             f"{key}={address}: cannot be fetched ({in_short(error) or type(error).__name__}); "

@@ -1,9 +1,9 @@
-"""What a resumed run has otherwise than the run that wrote the checkpoint.
+"""Settings that differ between a resumed run and the run that wrote the checkpoint.
 
-Optimizers, schedules and callbacks keep their arguments in their state, which would undo a setting
-that was changed; so what the state says of it is replaced before it is loaded. A schedule of
-another length continues along its new curve: with more epochs, PyTorch would make the next step
-with the last rate of the shorter one, and OneCycleLR rejects every step after its end.
+Optimizers, schedulers and callbacks keep their arguments in their state, which would undo a setting
+that was changed; so it is replaced in the state before it is loaded. A scheduler of another length
+continues along its new curve: with more epochs PyTorch would make the next step with the last rate
+of the shorter one, and OneCycleLR rejects every step after its end.
 """
 
 import warnings
@@ -17,46 +17,46 @@ from torch.optim.lr_scheduler import LambdaLR
 from ..errors import UserError
 from ..optim.fused import KERNELS
 
-# Of a group of parameters, what a schedule derives from the learning rate.
+# Learning rates in a parameter group, and in the state of a scheduler.
 LEARNING_RATES = ("lr", "initial_lr", "max_lr", "min_lr")
-OF_SCHEDULES = ("base_lrs", "_last_lr")
+SCHEDULER_RATES = ("base_lrs", "_last_lr")
 
 
 def apply_changes(checkpoint: dict[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """Write settings that are others now into the states of a checkpoint.
+    """Write changed settings into the states of a checkpoint.
 
     Args:
         checkpoint: Lightning's dictionary, with the configuration of the run that wrote it.
         config: The resolved configuration of this run.
 
     Returns:
-        What is another from here on, each in some words.
+        A description of each change.
 
     Raises:
-        UserError: If a change cannot be made in the middle of a run.
+        UserError: If a setting cannot be changed in the middle of a run.
     """
     before: Mapping[str, Any] = checkpoint.get("config") or {}
-    _refuse(before, config)
-    said = list(_optimizers(checkpoint, before, config))
+    _reject(before, config)
+    changes = list(_change_optimizers(checkpoint, before, config))
     for key, old, new in _changed(before, config, "scheduler"):
         states = [state for state in checkpoint["lr_schedulers"] if state.get(key) == old]
         for state in states:
             state[key] = new
-        said += [f"scheduler.{key}={new} (was {old})"] if states else []
+        changes += [f"scheduler.{key}={new} (was {old})"] if states else []
     for name, callback in (config.get("callbacks") or {}).items():
         kind = str((callback or {}).get("_target_")).rpartition(".")[2]
-        kind = kind.replace("BestAndLast", "ModelCheckpoint")  # the name under which its state is
+        kind = kind.replace("BestAndLast", "ModelCheckpoint")  # whose state key it has
         for key, old, new in _changed(before.get("callbacks"), config["callbacks"], name):
             for owner, state in (checkpoint.get("callbacks") or {}).items():
-                # Lightning's name for a state begins with the class.
+                # The state key of a callback begins with the name of its class.
                 if owner.partition("{")[0] == kind and state.get(key) == old:
                     state[key] = new
-                    said.append(f"callbacks.{name}.{key}={new} (was {old})")
-    return said
+                    changes.append(f"callbacks.{name}.{key}={new} (was {old})")
+    return changes
 
 
-def _refuse(before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    if not before:  # a plain script's checkpoint says nothing of it
+def _reject(before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    if not before:  # a plain script's checkpoint has no configuration
         return
     old, new = ((each.get("scheduler") or {}).get("_target_") for each in (before, config))
     if old != new:
@@ -72,7 +72,7 @@ def _refuse(before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         )
 
 
-def _optimizers(
+def _change_optimizers(
     checkpoint: dict[str, Any], before: Mapping[str, Any], config: Mapping[str, Any]
 ) -> Iterator[str]:
     groups = [group for state in checkpoint["optimizer_states"] for group in state["param_groups"]]
@@ -80,10 +80,10 @@ def _optimizers(
         if key in KERNELS:
             continue
         if key == "lr" and old:
-            # Groups may have rates of their own, and a schedule has made others of them.
+            # Groups may have rates of their own, which a scheduler has changed since.
             yield f"optimizer.lr={new} (was {old}): all learning rates go on times {new / old:.4g}"
             for holder in (*groups, *checkpoint["lr_schedulers"]):
-                for name in (*LEARNING_RATES, *OF_SCHEDULES):
+                for name in (*LEARNING_RATES, *SCHEDULER_RATES):
                     if name in holder:
                         holder[name] = _times(holder[name], new / old)
             continue
@@ -97,7 +97,7 @@ def _optimizers(
 def _changed(
     before: Mapping[str, Any] | None, config: Mapping[str, Any], name: str
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Keys of a part of the configuration that have another value now, with both."""
+    """Keys of a group of the configuration with another value now: key, old, new."""
     old, new = (before or {}).get(name), config.get(name)
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key, value in new.items():
@@ -113,17 +113,17 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-# How PyTorch's schedules call their length, or what people derive from that of the run.
+# Arguments of PyTorch's schedulers that follow from the length of a run.
 LENGTHS = ("total_steps", "T_max", "T_0", "total_iters", "milestones", "_milestones")
 
 
 def fit_to_length(
     checkpoint: dict[str, Any], schedulers: Sequence[Any], optimizers: Sequence[Optimizer]
 ) -> Iterator[str]:
-    """Put schedules that have another curve now where it stands after the steps that were made.
+    """Move schedulers whose curve has changed to the point of the new curve after the steps so far.
 
-    One whose state does not tell, as it may be with a user's own, is left as it was saved; so is
-    one that is to end before the steps that were made.
+    A scheduler whose state does not show its length, such as a user's own, is left as it was saved;
+    so is one whose new curve is shorter than the steps so far.
 
     Args:
         checkpoint: Lightning's dictionary; its states are changed in place.
@@ -133,22 +133,10 @@ def fit_to_length(
     Yields:
         A line for each of them.
     """
-    states = checkpoint.get("lr_schedulers")
-    if not states:
+    states, saved = checkpoint.get("lr_schedulers", ()), checkpoint.get("optimizer_states", ())
+    # `reject_other_optimizers` comes later: BaseFinetuning first adds parameter groups.
+    if len(saved) != len(optimizers):
         return
-    saved = checkpoint["optimizer_states"]
-    if len(saved) == len(optimizers):
-        # Whether they are of one kind is for whoever loads them: a callback may add groups of
-        # parameters first, as BaseFinetuning does.
-        yield from _fitted(states, schedulers, saved, optimizers)
-
-
-def _fitted(
-    states: Sequence[dict[str, Any]],
-    schedulers: Sequence[Any],
-    saved: Sequence[dict[str, Any]],
-    optimizers: Sequence[Optimizer],
-) -> Iterator[str]:
     for state, scheduler in zip(states, schedulers, strict=False):
         steps, before = _steps(state), state.get("total_steps")
         place = [optimizer is scheduler.optimizer for optimizer in optimizers].index(True)
@@ -168,16 +156,16 @@ def _fitted(
 
 
 def _steps(state: Mapping[str, Any]) -> int:
-    """How many a schedule has made; ChainedScheduler leaves it to its parts to count."""
+    """The steps of a scheduler so far; a ChainedScheduler's are counted by its parts."""
     return int(state["last_epoch"] if "last_epoch" in state else _steps(state["_schedulers"][0]))
 
 
 def _differs(state: Mapping[str, Any], scheduler: Any) -> bool:
-    """Whether a schedule was saved with another length; of functions, with another rate."""
+    """Whether a scheduler was saved with another length; a LambdaLR, with another rate."""
     own = scheduler.state_dict()
     if any(key in state and key in own and state[key] != own[key] for key in LENGTHS):
         return True
-    # A part that has not begun has made no rate yet.
+    # A part that has not begun has computed no rate yet.
     if isinstance(scheduler, LambdaLR) and state["last_epoch"] >= 0:
         rates = zip(scheduler.lr_lambdas, state["base_lrs"], state["_last_lr"], strict=True)
         for factor, base, rate in rates:
@@ -190,14 +178,14 @@ def _differs(state: Mapping[str, Any], scheduler: Any) -> bool:
 def _put(
     scheduler: Any, steps: int, state: dict[str, Any], groups: Sequence[dict[str, Any]]
 ) -> None:
-    """Make the steps with a fresh schedule, and write what comes of them over what was saved."""
+    """Step a fresh scheduler to the same step, and overwrite the saved state with its state."""
     own = scheduler.optimizer.param_groups
     with warnings.catch_warnings():
-        # PyTorch wants a step of the optimizer before each.
+        # PyTorch warns that the optimizer has made no step.
         warnings.simplefilter("ignore")
         for _ in range(steps):
             scheduler.step()
-    # An experiment may have found other learning rates than are configured.
+    # A learning rate finder may have set other rates than the configured ones.
     found = [
         saved["initial_lr"] / group["initial_lr"] if group["initial_lr"] else 1.0
         for saved, group in zip(groups, own, strict=True)
@@ -210,7 +198,7 @@ def _put(
 
 
 def _scaled_state(state: dict[str, Any], factors: Sequence[float]) -> dict[str, Any]:
-    """The state of a schedule for other learning rates."""
+    """The state of a scheduler for other learning rates."""
     rates = {
         key: [rate * factor for rate, factor in zip(state[key], factors, strict=True)]
         for key in ("base_lrs", "_last_lr")
@@ -225,12 +213,12 @@ INSTEAD = (
 )
 
 
-def refuse_other_optimizers(
+def reject_other_optimizers(
     states: Sequence[Mapping[str, Any]], optimizers: Sequence[Optimizer]
 ) -> None:
-    """Refuse the state of other algorithms, which PyTorch would take and fail in the first step.
+    """Reject the state of another algorithm: PyTorch would load it and fail in the first step.
 
-    A checkpoint without any is Lightning's to go on with: the optimizers begin anew.
+    A checkpoint without any is accepted: then the optimizers start fresh, as in Lightning.
 
     Raises:
         UserError: That names what only one of them has.
@@ -251,7 +239,7 @@ def refuse_other_optimizers(
                 f"{len(own)} here; {INSTEAD}"
             )
         given, here = (set(group[0]) if group else set() for group in (groups, own))
-        # A newer release of PyTorch may have an argument more, and fills it in.
+        # A newer release of PyTorch may have one more argument, and fills it in.
         missing, other = sorted(set(optimizer.defaults) - given), sorted(given - here)
         if missing and other:
             raise UserError(

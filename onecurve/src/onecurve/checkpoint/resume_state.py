@@ -1,4 +1,4 @@
-"""What a run puts into its checkpoints so that another can resume from it, and takes out of one."""
+"""What a run adds to its checkpoints so that another run can resume, and takes from one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,26 +16,26 @@ from ..compat.of_lightning import (
     metrics_to_log,
     set_initial_hyperparameters,
 )
-from ..loggers.resumable import ResumableLogger
+from ..loggers.buffered import ResumableLogger
 from .format import FORMAT, task_arguments
 from .remote import is_address
 from .resume_changes import apply_changes
 
-# Where Lightning stores what `save_hyperparameters` keeps.
-PARAMETERS = (
+# The keys of what `save_hyperparameters` keeps.
+HYPERPARAMETERS = (
     LightningModule.CHECKPOINT_HYPER_PARAMS_KEY,
     LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY,
 )
 
 
 class ResumeState(Callback):
-    """Adds to every checkpoint what another run needs to go on with it.
+    """Adds to every checkpoint what another run needs to resume from it.
 
     Args:
-        config: The resolved configuration.
-        logs: ``logs`` of the checkpoint that this run goes on with in the same directory.
-        layout: ``layout`` of the checkpoint that this run goes on with.
-        hide: What classes keep of their arguments, without what is not stored.
+        config: The resolved configuration, as it is stored.
+        logs: ``logs`` of the checkpoint, if the run resumes in the directory that it is from.
+        layout: ``layout`` of the checkpoint that the run resumes from.
+        redact: Removes secrets from hyperparameters.
     """
 
     def __init__(
@@ -43,33 +43,33 @@ class ResumeState(Callback):
         config: dict[str, Any],
         logs: dict[str, Any] | None = None,
         layout: dict[str, Any] | None = None,
-        hide: Callable[[Any], Any] = lambda parameters: parameters,
+        redact: Callable[[Any], Any] = lambda parameters: parameters,
     ) -> None:
         self.config = config
         self.logs = logs
         self.layout = layout
-        self.hide = hide
+        self.redact = redact
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Before loggers are told of hyperparameters."""
+        """Redact hyperparameters before they are logged."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         for each in (pl_module, data):
             if (saved := initial_hyperparameters(each)) is not None:
-                set_initial_hyperparameters(each, self.hide(saved))
+                set_initial_hyperparameters(each, self.redact(saved))
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Lightning is about to load states, in which changed settings have their old values."""
-        said = keep_best(checkpoint, trainer)
+        """Put settings that changed since into the states that Lightning is about to load."""
+        lines = rebase_best(checkpoint, trainer)
         if trainer.state.fn == TrainerFn.FITTING and trainer.train_dataloader is None:
             if changes := apply_changes(checkpoint, self.config):
-                said.append(f"from here on {'; '.join(changes)}")
-            for line in said if trainer.is_global_zero else ():
+                lines.append(f"from here on {'; '.join(changes)}")
+            for line in lines if trainer.is_global_zero else ():
                 print(f"resume: {line}")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say how the layout changed, and log what the checkpoint was written too early for."""
+        """Print how the layout changed; log the metrics that the checkpoint was too early for."""
         here = self._layout(trainer)
         if self.layout and self.layout != here and trainer.is_global_zero:
             before, now = (
@@ -87,18 +87,17 @@ class ResumeState(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Lightning is about to write the file; everything logged so far goes to the disk first."""
         checkpoint["format"] = FORMAT
         checkpoint["config"] = self.config
         checkpoint["layout"] = self._layout(trainer)
-        if getattr(trainer, "begun", None):
+        if getattr(trainer, "earlier_steps", None):
             checkpoint["had_other_steps"] = True
-        for key in PARAMETERS:
+        for key in HYPERPARAMETERS:
             if key in checkpoint:
-                checkpoint[key] = self.hide(checkpoint[key])
+                checkpoint[key] = self.redact(checkpoint[key])
         checkpoint.setdefault(pl_module.CHECKPOINT_HYPER_PARAMS_KEY, task_arguments(self.config))
         loop = trainer.fit_loop.epoch_loop
-        # At the end of a step, and of an epoch, its metrics are logged only after the callbacks.
+        # Lightning logs the metrics of a step, and of an epoch, only after the callbacks' hooks.
         batch: Any = loop.batch_progress.current
         in_step = batch.processed > batch.completed and not accumulates(trainer)
         epoch: Any = trainer.fit_loop.epoch_progress.current
@@ -125,54 +124,54 @@ class ResumeState(Callback):
 
 
 def resume_loggers(loggers: list[Logger], logs: dict[str, Any]) -> None:
-    """Tell loggers where a checkpoint was written; they drop what came after it."""
+    """Rewind loggers to where a checkpoint was written."""
     for logger in loggers:
         if isinstance(logger, ResumableLogger):
             logger.go_on_from(logs["positions"].get(type(logger).__name__))
 
 
-def keep_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
-    """Make the states of a Trainer's ModelCheckpoints those of this run, before they are loaded.
+def rebase_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
+    """Put the paths of this run into the saved states of ModelCheckpoint, before they are loaded.
 
-    A run that is resumed in its own directory keeps its best checkpoints, under the paths that they
+    A run that resumes in its own directory keeps its best checkpoints, under the paths that they
     have now. A new run that starts from the checkpoint of another has none yet.
 
     Args:
         checkpoint: Lightning's dictionary.
-        trainer: It knows which file is resumed, and its `default_root_dir` is the run directory.
+        trainer: Its `ckpt_path` is the resumed file; its `default_root_dir` the run directory.
 
     Returns:
-        Where the best is searched for from now on, a line for each callback.
+        Lines for the user about best checkpoints that are not kept.
     """
     states = checkpoint.get("callbacks") or {}
     callbacks = [each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint)]
     own = {each.state_key for each in callbacks}
     others = [key for key in states if key not in own]
-    said = []
+    lines = []
     for callback in callbacks:
         key = callback.state_key
-        if key not in states:  # it names when to save, too, which may have been changed
-            key = next((each for each in others if _watched(each) == _watched(key)), key)
+        if key not in states:  # the key also names when to save, which may have changed
+            key = next((each for each in others if _monitored(each) == _monitored(key)), key)
         if key not in states:
             continue
         state = states.pop(key)
         best, score = state["best_model_path"], state["best_model_score"]
         was = best if score is None else f"{callback.monitor} {float(score):.4g} in {best}"
         if _is_in_place(trainer, callback):
-            # The first rank wrote the files and knows.
-            here = trainer.strategy.broadcast(_as_here(state, callback))
+            # Rank 0 wrote the files, maybe on a disk of its own.
+            here = trainer.strategy.broadcast(_with_paths_here(state, callback))
             states[callback.state_key] = here
             if best and not here["best_model_path"]:
-                said.append(f"the best so far is gone ({was}): the best is found from here on")
+                lines.append(f"the best so far is gone ({was}): the best is found from here on")
         elif best:
-            said.append(
+            lines.append(
                 f"a new run, whose best checkpoint is found from here on; the run before had {was}"
             )
-    return said
+    return lines
 
 
-def _watched(key: str) -> str:
-    """Metric and mode out of the key of a ModelCheckpoint's state, or of a subclass's."""
+def _monitored(key: str) -> str:
+    """Metric and mode in the key of a ModelCheckpoint's state, or of a subclass's."""
     return key.partition("{")[2].partition(", 'every_n_train_steps'")[0]
 
 
@@ -182,8 +181,8 @@ def _is_in_place(trainer: Trainer, callback: ModelCheckpoint) -> bool:
     return any(resumed.is_relative_to(Path(folder).resolve()) for folder in folders)
 
 
-def _as_here(state: dict[str, Any], callback: ModelCheckpoint) -> dict[str, Any]:
-    """A state with the paths that its files have here, and without files that are gone."""
+def _with_paths_here(state: dict[str, Any], callback: ModelCheckpoint) -> dict[str, Any]:
+    """A state with the present paths of its files, and without files that are gone."""
 
     def here(path: str) -> str:
         if is_address(path):

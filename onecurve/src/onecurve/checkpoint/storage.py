@@ -1,12 +1,13 @@
-"""How the Trainer writes, reads and removes checkpoint files: in order, maybe in the background."""
+"""The Trainer's checkpoint IO: single files, or sharded folders; at once or in the background."""
 
 import errno
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.fabric.utilities.rank_zero import rank_zero_only
@@ -17,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from ..compat.of_torch import tree_map_only
 from ..errors import UserError, say
 from .file import write_checkpoint
-from .format import not_plain, read_checkpoint, with_plain_numbers
+from .format import not_plain, read_checkpoint, without_numpy_numbers
 from .mirror import Mirror
 from .remote import is_address
 
@@ -25,13 +26,13 @@ from .remote import is_address
 class LocalFiles(TorchCheckpointIO):
     """Files on a local or shared disk; at an address, such as ``s3://bucket/a.ckpt``, Lightning's.
 
-    What was asked for is done in order by one writer; nothing is removed after a file that could
-    not be written, because what was to be removed is then the newest that is left.
+    One writer saves and removes in the order of the calls. After a failed save nothing is removed:
+    it would be the newest checkpoint that is left.
 
     Args:
-        background: Whether training goes on while a file is written. The copy is taken at once.
-        stop_on_failure: Whether a file that cannot be written ends the run.
-        mirror: Sends each whole checkpoint to an address, too; None for none.
+        background: Whether training continues while a file is written. The copy is taken at once.
+        stop_on_failure: Whether a failed save ends the run.
+        mirror: Uploads each complete checkpoint to an address, too; None for none.
 
     Attributes:
         keeps_shards: Whether every rank writes what it holds, so that nothing is gathered.
@@ -49,41 +50,41 @@ class LocalFiles(TorchCheckpointIO):
         self._mirror = mirror
         self._last_failed = False
         self._missing: dict[str | Path, str] = {}
-        self._in_hand: tuple[Path, dict[str, Any]] | None = None
-        self._said_what_is_not_plain = False
+        self._preloaded: tuple[Path, dict[str, Any]] | None = None
+        self._has_warned = False
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
-        """Write a file, and say once what of it `weights_only=True` will not read.
+        """Save, and warn once of what `weights_only=True` will not read.
 
         Raises:
             TypeError: If there are storage options, of which it knows none.
         """
         if storage_options is not None:
             super().save_checkpoint(checkpoint, path, storage_options)  # raises it
-        checkpoint = with_plain_numbers(checkpoint)
-        if not self._said_what_is_not_plain and (line := not_plain(checkpoint)):
+        checkpoint = without_numpy_numbers(checkpoint)
+        if not self._has_warned and (line := not_plain(checkpoint)):
             rank_zero_only(say)(f"checkpoint: {line}")
-            self._said_what_is_not_plain = True
+            self._has_warned = True
         if self.background:
             self.finish()  # one copy at a time
             checkpoint = tree_map_only(Tensor, _copied, checkpoint)
         self._do(lambda: self._write(checkpoint, path))
 
     def put(self, checkpoint: dict[str, Any], path: str | Path) -> None:
-        """Write one file.
+        """Write one checkpoint.
 
         Raises:
-            OSError: If it cannot be written; what was there is untouched.
+            OSError: If it cannot be written; the old one is untouched.
         """
         if is_address(path):
             super().save_checkpoint(checkpoint, path)
         else:
             write_checkpoint(checkpoint, path)
 
-    def has_written_all(self) -> bool:
-        """Whether this process is the one that made the last checkpoint whole."""
+    def commits(self) -> bool:
+        """Whether this process is the one that completes a checkpoint."""
         return True
 
     def load_checkpoint(
@@ -92,28 +93,28 @@ class LocalFiles(TorchCheckpointIO):
         map_location: Any = None,
         weights_only: bool | None = None,
     ) -> dict[str, Any]:
-        """Read a file onto the CPU, once everything is written; a sharded one's tensors later."""
+        """Read onto the CPU once all is written; tensors of a sharded one are read later."""
         self.finish()
-        if self._in_hand and self._in_hand[0] == Path(path):
-            checkpoint, self._in_hand = self._in_hand[1], None
+        if self._preloaded and self._preloaded[0] == Path(path):
+            checkpoint, self._preloaded = self._preloaded[1], None
             return checkpoint
         return read_checkpoint(path, whole=False, weights_only=weights_only is not False)
 
     def has(self, path: str | Path) -> bool:
-        """Whether `load_checkpoint` finds it, here on this node."""
+        """Whether `load_checkpoint` finds it on this node."""
         self.finish()
-        return (self._in_hand is not None and self._in_hand[0] == Path(path)) or _exists(path)
+        return (self._preloaded is not None and self._preloaded[0] == Path(path)) or _exists(path)
 
-    def take_over(self, checkpoint: dict[str, Any], path: Path) -> None:
-        """Keep what was read of a file already, until `load_checkpoint` asks for it."""
-        self._in_hand = path, checkpoint
+    def preload(self, checkpoint: dict[str, Any], path: Path) -> None:
+        """Hand over a file's contents, so that `load_checkpoint` does not read it again."""
+        self._preloaded = path, checkpoint
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Remove a file, unless the one that replaces it could not be written."""
+        """Remove a checkpoint, unless the save of its replacement failed."""
         self._do(lambda: self._remove(path))
 
     def poll(self) -> None:
-        """Raise what went wrong in the background; called after every step.
+        """Raise an error of the background writer; called after every step.
 
         Raises:
             UserError: If a file could not be written and that ends the run.
@@ -130,11 +131,11 @@ class LocalFiles(TorchCheckpointIO):
         while self._waiting:
             self._waiting.pop(0).result()
 
-    def refuse_if_all_failed(self) -> None:
-        """At the end of a run: training went on, but there is nothing to keep of it.
+    def raise_if_nothing_saved(self) -> None:
+        """At the end of a run that continued after failed saves.
 
         Raises:
-            UserError: If a file is not there, and none was written after it.
+            UserError: If the last save failed, and there is no earlier checkpoint at its path.
         """
         self.finish()
         for path, reason in self._missing.items():
@@ -145,7 +146,7 @@ class LocalFiles(TorchCheckpointIO):
             )
 
     def finish_mirror(self) -> None:
-        """At any end of a run: wait until all is sent, and say what is there."""
+        """At any end of a run: wait for the uploads, and print what is there."""
         if self._mirror:
             self._mirror.finish()
 
@@ -164,7 +165,7 @@ class LocalFiles(TorchCheckpointIO):
             self.put(checkpoint, path)
             self._last_failed = False
             self._missing.clear()
-            if self._mirror and self.has_written_all() and not is_address(path):
+            if self._mirror and self.commits() and not is_address(path):
                 self._mirror.put(Path(path))
         except OSError as error:
             self._last_failed = True
@@ -192,12 +193,47 @@ class LocalFiles(TorchCheckpointIO):
             self._mirror.remove(Path(path))
 
 
+class ShardedFolders(LocalFiles):
+    """Every rank writes what it holds into one folder, on a disk that all ranks see."""
+
+    keeps_shards = True
+    _group: dist.ProcessGroup | None = None
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write this rank's shards, or have them written. All ranks call this together."""
+        if dist.is_available() and dist.is_initialized() and self._group is None:
+            # A group of its own: a background writer must not meet the collectives of training.
+            self._group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
+        super().save_checkpoint(checkpoint, path, storage_options)
+
+    def put(self, checkpoint: dict[str, Any], path: str | Path) -> None:
+        """Write this rank's shards.
+
+        Raises:
+            UserError: If the place is an address.
+        """
+        # Only this needs PyTorch's distributed checkpoint.
+        from .sharded.shards import write_shards
+
+        if is_address(path):
+            raise UserError(
+                f"checkpoint.format=sharded: {path} is no folder of a disk that all ranks see; "
+                "name one, or use checkpoint.format=file"
+            )
+        write_shards(checkpoint, Path(path), self._group)
+
+    def commits(self) -> bool:
+        return self._group is None or dist.get_rank(self._group) == 0
+
+
 def _exists(path: str | Path) -> bool:
     return bool(get_filesystem(path).exists(str(path)))
 
 
 def _copied(tensor: Tensor) -> Tensor:
-    """On the CPU, and no longer the one that training changes. A shard stays on its device."""
+    """A copy on the CPU that training does not change. A shard stays on its device."""
     if isinstance(tensor, DTensor):
         return tensor.detach().clone()
     return torch.empty_like(tensor, device="cpu").copy_(tensor)
@@ -206,14 +242,9 @@ def _copied(tensor: Tensor) -> Tensor:
 def read_on_nodes(
     strategy: Strategy, path: str | Path, read: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Read a file, or be sent what rank 0 reads, which wrote it on the disk of its node.
+    """Read a file on every rank, or broadcast it from rank 0 where nodes share no disk.
 
     All ranks call this.
-
-    Args:
-        strategy: Of the run.
-        path: Of the file.
-        read: Reads it.
     """
     files = strategy.checkpoint_io
     if not isinstance(files, LocalFiles) or strategy.reduce_boolean_decision(files.has(path)):

@@ -1,4 +1,4 @@
-"""`init=FILE`: start from the weights of a checkpoint, as many as fit."""
+"""`init=FILE`: initialize a network with the weights of a checkpoint that fit."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from .format import NotPlain, plain_contents
 
 
 def load_weights(net: nn.Module, *, file: str | None) -> None:
-    """Take from a file every weight that fits by name and shape; say what did and what did not.
+    """Load every weight that fits by name and shape, and print which did and which did not.
 
     Args:
         net: the network, changed in place.
@@ -34,7 +34,7 @@ def load_weights(net: nn.Module, *, file: str | None) -> None:
         ) from None
     weights = content.get("state_dict", content) if isinstance(content, dict) else {}
     weights = weights if isinstance(weights, dict) else {}
-    # In a task's state the network's names begin with where it is.
+    # In a task's state dict the network's names have a prefix.
     given = {str(name).removeprefix("network."): value for name, value in weights.items()}
     own = net.state_dict()
     fits = {

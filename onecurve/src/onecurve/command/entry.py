@@ -24,7 +24,7 @@ from ..launch import one_run, quick_exit
 from ..launch.logs import print_lines_at_once
 from ..run import record
 from ..run.context import RunContext
-from ..run.outcome import RankFailed, in_a_line, was_stopped
+from ..run.outcome import RankFailed, describe_failure, was_stopped
 from . import env_file, resume
 from .check import in_one_line
 from .explain import explain
@@ -103,7 +103,7 @@ def run(work: str, config: DictConfig) -> float | None:
         raise refusal or error from None
     finally:
         if context and context.held:
-            context.held.let_go()
+            context.held.release()
     return metrics.get(str(config.get("monitor")))
 
 
@@ -120,9 +120,9 @@ def _record(
     if writes and refusal:
         was_empty = context.held is not None and context.held.was_empty
         runs = OmegaConf.select(config, "paths.runs")
-        record.refused(context.run_dir, was_empty, runs, str(refusal))
+        record.rejected(context.run_dir, was_empty, runs, str(refusal))
     elif writes:
-        how = in_a_line(error)
+        how = describe_failure(error)
         record.unfinished(context.run_dir, was_stopped(error), how)
 
 

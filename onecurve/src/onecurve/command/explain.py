@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from ..compat.of_hydra import hydra_options
 from ..config_model import typed as typed_as
 from ..meant import nearest, no_such_key
-from ..run.to_type import override, parsed
+from ..run.invocation import override, parsed
 from .chosen import Chosen, choices
 
 # What others call the same thing.

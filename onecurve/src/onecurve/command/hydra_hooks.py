@@ -15,9 +15,9 @@ from omegaconf.errors import OmegaConfBaseException
 from .. import machine
 from ..errors import REFUSED, UserError, say, stop
 from ..launch.meeting import meet
-from ..run import directory
 from ..run.context import Members, RunContext
-from ..run.hidden import typed
+from ..run.record import LockedDirectory, lock_directory
+from ..run.redaction import overrides_of
 from .check import check, in_one_line
 
 # What may be added to, but not replaced or taken away.
@@ -50,7 +50,7 @@ class RefuseBeforeRun(HydraHooks):
         HydraConfig.instance().set_config(config)
         try:
             job = without_hydra(config)
-            line = check(job, config_name, typed(config.hydra.overrides.task))
+            line = check(job, config_name, overrides_of(config.hydra.overrides.task))
             _replace(config, job)
             context = _hold(config, meet(config))
             RUN.set(context)
@@ -118,12 +118,14 @@ def _hold(config: DictConfig, context: RunContext) -> RunContext:
     Raises:
         UserError: In all of them, if it cannot.
     """
-    words = [word for word in typed(config.hydra.overrides.hydra) if "hydra.run.dir=" in word]
+    words = [
+        word for word in overrides_of(config.hydra.overrides.hydra) if "hydra.run.dir=" in word
+    ]
     name = words[-1] if words else f"hydra.run.dir={config.hydra.run.dir}"
-    held: list[directory.Held] = []
+    held: list[LockedDirectory] = []
 
     def hold() -> None:
-        held.append(directory.hold(context.run_dir, name))
+        held.append(lock_directory(context.run_dir, name))
 
     context.members.broadcast("directory", hold)
     return replace(context, held=held[0]) if held else context
@@ -149,7 +151,7 @@ def stop_once(error: UserError) -> NoReturn:
     """Show a refusal once a node: all ranks that torchrun or srun started come to the same."""
     context = RUN.get(None)
     if context and context.held:
-        context.held.give_back()
+        context.held.discard()
     ranks = machine.ranks_around()
     if ranks is None or ranks.local_rank == 0:
         stop(error)

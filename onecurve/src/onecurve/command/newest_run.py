@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ..run import elsewhere
+from ..run.record import external_runs
 
 RECORD = "environment.json"
 
@@ -27,7 +27,7 @@ def newest_run(runs: Path, task: str | None) -> Path | None:
     Returns:
         Its directory; None if there is none.
     """
-    found = dict.fromkeys([*_run_directories(runs), *elsewhere.listed(runs)])
+    found = dict.fromkeys([*_run_directories(runs), *external_runs(runs)])
     for run_dir in sorted(found, key=_started, reverse=True):
         if _is_training(run_dir, task):
             return run_dir.resolve()

@@ -19,9 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 from ..checkpoint.file import is_sharded, newest_checkpoint
 from ..checkpoint.remote import is_address
 from ..errors import UserError
-from ..run.directory import refuse_taken
-from ..run.hidden import MASK, hide_in_words
-from ..run.to_type import parsed, quoted, read
+from ..run.invocation import parsed, quoted, text_of
+from ..run.record import reject_locked
+from ..run.redaction import MASK, redact_command
 from .newest_run import newest_run
 
 MIRROR = "checkpoint.mirror_to"
@@ -45,7 +45,7 @@ def expand(arguments: list[str], config_dir: Path, config_name: str) -> list[str
     typed = [argument for argument in arguments if argument.startswith("resume=")]
     if not typed or config_name != "train":
         return arguments
-    value = read(typed[-1]) or _value(typed[-1])
+    value = text_of(typed[-1]) or _value(typed[-1])
     others = [argument for argument in arguments if argument not in typed]
     if value == "last":
         run_dir = _newest_run(others, config_dir, config_name)
@@ -68,7 +68,7 @@ def _in_place(value: str, run_dir: Path, typed: list[str]) -> list[str]:
             f"resume={value}: is not the directory of a training run (it has no "
             ".hydra/overrides.yaml); give one, such as resume=runs/DATE/TIME"
         )
-    refuse_taken(run_dir, f"resume={value}")
+    reject_locked(run_dir, f"resume={value}")
     names = {_key(argument) for argument in typed} | {"resume", "hydra.run.dir"}
     said: list[str] = yaml.safe_load(overrides.read_text()) or []
     earlier = [
@@ -98,7 +98,7 @@ def _in_place(value: str, run_dir: Path, typed: list[str]) -> list[str]:
     where = f"from {found.file.name}" if found.file else "from the start: it has no checkpoint yet"
     print(f"resume: going on with {run_dir} {where}")
     if typed:
-        print(f"resume: changed now: {' '.join(hide_in_words(typed))}")
+        print(f"resume: changed now: {' '.join(redact_command(typed))}")
     checkpoint = [f"resume={quoted(found.file)}"] if found.file else []
     return [*earlier, *changed, *checkpoint, f"hydra.run.dir={quoted(run_dir)}"]
 
@@ -133,7 +133,7 @@ def _init(argument: str) -> list[str]:
     name, _, value = argument.partition("=")
     if name != "init":
         return [argument]
-    value = read(argument) or value
+    value = text_of(argument) or value
     # No choice of a group begins so.
     is_path = value.startswith(("/", "./", "../", "~")) or is_address(value)
     is_file = is_path or value.endswith((".ckpt", ".pt", ".pth")) or os.path.isfile(value)
@@ -146,7 +146,7 @@ def _as_typed(argument: str) -> str:
     """A path that is there needs no quotes of Hydra's, whatever signs are in it."""
     name, _, value = argument.partition("=")
     is_plain = parsed(argument) is not None and not any(sign in value for sign in "=,")
-    if is_plain or read(argument) is not None:
+    if is_plain or text_of(argument) is not None:
         return argument
     # One address, and not several with commas between them.
     is_one = name in ADDRESSES and is_address(value) and value.count("://") == 1

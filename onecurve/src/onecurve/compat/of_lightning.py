@@ -5,13 +5,14 @@ callbacks and loggers override them: `_setup_model`, `_get_process_group_backend
 `_register_ddp_hooks`, `_save_last_checkpoint` and `_create_experiment`.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from lightning.fabric.utilities.device_dtype_mixin import _update_properties as set_device_of
 from lightning.fabric.utilities.logger import _flatten_dict as flatten_dict
 from lightning.fabric.utilities.optimizer import _optimizers_to_device as move_optimizers
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.overrides.distributed import (
     _IndexBatchSamplerWrapper as IndexBatchSamplerWrapper,
 )
@@ -169,3 +170,51 @@ def initial_hyperparameters(module: Any) -> Any:
 def set_initial_hyperparameters(module: Any, values: Any) -> None:
     """As `initial_hyperparameters`."""
     module._hparams_initial = values
+
+
+# Lightning: patches for speed, with what an epoch of an MLP (60,000 images) takes longer without
+
+
+def log_in_place() -> None:
+    """Let `self.log` move only what is on another device: 8 % of the epoch.
+
+    Lightning moves a metric to the device of each new value, which copies its attributes even where
+    there is nothing to move.
+    """
+    if ResultMetric.to.__name__ == "_to_another_device":
+        return
+    to = ResultMetric.to
+
+    def _to_another_device(self: ResultMetric, *args: Any, **kwargs: Any) -> ResultMetric:
+        # The value, its default and its number of samples are moved together.
+        to_device = len(args) == 1 and isinstance(args[0], torch.device) and not kwargs
+        if to_device and self.is_tensor and self.value.device == args[0]:
+            return self
+        return to(self, *args, **kwargs)
+
+    ResultMetric.to = _to_another_device  # type: ignore[method-assign]
+
+
+BATCH_HOOKS = [
+    *(
+        f"on_{stage}_batch_{when}"
+        for stage in ("train", "validation", "test", "predict")
+        for when in ("start", "end")
+    ),
+    "on_before_zero_grad",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+]
+
+
+def skip_empty_hooks(callbacks: Iterable[Callback]) -> None:
+    """Let Lightning skip the batch hooks that a callback does not override: 4 % of the epoch.
+
+    It calls every hook of every callback, some fifty a step, and skips those that are None.
+    """
+    for callback in callbacks:
+        for name in BATCH_HOOKS:
+            hook = getattr(callback, name)
+            if getattr(hook, "__func__", None) is getattr(Callback, name):
+                setattr(callback, name, None)

@@ -1,4 +1,4 @@
-"""Shows a run in TensorBoard or in Weights & Biases: pictures, curves and histograms."""
+"""Displays a run in TensorBoard or in Weights & Biases: images, curves and histograms."""
 
 from pathlib import Path
 from typing import Any
@@ -8,24 +8,24 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch.optim import Optimizer
 
 from ..errors import say
-from . import overview, weights
-from .of_task import HasDisplays, show_task
-from .predictions import Answers
+from . import overview
+from .classification import Collector
+from .overview import HasDisplays
 
 
 class Displays(Callback):
-    """Draws on the first rank what all ranks have seen.
+    """Shows what all ranks have computed, by a logger of rank 0.
 
-    What is off costs nothing. What is only for classification is left out, with a line, where the
-    task is another.
+    What is off costs nothing. Displays of classification are left out, with a line, for other
+    tasks.
 
     Args:
-        writer: The logger that shows it: "tensorboard" or "wandb".
+        writer: The logger that shows them: "tensorboard" or "wandb".
         run_dir: The run directory, in which are the command and the configuration.
         charts: Training and validation of the same metric in one chart. TensorBoard alone.
         text: The command and the resolved configuration.
         hparams: The overrides of the command line beside the final metrics. TensorBoard alone.
-        graph: The modules and what passes between them. TensorBoard alone.
+        graph: The modules and the tensors between them. TensorBoard alone.
         images: How many training images to show, with their class; 0 for none.
         learning_rates: One for each parameter group, unless the callback lr_monitor is there.
         gradient_norm: That of all gradients, before clipping.
@@ -36,10 +36,10 @@ class Displays(Callback):
         embedding: How many validation samples to place in the projector by the features that enter
             the last layer; 0 for none. TensorBoard alone.
         scalars_every_n_steps: How often learning rates and gradient norm are shown.
-        histograms_every_n_steps: How often histograms are; all weights come to the first rank.
-        figures_every_n_epochs: How often what follows from validation is shown; also at the end.
-        task_every_n_epochs: How often what a task shows of itself is, if it has a method `displays`
-            (`of_task.HasDisplays`); 0 for never.
+        histograms_every_n_steps: How often histograms are; all weights are gathered on rank 0.
+        figures_every_n_epochs: How often displays of validation are shown; also at the end.
+        task_every_n_epochs: How often a task's own are shown, if it has a method `displays`
+            (`overview.HasDisplays`); 0 for never.
     """
 
     def __init__(
@@ -87,15 +87,15 @@ class Displays(Callback):
         self._is_new = False
         self._names_wanted = False
         self._classifies = True
-        self._answers: Answers | None = None
+        self._collector: Collector | None = None
 
     @property
     def state_key(self) -> str:
-        """TensorBoard and Weights & Biases side by side are two."""
+        """One for each logger."""
         return f"{type(self).__name__}-{self.writer_name}"
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find the writer; draw the graph while the network is in one piece."""
+        """Find the writer; draw the graph before the network is sharded or split."""
         if stage != "fit":
             return
         from .writers import find_writer
@@ -103,7 +103,7 @@ class Displays(Callback):
         writer = find_writer(trainer, self.writer_name)
         self._is_on = writer is not None
         is_new = writer is not None and not writer.goes_on
-        # The first rank may have begun the run by now.
+        # Rank 0's answer counts: it may have begun the run by now.
         self._is_new = self._names_wanted = trainer.strategy.broadcast(is_new)
         self._writer = writer if trainer.is_global_zero else None
         if self.graph and self._is_new:
@@ -134,21 +134,21 @@ class Displays(Callback):
             return
         step = trainer.global_step
         if step % self.scalars_every_n_steps == 0:
-            values = weights.learning_rates(trainer) if self.learning_rates else {}
+            values = overview.learning_rates(trainer) if self.learning_rates else {}
             if self.gradient_norm:
                 norm = trainer.strategy.gradient_norm()  # type: ignore[attr-defined]
                 values["gradient_norm"] = norm.item()
             if self._writer and values:
                 self._writer.scalars(values, step)
         if self.histograms and step % self.histograms_every_n_steps == 0:
-            weights.show_histograms(self._writer, trainer)
+            overview.show_histograms(self._writer, trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Listen to what the network answers."""
+        """Begin to collect predictions."""
         wanted = self.confusion_matrix or self.pr_curves or self.predictions or self.embedding
         fits = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
         if self._is_on and self._classifies and wanted and fits:
-            self._answers = Answers(pl_module, worst=self.predictions, first=self.embedding)
+            self._collector = Collector(pl_module, worst=self.predictions, first=self.embedding)
 
     def on_validation_batch_end(
         self,
@@ -159,9 +159,9 @@ class Displays(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        if self._answers and not self._answers.take(batch, trainer.strategy):
-            self._answers.close()
-            self._answers = None
+        if self._collector and not self._collector.take(batch, trainer.strategy):
+            self._collector.close()
+            self._collector = None
             self._classifies = False
             if self._writer:
                 say(
@@ -172,29 +172,29 @@ class Displays(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._is_on or trainer.sanity_checking:
             return
-        if self._answers:
-            self._answers.close()
+        if self._collector:
+            self._collector.close()
             if (trainer.current_epoch + 1) % self.figures_every_n_epochs == 0:
-                self._show_answers(trainer)
+                self._show_collector(trainer)
         if self._names_wanted and self._writer:
-            # Nobody knows before what a task logs.
+            # Only now it is known what the task logs.
             overview.show_names(self._writer, trainer, self.run_dir, self.charts, self.hparams)
         self._names_wanted = False
         every = self.task_every_n_epochs
         if every and isinstance(pl_module, HasDisplays) and not (trainer.current_epoch + 1) % every:
-            show_task(self._writer, trainer, pl_module)
+            overview.show_task(self._writer, trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._show_answers(trainer)
+        self._show_collector(trainer)
 
-    def _show_answers(self, trainer: Trainer) -> None:
-        answers, self._answers = self._answers, None
-        if answers is None:
+    def _show_collector(self, trainer: Trainer) -> None:
+        collector, self._collector = self._collector, None
+        if collector is None:
             return
-        result = answers.of_all_ranks(trainer.strategy)
+        result = collector.of_all_ranks(trainer.strategy)
         if not self._writer or result is None:
             return
-        from .predictions import Show
+        from .classification import Show
 
         show = Show(self._writer, result, trainer)
         if self.confusion_matrix:

@@ -1,18 +1,20 @@
-"""What is shown once in a run: what it is, and what it is fed with."""
+"""Displays of every task: its configuration, graph, data, weights, and what it shows by itself."""
 
 import json
 import shlex
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 import yaml
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import LearningRateMonitor
 from torch import Tensor, nn
 
-from ..errors import say
+from ..batch.random import draw_from, global_seed, kept_state
+from ..errors import UserError, say
 from ..figures import image_grid
 from .images import as_arrays, pictures, titles
 
@@ -41,7 +43,7 @@ class _Forward(nn.Module):
 
 
 def show_graph(writer: Any, task: LightningModule, inputs: tuple[Tensor, ...] | None) -> None:
-    """The modules and what passes between them, for one sample."""
+    """The modules and the tensors between them, for one sample."""
     was_training = task.training
     try:
         if inputs is None:
@@ -50,7 +52,7 @@ def show_graph(writer: Any, task: LightningModule, inputs: tuple[Tensor, ...] | 
         one = tuple(value[:1].cpu() for value in inputs)
         with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng():
             warnings.simplefilter("ignore")
-            # Its class is the name of the whole in the graph.
+            # The name of the class is the title of the graph.
             named = type(type(task).__name__, (_Forward,), {})
             writer.graph(named(task), one)
     except Exception as error:
@@ -61,7 +63,7 @@ def show_graph(writer: Any, task: LightningModule, inputs: tuple[Tensor, ...] | 
 
 
 def first_images(batch: Any, count: int) -> Batch | None:
-    """The first images of a share with their targets, on the CPU; None if it is made otherwise."""
+    """The first images of a batch with their targets, on the CPU; None for other batches."""
     if not (isinstance(batch, tuple | list) and len(batch) >= 2):
         return None
     images, targets = batch[0], batch[1]
@@ -73,7 +75,7 @@ def first_images(batch: Any, count: int) -> Batch | None:
 
 
 def show_images(writer: Any, trainer: Trainer, shares: Sequence[Batch | None], count: int) -> None:
-    """Images as the network sees them, each with the name of its class, or its words."""
+    """Images as the network sees them, each with the name of its class, or its caption."""
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
     known = [share for share in shares if share is not None]
     images = pictures(torch.cat([share[0] for share in known])[:count], data) if known else None
@@ -85,7 +87,7 @@ def show_images(writer: Any, trainer: Trainer, shares: Sequence[Batch | None], c
 
 
 def show_names(writer: Any, trainer: Trainer, run_dir: Path, charts: bool, hparams: bool) -> None:
-    """What follows from the names of the metrics that the task logs."""
+    """Charts and a row of hyperparameters for the metrics that the task logs."""
     logged = sorted(name for name in trainer.callback_metrics if "/" in name)
     tests = [name.replace("val/", "test/", 1) for name in logged if name.startswith("val/")]
     names = [*logged, *tests]
@@ -99,7 +101,7 @@ def show_names(writer: Any, trainer: Trainer, run_dir: Path, charts: bool, hpara
 
 
 def overrides(run_dir: Path) -> dict[str, Any]:
-    """What was overridden on the command line, by key; all runs have the strategy and the seed."""
+    """The overrides of the command line by key; strategy and seed are always among them."""
     config = yaml.safe_load((run_dir / "config.yaml").read_text())
     values: dict[str, Any] = {"strategy": config["strategy"]["name"], "seed": config["seed"]}
     typed: list[str] = yaml.safe_load((run_dir / ".hydra/overrides.yaml").read_text()) or []
@@ -107,9 +109,99 @@ def overrides(run_dir: Path) -> dict[str, Any]:
         key, _, value = override.lstrip("+").partition("=")
         if key.startswith(("~", "paths", "resume")):
             continue
-        # A group such as model=mlp, or a list, stands as it was typed.
+        # A group such as model=mlp, or a list, is shown as it was typed.
         resolved: Any = config
         for name in key.split("."):
             resolved = resolved.get(name) if isinstance(resolved, dict) else None
         values[key] = resolved if isinstance(resolved, bool | int | float) else value
     return values
+
+
+def learning_rates(trainer: Trainer) -> dict[str, float]:
+    """One for each parameter group; none if the callback lr_monitor logs them."""
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    if any(isinstance(callback, LearningRateMonitor) for callback in callbacks):
+        return {}
+    groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+    names = [group.get("name", str(number)) for number, group in enumerate(groups)]
+    if len(groups) == 1:
+        return {"learning_rate": float(groups[0]["lr"])}
+    return {
+        f"learning_rate/{name}": float(group["lr"])
+        for name, group in zip(names, groups, strict=True)
+    }
+
+
+def show_histograms(writer: Any, trainer: Trainer) -> None:
+    """Histograms of all parameters and gradients. All ranks call this; rank 0 has a writer."""
+    strategy: Any = trainer.strategy
+    parameters: dict[str, Tensor] = {
+        name: parameter.detach()
+        for name, parameter in trainer.lightning_module.named_parameters()
+        if not parameter.is_meta
+    }
+    gradients: dict[str, Tensor] = {
+        name: parameter.grad
+        for name, parameter in trainer.lightning_module.named_parameters()
+        if parameter.grad is not None
+    }
+    for kind, tensors in (("parameters", parameters), ("gradients", gradients)):
+        for name, tensor in strategy.each_whole(tensors):
+            if writer:
+                writer.histogram(f"{kind}/{name}", tensor.float().cpu(), trainer.global_step)
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@runtime_checkable
+class HasDisplays(Protocol):
+    """A task with displays of its own; the callback calls the method if there is one."""
+
+    def displays(self) -> "Mapping[str, str | Tensor | Figure]":
+        """What to show, by name: a text, an image (uint8, (C, H, W)) or a figure of matplotlib's.
+
+        Every rank calls this at the end of a validation, in evaluation mode and without gradients,
+        and it may call `self(...)`; what rank 0 returns is shown. Random numbers are the same on
+        all ranks, and those of training are not affected.
+        """
+
+
+def show_task(writer: Any, trainer: Trainer, task: HasDisplays) -> None:
+    """Show what a task's `displays` returns. All ranks call this; rank 0 has a writer.
+
+    Raises:
+        UserError: If that is of another type.
+    """
+    step = trainer.global_step
+    with torch.no_grad(), kept_state():
+        draw_from(global_seed(), step)
+        shown = task.displays()
+    for name, value in shown.items():
+        kind = _kind(value)
+        if kind is None:
+            raise UserError(
+                f"{type(task).__name__}.displays: {name!r} is {_described(value)}; "
+                "return a str, a uint8 tensor (C, H, W) or a figure of matplotlib's"
+            )
+        if writer:
+            getattr(writer, kind)(name, value, step)
+
+
+def _kind(value: Any) -> str | None:
+    """The method of a writer for it; None if there is none."""
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, Tensor):
+        is_image = value.dtype == torch.uint8 and value.ndim == 3 and value.shape[0] in (1, 3)
+        return "image" if is_image else None
+    from matplotlib.figure import Figure
+
+    return "figure" if isinstance(value, Figure) else None
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor {tuple(value.shape)} of {value.dtype}"
+    return f"of type {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Where displays go: a method for each kind, the same in every place that has it."""
+"""Writes displays to TensorBoard and Weights & Biases, with a method for each kind."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,17 +12,17 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.utils.tensorboard.summary import hparams
 
-from .images import precision_recall
+from .classification import precision_recall
 
 LARGEST_SPRITE = 48
 """Height and width of an image in the projector; all of them are in one picture."""
 
 
 class Writer:
-    """What both have: a logger of the run.
+    """A logger of the run, to which displays are written.
 
     Args:
-        logger: Where the scalars go, too.
+        logger: That of the scalars.
     """
 
     def __init__(self, logger: Logger) -> None:
@@ -30,7 +30,7 @@ class Writer:
 
     @property
     def goes_on(self) -> bool:
-        """Whether an earlier process has begun this run, and shown what is shown once."""
+        """Whether a run is resumed, in which everything that is shown once was shown."""
         return bool(self.logger.goes_on)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:

@@ -1,15 +1,21 @@
 """Check training on the card of this machine: see onecurve's page on it.
 
-Every entry has ranks of its own, so that one that fails or hangs stops no other.
+Every entry has ranks of its own, so that one that fails or hangs stops no other. What is left is
+gpu_check.json with all of it, and gpu_check.md to read.
 """
 
 import argparse
+import json
+import platform
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+
+import lightning
+import torch
 
 from .. import machine
 from ..errors import UserError, in_short, stop
@@ -18,13 +24,17 @@ from ..launch.forkserver import warm_up
 from ..launch.logs import redirect_output
 from ..launch.worker import RankOptions
 from ..run.outcome import RankFailed
-from . import large, one_entry, page
-from .entries import DRAWS_NOISE, LARGE, matrix
+from . import entries, large
+from .entries import DRAWS_NOISE, LARGE, TOLERANCES, matrix
 
 SECONDS_OF_AN_ENTRY, SECONDS_OF_CODE = 60, 240
 """At most, of one that compiles nothing, and of one that does."""
 LEAST = 5
 """Seconds that must be left for an entry to begin."""
+GOOD = ("equal", "measured")
+
+Found = dict[str, Any]
+"""Of an entry: its name, whether it is required, its outcome, a reason, and what was measured."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,14 +53,14 @@ def main(arguments: list[str] | None = None) -> int:
     folder = Path(asked.out)
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
-    found: list[page.Found] = []
+    found: list[Found] = []
     warm_up()
     for each in _checks(device, asked.only, folder / "logs", begun + 60 * asked.minutes):
         found.append(each)
-        page.write(folder, device, time.monotonic() - begun, found)
+        _write(folder, device, time.monotonic() - begun, found)
         reason = f": {each['reason']}" if each["reason"] else ""
         print(f"{each['seconds']:6.1f} s  {each['name']}: {each['outcome']}{reason}", flush=True)
-    bad = page.failed(found)
+    bad = _failed(found)
     print(f"{len(found)} entries, {len(bad)} failed; {folder / 'gpu_check.md'}")
     return 1 if bad else 0
 
@@ -68,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _checks(device: str, only: list[str], logs: Path, end: float) -> Iterator[page.Found]:
+def _checks(device: str, only: list[str], logs: Path, end: float) -> Iterator[Found]:
     """What each entry has found, one after the other."""
     if _is_among(LARGE, only):
         yield _found(LARGE, end, SECONDS_OF_CODE, _log(logs, LARGE), large.measured, device)
@@ -76,13 +86,13 @@ def _checks(device: str, only: list[str], logs: Path, end: float) -> Iterator[pa
     curves: dict[str, Any] = {}
     for task in dict.fromkeys(entry.task for entry in wanted if entry.task not in DRAWS_NOISE):
         name = f"{task} plain 32-true on the CPU"
-        plain = _found(name, end, SECONDS_OF_AN_ENTRY, _log(logs, name), one_entry.plain_run, task)
+        plain = _found(name, end, SECONDS_OF_AN_ENTRY, _log(logs, name), entries.plain_run, task)
         curves[task] = plain.get("loss", [])
         yield plain
     for entry in wanted:
         seconds = SECONDS_OF_CODE if entry.option == "compile" else SECONDS_OF_AN_ENTRY
         log, arguments = _log(logs, entry.name), (entry, device, curves.get(entry.task))
-        checked = one_entry.checked
+        checked = entries.checked
         found = _found(entry.name, end, seconds, log, checked, *arguments, ranks=entry.ranks)
         yield {**found, "required": entry.required}
 
@@ -103,13 +113,13 @@ def _found(
     function: Callable[..., Any],
     *arguments: Any,
     ranks: int = 1,
-) -> page.Found:
+) -> Found:
     """What a function returns in ranks of its own, or in one line why it returned nothing.
 
     What its ranks print, and the traceback of one that fails, goes into the log.
     """
     begun = time.monotonic()
-    found: page.Found = {"name": name, "required": True, "outcome": "failed", "reason": ""}
+    found: Found = {"name": name, "required": True, "outcome": "failed", "reason": ""}
     left = end - begun
     if left < LEAST:
         return {**found, "outcome": "not run", "reason": "no time is left", "seconds": 0.0}
@@ -140,3 +150,109 @@ def _last_line(failure: str) -> str:
     """Of a traceback: the exception."""
     lines = [line for line in failure.splitlines() if line.strip()]
     return lines[0] if len(lines) == 1 else f"{lines[0]}: {in_short(Exception(lines[-1]))}"
+
+
+def _failed(found: Sequence[Found]) -> list[Found]:
+    """Those by which the whole check fails."""
+    return [each for each in found if each["required"] and each["outcome"] not in GOOD]
+
+
+def _write(folder: Path, device: str, seconds: float, found: Sequence[Found]) -> None:
+    """Write both files, again after each entry: a check that is stopped leaves what it found."""
+    facts = {**_machine(device), "seconds": round(seconds, 1), "failed": len(_failed(found))}
+    record = json.dumps({**facts, "entries": list(found)}, indent=1)
+    (folder / "gpu_check.json").write_text(record + "\n")
+    (folder / "gpu_check.md").write_text("\n".join(_lines(facts, found)) + "\n")
+
+
+def _machine(device: str) -> dict[str, Any]:
+    card = torch.cuda.get_device_properties(0) if device == "cuda" else None
+    return {
+        "device": device,
+        "card": card.name if card else platform.processor() or platform.machine(),
+        "card_bytes": card.total_memory if card else None,
+        "cuda": torch.version.cuda if card else None,
+        "torch": torch.__version__,
+        "lightning": lightning.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _lines(facts: dict[str, Any], found: Sequence[Found]) -> list[str]:
+    bad = _failed(found)
+    lines = [
+        f"# onecurve on {facts['card']}",
+        "",
+        f"torch {facts['torch']}, lightning {facts['lightning']}, Python {facts['python']}"
+        + (f", CUDA {facts['cuda']}" if facts["cuda"] else ""),
+        "",
+        f"{len(found)} entries in {facts['seconds']:.0f} s; "
+        + (f"{len(bad)} failed" if bad else "none failed")
+        + ".",
+    ]
+    large = next((each for each in found if each["name"] == LARGE), None)
+    if large is not None and large["outcome"] == "measured":
+        lines += ["", *_of_large(large, facts["device"])]
+    compared = [each for each in found if "apart_from_cpu" in each]
+    if compared:
+        allowed = "; ".join(f"{name} {a:.0e} and {b:.0e}" for name, (a, b) in TOLERANCES.items())
+        lines += [
+            "",
+            "## Compared",
+            "",
+            "The largest relative difference of a step's loss from a plain Trainer's in 32-true on "
+            "the CPU, and of a run that was resumed from one that was not interrupted. Allowed: "
+            f"{allowed}.",
+            "",
+            "| | outcome | from the CPU | resumed | seconds |",
+            "|---|---|---:|---:|---:|",
+            *(
+                f"| {each['name']} | {each['outcome']} | {_difference(each['apart_from_cpu'])} | "
+                f"{_difference(each['apart_when_resumed'])} | {each['seconds']:.1f} |"
+                for each in compared
+            ),
+        ]
+    others = [each for each in found if each["outcome"] not in GOOD]
+    if others:
+        lines += ["", "## What did not pass", ""]
+        lines += [
+            f"- {each['name']}: {each['outcome']}: {each['reason']}"
+            + ("" if each["required"] else " (does not count)")
+            for each in others
+        ]
+    return lines
+
+
+def _of_large(large: Found, device: str) -> list[str]:
+    stands_for = "" if device == "cuda" else ", which stands for 1 billion on a CPU"
+    rows = {
+        "tokens a second": f"{large['tokens_per_second']:,.0f}",
+        "MFU": f"{large['mfu']:.1%}" if large["mfu"] else "no peak is known",
+        "peak memory": _in_words(large["peak_bytes"])
+        + ("" if device == "cuda" else ", of the process with its libraries"),
+        "the first step": f"{large['seconds_of_first_step']:.1f} s, and "
+        f"{large['seconds_to_end_of_first_step']:.1f} s with what comes before it",
+        "share of our code in a step": f"{large['share_of_our_code']:.1%} of the main thread",
+        "share of waiting for data": f"{large['data_share']:.1%}",
+    }
+    if "planned_bytes" in large:
+        rows["peak memory, planned"] = _in_words(large["planned_bytes"])
+        rows["tokens a second, planned"] = f"{large['planned_tokens_per_second']:,.0f}"
+    return [
+        "## Measured",
+        "",
+        f"A transformer of {large['parameters']:,} parameters{stands_for}; fsdp, bf16-mixed, "
+        f"compile=layer, {large['tokens_a_step']:,} tokens a step.",
+        "",
+        "| | |",
+        "|---|---:|",
+        *(f"| {name} | {value} |" for name, value in rows.items()),
+    ]
+
+
+def _difference(value: float | None) -> str:
+    return "its own noise" if value is None else f"{value:.1e}"
+
+
+def _in_words(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB"

@@ -14,7 +14,7 @@ from ..errors import UserError
 PRELOADED = (
     "onecurve.launch.forkserver_start",
     "hydra",
-    "onecurve.torchmetrics_first",
+    "onecurve.compat.torchmetrics_without_scipy",
     "lightning.pytorch",
     "torchvision",
     "torch.distributed.pipelining",

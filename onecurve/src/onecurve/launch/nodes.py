@@ -80,7 +80,7 @@ def meet_nodes(config: "DictConfig") -> Nodes:
         UserError: If too few nodes come, or something else was typed on one of them.
     """
     # Here, because a script without a command line imports this module, too.
-    from ..run.hidden import hide_in_words, typed
+    from ..run.redaction import overrides_of, redact_command
 
     limit = float(config.launch.timeout_seconds)
     deadline = time.monotonic() + limit
@@ -115,7 +115,7 @@ def meet_nodes(config: "DictConfig") -> Nodes:
             rank=rank,
             address=host if addresses.is_here(host) else addresses.address_towards(host),
         )
-        _compare_commands(nodes, hide_in_words(typed(config.hydra.overrides.task)))
+        _compare_commands(nodes, redact_command(overrides_of(config.hydra.overrides.task)))
     except RuntimeError:
         raise gone(endpoint) from None
     addresses.name_interface(nodes.address)

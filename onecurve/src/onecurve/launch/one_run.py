@@ -18,9 +18,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from .. import machine
 from ..checkpoint.remote import claim, fetch, find, is_address
-from ..run import hidden, record
+from ..run import record, redaction
 from ..run.context import Members, RunContext
-from ..run.outcome import Metrics, RankFailed, in_a_line, unless_stopped, was_stopped
+from ..run.outcome import Metrics, RankFailed, describe_failure, unless_stopped, was_stopped
 from .forkserver import warm_up
 from .logs import Verbose, log_to_file
 from .meeting import mirror_of
@@ -46,9 +46,9 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
         RankFailed, UserError: As `agent.start_ranks`.
     """
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    if instead := hidden.stored_as(config):
-        plain[hidden.STORED_AS] = instead
-        _hide_what_was_typed(context, hidden.secrets(plain))
+    if instead := redaction.replacements(config):
+        plain[redaction.REPLACEMENTS] = instead
+        _hide_what_was_typed(context, redaction.secrets(plain))
     processes = _processes(config)
     is_rank = machine.ranks_around() is not None
     is_inline = is_rank or (processes == 1 and type(context.members) is Members)
@@ -104,7 +104,7 @@ def _of_all_nodes(failure: RankFailed, context: RunContext) -> RankFailed:
             return RankFailed(f"another node ended: {cause}")
         time.sleep(0.2)
     if file.exists():
-        where, cause = str(failure).partition("\n")[0], in_a_line(failure)
+        where, cause = str(failure).partition("\n")[0], describe_failure(failure)
         line = cause if cause in where else f"{where}: {cause}"
         record.unfinished(context.run_dir, was_stopped(failure), line)
     return failure
@@ -115,8 +115,8 @@ def _hide_what_was_typed(context: RunContext, secrets: set[str]) -> None:
     if context.members.is_first:
         run_dir = context.run_dir
         files = [run_dir.parent / "multirun.yaml", *(run_dir / ".hydra").glob("*.yaml")]
-        hidden.hide_in_files(files, secrets)
-    sys.argv[:] = hidden.hide(sys.argv, secrets)
+        redaction.redact_files(files, secrets)
+    sys.argv[:] = redaction.redact(sys.argv, secrets)
 
 
 def _with_copies(config: dict[str, Any], context: RunContext) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..run.stop_signals import SIGNALS
+from ..run.outcome import SIGNALS
 
 Handler = Callable[[int, FrameType | None], Any]
 

@@ -49,7 +49,7 @@ def resolved(work: Work | str) -> Work:
     if not isinstance(work, str):
         return work
     # Before the work imports Lightning.
-    from .. import torchmetrics_first  # noqa: F401
+    from ..compat import torchmetrics_without_scipy  # noqa: F401
 
     module, _, name = work.rpartition(".")
     function: Work = getattr(import_module(module), name)

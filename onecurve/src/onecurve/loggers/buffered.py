@@ -1,16 +1,16 @@
-"""Lightning's CSV and TensorBoard loggers, without a write to disk at every step.
+"""Lightning's CSV and TensorBoard loggers, buffered, and resumable from a checkpoint.
 
-The Trainer asks every logger to save after every step. Opening, writing and closing a file each
+The Trainer calls `save` of every logger after every step. Opening, writing and closing a file each
 time costs as much as the step of a small network.
 
-A checkpoint holds the `position` of each, taken when all that was logged is on the disk; a run that
-resumes in the same directory tells it with `go_on_from`, and what was logged after it is dropped.
+A checkpoint contains the `position` of each logger, taken when everything logged is on the disk. A
+run that resumes in the same directory passes it to `go_on_from`, which drops what came after it.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
@@ -23,17 +23,38 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 
-class BufferedCSVLogger(CSVLogger):
-    """Writes metrics.csv when ``flush_logs_every_n_steps`` rows are waiting, and at the end.
+@runtime_checkable
+class ResumableLogger(Protocol):
+    """A logger that a run which resumes in the same directory rewinds to the checkpoint.
 
-    On a full disk the rows wait, and a checkpoint takes them along.
+    A logger without these methods logs some steps twice.
+    """
+
+    def position(self) -> dict[str, Any]:
+        """The position, as plain data for a checkpoint, once everything logged is on the disk.
+
+        Called on rank 0.
+        """
+
+    def go_on_from(self, position: dict[str, Any] | None) -> None:
+        """Drop what was logged after a position, before anything else is logged.
+
+        Args:
+            position: What `position` returned; None if the checkpoint has none of this logger.
+        """
+
+
+class BufferedCSVLogger(CSVLogger):
+    """Writes metrics.csv when ``flush_logs_every_n_steps`` rows are buffered, and at the end.
+
+    On a full disk the rows stay buffered, and are saved in checkpoints.
 
     Args:
-        save_dir: Where its folder is made.
+        save_dir: Where its folder is created.
         name: Of the experiment; empty for no folder of its own.
         version: Likewise.
-        flush_logs_every_n_steps: Rows that wait before they are written.
-        options: The others of CSVLogger.
+        flush_logs_every_n_steps: How many rows are buffered.
+        options: The other arguments of CSVLogger.
     """
 
     _keep: int | None = None
@@ -66,12 +87,12 @@ class BufferedCSVLogger(CSVLogger):
         return self._experiment
 
     def position(self) -> dict[str, Any]:
-        """How many rows there are, and which could not be written."""
+        """The number of rows in the file, and the rows that could not be written."""
         self._write()
         return {"rows": self.experiment.written, "waiting": self.experiment.metrics}
 
     def go_on_from(self, position: dict[str, Any] | None) -> None:
-        """Keep the rows that were there at a position."""
+        """Truncate the file to the rows of a position."""
         self._keep = position["rows"] if position else 0
         self._waiting = position["waiting"] if position else ()
         self._experiment = None
@@ -83,7 +104,7 @@ class BufferedCSVLogger(CSVLogger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Write what is left. Lightning calls this at the end, also after a failure."""
+        """Write what is buffered. Lightning calls this at the end, also after a failure."""
         if self._experiment is not None:
             self._write()
 
@@ -98,10 +119,10 @@ class BufferedCSVLogger(CSVLogger):
 
 
 class BufferedTensorBoardLogger(TensorBoardLogger):
-    """Keeps scalars and writes them every ``seconds_between_writes``, and at the end.
+    """Buffers scalars and writes them every ``seconds_between_writes``, and at the end.
 
-    TensorBoard's writer is a thread. Woken for every scalar it takes turns with the training loop
-    for Python's lock, which costs several times what writing does.
+    TensorBoard's writer is a thread. Woken for every scalar, it competes with the training loop for
+    Python's global lock, which costs several times what writing does.
     """
 
     def __init__(
@@ -119,7 +140,7 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Keep each value with its step and the time of day, as its chart will show it."""
+        """Buffer each value with its step and the time, which TensorBoard shows."""
         now = time.time()
         values = {name: float(value) for name, value in metrics.items()}
         self._waiting += [(name, value, step, now) for name, value in values.items()]
@@ -128,12 +149,12 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
         self._at_last_step |= values
 
     def position(self) -> dict[str, Any]:
-        """The last step and its values: TensorBoard forgets by whole steps."""
+        """The last step and its values: TensorBoard purges by steps."""
         self._write()
         return {"step": self._last_step, "values": self._at_last_step}
 
     def go_on_from(self, position: dict[str, Any] | None) -> None:
-        """Have TensorBoard forget what was logged after a position."""
+        """Let TensorBoard purge what was logged after a position."""
         step = position["step"] if position else None
         self._kwargs["purge_step"] = step or 0
         if position and step is not None:
@@ -141,7 +162,7 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
         self._wait_for_a_later_name()
 
     def _wait_for_a_later_name(self) -> None:
-        """TensorBoard reads files by their names, which begin with the second of their making."""
+        """TensorBoard reads files in the order of their names, which begin with a second."""
         made = [
             path.name.split(".")[3] for path in Path(self.log_dir).glob("events.out.tfevents.*")
         ]
@@ -153,12 +174,12 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
 
     @property
     def goes_on(self) -> bool:
-        """Whether an earlier process has begun this run."""
+        """Whether the run is resumed."""
         return "purge_step" in self._kwargs
 
     @rank_zero_only
     def show(self, draw: "Callable[[SummaryWriter], object]") -> None:
-        """Let a function draw with TensorBoard's writer."""
+        """Call a function with TensorBoard's writer."""
         try:
             draw(self.experiment)
         except OSError:
@@ -171,7 +192,7 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Write what is left. Lightning calls this at the end, also after a failure."""
+        """Write what is buffered. Lightning calls this at the end, also after a failure."""
         self._write()
         super().finalize(status)
 
@@ -186,6 +207,6 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
             self._begin_another_file()
 
     def _begin_another_file(self) -> None:
-        # On a full disk the writer's thread has ended.
+        # On a full disk the writer's thread has died.
         self._experiment = None
         self._kwargs.pop("purge_step", None)

@@ -1,4 +1,4 @@
-"""Comet, where a run that goes on in its directory is the same experiment there."""
+"""Comet; a run that is resumed in its directory continues its experiment there."""
 
 import os
 from pathlib import Path
@@ -13,22 +13,22 @@ ARCHIVES = "comet"
 class SameRunCometLogger(CometLogger):
     """Lightning's CometLogger, which keeps its experiment's key in the run directory.
 
-    Offline, a run leaves an archive in a folder of its directory, and another where it goes on:
-    `comet upload runs/NAME/comet/*/*.zip` makes one experiment of all. Where it is killed it leaves
-    none. Steps that were logged after the checkpoint that a run goes on from are logged again.
+    Offline, a run writes an archive into a folder of its directory, and another one each time it is
+    resumed: `comet upload runs/NAME/comet/*/*.zip` makes one experiment of all. A run that is
+    killed writes none. Steps after the checkpoint that a run resumes from are logged again.
 
     Args:
         save_dir: The run directory.
-        online: Whether Comet's server is told at once, which takes a key of one's own.
-        experiment_key: Of the experiment; None goes on with the one in `save_dir`, or makes a new
+        online: Whether to log to Comet's server at once, which takes an API key.
+        experiment_key: Of the experiment; None continues the one in `save_dir`, or creates a new
             one.
-        options: The others of CometLogger, and of comet_ml.ExperimentConfig.
+        options: The other arguments of CometLogger, and of comet_ml.ExperimentConfig.
     """
 
     def __init__(
         self, save_dir: str, online: bool = False, experiment_key: str | None = None, **options: Any
     ) -> None:
-        # Before it is imported: else it tells its makers of errors, and you of itself.
+        # Before its import: no error reports to its makers, and no announcements.
         os.environ.setdefault("COMET_ERROR_TRACKING_ENABLE", "false")
         os.environ.setdefault("COMET_DISABLE_ANNOUNCEMENT", "true")
         os.environ.setdefault("COMET_LOGGING_CONSOLE", "ERROR")
@@ -40,19 +40,19 @@ class SameRunCometLogger(CometLogger):
         super().__init__(
             online=online,
             experiment_key=experiment_key,
-            # Archives may be sent in any order.
+            # Archives may be uploaded in any order.
             mode="get_or_create",
             **options,
         )
         self._is_made = True
 
     def _create_experiment(self) -> None:
-        """Nothing before there is something to log; then also offline, which Lightning disables."""
+        """Create it when something is logged; also offline, where Lightning disables it."""
         if not self._is_made:
             return
         import comet_ml
 
-        # Comet draws the archive's name as this run draws its numbers: the same every time.
+        # Comet draws the archive's name by Python's generator, whose seed is the same every time.
         folder = self._archives / str(len(list(self._archives.glob("*"))) + 1)
         if self._online is False:
             folder.mkdir(parents=True)
@@ -62,7 +62,7 @@ class SameRunCometLogger(CometLogger):
         self._key_file.write_text(f"{self._experiment_key}\n")
 
     def end(self) -> None:
-        """Send what is left, or put it into the archive."""
+        """Upload what is left, or write it to the archive."""
         if self._experiment is not None:
             self._experiment.end()
             self._experiment = None

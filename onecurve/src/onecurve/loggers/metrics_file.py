@@ -1,4 +1,4 @@
-"""metrics.csv: a table that is never lost or torn, and that a resumed run goes on with."""
+"""metrics.csv, written so that no row is lost or partial, and continued by a resumed run."""
 
 import csv
 import io
@@ -13,14 +13,14 @@ Row = dict[str, Any]
 
 
 class MetricsFile(ExperimentWriter):
-    """What `CSVLogger` writes with.
+    """The writer of `CSVLogger`.
 
-    Lightning's own deletes a file that is there, empties it before it adds a column, and leaves
-    half a row on a full disk.
+    Lightning's own deletes an existing file, empties it before it adds a column, and leaves a
+    partial row on a full disk.
 
     Args:
         log_dir: The run directory.
-        keep: How many rows of an earlier file to go on after; None starts a new file.
+        keep: How many rows of an earlier file to keep; None starts a new file.
         waiting: Rows to write after these.
     """
 
@@ -37,10 +37,10 @@ class MetricsFile(ExperimentWriter):
             self.path.unlink(missing_ok=True)
 
     def save(self) -> None:
-        """Write the rows that are waiting.
+        """Write the buffered rows.
 
         Raises:
-            OSError: If the disk is full. The file is as it was, and the rows still wait.
+            OSError: If the disk is full. The file is unchanged, and the rows stay buffered.
         """
         if not self.metrics:
             return
@@ -59,7 +59,7 @@ class MetricsFile(ExperimentWriter):
         self.metrics = []
 
     def _check_log_dir_exists(self) -> None:
-        """The run directory is never empty."""
+        """Lightning warns that the folder is not empty; a run directory never is."""
 
     def _read(self) -> tuple[list[Row], list[str]]:
         with self.path.open(newline="") as file:
@@ -76,7 +76,7 @@ class MetricsFile(ExperimentWriter):
             raise
 
     def _replace(self, rows: list[Row]) -> None:
-        """Put a file with the columns of today in its place."""
+        """Replace the file by one with the present columns."""
         unfinished = self.path.with_suffix(".csv.new")
         try:
             unfinished.write_text(self._text(rows, header=True), newline="")

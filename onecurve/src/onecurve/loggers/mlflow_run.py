@@ -1,4 +1,4 @@
-"""MLflow, where a run that goes on in its directory is the same run there."""
+"""MLflow; a run that is resumed in its directory continues its run there."""
 
 import logging
 import os
@@ -21,17 +21,16 @@ MOST_AT_ONCE = 1000
 class SameRunMLFlowLogger(MLFlowLogger):
     """Lightning's MLFlowLogger, which keeps its run's id in the run directory.
 
-    Values are kept and written every `seconds_between_writes`, and at the end: a database takes
-    longer than the step of a small network. Steps that were logged after the checkpoint that a run
-    goes on from are logged again.
+    Values are buffered and written every `seconds_between_writes`, and at the end: a database is
+    slower than the step of a small network. Steps after the checkpoint that a run resumes from are
+    logged again.
 
     Args:
         save_dir: The run directory.
-        tracking_uri: Where MLflow keeps runs: a database such as ``sqlite:///runs/mlflow.db``, or
-            the address of a server.
-        seconds_between_writes: How long values are kept.
-        run_id: Of the run; None goes on with the one in `save_dir`, or makes a new one.
-        options: The others of MLFlowLogger.
+        tracking_uri: A database such as ``sqlite:///runs/mlflow.db``, or the address of a server.
+        seconds_between_writes: How long values are buffered.
+        run_id: Of the run; None continues the one in `save_dir`, or creates a new one.
+        options: The other arguments of MLFlowLogger.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class SameRunMLFlowLogger(MLFlowLogger):
         run_id: str | None = None,
         **options: Any,
     ) -> None:
-        # Before it is imported: else it tells its makers of every run, and each of their tables.
+        # Before its import: no telemetry of runs, and no log line for each table.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         self._id_file = Path(save_dir, RUN_ID)
@@ -66,7 +65,7 @@ class SameRunMLFlowLogger(MLFlowLogger):
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any]) -> None:  # type: ignore[override]
-        """What a run that goes on has changed becomes a tag: MLflow's parameters never change."""
+        """Log settings that a resumed run changed as tags: MLflow's parameters cannot change."""
         known = self.experiment.get_run(self.run_id).data.params
         flat = {name: str(value) for name, value in flatten_dict(params).items()}
         for name in known.keys() & flat.keys():
@@ -76,7 +75,7 @@ class SameRunMLFlowLogger(MLFlowLogger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Keep each value with its step and the time of day."""
+        """Buffer each value with its step and the time."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
@@ -92,7 +91,7 @@ class SameRunMLFlowLogger(MLFlowLogger):
 
     @rank_zero_only
     def finalize(self, status: str = "success") -> None:
-        """Write what is left, and tell MLflow how the run ended."""
+        """Write what is buffered, and the status of the run."""
         self._write()
         super().finalize(status)
 

@@ -1,4 +1,4 @@
-"""Weights & Biases, where a run that goes on in its directory is the same run there."""
+"""Weights & Biases; a run that is resumed in its directory continues its run there."""
 
 import re
 from pathlib import Path
@@ -8,15 +8,15 @@ from lightning.pytorch.loggers import WandbLogger
 
 
 class SameRunWandbLogger(WandbLogger):
-    """Lightning's WandbLogger, which looks for an earlier run in its directory.
+    """Lightning's WandbLogger, which continues an earlier run in its directory.
 
-    Steps that were logged after the checkpoint that a run goes on from are logged again: with the
-    same values, under the same ``trainer/global_step``.
+    Steps after the checkpoint that a run resumes from are logged again, with the same values under
+    the same ``trainer/global_step``.
 
     Args:
-        save_dir: Where Weights & Biases makes its folder.
-        version: The run's id; None goes on with the run in `save_dir`, or makes a new one.
-        options: Those of WandbLogger.
+        save_dir: Where Weights & Biases creates its folder.
+        version: The run's id; None continues the run in `save_dir`, or creates a new one.
+        options: The other arguments of WandbLogger.
     """
 
     def __init__(self, save_dir: str = ".", version: str | None = None, **options: Any) -> None:
@@ -26,9 +26,9 @@ class SameRunWandbLogger(WandbLogger):
 
 
 def earlier_run(save_dir: str) -> str | None:
-    """The id of the newest run in a directory: it stands behind the time in its folder's name.
+    """The id of the newest run in a directory, which follows the time in its folder's name.
 
-    Behind it stands a number if two folders were made in one second.
+    A number follows it if two folders were created in one second.
     """
     folders = sorted(path.name for path in Path(save_dir, "wandb").glob("*run-*-*"))
     found = re.search(r"run-\d+_\d+-([^-]+)", folders[-1]) if folders else None

@@ -1,8 +1,8 @@
 """Fused optimizers: one kernel that updates all parameters, where there is one for them.
 
-Those for the CPU go through memory as it lies (PyTorch 2.15): a gradient that lies otherwise than
-its parameter, as a transposed one does, would be taken for other numbers in silence. `tidied` mends
-that, and what else a fused kernel cannot take.
+The kernels for the CPU ignore strides (PyTorch 2.15): a gradient with other strides than its
+parameter, such as a transposed one, would silently be read in the wrong order.
+`tidied` corrects that, and handles what else a fused kernel does not support.
 """
 
 import inspect
@@ -16,19 +16,18 @@ from torch.optim import Optimizer
 
 from ..compat.of_torch import does_not_unscale, local_shard, tree_map_only
 
-# How a step is computed, not what it computes: no matter of a checkpoint.
+# Arguments that choose a kernel, and change no result: they are not restored from a checkpoint.
 KERNELS = ("fused", "foreach", "capturable")
-REFUSALS = (NotImplementedError, RuntimeError, TypeError, ValueError)
+UNSUPPORTED = (NotImplementedError, RuntimeError, TypeError, ValueError)
 
 
 def fuses(kind: type[Optimizer], parameters: Iterable[Tensor], options: Mapping[str, Any]) -> bool:
-    """Whether to let an optimizer update such parameters by a fused kernel.
+    """Whether to use an optimizer's fused kernel for these parameters.
 
     Args:
-        kind: Its class.
-        parameters: What it is to update, all of them whole or all sharded; those without memory
-            are another rank's.
-        options: Its other arguments.
+        kind: The class of the optimizer.
+        parameters: All full, or all sharded; those on the device "meta" are another rank's.
+        options: The other arguments of the optimizer.
     """
     here = _here(parameters)
     sharded = {isinstance(each, DTensor) for each in here}
@@ -40,9 +39,9 @@ def fuses(kind: type[Optimizer], parameters: Iterable[Tensor], options: Mapping[
 def has_kernel(
     kind: type[Optimizer], parameters: Iterable[Tensor], options: Mapping[str, Any]
 ) -> bool:
-    """Whether an optimizer has a fused kernel for such parameters: it is tried on others alike.
+    """Whether an optimizer has a fused kernel for these parameters, tried on small ones like them.
 
-    PyTorch shards a step of Adam's kernel, but not one of SGD's or Adagrad's (2.15).
+    For sharded parameters PyTorch supports Adam's kernel, but not SGD's or Adagrad's (2.15).
     """
     if "fused" not in inspect.signature(kind).parameters:
         return False
@@ -52,7 +51,7 @@ def has_kernel(
     twins = [_twin(each) for each in kinds.values()]
     try:
         kind(twins, **{**options, "fused": True}).step()
-    except REFUSALS:
+    except UNSUPPORTED:
         return False
     return True
 
@@ -62,13 +61,13 @@ def _here(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 
 def _likeness(tensor: Tensor) -> tuple[Any, ...]:
-    """What a kernel may mind: two tensors of the same are taken, or refused, alike."""
+    """The properties of a tensor that decide whether a kernel supports it."""
     spread = (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None
     return (tensor.dtype, tensor.device, tensor.ndim, spread)
 
 
 def _twin(tensor: Tensor) -> nn.Parameter:
-    """A parameter of one number, with a gradient."""
+    """A parameter with one element and a gradient, like a tensor."""
     small: Tensor = torch.zeros([1] * tensor.ndim, dtype=tensor.dtype, device=tensor.device)
     if isinstance(tensor, DTensor):
         small = DTensor.from_local(small, tensor.device_mesh, tensor.placements, run_check=False)
@@ -78,7 +77,7 @@ def _twin(tensor: Tensor) -> nn.Parameter:
 
 
 def unfuse(optimizer: Optimizer) -> None:
-    """Go on with the default kernels."""
+    """Switch to the default kernels."""
     for group in optimizer.param_groups:
         if "fused" in group:
             group["fused"] = None
@@ -86,14 +85,14 @@ def unfuse(optimizer: Optimizer) -> None:
 
 
 def leave_unscaling(optimizer: Optimizer, is_scaled: bool) -> None:
-    """Let gradients be as they are where they are clipped, and where hooks see them.
+    """Let gradients be clipped, and seen by hooks, unscaled.
 
-    A fused optimizer unscales them by itself, after that; Lightning refuses to clip before one,
-    though in bfloat16 nothing is scaled.
+    A fused optimizer unscales them itself, after clipping; so Lightning rejects clipping with one,
+    though nothing is scaled in bfloat16.
 
     Args:
-        optimizer: Any; one that was asked to be fused stays so.
-        is_scaled: Whether they are multiplied against underflow in float16.
+        optimizer: Any; one for which the user asked for the fused kernel keeps it.
+        is_scaled: Whether a gradient scaler is used, as in float16.
     """
     if not is_scaled:
         does_not_unscale(optimizer)
@@ -102,7 +101,7 @@ def leave_unscaling(optimizer: Optimizer, is_scaled: bool) -> None:
 
 
 def keep_kernels(optimizer: Optimizer) -> None:
-    """Let a run step as it says itself, and not as the run did that wrote its checkpoint."""
+    """Keep a run's own choice of kernels when it loads a checkpoint of another."""
     if not getattr(optimizer, "keeps_kernels", False):
         optimizer.keeps_kernels = True  # type: ignore[attr-defined]
         optimizer.register_load_state_dict_pre_hook(_with_own_kernels)
@@ -123,7 +122,7 @@ def _with_own_kernels(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, 
 
 
 def tidied(optimizer: Optimizer) -> None:
-    """Let gradients lie as a fused kernel takes them to, or take the default kernels.
+    """Make gradients contiguous for a fused kernel, or switch to the default kernels.
 
     Called between the backward pass and the step.
     """
@@ -142,7 +141,7 @@ def tidied(optimizer: Optimizer) -> None:
 def _is_fit(parameters: list[Tensor], optimizer: Optimizer) -> bool:
     if not all(_is_plain(each) and not _is_sparse(each.grad) for each in parameters):
         return False
-    # SGD wants momentum of all or of none: a layer that was thawed has none yet.
+    # SGD's kernel needs momentum of all or of none; a layer that was just unfrozen has none yet.
     states = [optimizer.state.get(each) or {} for each in parameters]
     return len({state.get("momentum_buffer") is None for state in states}) <= 1
 

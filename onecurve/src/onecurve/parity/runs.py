@@ -16,9 +16,7 @@ from ..launch.environment import LIGHTNING_VARIABLES, unchanged_environment
 from ..launch.in_ranks import launch
 from ..strategies.for_callbacks import ForCallbacks
 from ..strategies.single import Single
-from .kinds import kinds_of
-from .result import Parity
-from .rows import TOLERANCE, row_of_resume, rows_of
+from .result import TOLERANCE, Parity, kinds_of, row_of_resume, rows_of
 from .watch import Log, Watch
 
 

@@ -7,13 +7,11 @@ from lightning.pytorch import Callback, LightningDataModule
 from omegaconf import OmegaConf
 
 from ..run import record
-from ..run.building import made
 from ..run.context import RunContext
-from ..run.fit import build_task
+from ..run.instantiate import build, build_task, trainer_errors
+from ..run.invocation import invocation
 from ..run.outcome import DIFFERS
-from ..run.to_type import typed_here
 from ..run.trainer import arguments_of, instances, strategy_of
-from ..run.trainer_arguments import refusing_arguments
 from .runs import Asked, compared_here, shortened
 
 
@@ -31,9 +29,9 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
     own = {*shortened(1, {}), "min_epochs", "max_time", "profiler"}
     options = {name: value for name, value in arguments_of(cfg).items() if name not in own}
     options["callbacks"] = instances("callbacks", cfg.get("callbacks"), Callback)
-    make_data = partial(made, "data", cfg.data, LightningDataModule)
+    make_data = partial(build, "data", cfg.data, LightningDataModule)
     asked = (strategy_of(cfg), options, cfg.parity.steps, cfg.parity.tolerance, cfg.seed)
-    with refusing_arguments():
+    with trainer_errors():
         found = compared_here(Asked(partial(build_task, cfg), make_data, *asked))
     if not found.rows:  # of another rank than the first
         return {}
@@ -43,7 +41,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
     print(table)
     try:
         found.draw(picture)
-        print(f"Picture: {typed_here().short(picture)}")
+        print(f"Picture: {invocation().short(picture)}")
     except ModuleNotFoundError as error:
         print(f"parity.html: needs {error.name}; the extra `sweep` of onecurve brings it")
     if found.equal:

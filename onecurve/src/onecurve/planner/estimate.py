@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..strategies.mesh.sizes import Sizes
-from .hardware import MEMORY, Hardware
+from .hardware import MEMORY, Hardware, Message, gather, group_of, reduce, send
 from .layers import BATCH, Passes
 from .memory import Bytes, bytes_of_ranks, conditions, is_sharded
 from .operations import Work
@@ -36,78 +36,6 @@ def seconds(work: Work, samples: float, hardware: Hardware) -> float:
     moving = (work.bytes * samples + work.fixed) / (hardware.bandwidth * MEMORY)
     launching = np.where((work.bytes + work.fixed + work.flops) > 0, hardware.launch, 0.0)
     return float(np.maximum(np.maximum(computing, moving), launching).sum())
-
-
-class Group(NamedTuple):
-    """Ranks that communicate: those of one axis, or of several adjacent ones."""
-
-    size: int
-    on_a_node: int
-    """How many of them share a node."""
-
-    @property
-    def nodes(self) -> int:
-        """How many nodes the group spans."""
-        return -(-self.size // self.on_a_node)
-
-
-class Message(NamedTuple):
-    """What a rank sends, and how long it takes."""
-
-    inside: float = 0.0
-    """Bytes to ranks of its node."""
-    between: float = 0.0
-    """Bytes to other nodes."""
-    seconds: float = 0.0
-
-    def plus(self, other: "Message", times: float = 1.0) -> "Message":
-        """This message, and `times` times another."""
-        return Message(*(a + times * b for a, b in zip(self, other, strict=True)))
-
-
-def group_of(sizes: Sizes, axis: str, per_node: int) -> Group:
-    """The group of an axis; that of `shard` includes `context`, as both shard parameters."""
-    stride = {
-        "tensor": 1,
-        "context": sizes.tensor,
-        "shard": sizes.tensor,
-        "pipeline": sizes.tensor * sizes.context * sizes.shard,
-        "replicate": sizes.tensor * sizes.context * sizes.shard * sizes.pipeline,
-    }[axis]
-    size = sizes.shard * sizes.context if axis == "shard" else getattr(sizes, axis)
-    return Group(size, max(1, min(size, per_node // stride)))
-
-
-def gather(size: float, group: Group, hardware: Hardware) -> Message:
-    """An all-gather of `size` bytes, or a reduce-scatter of as many, as a ring.
-
-    Each node has a network adapter for each of its ranks.
-    """
-    if group.size == 1:
-        return Message()
-    share = size / group.size
-    sent = share * (group.size - 1)
-    to_nodes = share * (group.size - group.on_a_node) / group.on_a_node if group.nodes > 1 else 0.0
-    seconds = max(
-        sent / (hardware.inside * hardware.links) if group.on_a_node > 1 else 0.0,
-        to_nodes / (hardware.between * hardware.links),
-    )
-    return Message(max(0.0, sent - to_nodes), to_nodes, seconds + hardware.latency * group.nodes)
-
-
-def reduce(size: float, group: Group, hardware: Hardware) -> Message:
-    """An all-reduce of `size` bytes."""
-    return Message().plus(gather(size, group, hardware), 2)
-
-
-def send(size: float, group: Group, hardware: Hardware) -> Message:
-    """`size` bytes from a rank to the next of its group."""
-    if group.size == 1:
-        return Message()
-    crosses = group.nodes > 1
-    rate = (hardware.between if crosses else hardware.inside) * hardware.links
-    seconds = size / rate + hardware.latency
-    return Message(0.0, size, seconds) if crosses else Message(size, 0.0, seconds)
 
 
 class LayerTimes:
@@ -164,7 +92,7 @@ class LayerTimes:
         if group.size > 1 and calls:
             reduced = reduce(traffic.reduced[direction] * scale, group, hardware)
             gathered = gather(traffic.gathered[direction] * scale, group, hardware)
-            message = reduced.plus(gathered if traffic.gathered[direction] else Message())
+            message = reduced.plus(gathered)
             # The latency of the other collectives.
             latency = 2 * hardware.latency * group.nodes * (calls - 1)
             found["tensor"] = message.plus(Message(seconds=latency))
@@ -294,13 +222,8 @@ def _data_parallel(
         exposed = 0.0
         if is_sharded(sizes) and shards > 1:
             gathers = [gather(each.gathered * low, shard, hardware) for each in held]
-            sums = [
-                gather(each.trained * shards * stored, shard, hardware)
-                if each.trained
-                else Message()
-                for each in held
-            ]
-            again = 2 if request.reshard and sizes.pipeline == 1 else 1
+            sums = [gather(each.trained * shards * stored, shard, hardware) for each in held]
+            again = 2 if sizes.pipeline == 1 else 1
             total = Message()
             for one, other in zip(gathers, sums, strict=True):
                 total = total.plus(one, again).plus(other)

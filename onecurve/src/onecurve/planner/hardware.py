@@ -1,4 +1,4 @@
-"""What devices and links reach: figures that others published, none of them fitted to a result.
+"""What devices and links reach, by figures that others published, none fitted to a result.
 
 Peak FLOP/s (bf16, dense; float32), memory, its bandwidth, NVLink in one direction: NVIDIA's data
 sheets. The network is one 400 Gb/s adapter a GPU (200 Gb/s for the A100), as in DGX and most
@@ -21,6 +21,7 @@ The shares of it that are reached:
 from typing import NamedTuple
 
 from ..machine import count_cores
+from ..strategies.mesh.sizes import Sizes
 
 ATTENTION_ON_HOPPER = 0.35
 LINKS = 0.8
@@ -104,3 +105,75 @@ def _memory_here() -> float:
             return float(file.readline().split()[1]) * 1024
     except OSError:
         return 16e9
+
+
+class Group(NamedTuple):
+    """Ranks that communicate: those of one axis, or of several adjacent ones."""
+
+    size: int
+    on_a_node: int
+    """How many of them share a node."""
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes the group spans."""
+        return -(-self.size // self.on_a_node)
+
+
+class Message(NamedTuple):
+    """What a rank sends, and how long it takes."""
+
+    inside: float = 0.0
+    """Bytes to ranks of its node."""
+    between: float = 0.0
+    """Bytes to other nodes."""
+    seconds: float = 0.0
+
+    def plus(self, other: "Message", times: float = 1.0) -> "Message":
+        """This message, and `times` times another."""
+        return Message(*(a + times * b for a, b in zip(self, other, strict=True)))
+
+
+def group_of(sizes: Sizes, axis: str, per_node: int) -> Group:
+    """The group of an axis; that of `shard` includes `context`, as both shard parameters."""
+    stride = {
+        "tensor": 1,
+        "context": sizes.tensor,
+        "shard": sizes.tensor,
+        "pipeline": sizes.tensor * sizes.context * sizes.shard,
+        "replicate": sizes.tensor * sizes.context * sizes.shard * sizes.pipeline,
+    }[axis]
+    size = sizes.shard * sizes.context if axis == "shard" else getattr(sizes, axis)
+    return Group(size, max(1, min(size, per_node // stride)))
+
+
+def gather(size: float, group: Group, hardware: Hardware) -> Message:
+    """An all-gather of `size` bytes, or a reduce-scatter of as many, as a ring.
+
+    Each node has a network adapter for each of its ranks.
+    """
+    if group.size == 1 or not size:
+        return Message()
+    share = size / group.size
+    sent = share * (group.size - 1)
+    to_nodes = share * (group.size - group.on_a_node) / group.on_a_node if group.nodes > 1 else 0.0
+    seconds = max(
+        sent / (hardware.inside * hardware.links) if group.on_a_node > 1 else 0.0,
+        to_nodes / (hardware.between * hardware.links),
+    )
+    return Message(max(0.0, sent - to_nodes), to_nodes, seconds + hardware.latency * group.nodes)
+
+
+def reduce(size: float, group: Group, hardware: Hardware) -> Message:
+    """An all-reduce of `size` bytes."""
+    return Message().plus(gather(size, group, hardware), 2)
+
+
+def send(size: float, group: Group, hardware: Hardware) -> Message:
+    """`size` bytes from a rank to the next of its group."""
+    if group.size == 1:
+        return Message()
+    crosses = group.nodes > 1
+    rate = (hardware.between if crosses else hardware.inside) * hardware.links
+    seconds = size / rate + hardware.latency
+    return Message(0.0, size, seconds) if crosses else Message(size, 0.0, seconds)

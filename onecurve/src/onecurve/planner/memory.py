@@ -152,7 +152,7 @@ def _working(
     passing = max(chain[i].most - chain[i].held[0] + chain[i].output_bytes for i in kinds)
     total = max(0.0, passing) * samples
     if shards > 1 and is_sharded(sizes):
-        if sizes.pipeline > 1 or not request.reshard:
+        if sizes.pipeline > 1:
             total += held.gathered * (low + stored)
         else:
             units = sorted(

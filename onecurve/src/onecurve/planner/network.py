@@ -8,14 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from ..compat.of_torch import tree_map
 from ..errors import UserError, in_short
 from ..strategies.pipeline.shapes import FLOPS_PER_BYTE
 from ..strategies.tensor.checks import check_one
-from ..strategies.tensor.plan import find_plan
 from .layers import (
     BATCH,
     Conditions,
@@ -258,29 +256,6 @@ class Network:
         return Held(parameters, trained, tensors, gathered, buffers)
 
 
-def tensor_plan(task: LightningModule, layers: Mapping[str, nn.Module]) -> dict[str, str]:
-    """The styles of the plan that training would use, by the names of modules.
-
-    Only the first of equal layers is searched for one.
-    """
-    kinds = kinds_of(layers)
-    if any(callable(getattr(part, "tensor_plan", None)) for part in task.modules()):
-        return find_plan(task, layers, None)
-    first: dict[Any, str] = {}
-    for name, kind in zip(layers, kinds, strict=True):
-        first.setdefault(kind, name)
-    found = find_plan(task, {name: layers[name] for name in first.values()}, None)
-    if any(name in layers for name in found):
-        # A pair that spans layers does not follow from the kind of one.
-        return find_plan(task, layers, None)
-    plan = {}
-    for name, kind in zip(layers, kinds, strict=True):
-        for module, style in found.items():
-            if module == first[kind] or module.startswith(f"{first[kind]}."):
-                plan[name + module.removeprefix(first[kind])] = style
-    return plan
-
-
 def _styles_within(layer: str, plan: Mapping[str, str]) -> dict[str, str]:
     """The styles of a layer's modules by their names within it."""
     found = {}
@@ -290,12 +265,6 @@ def _styles_within(layer: str, plan: Mapping[str, str]) -> dict[str, str]:
         elif name.startswith(f"{layer}."):
             found[name.removeprefix(f"{layer}.")] = style
     return found
-
-
-def kinds_of(layers: Mapping[str, nn.Module]) -> list[Any]:
-    """The kind of each layer, unsharded: equal layers have equal kinds."""
-    owners: dict[int, str] = {}
-    return [_kind_of(name, layer, {}, owners) for name, layer in layers.items()]
 
 
 def _kind_of(

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from .. import machine
 from ..errors import UserError
 from ..run import record
-from ..run.building import building
 from ..run.context import RunContext
-from ..run.fit import build_task
+from ..run.instantiate import build_task, building
 from ..strategies.layers import find_layers
+from ..strategies.pipeline.limits import available
 from ..strategies.prepared import prepared
-from ..torch_versions import too_old
+from ..strategies.tensor.plan import find_plan
 from .hardware import Hardware, named
 from .layers import Tensors
 from .meshes import all_meshes
-from .network import Network, Precision, tensor_plan
+from .network import Network, Precision
 from .request import ADAMW, Request, StateSize
 from .table import show
 
@@ -64,6 +64,7 @@ def request_of(cfg: DictConfig) -> Request:
             "data.batch_size: a plan needs the samples of a step, over all ranks; add "
             "data.batch_size=64"
         )
+    schedules = tuple(each for each in SCHEDULES_OF_AUTO if each in available())
     is_auto = plan.activation_checkpointing == "auto"
     return Request(
         network,
@@ -72,16 +73,11 @@ def request_of(cfg: DictConfig) -> Request:
         per_node,
         batch,
         state=_optimizer_state(cfg),
-        schedules=_schedules_here() if plan.schedule == "auto" else (plan.schedule,),
+        schedules=schedules if plan.schedule == "auto" else (plan.schedule,),
         microbatches=None if plan.microbatches == "auto" else plan.microbatches,
         checkpointing=CHECKPOINTING_OF_AUTO if is_auto else (plan.activation_checkpointing,),
         free=plan.free,
     )
-
-
-def _schedules_here() -> tuple[str, ...]:
-    """Those that the torch which is installed can run."""
-    return tuple(each for each in SCHEDULES_OF_AUTO if not too_old(f"strategy.schedule={each}"))
 
 
 def _ranks_of(cfg: DictConfig) -> tuple[Hardware, int, int]:
@@ -127,7 +123,7 @@ def _network_of(cfg: DictConfig) -> Network:
         inputs,
         loss=loss if callable(loss) and targets is not None else None,
         targets=targets,
-        plan=tensor_plan(task, layers),
+        plan=find_plan(task, layers, None),
         precision=Precision.named(cfg.trainer.precision),
         fused=cfg.plan.compile == "layer",
     )

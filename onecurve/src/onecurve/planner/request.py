@@ -37,8 +37,6 @@ class Request(NamedTuple):
     """The first that fits is taken."""
     free: float = 0.08
     """Share of the memory that is left free."""
-    reshard: bool = True
-    """Whether gathered parameters are freed between forward and backward pass."""
 
     @property
     def room(self) -> float:

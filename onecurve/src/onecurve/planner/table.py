@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from rich.table import Table
 
 from ..plain_console import plain_console
-from ..run.to_type import typed_here
+from ..run.invocation import invocation
 from ..strategies.mesh.sizes import Sizes
 from .estimate import Estimate
 from .meshes import Meshes, in_words
@@ -16,6 +16,7 @@ from .request import Request
 KINDS = ("weights", "grads", "optim.", "activ.", "buffers", "working")
 WIDTH = 150
 """Of a table that goes to a file."""
+UNFUSED = "activ. is of layers that are not compiled: compiled ones keep less"
 
 
 def show(request: Request, meshes: Meshes, cfg: DictConfig) -> None:
@@ -43,6 +44,8 @@ def show(request: Request, meshes: Meshes, cfg: DictConfig) -> None:
 def _fitting_table(request: Request, estimates: list[Estimate]) -> Table:
     title = "Meshes that fit, the fastest first: bytes of the fullest rank, and the step"
     table = Table(title=title, title_justify="left", padding=(0, 0, 0, 1), pad_edge=False)
+    if request.network.fused:
+        table.caption, table.caption_justify = UNFUSED, "left"
     speed = "tokens/s" if request.network.length else "samples/s"
     for name in ("mesh", "runs as"):
         table.add_column(name, overflow="fold")
@@ -117,7 +120,7 @@ def _command(each: Estimate, cfg: DictConfig, request: Request) -> str:
         words.append(f"trainer.num_nodes={request.ranks // request.per_node}")
     if request.network.fused:
         words.append("compile=layer")
-    return typed_here().command("train.py", *words, *_strategy(each))
+    return invocation().command("train.py", *words, *_strategy(each))
 
 
 def _strategy(each: Estimate) -> list[str]:

@@ -1,27 +1,28 @@
-"""What is passed down from the command to its ranks beside the configuration."""
+"""What the command passes down to its ranks beside the configuration."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .directory import Held
+if TYPE_CHECKING:
+    from .record import LockedDirectory
 
 
 class Attempt(NamedTuple):
-    """Which attempt of a run its ranks belong to; after a failure all of them are started again.
+    """The attempt of a run that ranks belong to; after a failure all of them are restarted.
 
-    Rank 0 decides it for all: each rank that looked by itself might find another checkpoint.
+    Rank 0 decides for all: ranks that looked by themselves might find different checkpoints.
     """
 
     number: int = 0
-    """Restarts before it."""
+    """The number of restarts before it."""
     checkpoint: str | None = None
-    """What the ranks resume from; None for what the configuration says."""
+    """What the ranks resume from; None for the configuration's `resume`."""
 
 
 class Members:
-    """The processes of a run that were started apart from each other: this one alone.
+    """The processes of a run that were started separately: this one alone.
 
     `onecurve.launch.meeting.Meeting` is several: the ranks of torchrun or srun, or several nodes.
     """
@@ -31,15 +32,15 @@ class Members:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process makes the run directory and writes the record."""
+        """Whether this process creates the run directory and writes the record."""
         return self.index == 0
 
     def broadcast(self, key: str, find_out: Callable[[], Any]) -> Any:
-        """What the first member finds out, for all of them.
+        """Broadcast a value from the first member.
 
         Args:
-            key: Of its own for every question.
-            find_out: Called in the first process; returns what JSON can hold.
+            key: A different one for each call.
+            find_out: Computes the value in the first process; it must be JSON.
 
         Raises:
             UserError: In all of them, if `find_out` does.
@@ -47,33 +48,33 @@ class Members:
         return find_out()
 
     def gather(self, key: str, value: Any) -> list[Any]:
-        """The values of all members, in their order, on the first; nothing on the others."""
+        """Gather the values of all members, in their order, on the first; [] on the others."""
         return [value]
 
     def reports_failure(self) -> bool:
-        """Whether this process shows why the run failed: of several ranks, the first to ask."""
+        """Whether this process prints why the run failed: the first of several ranks to ask."""
         return True
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """One job: made when its configuration has been checked, and passed down from there.
+    """One job: created when its configuration has been validated, and passed down from there.
 
     Attributes:
-        run_dir: Where the run leaves its files.
-        members: The processes that are this run, as far as they were started apart.
-        attempt: What its ranks resume from, after they were started again.
-        held: The lock of the run directory, in the process that made it.
-        listening: Where a rank leaves its PID while a signal only sets a flag in it; None where no
-            agent of ours passes signals on.
+        run_dir: The run directory.
+        members: The processes of this run that were started separately.
+        attempt: What its ranks resume from after a restart.
+        held: The lock of the run directory, in the process that created it.
+        listening: Where a rank leaves its PID while it handles signals by a flag; None where no
+            agent of ours forwards signals.
     """
 
     run_dir: Path
     members: Members = field(default_factory=Members)
     attempt: Attempt = field(default_factory=Attempt)
-    held: Held | None = None
+    held: "LockedDirectory | None" = None
     listening: Path | None = None
 
     def for_ranks(self) -> "RunContext":
-        """What can be sent to ranks: without what belongs to this process."""
+        """Drop what belongs to this process and cannot be sent to ranks."""
         return replace(self, members=Members(), held=None)

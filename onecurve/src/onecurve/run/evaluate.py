@@ -1,4 +1,4 @@
-"""What one process does to measure a checkpoint on the test set."""
+"""What one process of evaluate.py does: measure a checkpoint on the test set."""
 
 from typing import Any
 
@@ -6,11 +6,9 @@ from omegaconf import OmegaConf
 
 from . import record
 from .context import RunContext
-from .fit import task_metrics
+from .instantiate import load_trained, trainer_errors
 from .summary import show_metrics
-from .trained import trained
-from .trainer import build_trainer
-from .trainer_arguments import refusing_arguments
+from .trainer import build_trainer, task_metrics
 
 
 def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
@@ -25,8 +23,8 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     """
     cfg, run_dir = OmegaConf.create(config), context.run_dir
     trainer = build_trainer(cfg, run_dir, extra_callbacks=[])
-    task, data, _ = trained(cfg, trainer.precision_plugin.convert_module)
-    with refusing_arguments():
+    task, data, _ = load_trained(cfg, trainer.precision_plugin.convert_module)
+    with trainer_errors():
         trainer.test(task, datamodule=data, verbose=False)
 
     metrics = task_metrics(trainer)

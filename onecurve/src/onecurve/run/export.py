@@ -1,35 +1,39 @@
-"""What one process does to hand a trained network on: a program of torch.export, or ONNX."""
+"""What one process of export.py does: write a trained network by torch.export, or as ONNX."""
 
 import json
 import logging
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from omegaconf import OmegaConf
 from torch import Tensor
 from torch.export import Dim, ExportedProgram, ShapesCollection
 
 from ..compat.of_torch import tree_leaves
 from ..errors import UserError
+from ..extras import missing
 from . import record
-from .building import in_a_line
 from .context import RunContext
-from .export_files import FILES, numbered, refuse_missing
-from .inputs import example_inputs
-from .to_type import typed_for
-from .trained import trained
+from .instantiate import describe_error, load_trained
+from .invocation import invocation_of
+from .predict import network_inputs, predict_on_test_set
 
 TOLERANCE = 1e-4
 """How far outputs may be from the task's, as a part of the largest: kernels round in float32."""
 BATCH_SIZES = (1, 7)
-"""What is compared; the example that the export sees has another size."""
+"""Sizes that are compared; the example of the export has another one."""
 EXAMPLE_SIZE = 4
+ONNX = ("onnx", "onnxscript", "onnxruntime")
+METADATA = "onecurve.json"
+"""The name of the metadata in files of both formats."""
 
 
 def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
@@ -43,16 +47,16 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
         The largest difference, by name.
 
     Raises:
-        UserError: If the network cannot be exported, or what is written gives something else.
+        UserError: If the network cannot be exported, or its file computes something else.
     """
     cfg, run_dir = OmegaConf.create(config), context.run_dir
-    refuse_missing(cfg.format)
-    parts = trained(cfg)
+    reject_missing_packages(cfg.format)
+    parts = load_trained(cfg)
     task = parts.task.eval()
     inputs = example_inputs(task, parts.data)
-    with _refused(cfg.format, type(task).__name__):
-        program = _program(task, of_size(EXAMPLE_SIZE, inputs))
-    about = {
+    with _export_errors(cfg.format, type(task).__name__):
+        program = _program(task, resized(EXAMPLE_SIZE, inputs))
+    metadata = {
         "task": str(parts.config.task._target_),
         "inputs": [
             {"name": name, "shape": ["batch", *value.shape[1:]], "dtype": str(value.dtype)[6:]}
@@ -60,46 +64,83 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
         ],
         "class_names": [str(name) for name in getattr(parts.data, "class_names", None) or ()],
     }
-    suffix, save, load = FILES[cfg.format]
+    suffix, save, load = FORMATS[cfg.format]
     output = Path(cfg.output)
     output = output if output.suffix == suffix else output.with_name(output.name + suffix)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        # What is not what it should be never comes to its place.
+        # Only a file that was compared is moved to its place.
         with TemporaryDirectory(dir=output.parent) as folder:
             unfinished = Path(folder, output.name)
-            with _refused(cfg.format, type(task).__name__):
-                save(program, unfinished, json.dumps(about))
-                furthest = _compared(task, load(unfinished), inputs)
-            if not furthest <= TOLERANCE:
+            with _export_errors(cfg.format, type(task).__name__):
+                save(program, unfinished, json.dumps(metadata))
+                difference = _largest_difference(task, load(unfinished), inputs)
+            if not difference <= TOLERANCE:
                 raise UserError(
-                    f"format={cfg.format}: the outputs of what was exported are {furthest:.1e} of "
-                    f"the largest away from those of {type(task).__name__}, and may be "
-                    f"{TOLERANCE:.0e} away: PyTorch's exporter changes an operation of forward, or "
-                    "forward draws at random; try "
+                    f"format={cfg.format}: the outputs of what was exported are "
+                    f"{difference:.1e} of the largest away from those of {type(task).__name__}, "
+                    f"and may be {TOLERANCE:.0e} away: PyTorch's exporter changes an operation of "
+                    "forward, or forward draws at random; try "
                     f"format={'onnx' if cfg.format == 'torch' else 'torch'}"
                 )
-            # Large weights lie in a file beside it.
+            # ONNX keeps large weights in a second file.
             for file in Path(folder).iterdir():
                 file.replace(output.with_name(file.name))
     except OSError as error:
         raise UserError(
             f"output={output}: {error.strerror}; name a place that can be written to"
         ) from error
-    facts = {"checkpoint": str(cfg.checkpoint), "output": str(output), "furthest": furthest}
+    facts = {"checkpoint": str(cfg.checkpoint), "output": str(output), "furthest": difference}
     record.finished(run_dir, facts)
     sizes = " and ".join(map(str, BATCH_SIZES))
     print(
-        f"Exported: {typed_for(run_dir).short(output)}; for batches of {sizes} its outputs are "
-        f"the task's to {furthest:.1e} of the largest (allowed: {TOLERANCE:.0e})"
+        f"Exported: {invocation_of(run_dir).short(output)}; for batches of {sizes} its outputs are "
+        f"the task's to {difference:.1e} of the largest (allowed: {TOLERANCE:.0e})"
     )
     return {}
 
 
-def of_size(size: int, values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """A batch of so many samples out of those of another, again from the first if need be."""
+def resized(size: int, values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """A batch of another size; samples are repeated if there are too few."""
     rows = torch.arange(size) % len(values[0])
     return tuple(value[rows] for value in values)
+
+
+def example_inputs(task: LightningModule, data: LightningDataModule) -> tuple[Tensor, ...]:
+    """The network's inputs for the first batch of the samples to predict, on the CPU.
+
+    Raises:
+        UserError: If they are not tensors whose first dimension is the batch.
+    """
+    found: list[tuple[Any, ...]] = []
+
+    def look(batch: Any, batch_idx: int, dataloader_idx: int = 0) -> bool:
+        found.append(network_inputs(task, batch))
+        return True
+
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=1,
+        limit_predict_batches=1,
+        inference_mode=False,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    predict_on_test_set(data)
+    task.predict_step = look  # type: ignore[method-assign]
+    trainer.predict(task, datamodule=data, return_predictions=False)
+    del task.predict_step
+    task.trainer = None
+    inputs = found[0] if found else ()
+    are_tensors = all(isinstance(value, Tensor) and value.ndim for value in inputs)
+    if not inputs or not are_tensors or len({len(value) for value in inputs}) != 1:
+        raise UserError(
+            f"{type(task).__name__}: its network gets something else than tensors with a row a "
+            "sample, which cannot be exported; return these from prepare"
+        )
+    return inputs
 
 
 def _program(task: torch.nn.Module, inputs: tuple[Tensor, ...]) -> ExportedProgram:
@@ -111,13 +152,13 @@ def _program(task: torch.nn.Module, inputs: tuple[Tensor, ...]) -> ExportedProgr
         return torch.export.export(task, inputs, dynamic_shapes=shapes)
 
 
-def _compared(
+def _largest_difference(
     task: torch.nn.Module, exported: Callable[..., list[Tensor]], inputs: tuple[Tensor, ...]
 ) -> float:
-    """How far outputs are from the task's, as a part of the largest; infinite for other shapes."""
-    furthest = 0.0
+    """The difference to the task's outputs, relative to the largest; infinite for other shapes."""
+    difference = 0.0
     for size in BATCH_SIZES:
-        batch = of_size(size, inputs)
+        batch = resized(size, inputs)
         with torch.no_grad():
             expected, given = tree_leaves(task(*batch)), exported(*batch)
         if [value.shape for value in expected] != [value.shape for value in given]:
@@ -125,14 +166,13 @@ def _compared(
         for right, value in zip(expected, given, strict=True):
             distance = (value.double() - right.double()).abs().max()
             relative = (distance / right.double().abs().max().clamp_min(1e-12)).item()
-            # What is no number is far away, too.
-            furthest = max(furthest, relative) if relative == relative else float("inf")
-    return furthest
+            difference = max(difference, float("inf") if math.isnan(relative) else relative)
+    return difference
 
 
 @contextmanager
-def _refused(kind: str, task: str) -> Iterator[None]:
-    """Say in one line what PyTorch's exporters say on pages."""
+def _export_errors(kind: str, task: str) -> Iterator[None]:
+    """Reports an error of PyTorch's exporters, which print pages, in one line."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), redirect_stderr(StringIO()):
@@ -143,7 +183,75 @@ def _refused(kind: str, task: str) -> Iterator[None]:
     except Exception as error:
         raise UserError(
             f"format={kind}: {task}.forward cannot be exported with any size of batch: "
-            f"{in_a_line(error)}"
+            f"{describe_error(error)}"
         ) from error
     finally:
         logging.disable(logging.NOTSET)
+
+
+class Format(NamedTuple):
+    """A file format."""
+
+    suffix: str
+    save: Callable[[ExportedProgram, Path, str], None]
+    """Write a program, and its metadata in JSON."""
+    load: Callable[[Path], Callable[..., list[Tensor]]]
+    """Read it as a function of inputs (N, ...)."""
+
+
+def reject_missing_packages(kind: str) -> None:
+    """Reject ONNX where its extra is not installed.
+
+    Raises:
+        UserError: That names the extra.
+    """
+    if kind == "onnx" and (refusal := missing("format=onnx", ONNX, "onnx", "format=torch")):
+        raise UserError(refusal)
+
+
+def _save_torch(program: ExportedProgram, path: Path, metadata: str) -> None:
+    torch.export.save(program, path, extra_files={METADATA: metadata})
+
+
+def _load_torch(path: Path) -> Callable[..., list[Tensor]]:
+    module = torch.export.load(path).module()
+    return lambda *inputs: tree_leaves(module(*inputs))
+
+
+def _save_onnx(program: ExportedProgram, path: Path, metadata: str) -> None:
+    given = len(program.graph_signature.user_inputs)
+    made = len(program.graph_signature.user_outputs)
+    onnx: Any = torch.onnx.export(
+        program,
+        dynamo=True,
+        verbose=False,
+        input_names=numbered("inputs", given),
+        output_names=numbered("outputs", made),
+        dynamic_shapes=tuple({0: Dim("batch")} for _ in range(given)),
+    )
+    onnx.model.metadata_props[METADATA] = metadata
+    onnx.save(path)
+
+
+def _load_onnx(path: Path) -> Callable[..., list[Tensor]]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_inputs()]
+
+    def run(*inputs: Tensor) -> list[Tensor]:
+        arrays = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
+        return [torch.from_numpy(output) for output in session.run(None, arrays)]
+
+    return run
+
+
+def numbered(what: str, count: int) -> list[str]:
+    """The names of inputs or outputs: "inputs", or "inputs_0", "inputs_1", ..."""
+    return [what] if count == 1 else [f"{what}_{number}" for number in range(count)]
+
+
+FORMATS = {
+    "torch": Format(".pt2", _save_torch, _load_torch),
+    "onnx": Format(".onnx", _save_onnx, _load_onnx),
+}

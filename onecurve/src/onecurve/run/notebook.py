@@ -7,9 +7,8 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from omegaconf import OmegaConf
 
 from ..strategies.single import Single
-from .inputs import take_test_set
-from .predictions import Predictions, give_step
-from .trained import Trained, trained
+from .instantiate import Trained, load_trained
+from .predict import Predictions, add_predict_step, predict_on_test_set
 
 
 def load(checkpoint: str | Path, **data: Any) -> Trained:
@@ -17,12 +16,12 @@ def load(checkpoint: str | Path, **data: Any) -> Trained:
 
     Args:
         checkpoint: A file that train.py wrote.
-        data: Arguments of the data module that are to be others than in training.
+        data: Arguments of the data module that replace those of training.
 
     Raises:
         UserError: If there is no such file, or it is of another project.
     """
-    parts = trained(
+    parts = load_trained(
         OmegaConf.create({"checkpoint": str(checkpoint), "data": data}), is_checked=False
     )
     parts.task.eval()
@@ -30,19 +29,19 @@ def load(checkpoint: str | Path, **data: Any) -> Trained:
 
 
 def predicted(task: LightningModule, data: LightningDataModule) -> Any:
-    """What a task predicts for the samples to predict, or those of the test, in their order.
+    """The predictions of a task for all samples, in their order.
 
     Args:
-        task: Its `predict_step` predicts; without one it is what the network gives.
-        data: Its `predict_dataloader`, or `test_dataloader`, has the samples.
+        task: Its `predict_step` predicts; without one its network's outputs are returned.
+        data: Its `predict_dataloader`, or else its `test_dataloader`, has the samples.
 
     Returns:
-        What the step returns, put together: tensors (N, ...) on the CPU. A list of it for several
+        What the step returns, concatenated: tensors (N, ...) on the CPU. A list for several
         loaders.
     """
     predictions = Predictions()
-    give_step(task)
-    take_test_set(data)
+    add_predict_step(task)
+    predict_on_test_set(data)
     trainer = Trainer(
         strategy=Single(),
         devices=1,

@@ -1,4 +1,4 @@
-"""How a run ends: its metrics, the signal that stopped it, the callback or rank that ended it."""
+"""How a run ends: with metrics, by a signal, by a callback, or by the failure of a rank."""
 
 import re
 import signal
@@ -10,19 +10,27 @@ from ..errors import UserError, interrupted
 Metrics = dict[str, float]
 Result = TypeVar("Result")
 
-# In what `work` returns: the signal that stopped training.
+# A key of what `work` returns: the signal that stopped training.
 STOPPED = "stopped_by_signal"
-# In what `work` returns: the line that the command ends with, and the status 1, all being done.
+# A key of what `work` returns: the line with which the command ends, with status 1.
 DIFFERS = "differs"
 
 
+# The signals that stop training. Of several the last in this order counts.
+SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT")
+    if hasattr(signal, name)
+)
+
+
 class RankFailed(Exception):
-    """A rank ended with an error, or was ended.
+    """A rank failed, or was killed.
 
     Attributes:
-        status: The exit status that the command should end with.
-        lost_contact: Whether the rank only noticed that another was gone.
-        cause: The error itself, of a message with a traceback; else the first line.
+        status: The exit status of the command.
+        lost_contact: Whether the rank only noticed that another one was gone.
+        cause: The last error in the message's traceback; without one, the first line.
     """
 
     def __init__(self, message: str, status: int = 1, lost_contact: bool = False) -> None:
@@ -34,11 +42,11 @@ class RankFailed(Exception):
 
 
 class Stopped(Exception):
-    """Training was stopped by a signal, and everything is saved.
+    """Training was stopped by a signal, after saving a checkpoint.
 
     Attributes:
         number: The signal.
-        step: Steps that were made.
+        step: The optimizer steps so far.
     """
 
     def __init__(self, number: int, step: int) -> None:
@@ -51,7 +59,7 @@ class EndedEarly(Exception):
     """A callback ended training on all ranks, for good.
 
     Attributes:
-        status: What metrics.json is to say instead of "finished".
+        status: The status in metrics.json instead of "finished".
     """
 
     def __init__(self, status: str) -> None:
@@ -60,20 +68,20 @@ class EndedEarly(Exception):
 
 
 def is_stopped(result: Any) -> bool:
-    """Whether what a rank returned says that a signal stopped training."""
+    """Whether the result of a rank says that a signal stopped training."""
     return isinstance(result, dict) and STOPPED in result
 
 
 def unless_stopped(result: Result, received: Sequence[int] = ()) -> Result:
-    """What a rank returned that went to its end.
+    """The result of a rank, unless it says that the run did not succeed.
 
     Args:
         result: What `work` returned.
-        received: Signals that this process passed on to the ranks.
+        received: Signals that this process forwarded to the ranks.
 
     Raises:
         RankFailed: If training was stopped by a signal, with the exit status 128 + the signal; or
-            if `work` has done all of it and found a difference.
+            if a comparison found a difference.
     """
     if isinstance(result, dict) and DIFFERS in result:
         raise RankFailed(str(result[DIFFERS]))
@@ -89,13 +97,13 @@ def unless_stopped(result: Result, received: Sequence[int] = ()) -> Result:
 
 
 def was_stopped(error: BaseException) -> bool:
-    """Whether somebody ended the run: by a signal, or by Ctrl-C."""
+    """Whether the user ended the run, by a signal or Ctrl-C."""
     by_signal = isinstance(error, RankFailed) and error.status > 128
     return by_signal or interrupted(error)
 
 
-def in_a_line(error: BaseException) -> str:
-    """What went wrong, or who stopped the run, without the traceback."""
+def describe_failure(error: BaseException) -> str:
+    """Why a run ended, without the traceback."""
     if isinstance(error, RankFailed):
         return error.cause
     if interrupted(error):

@@ -1,29 +1,38 @@
-"""What one process does to use a checkpoint: for every task a file, or what it does by itself."""
+"""What one process of predict.py does: write what a trained task predicts for every sample."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.fabric.utilities.apply_func import move_data_to_device
+from lightning.pytorch import (
+    Callback,
+    LightningDataModule,
+    LightningModule,
+    Trainer,
+    seed_everything,
+)
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import OmegaConf
+from torch import Tensor
 
+from ..batch.share import SharedLoader
+from ..compat.of_lightning import loaders_of
 from ..errors import UserError
+from ..strategies.for_callbacks import ForCallbacks
+from ..strategies.prepared import prepared
 from . import record
 from .context import RunContext
-from .image_files import classified, loader_of
-from .inputs import take_test_set
-from .prediction_files import named, write
-from .predictions import Predictions, give_step
+from .instantiate import Trained, load_trained, trainer_errors
+from .invocation import Invocation, invocation_of
+from .prediction_files import image_loader, with_suffix, write, write_classes
 from .protocols import Predicts, ReadsImages
-from .to_type import Typed, typed_for
-from .trained import Trained, trained
 from .trainer import build_trainer
-from .trainer_arguments import refusing_arguments
 
-# For a predict.yaml that says nothing of it.
-ON_ONE_DEVICE: dict[str, Any] = {
+# For a predict.yaml without these keys.
+DEFAULTS: dict[str, Any] = {
     "strategy": {
         "_target_": "onecurve.strategies.single.Single",
         "name": "single",
@@ -38,38 +47,38 @@ ON_ONE_DEVICE: dict[str, Any] = {
 def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     """Predict, in one of three ways.
 
-    A task with a method `predict` (`protocols.Predicts`) does it all by itself. Otherwise
-    `predict_step` predicts every sample of the images of `predict.images`, which the data module
-    reads as those of training (`protocols.ReadsImages`), or of the data module's loader.
+    A task with a method `predict` (`protocols.Predicts`) does everything itself. Otherwise
+    `predict_step` predicts the image files of `predict.images`, which the data module reads as
+    those of training (`protocols.ReadsImages`), or the samples of the data module's loader.
 
     Args:
         config: The resolved configuration of `predict.py`.
         context: Where the run's record goes; the output's own path is in the configuration.
 
     Returns:
-        Nothing to compare runs by: an empty dictionary.
+        An empty dictionary: there is no metric.
 
     Raises:
-        UserError: If there is nothing to predict, or no place to write to.
+        UserError: If there is nothing to predict, or the output cannot be written.
     """
-    cfg, run_dir = OmegaConf.create({**ON_ONE_DEVICE, **config}), context.run_dir
+    cfg, run_dir = OmegaConf.create({**DEFAULTS, **config}), context.run_dir
     options = {"output": str(run_dir / "predictions"), **config["predict"]}
     predictions = Predictions()
     trainer = build_trainer(cfg, run_dir, [predictions])
-    parts = trained(cfg, trainer.precision_plugin.convert_module)
-    _refuse(options, parts)
+    parts = load_trained(cfg, trainer.precision_plugin.convert_module)
+    _reject(options, parts)
     output = Path(options["output"])
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         facts: dict[str, Any] = {}
         written: list[str] = []
         if not isinstance(parts.task, Predicts):
-            facts["predictions"], written = _of_samples(
-                parts, trainer, predictions, options, typed_for(run_dir)
+            facts["predictions"], written = _predict_samples(
+                parts, trainer, predictions, options, invocation_of(run_dir)
             )
         elif trainer.is_global_zero:
             seed_everything(cfg.seed, workers=True, verbose=False)
-            _by_itself(
+            _call_predict(
                 parts.task, trainer, partial(parts.task.predict, options, parts.data, run_dir)
             )
     except OSError as error:
@@ -86,7 +95,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     return {}
 
 
-def _refuse(options: dict[str, Any], parts: Trained) -> None:
+def _reject(options: dict[str, Any], parts: Trained) -> None:
     images = options.get("images")
     if images and not isinstance(parts.data, ReadsImages):
         raise UserError(
@@ -100,36 +109,36 @@ def _refuse(options: dict[str, Any], parts: Trained) -> None:
         )
 
 
-def _by_itself(task: LightningModule, trainer: Trainer, predict: Callable[[], None]) -> None:
+def _call_predict(task: LightningModule, trainer: Trainer, predict: Callable[[], None]) -> None:
     task.eval().to(trainer.strategy.root_device)
     with torch.no_grad(), trainer.precision_plugin.forward_context():
         predict()
 
 
-def _of_samples(
+def _predict_samples(
     parts: Trained,
     trainer: Trainer,
-    predictions: Predictions,
+    predictions: "Predictions",
     options: dict[str, Any],
-    typed: Typed,
+    command: Invocation,
 ) -> tuple[int, list[str]]:
     """Predict all samples, under any strategy, and write a file for each loader.
 
     Returns:
-        How many there are, and lines that say where; nothing elsewhere than on the first rank.
+        On rank 0 how many there are, and lines for the user that name the files.
     """
     task, data, _ = parts
-    give_step(task)
+    add_predict_step(task)
     if images := options.get("images"):
-        files, loader = loader_of(data, images)
-        with refusing_arguments():
+        files, loader = image_loader(data, images)
+        with trainer_errors():
             trainer.predict(task, loader, return_predictions=False)
     else:
         files = None
-        if take_test_set(data) and trainer.is_global_zero:
+        if predict_on_test_set(data) and trainer.is_global_zero:
             name = type(data).__name__
             print(f"{name} has no predict_dataloader: these are the samples of its test_dataloader")
-        with refusing_arguments():
+        with trainer_errors():
             trainer.predict(task, datamodule=data, return_predictions=False)
     count = 0
     lines: list[str] = []
@@ -145,13 +154,129 @@ def _of_samples(
                 "for each sample, such as a tensor (N,) or (N, C)"
             )
         figure = bool(options.get("figure"))
-        if files and (classes := classified(each, files, names, output, typed, figure=figure)):
+        if files and (classes := write_classes(each, files, names, output, command, figure=figure)):
             count += len(files)
             lines += classes
             continue
         several = len(of_loaders) > 1
-        place = named(output, f"-{number}") if several else output
+        place = with_suffix(output, f"-{number}") if several else output
         rows, path = write(each, place, files, names)
-        lines.append(f"{rows} predictions: {typed.short(path)}")
+        lines.append(f"{rows} predictions: {command.short(path)}")
         count += rows
     return count, lines
+
+
+class Predictions(Callback):
+    """Collects what `predict_step` returns; at the end rank 0 has that of all ranks, in order.
+
+    Attributes:
+        batches: For each loader what the step returned; None for a batch without a share.
+    """
+
+    def __init__(self) -> None:
+        self.batches: list[list[Any]] = []
+
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.batches = [[] for _ in range(trainer.predict_loop.num_dataloaders)]
+
+    def on_predict_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        combined = loaders_of(trainer.predict_loop)
+        assert combined is not None
+        loader = combined.flattened[dataloader_idx]
+        if isinstance(loader, SharedLoader) and not loader.share(batch_idx).size:
+            # This rank had no sample of the batch, and repeated another rank's.
+            outputs = None
+        self.batches[dataloader_idx].append(move_data_to_device(outputs, torch.device("cpu")))
+
+    def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Gather the shares of each batch, in the order of the ranks."""
+        strategy = cast(ForCallbacks, trainer.strategy)
+        for loader, mine in enumerate(self.batches):
+            together: list[Any] = []
+            # Batch by batch: only rank 0 has to hold all of them.
+            for index in range(max(strategy.of_all_samples(len(mine)))):
+                share = mine[index] if index < len(mine) else None
+                shares = strategy.of_all_samples(share)
+                if trainer.is_global_zero:
+                    together += shares
+            self.batches[loader] = together
+
+    def joined(self) -> list[Any]:
+        """For each loader the predictions of all its samples; None if there are none."""
+        given = [[part for part in parts if part is not None] for parts in self.batches]
+        return [joined(parts) if parts else None for parts in given]
+
+
+def add_predict_step(task: LightningModule) -> None:
+    """Give a task without a `predict_step` one that returns the network's outputs."""
+    if is_overridden("predict_step", task):
+        return
+
+    def predict_step(batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        return task(*network_inputs(task, batch))
+
+    task.predict_step = predict_step  # type: ignore[method-assign]
+
+
+def joined(parts: list[Any]) -> Any:
+    """Concatenate the predictions of consecutive samples.
+
+    Tensors are concatenated along their first dimension (where the others differ they become a list
+    of rows), lists one after the other, dictionaries and tuples entry by entry. Anything else has
+    no rows, and becomes a list.
+    """
+    first = parts[0]
+    if isinstance(first, Tensor) and first.ndim:
+        if len({part.shape[1:] for part in parts}) == 1:
+            return torch.cat(parts)
+        return [row for part in parts for row in part]
+    if isinstance(first, Mapping):
+        return {key: joined([part[key] for part in parts]) for key in first}
+    if isinstance(first, tuple) and hasattr(first, "_asdict"):
+        return joined([part._asdict() for part in parts])
+    if isinstance(first, tuple):
+        return tuple(joined(list(entry)) for entry in zip(*parts, strict=True))
+    if isinstance(first, list):
+        return [row for part in parts for row in part]
+    return parts
+
+
+def network_inputs(task: LightningModule, batch: Any) -> tuple[Any, ...]:
+    """The arguments of the task's `forward` for a batch.
+
+    They are the first part of what its `prepare` returns, or of the batch where it has none.
+    """
+    made = prepared(task, batch)
+    first = batch[0] if isinstance(batch, tuple | list) else batch
+    inputs = first if made is None else made.inputs
+    return inputs if isinstance(inputs, tuple) else (inputs,)
+
+
+def predict_on_test_set(data: LightningDataModule) -> bool:
+    """Let a data module without a `predict_dataloader` use its `test_dataloader` in its place.
+
+    Returns:
+        Whether it has none.
+
+    Raises:
+        UserError: If there are none either.
+    """
+    if is_overridden("predict_dataloader", data):
+        return False
+    if not is_overridden("test_dataloader", data):
+        raise UserError(
+            f"data: {type(data).__name__} has neither predict_dataloader nor test_dataloader, so "
+            "there are no samples to predict; write one of them"
+        )
+    setup = data.setup
+    data.setup = lambda stage: setup("test")  # type: ignore[method-assign]
+    data.predict_dataloader = data.test_dataloader  # type: ignore[method-assign]
+    return True

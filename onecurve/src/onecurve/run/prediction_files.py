@@ -1,4 +1,4 @@
-"""Predictions as files: a table, pictures, text, or tensors; what they are decides."""
+"""Writes predictions to files by their type: a table, images, text, or tensors."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -6,12 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from ..compat.of_torch import tree_leaves
 from ..errors import UserError
+from ..figures import image_grid
+from .invocation import Invocation
+from .protocols import ReadsImages
 
 MOST_COLUMNS = 100
+MOST_IMAGES = 100
+BATCH_SIZE = 64
+"""For a data module that has none."""
 SUFFIXES = (".csv", ".txt", ".png", ".pt")
 PLAIN = (Tensor, str, int, float, complex, bytes, type(None))
 
@@ -26,11 +34,11 @@ def write(
             (N, C, H, W) of grey values or colours: pictures in the folder `output`. A list of
             strings: `output.txt`. Everything else: `output.pt`, for ``torch.load``.
         output: The path, without the suffix or with one of these.
-        files: What the rows are about; without it they are numbered.
+        files: The file of each row; without them rows are numbered.
         class_names: Names the C columns, if there are as many.
 
     Returns:
-        How many rows there are, and where.
+        The number of rows, and the path.
 
     Raises:
         UserError: If they are no plain data.
@@ -38,14 +46,16 @@ def write(
     if columns := _columns(predictions, class_names):
         rows = list(zip(*columns.values(), strict=True))
         names: Sequence[object] = files or range(len(rows))
-        path = named(output, ".csv")
+        path = with_suffix(output, ".csv")
         header = ["file" if files else "sample", *columns]
-        return len(rows), table(path, header, [[a, *b] for a, b in zip(names, rows, strict=True)])
+        return len(rows), _write_table(
+            path, header, [[a, *b] for a, b in zip(names, rows, strict=True)]
+        )
     if _are_pictures(predictions):
-        return len(predictions), _pictures(predictions, named(output, ""))
+        return len(predictions), _pictures(predictions, with_suffix(output, ""))
     if _are_texts(predictions):
-        path = named(output, ".txt")
-        # Texts of several lines need something between them.
+        path = with_suffix(output, ".txt")
+        # A blank line separates texts of several lines.
         end = "\n\n" if any("\n" in text for text in predictions) else "\n"
         path.write_text("".join(text + end for text in predictions))
         return len(predictions), path
@@ -55,21 +65,20 @@ def write(
             f"predict_step: returned {type(odd[0]).__name__}, which is no plain data; return "
             "tensors, numbers, strings, and dictionaries, lists and tuples of them"
         )
-    path = named(output, ".pt")
+    path = with_suffix(output, ".pt")
     torch.save(predictions, path)
     leaves = tree_leaves(predictions)
     is_rows = isinstance(leaves[0], Tensor) and leaves[0].ndim and not isinstance(predictions, list)
     return len(leaves[0] if is_rows else predictions), path
 
 
-def named(output: Path, suffix: str) -> Path:
-    """The path with this suffix, and without another one that is meant for predictions."""
+def with_suffix(output: Path, suffix: str) -> Path:
+    """The path with this suffix in place of another one of `SUFFIXES`."""
     plain = output.with_suffix("") if output.suffix in SUFFIXES else output
     return plain.with_name(plain.name + suffix)
 
 
-def table(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
-    """Write a CSV file."""
+def _write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(header)
@@ -78,7 +87,7 @@ def table(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> P
 
 
 def _columns(predictions: Any, class_names: Sequence[str]) -> dict[str, list[Any]] | None:
-    """The columns of a table by name; None if these predictions are none."""
+    """The columns of a table by name; None for predictions of another form."""
     if isinstance(predictions, Tensor) and predictions.ndim == 1:
         return {"prediction": _cells(predictions)}
     if isinstance(predictions, Tensor) and predictions.ndim == 2:
@@ -101,7 +110,7 @@ def _columns(predictions: Any, class_names: Sequence[str]) -> dict[str, list[Any
 
 
 def _cells(column: Tensor | list[str]) -> list[Any]:
-    """As many digits as bring the same number back."""
+    """The values of a column, with as many digits as restore the same number."""
     if not isinstance(column, Tensor) or not column.is_floating_point():
         return list(column) if isinstance(column, list) else column.tolist()
     if column.dtype == torch.float64:
@@ -126,3 +135,93 @@ def _pictures(images: Tensor, folder: Path) -> Path:
         pixels = image.permute(1, 2, 0).squeeze(-1).contiguous().numpy()
         Image.fromarray(pixels).save(folder / f"{number:05}.png")
     return folder
+
+
+class _Files(Dataset[Tensor]):
+    def __init__(self, files: Sequence[Path], data: ReadsImages) -> None:
+        self.files = files
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.data.read_images([self.files[index]])[0]
+
+
+def _without_labels(images: list[Tensor]) -> tuple[Tensor, None]:
+    return torch.stack(images), None
+
+
+def image_loader(data: Any, path: str) -> tuple[list[Path], DataLoader[Any]]:
+    """The image files at a path, and a loader that reads them by the data module.
+
+    Raises:
+        UserError: If there are none.
+    """
+    files: list[Path] = data.find_images(path)
+    if not files:
+        raise UserError(
+            f"predict.images={path}: no images in this folder; name another, or one file"
+        )
+    loader = DataLoader(
+        _Files(files, data),
+        batch_size=getattr(data, "batch_size", BATCH_SIZE),
+        num_workers=getattr(data, "num_workers", 0),
+        collate_fn=_without_labels,
+    )
+    return files, loader
+
+
+def write_classes(
+    predictions: Any,
+    files: list[Path],
+    names: list[str],
+    output: Path,
+    command: Invocation,
+    *,
+    figure: bool,
+) -> list[str]:
+    """Write the class of each image file, if the predictions are probabilities of classes.
+
+    Args:
+        predictions: What the task predicts; of a classifier, probabilities (N, C).
+        files: The N image files.
+        names: Of the C classes.
+        output: The table: file, class, probability.
+        command: What was called, for the paths that are printed.
+        figure: Whether to draw the images with their classes, too.
+
+    Returns:
+        Lines for the user that name the files; empty if the task predicts something else.
+
+    Raises:
+        UserError: If a figure is asked for, and the task predicts something else.
+    """
+    if not isinstance(predictions, Tensor) or predictions.shape != (len(files), len(names)):
+        if figure:
+            raise UserError(
+                "predict.figure=true: shows classes, and this task predicts something else; "
+                "leave it out"
+            )
+        return []
+    best = predictions.max(dim=1)
+    labels = [names[index] for index in best.indices.tolist()]
+    rows = list(zip(files, labels, best.values.tolist(), strict=True))
+    header = ["file", "class", "probability"]
+    path = _write_table(
+        with_suffix(output, ".csv"), header, [(*row[:2], f"{row[2]:.4f}") for row in rows]
+    )
+    lines = [f"{len(rows)} images classified: {command.short(path)}"]
+    if figure:
+        lines.append(f"Contact sheet: {command.short(_draw(rows, path.with_suffix('.png')))}")
+    return lines
+
+
+def _draw(rows: list[tuple[Path, str, float]], path: Path) -> Path:
+    """Draw up to a hundred images with class and probability, the least certain ones first."""
+    least_certain = sorted(rows, key=lambda row: row[2])[:MOST_IMAGES]
+    images = [Image.open(file).convert("RGB") for file, _, _ in least_certain]
+    titles = [f"{label} {probability:.0%}" for _, label, probability in least_certain]
+    image_grid(images, titles).savefig(path, dpi=100)
+    return path

@@ -1,8 +1,13 @@
-"""The files that a run leaves in its directory besides logs, metrics.csv and checkpoints."""
+"""The run directory: its lock, and the files that describe a run.
+
+These are config.yaml, environment.json and metrics.json; logs, metrics.csv and checkpoints are
+written by others. A run directory outside of the project's folder of runs is listed in that folder.
+"""
 
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -12,11 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 
 from .. import machine
-from . import elsewhere, hidden
-from .to_type import typed_here
+from ..errors import UserError
+from . import redaction
+from .invocation import invocation
 
+LOCK = ".lock"
+# Names the process, in a file of its own: on Windows a locked file cannot be written.
+HOLDER = ".holder"
+EXTERNAL = ".elsewhere"
+"""The list of runs outside of the folder of runs, in that folder."""
 PACKAGES = ("torch", "torchvision", "lightning", "hydra-core", "torchmetrics", "numpy", "wandb")
 
 
@@ -24,14 +36,15 @@ def start(run_dir: Path, config: dict[str, Any]) -> None:
     """Write config.yaml and environment.json, and metrics.json with the status "running"."""
     (run_dir / "logs").mkdir(parents=True, exist_ok=True)
     (run_dir / "config.yaml").write_text(
-        yaml.safe_dump(hidden.stored(config), sort_keys=False, allow_unicode=True)
+        yaml.safe_dump(redaction.redacted(config), sort_keys=False, allow_unicode=True)
     )
     _write_json(
-        run_dir / "environment.json", hidden.hide(_environment(config), hidden.secrets(config))
+        run_dir / "environment.json",
+        redaction.redact(_environment(config), redaction.secrets(config)),
     )
     runs, is_job = (config.get("paths") or {}).get("runs"), "job" in (config.get("sweep") or {})
     if runs and not is_job:
-        elsewhere.note(run_dir, Path(os.path.abspath(runs)))
+        list_external(run_dir, Path(os.path.abspath(runs)))
     _write_json(run_dir / "metrics.json", {"status": "running"})
 
 
@@ -48,9 +61,9 @@ def finished(run_dir: Path, facts: dict[str, Any], status: str = "finished") -> 
 
 
 def unfinished(run_dir: Path, interrupted: bool = False, error: str | None = None) -> None:
-    """Say in metrics.json that the run failed and why, or that somebody stopped it.
+    """Write to metrics.json that the run failed and why, or that it was interrupted.
 
-    An outcome stays: what fails after it, such as printing it, is no failure of the run.
+    A run that has ended keeps its status: what fails later, such as printing, is no failure of it.
     """
     if _status(run_dir) not in (None, "running", "failed", "interrupted"):
         return
@@ -60,22 +73,22 @@ def unfinished(run_dir: Path, interrupted: bool = False, error: str | None = Non
 
 
 def ended_otherwise(run_dir: Path, status: str, error: str) -> None:
-    """Give a finished run another status: "diverged" with what shows it."""
+    """Change the status of a finished run, such as to "diverged", with the reason."""
     path = run_dir / "metrics.json"
     facts = json.loads(path.read_text())
     _write_json(path, {**facts, "status": status, "error": error})
 
 
-def refused(run_dir: Path, was_empty: bool, runs: str | None, error: str | None = None) -> None:
-    """Remove the directory of a run that was refused before it did anything.
+def rejected(run_dir: Path, was_empty: bool, runs: str | None, error: str | None = None) -> None:
+    """Remove the directory of a run that was rejected before it did anything.
 
-    Not one in which there was something before the run: that may be anybody's.
+    A directory that had files before the run is kept.
 
     Args:
         run_dir: The run directory.
-        was_empty: Whether there was nothing in it before the run.
+        was_empty: Whether it was empty before the run.
         runs: The project's folder of runs, if it has one.
-        error: Why, for the record of a run that had begun.
+        error: The reason, for the record of a run that had begun.
     """
     begun = any((run_dir / name).exists() for name in ("metrics.csv", "checkpoints", "nan.pt"))
     if begun or not was_empty:
@@ -83,7 +96,7 @@ def refused(run_dir: Path, was_empty: bool, runs: str | None, error: str | None 
         return
     shutil.rmtree(run_dir)
     if runs:
-        elsewhere.forget(run_dir, Path(os.path.abspath(runs)))
+        unlist_external(run_dir, Path(os.path.abspath(runs)))
     for parent in run_dir.parents[:2]:
         try:
             parent.rmdir()
@@ -95,7 +108,7 @@ def _environment(config: dict[str, Any]) -> dict[str, Any]:
     return {
         "started": time.time(),
         "command": [sys.executable, *sys.argv],
-        "directory": str(typed_here().directory),
+        "directory": str(invocation().directory),
         "seed": config.get("seed"),
         "git": _git_state(),
         "versions": {"python": platform.python_version()}
@@ -111,7 +124,7 @@ def _environment(config: dict[str, Any]) -> dict[str, Any]:
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
-    except metadata.PackageNotFoundError:  # a run need not have it
+    except metadata.PackageNotFoundError:  # an optional one
         return None
 
 
@@ -138,7 +151,6 @@ def _git(*arguments: str) -> str | None:
 
 
 def _status(run_dir: Path) -> str | None:
-    """What metrics.json says of the run so far; None if there is none."""
     path = run_dir / "metrics.json"
     status: str | None = json.loads(path.read_text())["status"] if path.exists() else None
     return status
@@ -148,3 +160,159 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     unfinished = path.with_suffix(".json.new")
     unfinished.write_text(json.dumps(content, indent=2) + "\n")
     unfinished.replace(path)
+
+
+# The lock
+
+
+class LockedDirectory:
+    """A run directory that is locked until `release`, or until this process ends.
+
+    Attributes:
+        was_empty: Whether it was empty before.
+    """
+
+    def __init__(self, run_dir: Path, lock: FileLock, was_empty: bool) -> None:
+        self.run_dir = run_dir
+        self.lock = lock
+        self.was_empty = was_empty
+
+    def release(self) -> None:
+        """Unlock it."""
+        self.lock.release()
+
+    def discard(self) -> None:
+        """Unlock it before the run has begun, and remove it if it was created for the run."""
+        self.release()
+        if not self.was_empty:
+            return
+        for name in (LOCK, HOLDER):
+            (self.run_dir / name).unlink(missing_ok=True)
+        for folder in (self.run_dir, *list(self.run_dir.parents)[:2]):
+            try:
+                folder.rmdir()
+            except OSError:
+                break
+
+
+def try_lock(path: Path) -> FileLock | None:
+    """Lock a file until the result is released, or this process ends; None if it is locked.
+
+    Processes that this one forks, such as workers of a loader, do not hold the lock.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        return None
+    return lock
+
+
+def lock_run(run_dir: Path) -> FileLock | None:
+    """Lock a run directory, and name this process in it; None if it is locked."""
+    lock = try_lock(run_dir / LOCK)
+    if lock is not None:
+        (run_dir / HOLDER).write_text(f"process {os.getpid()} on {platform.node()}\n")
+    return lock
+
+
+def lock_directory(run_dir: Path, override: str) -> LockedDirectory:
+    """Create a run directory and lock it.
+
+    Args:
+        run_dir: The directory.
+        override: What asked for it, such as "resume=last"; error messages begin with it.
+
+    Raises:
+        UserError: If another process has locked it, or if it cannot be created.
+    """
+    reject_remote(run_dir, override)
+    try:
+        was_empty = not run_dir.exists() or not any(run_dir.iterdir())
+        lock = lock_run(run_dir)
+    except OSError as error:
+        raise UserError(
+            f"{override}: cannot be made: {error.strerror}; name a folder that you may "
+            "write to, such as paths.runs=runs"
+        ) from None
+    while lock is None:
+        reject_locked(run_dir, override)
+        lock = lock_run(run_dir)
+    return LockedDirectory(run_dir, lock, was_empty)
+
+
+def reject_remote(run_dir: Path, override: str) -> None:
+    """Reject an address: a local folder of that name would be created.
+
+    Raises:
+        UserError: That names a directory that works.
+    """
+    if re.search(r"(^|/)\w\w+:/", str(run_dir)):
+        raise UserError(
+            f"{override}: a run directory is on a local disk, or on one that is mounted; use "
+            f"{override.partition('=')[0]}=runs/NAME, and copy it when the run has ended"
+        )
+
+
+def reject_locked(run_dir: Path, override: str) -> None:
+    """Reject a run directory that another process has locked.
+
+    Raises:
+        UserError: That names the process.
+    """
+    if not _is_locked(run_dir / LOCK):
+        return
+    holder = run_dir / HOLDER
+    who = holder.read_text().strip() if holder.exists() else "another process"
+    raise UserError(
+        f"{override}: {who} is at work in {run_dir}; wait for its end, or stop it, then type the "
+        "same again"
+    )
+
+
+def _is_locked(path: Path) -> bool:
+    if not path.exists():
+        return False
+    try:
+        lock = try_lock(path)
+    except OSError:
+        return False  # somebody else's, or on a disk that can only be read
+    if lock is None:
+        return True
+    lock.release()
+    return False
+
+
+# Runs outside of the folder of runs
+
+
+def list_external(run_dir: Path, runs: Path) -> None:
+    """Add a run to the list of those outside of the folder of runs, unless it is in there."""
+    if run_dir.is_relative_to(runs) or run_dir in external_runs(runs):
+        return
+    runs.mkdir(parents=True, exist_ok=True)
+    with (runs / EXTERNAL).open("a") as file:
+        file.write(json.dumps(str(run_dir)) + "\n")
+
+
+def unlist_external(run_dir: Path, runs: Path) -> None:
+    """Remove a run from the list; an empty list, and an empty folder of runs, are removed."""
+    left = [path for path in external_runs(runs) if path != run_dir]
+    if left == external_runs(runs):
+        return
+    if left:
+        (runs / EXTERNAL).write_text("".join(json.dumps(str(path)) + "\n" for path in left))
+        return
+    (runs / EXTERNAL).unlink()
+    if not any(runs.iterdir()):
+        runs.rmdir()
+
+
+def external_runs(runs: Path) -> list[Path]:
+    """The runs on the list, oldest first; some may be gone."""
+    try:
+        lines = (runs / EXTERNAL).read_text().splitlines()
+    except OSError:
+        return []
+    return [Path(json.loads(line)) for line in lines if line.endswith('"')]

@@ -1,4 +1,4 @@
-"""The table at the end of a run: metrics, time, where everything is, what to type next."""
+"""The table at the end of a run: metrics, time, the run directory, the next command."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ..plain_console import plain_console
-from .to_type import override, typed_for
+from .invocation import invocation_of, override
 
-# Facts that every run has, with a row of their own kind.
+# Facts with rows of their own.
 SHOWN = {"strategy", "world_size", "global_step", "seconds", "samples_per_second"}
 
 
@@ -21,7 +21,7 @@ def show_training(
     best: str | None,
     notes: Sequence[str] = (),
 ) -> None:
-    """Print what a finished training run reached and left behind, and lines about how it ended."""
+    """Print the results of a training run, where they are, and notes on how it ended."""
     table = _table("Training finished")
     _add_metrics(table, metrics)
     table.add_section()
@@ -37,8 +37,8 @@ def show_training(
         console.print(note, soft_wrap=True, highlight=False)
     _print_path(console, "Run directory", run_dir, run_dir)
     if best:
-        typed = typed_for(run_dir)
-        command = typed.command("evaluate.py", override("checkpoint", typed.short(best)))
+        called = invocation_of(run_dir)
+        command = called.command("evaluate.py", override("checkpoint", called.short(best)))
         console.print("Evaluate the best checkpoint:")
         console.print(f"  {command}", soft_wrap=True, highlight=False)
 
@@ -65,7 +65,7 @@ def _add_metrics(table: Table, metrics: dict[str, float]) -> None:
 
 
 def _fact(name: str, value: float) -> tuple[str, str]:
-    """A fact in words, its unit beside the number: `peak_memory_mib` is a peak memory in MiB."""
+    """A name in words and a number with its unit: `peak_memory_mib` is a peak memory in MiB."""
     unit = " MiB" if name.endswith("_mib") else ""
     return name.removesuffix("_mib").replace("_", " "), f"{_number(value)}{unit}"
 
@@ -79,4 +79,4 @@ def _processes(count: int) -> str:
 
 
 def _print_path(console: Console, what: str, path: Path, run_dir: Path) -> None:
-    console.print(f"{what}: {typed_for(run_dir).short(path)}", soft_wrap=True, highlight=False)
+    console.print(f"{what}: {invocation_of(run_dir).short(path)}", soft_wrap=True, highlight=False)

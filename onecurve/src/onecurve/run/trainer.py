@@ -1,11 +1,11 @@
 """Builds the Lightning Trainer of a run from the configuration."""
 
 import math
-from contextlib import nullcontext
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     Checkpoint,
     GradientAccumulationScheduler,
@@ -13,36 +13,76 @@ from lightning.pytorch.callbacks import (
     ModelSummary,
     ProgressBar,
 )
-from lightning.pytorch.loggers import CSVLogger, Logger
-from lightning.pytorch.profilers import PassThroughProfiler
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
 
 from .. import machine
 from ..checkpoint.mirror import Mirror
-from ..checkpoint.storage import LocalFiles
-from ..errors import UserError
+from ..checkpoint.storage import LocalFiles, ShardedFolders
+from ..compat.of_lightning import log_in_place, skip_empty_hooks
 from ..loggers.buffered import BufferedCSVLogger
-from .begun import Begun
-from .building import building, made
-from .logged_in_place import log_in_place
+from .instantiate import build, building, trainer_errors
 from .protocols import HasEnd, HasFinalFacts, HasFinalWeights
-from .step_hooks import pass_over_empty
-from .trainer_arguments import refusing_arguments
+
+# The number of steps in an epoch follows from these keys.
+STEP_KEYS = (
+    ("data",),
+    ("trainer", "accumulate_grad_batches"),
+    ("trainer", "limit_train_batches"),
+    ("callbacks", "gradient_accumulation"),
+)
+
+
+class EarlierSteps(NamedTuple):
+    """The progress of a run before it was resumed with another number of batches to a step."""
+
+    epochs: int
+    """Complete ones."""
+    batches: int
+    """Of the epoch that is continued."""
+    steps: int
+    """Optimizer steps in all."""
+
+
+def earlier_steps(checkpoint: Mapping[str, Any], config: Mapping[str, Any]) -> EarlierSteps | None:
+    """The progress in a checkpoint; None if all its steps were of the present size.
+
+    Args:
+        checkpoint: Lightning's dictionary, with the configuration of the run that wrote it.
+        config: The resolved configuration of this run.
+    """
+    before = checkpoint.get("config") or config
+    is_alike = all(_value(before, path) == _value(config, path) for path in STEP_KEYS)
+    if is_alike and not checkpoint.get("had_other_steps"):
+        return None
+    loop = checkpoint["loops"]["fit_loop"]
+    progress = loop["epoch_loop.batch_progress"]
+    batches: int = progress["current"]["processed"]
+    epochs: int = loop["epoch_progress"]["current"]["ready"]
+    if batches and progress["is_last_batch"]:
+        return EarlierSteps(epochs, 0, checkpoint["global_step"])
+    return EarlierSteps(max(0, epochs - 1), batches, checkpoint["global_step"])
+
+
+def _value(config: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        config = (config or {}).get(key)
+    return config
 
 
 class RunTrainer(Trainer):
-    """Lightning's Trainer, which counts the steps of a run right.
+    """Lightning's Trainer, which estimates the steps of a resumed run right.
 
     Attributes:
-        begun: What was made by steps of another size, before the run was resumed.
+        earlier_steps: Progress before the run was resumed with steps of another size.
     """
 
-    begun: Begun | None = None
+    earlier_steps: EarlierSteps | None = None
 
     @property
     def estimated_stepping_batches(self) -> int | float:
-        """Optimizer steps of the run, those that were made before it was resumed among them.
+        """Optimizer steps of the run, including those before it was resumed.
 
         Lightning's own takes the first epoch's number of batches to a step for all epochs.
         """
@@ -50,15 +90,16 @@ class RunTrainer(Trainer):
         if self.num_training_batches == math.inf or (self.max_epochs or -1) < 1:
             return estimate
         batches = cast(int, self.num_training_batches)
-        sizes = [self._batches_to_a_step(epoch) for epoch in range(cast(int, self.max_epochs))]
+        sizes = [self._batches_per_step(epoch) for epoch in range(cast(int, self.max_epochs))]
         steps = 0
-        if self.begun and self.lightning_module.automatic_optimization:
-            sizes = sizes[self.begun.epochs :]
-            steps = self.begun.steps - (self.begun.batches // sizes[0] if sizes else 0)
+        earlier = self.earlier_steps
+        if earlier and self.lightning_module.automatic_optimization:
+            sizes = sizes[earlier.epochs :]
+            steps = earlier.steps - (earlier.batches // sizes[0] if sizes else 0)
         steps += sum(math.ceil(batches / size) for size in sizes)
         return min(steps, self.max_steps) if self.max_steps != -1 else steps
 
-    def _batches_to_a_step(self, epoch: int) -> int:
+    def _batches_per_step(self, epoch: int) -> int:
         callbacks: list[Callback] = self.callbacks  # type: ignore[attr-defined]
         for callback in callbacks:
             if isinstance(callback, GradientAccumulationScheduler):
@@ -66,13 +107,22 @@ class RunTrainer(Trainer):
         return self.accumulate_grad_batches
 
 
-class NoProfiler(PassThroughProfiler):
-    """Measures nothing, and takes no time for it: Lightning asks some eighty times a step."""
+class LogConfiguration(Callback):
+    """Logs the configuration to trackers of runs, such as Weights & Biases and MLflow.
 
-    NOTHING = nullcontext()
+    Loggers that write into the run directory do not need it: config.yaml is there.
 
-    def profile(self, action_name: str) -> Any:
-        return self.NOTHING
+    Args:
+        config: Without secrets.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for logger in trainer.loggers:
+            if not isinstance(logger, CSVLogger | TensorBoardLogger):
+                logger.log_hyperparams(dict(self.config))
 
 
 def build_trainer(
@@ -86,7 +136,7 @@ def build_trainer(
     Args:
         cfg: A configuration with `trainer` and `strategy`, and maybe `callbacks` and `logger`.
         run_dir: Where everything is written.
-        extra_callbacks: What every run needs.
+        extra_callbacks: Those that every run has.
         logs_metrics: Whether metrics.csv is written, whatever loggers there are.
     """
     log_in_place()
@@ -95,53 +145,52 @@ def build_trainer(
     if logs_metrics and not any(_writes_metrics(logger, run_dir) for logger in loggers):
         loggers.append(BufferedCSVLogger(str(run_dir), "", "", flush_logs_every_n_steps=100))
     arguments = arguments_of(cfg)
-    arguments["profiler"] = arguments.get("profiler") or NoProfiler()
     strategy = strategy_of(cfg)
     strategy.checkpoint_io = _storage(cfg, run_dir)
     strategy.report_dir = run_dir
     strategy.compiled = cfg.get("compile", "none")
     strategy.compile_backend = cfg.get("compile_backend", "inductor")
     strategy.count_labels = cfg.get("count_labels", True)
-    with building("trainer"), refusing_arguments():
+    with building("trainer"), trainer_errors():
         trainer = RunTrainer(
             **arguments,
             strategy=strategy,
             callbacks=callbacks,
             logger=loggers or False,
             default_root_dir=run_dir,
-            # Each of these would add a callback of Lightning's own that nobody asked for.
+            # Each would add a callback of Lightning's own that was not asked for.
             enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
             enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
             enable_model_summary=any(isinstance(callback, ModelSummary) for callback in callbacks),
         )
-    pass_over_empty(trainer.callbacks)  # type: ignore[attr-defined]
+    skip_empty_hooks(trainer.callbacks)  # type: ignore[attr-defined]
     return trainer
 
 
 def arguments_of(cfg: DictConfig) -> dict[str, Any]:
-    """What a configuration says to a Trainer, with the devices that it means here."""
+    """The arguments of the Trainer, with the devices resolved for this machine."""
     one_device = cfg.strategy.processes == "one"
     arguments: dict[str, Any] = OmegaConf.to_container(cfg.trainer)  # type: ignore[assignment]
     arguments["accelerator"] = machine.accelerator(cfg.trainer, one_device)
     arguments["num_nodes"] = machine.num_nodes(cfg.trainer)
-    # A list says which GPUs; of CPUs there is only a number.
+    # A list names GPUs; of CPUs there is only a number.
     if arguments["devices"] in ("auto", -1, "-1") or arguments["accelerator"] == "cpu":
         arguments["devices"] = machine.local_devices(cfg.trainer, one_device)
     return arguments
 
 
 def strategy_of(cfg: DictConfig) -> Any:
-    """The strategy of a configuration, without what is only said of it."""
-    about = {"name", "processes"}
+    """Build the strategy of a configuration."""
+    about = {"name", "processes"}  # describe it, and are no arguments
     options = {key: value for key, value in cfg.strategy.items() if key not in about}
-    return made("strategy", options, Strategy)
+    return build("strategy", options, Strategy)
 
 
 def best_checkpoint(trainer: Trainer) -> str | None:
     """Path of the checkpoint to test, if a callback saved one.
 
     That is the `final_weights` of a callback (`protocols.HasFinalWeights`), else the best by a
-    metric.
+    monitored metric.
     """
     cast(LocalFiles, trainer.strategy.checkpoint_io).finish()
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
@@ -154,12 +203,18 @@ def best_checkpoint(trainer: Trainer) -> str | None:
         and callback.best_model_path
         and Path(callback.best_model_path).exists()
     ]
-    # The first rank wrote them and knows.
+    # Rank 0 wrote them, maybe on a disk of its own.
     return trainer.strategy.broadcast(paths[0] if paths else None)
 
 
+def task_metrics(trainer: Trainer) -> dict[str, float]:
+    """The last metrics of the task by name, without learning rates and the like."""
+    metrics = trainer.callback_metrics.items()
+    return {name: value.item() for name, value in metrics if "/" in name}
+
+
 def final_facts(trainer: Trainer) -> dict[str, float]:
-    """What callbacks (`protocols.HasFinalFacts`) have to say of the whole run, by name."""
+    """The facts of callbacks (`protocols.HasFinalFacts`) about the whole run, by name."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     facts: dict[str, float] = {}
     for callback in callbacks:
@@ -169,9 +224,9 @@ def final_facts(trainer: Trainer) -> dict[str, float]:
 
 
 def close_loggers(trainer: Trainer) -> None:
-    """End what a logger keeps open: by `end`, or by `finish` of what it logs to.
+    """Close loggers: by `end`, or by `finish` of their experiment.
 
-    Weights & Biases has one run a process until that is finished.
+    Weights & Biases has one run per process until that is finished.
     """
     for logger in trainer.loggers:
         if isinstance(logger, HasEnd):
@@ -183,9 +238,9 @@ def close_loggers(trainer: Trainer) -> None:
 
 
 def instances(name: str, group: DictConfig | None, kind: type) -> list[Any]:
-    """What the entries of a group describe, in their order."""
+    """Build the entries of a group, in their order."""
     entries = (group or {}).items()
-    return [made(f"{name}.{key!s}", entry, kind) for key, entry in entries if entry]
+    return [build(f"{name}.{key!s}", entry, kind) for key, entry in entries if entry]
 
 
 def _writes_metrics(logger: Any, run_dir: Path) -> bool:
@@ -196,21 +251,10 @@ def _storage(cfg: DictConfig, run_dir: Path) -> LocalFiles:
     settings = cfg.get("checkpoint")
     if not isinstance(settings, DictConfig):
         return LocalFiles()
-    kind = _sharded_folders() if settings.format == "sharded" else LocalFiles
+    kind = ShardedFolders if settings.format == "sharded" else LocalFiles
     address = settings.get("mirror_to")
     return kind(
         settings["async"],
         stop_on_failure=settings.on_failure == "stop",
         mirror=Mirror(str(address), run_dir) if address else None,
     )
-
-
-def _sharded_folders() -> type[LocalFiles]:
-    try:
-        from ..checkpoint.sharded.storage import ShardedFolders
-    except ModuleNotFoundError:
-        raise UserError(
-            "checkpoint.format=sharded: the folder onecurve/checkpoint/sharded is not there; use "
-            "checkpoint.format=file"
-        ) from None
-    return ShardedFolders

@@ -27,7 +27,7 @@ from torchmetrics import Metric
 from ..batch.random import kept_state
 from ..batch.resume import Place, TrainingEpochs
 from ..batch.share import shared_in_step
-from ..checkpoint.format import leave_out_networks
+from ..checkpoint.format import drop_modules
 from ..checkpoint.lazy_tensors import optimizer_states_here
 from ..checkpoint.storage import LocalFiles, read_on_nodes
 from ..compat.of_lightning import combined_alike, ends_with_its_epoch, training_loaders
@@ -278,7 +278,7 @@ class ForCallbacks(Strategy):
         """Write a checkpoint; where it is full, the first rank does."""
         if self.epochs is not None and "loops" in checkpoint:
             checkpoint["random"] = self.epochs.state()
-        if self.parallelisms and (names := leave_out_networks(checkpoint)):
+        if self.parallelisms and (names := drop_modules(checkpoint)):
             if self.is_global_zero and not self._said_what_is_left_out:
                 say(
                     f"checkpoint: {some_of(names)} of the hyperparameters is left out, of which "

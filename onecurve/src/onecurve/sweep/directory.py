@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from omegaconf import DictConfig, OmegaConf
 
 from ..config.keys import dotted
 from ..errors import UserError
-from ..run import hidden
-from ..run.directory import refuse_remote
-from .objective import read_metrics
+from ..run import redaction
+from ..run.record import reject_remote, try_lock
 
 RECORD = "sweep.yaml"
 # In the directory of a failed job.
@@ -35,10 +34,7 @@ Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def identity(config: DictConfig, config_name: str, jobs: list[list[str]] | None) -> dict[str, Any]:
     """What tells a sweep from all others, however and wherever its jobs are run.
 
-    Args:
-        config: What Hydra composed for the sweep.
-        config_name: Name of the primary configuration, such as "train".
-        jobs: The overrides of each job; None for a search, which chooses them as it proceeds.
+    `jobs` are the overrides of each; None for a search, which chooses them as it proceeds.
     """
     content: Any = OmegaConf.to_container(config)
     for name in ("hydra", "paths"):
@@ -46,7 +42,7 @@ def identity(config: DictConfig, config_name: str, jobs: list[list[str]] | None)
     search = content.pop("sweep", {})
     if kept := {key: search[key] for key in SEARCH_IDENTITY if key in search}:
         content["sweep"] = kept
-    overrides = hidden.typed(config.hydra.overrides.task)
+    overrides = redaction.overrides_of(config.hydra.overrides.task)
     typed = sorted(word for word in overrides if not word.startswith(NOT_IDENTIFYING))
     found = {"config_name": config_name, "typed": typed, "config": content, "jobs": jobs}
     text = json.dumps(found, default=str).encode()
@@ -57,14 +53,12 @@ def choose_directory(config: DictConfig, record: dict[str, Any]) -> tuple[Path, 
     """The directory of a new sweep, or that of an unfinished one to resume, and its lock.
 
     The lock keeps other commands from resuming the sweep as long as it is referenced. A search in a
-    directory that was named has none, as other processes may join it.
-
-    Raises:
-        UserError: If the directory that was named belongs to another sweep.
+    directory that was named has none, as other processes may join it. A directory that was named
+    and belongs to another sweep is rejected.
     """
     new = Path(str(config.hydra.sweep.dir)).resolve()
     key = f"hydra.sweep.dir={config.hydra.sweep.dir}"
-    refuse_remote(new, key)
+    reject_remote(new, key)
     resumes = bool(OmegaConf.select(config, "sweep.resume"))
     if any("hydra.sweep.dir=" in str(word) for word in config.hydra.overrides.hydra):
         _validate_named(key, read_record(new), record, resumes)
@@ -81,20 +75,6 @@ def choose_directory(config: DictConfig, record: dict[str, Any]) -> tuple[Path, 
             if _is_unfinished(old, record) and (lock := try_lock(old / ".lock")):
                 return old, lock
     return new, try_lock(new / ".lock")
-
-
-def try_lock(path: Path) -> FileLock | None:
-    """Lock a file until the result is released, or this process ends; None if it is locked.
-
-    Processes that this one forks, such as workers of a loader, do not hold the lock.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        return None
-    return lock
 
 
 def _validate_named(
@@ -146,6 +126,15 @@ def _difference(earlier: dict[str, Any], now: dict[str, Any]) -> str:
 def _shown(values: dict[str, Any], key: str) -> str:
     # As JSON, which tells null, an empty text and a missing key apart.
     return json.dumps(values[key], default=str) if key in values else "not set"
+
+
+def read_metrics(run_dir: Path) -> dict[str, Any]:
+    """metrics.json of a run; empty if there is none, or if it is only half written."""
+    try:
+        content = json.loads((run_dir / "metrics.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def read_record(directory: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -24,13 +25,12 @@ from ..command.explain import explain
 from ..command.hydra_hooks import HydraHooks, stop_once
 from ..compat.of_hydra import split_sweep
 from ..config.validate import validate_group
-from ..errors import UserError, say, stop
-from ..run import hidden
-from ..run.to_type import override, quoted, typed_here
-from .directory import DONE, RECORD, STOPPED, choose_directory, identity
+from ..errors import UserError, say
+from ..run import redaction
+from ..run.invocation import invocation, override, quoted
+from .directory import DONE, RECORD, STOPPED, choose_directory, identity, read_metrics
 from .job import is_search
-from .launchers import Interrupt, is_serial, is_side_by_side, slurm_tasks, validate_launcher
-from .objective import objectives, read_metrics
+from .launchers import JOBLIB, SERIAL, Interrupt, launcher_of, slurm_tasks, validate_launcher
 
 
 class SweepHooks(HydraHooks):
@@ -57,18 +57,17 @@ class SweepHooks(HydraHooks):
         """A sweep was composed, and nothing is on disk yet."""
         try:
             validate_launcher(config)
+            jobs = _validate(config)
+            # The lock is held as long as Hydra holds this object: until the sweep ends.
+            directory, self.lock = _begin(config, config_name, jobs)
+            is_joblib = launcher_of(config.hydra) == JOBLIB
+            self.interrupt = Interrupt(directory) if is_joblib else None
         except UserError as error:
             stop_once(error)
-        try:
-            # The lock is held as long as Hydra holds this object: until the sweep ends.
-            directory, self.lock = _begin(config, config_name)
-            self.interrupt = Interrupt(directory) if is_side_by_side(config.hydra) else None
-        except UserError as error:
-            stop(error)
         except (HydraException, OmegaConfBaseException) as error:
             sources = config.hydra.runtime.config_sources
             folder = next(source.path for source in sources if source.provider == "main")
-            overrides = hidden.typed(config.hydra.overrides.task)
+            overrides = redaction.overrides_of(config.hydra.overrides.task)
             say(f"error: {explain(error, Path(folder), config_name, overrides)}")
             sys.exit(1)
         except Exception:
@@ -100,23 +99,17 @@ class SweepHooks(HydraHooks):
             sys.exit(status)
 
 
-def _begin(config: DictConfig, config_name: str) -> tuple[Path, Any]:
-    """Validate a sweep, choose its directory, and write its record.
+def _validate(config: DictConfig) -> list[list[str]] | None:
+    """Reject what cannot be swept, and return the overrides of each job.
 
-    The directory, and from what jobs are named, are set in the configuration for every job.
-
-    Returns:
-        The directory and its lock.
-
-    Raises:
-        UserError: If there is no job, or the directory belongs to another sweep.
+    None for a search, which chooses them as it proceeds.
     """
-    overrides = parse([*swept_in_files(config), *hidden.typed(config.hydra.overrides.task)])
     HydraConfig.instance().set_config(config)
+    overrides = overrides_of(config)
     sweep: Any = OmegaConf.to_container(config.sweep, resolve=True)
     validate_group("sweep", sweep)
-    parallel = OmegaConf.select(config, "sweep.parallel")
-    if parallel != 1 and is_serial(config.hydra):
+    parallel = sweep.get("parallel")
+    if parallel != 1 and launcher_of(config.hydra) == SERIAL:
         raise UserError(
             f"sweep.parallel={parallel}: jobs run one after the other here; add "
             "sweep/launcher=joblib, or use sweep.parallel=1"
@@ -127,16 +120,26 @@ def _begin(config: DictConfig, config_name: str) -> tuple[Path, Any]:
     elif str(config.hydra.sweeper._target_).endswith(".BasicSweeper"):
         jobs = _grid(overrides)
     _compose_each_choice(config, overrides)
+    return jobs
 
-    words = hidden.hide_in_words(sys.argv[1:])
-    command = typed_here().command(Path(sys.argv[0]).name, *words)
+
+def _begin(
+    config: DictConfig, config_name: str, jobs: list[list[str]] | None
+) -> tuple[Path, FileLock | None]:
+    """Choose and lock the directory of a sweep, and write its record.
+
+    The directory, and from what jobs are named, are set in the configuration for every job.
+    """
+    overrides = overrides_of(config)
+    words = redaction.redact_command(sys.argv[1:])
+    command = invocation().command(Path(sys.argv[0]).name, *words)
     record = {"command": command, **identity(config, config_name, jobs)}
-    record = hidden.hide(record, _secrets(overrides))
+    record = redaction.redact(record, _secrets(overrides))
     directory, lock = choose_directory(config, record)
     count = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}" if jobs else ""
     kind = f"sweep of {count}" if jobs else "search" if is_search(config) else "sweep"
     done = [read_metrics(path.parent).get("status") in DONE for path in directory.glob("*/.hydra")]
-    where = f"{kind} in {typed_here().short(directory)}"
+    where = f"{kind} in {invocation().short(directory)}"
     print(f"resuming a {where}: {sum(done)} are done" if done else where, flush=True)
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -153,16 +156,17 @@ def _begin(config: DictConfig, config_name: str) -> tuple[Path, Any]:
     return directory, lock
 
 
-def parse(overrides: list[str]) -> list[Override]:
-    """Parse overrides; globs choose among the files of a group."""
-    loader = GlobalHydra.instance().config_loader()
-    return OverridesParser.create(config_loader=loader).parse_overrides(overrides)
+def overrides_of(config: DictConfig) -> list[Override]:
+    """The overrides of a sweep, parsed: what files sweep, and then what was typed.
 
-
-def swept_in_files(config: DictConfig) -> list[str]:
-    """What configuration files sweep: `hydra.sweeper.params`, or `sweep.space` of a search."""
+    Files do so by `hydra.sweeper.params`, or by `sweep.space` of a search. Globs choose among the
+    files of a group.
+    """
     params = config.hydra.sweeper.get("params") or OmegaConf.select(config, "sweep.space") or {}
-    return [f"{key}={value}" for key, value in params.items()]
+    swept = [f"{key}={value}" for key, value in params.items()]
+    loader = GlobalHydra.instance().config_loader()
+    parser = OverridesParser.create(config_loader=loader)
+    return parser.parse_overrides([*swept, *redaction.overrides_of(config.hydra.overrides.task)])
 
 
 def _validate_search(config: DictConfig, overrides: list[Override]) -> None:
@@ -177,12 +181,26 @@ def _validate_search(config: DictConfig, overrides: list[Override]) -> None:
     space, _ = read_space(overrides)
     if takes_grid(config.sweep):
         grid_of(space)
-    for name, direction in objectives(config.sweep):
-        if name == config.monitor and direction != config.mode:
+    names, modes = (
+        [value] if isinstance(value, str) else list(value)
+        for value in (config.sweep.objective, config.sweep.direction)
+    )
+    if len(names) != len(modes) or not set(modes) <= {"min", "max"}:
+        raise UserError(
+            f"sweep.direction={_as_override(modes)}: must be min or max for each of "
+            f"sweep.objective={_as_override(names)}, such as "
+            f"sweep.direction={_as_override(['max'] * len(names))}"
+        )
+    for name, mode in zip(names, modes, strict=True):
+        if name == config.monitor and mode != config.mode:
             raise UserError(
-                f"sweep.direction={direction}: monitor={name} has mode={config.mode}; use "
-                f"sweep.direction={config.mode}, or monitor={name} mode={direction}"
+                f"sweep.direction={mode}: monitor={name} has mode={config.mode}; use "
+                f"sweep.direction={config.mode}, or monitor={name} mode={mode}"
             )
+
+
+def _as_override(values: list[str]) -> str:
+    return values[0] if len(values) == 1 else f"[{','.join(values)}]"
 
 
 def _grid(overrides: list[Override]) -> list[list[str]]:
@@ -228,7 +246,7 @@ def _secrets(overrides: list[Override]) -> set[str]:
     fixed = [each for each in overrides if not each.is_sweep_override() and not each.is_delete()]
     pairs = [(each.get_key_element(), each.get_value_element_as_str()) for each in fixed]
     values = [(key.lstrip("+~"), value.strip("'\"")) for key, value in pairs]
-    return {value for key, value in values if hidden.is_secret(key, value)}
+    return {value for key, value in values if redaction.is_secret(key, value)}
 
 
 def _set(config: DictConfig, key: str, value: str | int | list[str]) -> None:
@@ -247,7 +265,7 @@ def _end(config: DictConfig) -> int:
 
     directory = Path(str(config.hydra.sweep.dir))
     statuses = [job.status for job in write_report([directory], directory)]
-    named = shlex.quote(override("hydra.sweep.dir", typed_here().short(directory)))
+    named = shlex.quote(override("hydra.sweep.dir", invocation().short(directory)))
     if is_search(config):
         from .search import best_trials
 

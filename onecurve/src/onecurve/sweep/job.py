@@ -6,7 +6,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,20 @@ from ..checkpoint.file import newest_checkpoint
 from ..command.check import check
 from ..errors import say, user_error_behind
 from ..launch import one_run
-from ..run import directory, hidden, record
+from ..run import record, redaction
 from ..run.context import RunContext
-from ..run.outcome import Metrics, RankFailed, in_a_line, was_stopped
-from ..run.to_type import typed_here
-from .directory import DONE, STOPPED, TRACEBACK, read_record
-from .launchers import interrupt_ends_job, is_side_by_side, meet, take_share, validate_nodes
-from .objective import reached, read_curves, read_metrics
+from ..run.invocation import invocation
+from ..run.outcome import Metrics, RankFailed, describe_failure, was_stopped
+from .directory import DONE, STOPPED, TRACEBACK, read_metrics, read_record
+from .launchers import (
+    JOBLIB,
+    interrupt_ends_job,
+    launcher_of,
+    meet,
+    take_share,
+    validate_nodes,
+)
+from .results import Objective, read_curves
 
 # Added to the callbacks of every trial of a search.
 PRUNING = {
@@ -58,31 +65,38 @@ def run_job(work: str, config: DictConfig) -> float | None:
         config: What Hydra composed for the job.
 
     Returns:
-        The last value of ``monitor``; None if there is none.
+        The last value of ``monitor``, if there is one.
     """
     hydra = HydraConfig.get()
     sweep_dir, run_dir = Path(hydra.sweep.dir), Path(hydra.runtime.output_dir)
     name = _name(config, hydra, sweep_dir)
     context = meet(config, hydra)
     members = context.members
-    status = members.broadcast("status", lambda: read_metrics(run_dir).get("status"))
-    if status in DONE:
-        print(f"{name}: {status} already", flush=True)
-    elif not members.broadcast("stopped", (sweep_dir / STOPPED).exists):
-        lock = directory.take(run_dir) if members.is_first else nullcontext()
-        if not members.broadcast("taken", lambda: lock is not None):
+    with ExitStack() as stack:
+
+        def take() -> bool:
+            lock = record.lock_run(run_dir)
+            if lock:
+                stack.callback(lock.release)
+            return lock is not None
+
+        status = members.broadcast("status", lambda: read_metrics(run_dir).get("status"))
+        if status in DONE:
+            print(f"{name}: {status} already", flush=True)
+        elif members.broadcast("stopped", (sweep_dir / STOPPED).exists):
+            pass
+        elif not members.broadcast("taken", take):
             print(f"{name}: another process is at work on it", flush=True)
             return None
-        assert lock is not None
-        side_by_side = is_side_by_side(hydra)
-        if side_by_side:
-            take_share(sweep_dir, int(config.sweep.parallel))
-        with lock, interrupt_ends_job() if side_by_side else nullcontext():
+        else:
+            if launcher_of(hydra) == JOBLIB:
+                take_share(sweep_dir, int(config.sweep.parallel))
+                stack.enter_context(interrupt_ends_job())
             varied = run_dir.name.partition("-")[2].replace(",", " ")
             print(f"{name}: {varied}" if varied else name, flush=True)
             _mirror_to_own_folder(config, run_dir)
             _run_with_retries(work, config, context, name)
-    return reached(run_dir, str(config.get("monitor")), "last")
+    return Objective(str(config.get("monitor")), "min").reached(run_dir)
 
 
 def _name(config: DictConfig, hydra: HydraConf, sweep_dir: Path) -> str:
@@ -109,22 +123,20 @@ def _run_with_retries(work: str, config: DictConfig, context: RunContext, name: 
             metrics = _run(work, config, context)
         except JobFailed as failure:
             retries = left > 0 and not failure.invalid
-            file = typed_here().short(run_dir / TRACEBACK)
+            file = invocation().short(run_dir / TRACEBACK)
             ending = " (trying again)" if retries else f" ({file})"
             print(f"{name} failed: {failure}{ending}", file=sys.stderr, flush=True)
-            if not retries:
-                break
-        else:
-            if not context.members.is_first:
-                return
-            if reason := _divergence(metrics, run_dir):
-                record.ended_otherwise(run_dir, "diverged", reason)
-                print(f"{name} diverged: {reason}", file=sys.stderr, flush=True)
-            else:
-                print(f"{name}: {_summary(run_dir)}", flush=True)
+            if retries:
+                continue
+            if policy == "stop":
+                (run_dir.parent / STOPPED).touch()
             return
-    if policy == "stop":
-        (run_dir.parent / STOPPED).touch()
+        if context.members.is_first and (reason := _divergence(metrics, run_dir)):
+            record.ended_otherwise(run_dir, "diverged", reason)
+            print(f"{name} diverged: {reason}", file=sys.stderr, flush=True)
+        elif context.members.is_first:
+            print(f"{name}: {_summary(run_dir)}", flush=True)
+        return
 
 
 def _free_memory() -> None:
@@ -142,12 +154,10 @@ def _free_memory() -> None:
 def _run(work: str, config: DictConfig, context: RunContext) -> Metrics:
     """Run a job, from its newest checkpoint if it was interrupted before.
 
-    Raises:
-        JobFailed: If it fails; the traceback is in the run directory.
-        SystemExit: If it was stopped by a signal.
+    If it fails, the traceback is in the run directory. If a signal stopped it, the process ends.
     """
     hydra = HydraConfig.get()
-    overrides = hidden.typed(hydra.overrides.task)
+    overrides = redaction.overrides_of(hydra.overrides.task)
     run_dir, members = context.run_dir, context.members
     (run_dir / TRACEBACK).unlink(missing_ok=True)
     try:
@@ -168,7 +178,7 @@ def _run(work: str, config: DictConfig, context: RunContext) -> Metrics:
     except BaseException as error:
         invalid = user_error_behind(error)
         stopped = invalid is None and was_stopped(error)
-        line = in_a_line(invalid or error)
+        line = describe_failure(invalid or error)
         speaks = members.reports_failure()
         if speaks:
             record.unfinished(run_dir, stopped, line)

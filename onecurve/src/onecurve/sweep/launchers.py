@@ -19,35 +19,25 @@ from ..errors import UserError
 from ..launch import forkserver, quick_exit
 from ..launch.meeting import meet as meet_members
 from ..run.context import RunContext
-from ..run.hidden import typed
-from .directory import STOPPED, try_lock
+from ..run.record import try_lock
+from ..run.redaction import overrides_of
+from .directory import STOPPED
 
+# Launchers: one job after another in this process, several processes of this machine at the same
+# time, and a job of Slurm for each, queued by submitit.
+SERIAL, JOBLIB, SLURM = "BasicLauncher", "JoblibLauncher", "SlurmLauncher"
 SECONDS_BETWEEN_ATTEMPTS = 0.1
 
 T = TypeVar("T")
 
 
-def is_serial(hydra: HydraConf | DictConfig) -> bool:
-    """Whether jobs run in this process, one after another."""
-    return str(hydra.launcher._target_).endswith(".BasicLauncher")
-
-
-def is_side_by_side(hydra: HydraConf | DictConfig) -> bool:
-    """Whether joblib runs jobs in several processes of this machine at the same time."""
-    return str(hydra.launcher._target_).endswith(".JoblibLauncher")
-
-
-def is_slurm(hydra: HydraConf | DictConfig) -> bool:
-    """Whether submitit queues each job, and Slurm starts its tasks."""
-    return str(hydra.launcher._target_).endswith(".SlurmLauncher")
+def launcher_of(hydra: HydraConf | DictConfig) -> str:
+    """Which class of Hydra's plugins starts the jobs."""
+    return str(hydra.launcher._target_).rpartition(".")[2]
 
 
 def validate_launcher(config: DictConfig) -> None:
-    """Reject a sweep whose launcher cannot start its jobs.
-
-    Raises:
-        UserError: With the one line to show.
-    """
+    """Reject a sweep whose launcher cannot start its jobs."""
     ranks = machine.ranks_around()
     if ranks is not None and ranks.world_size > 1:
         raise UserError(
@@ -61,10 +51,10 @@ def validate_launcher(config: DictConfig) -> None:
             "or one command a run"
         )
     validate_nodes(config, config.hydra)
-    if not is_slurm(config.hydra):
+    if launcher_of(config.hydra) != SLURM:
         return
     # A sweep is one job array, whose tasks all have the same shape.
-    for word in typed(config.hydra.overrides.task):
+    for word in overrides_of(config.hydra.overrides.task):
         key, _, value = word.partition("=")
         if key == "trainer.num_nodes" and not value.isdecimal() and value != "auto":
             raise UserError(
@@ -79,18 +69,14 @@ def validate_launcher(config: DictConfig) -> None:
 
 
 def validate_nodes(config: DictConfig, hydra: HydraConf | DictConfig) -> None:
-    """Reject several nodes for a job that nobody would start on each of them.
-
-    Raises:
-        UserError: With the one line to show.
-    """
+    """Reject several nodes for a job that nobody would start on each of them."""
     asked = OmegaConf.select(config, "launch.nodes")
     if asked is not None:
         raise UserError(
             f"launch.nodes={asked}: a sweep (-m) has its nodes from trainer.num_nodes; use "
             "launch.nodes=null, or one command a run"
         )
-    if _nodes(config) > 1 and not is_slurm(hydra):
+    if _nodes(config) > 1 and launcher_of(hydra) != SLURM:
         raise UserError(
             f"trainer.num_nodes={_nodes(config)}: a sweep (-m) runs on one node, unless by "
             "sweep/launcher=slurm; use trainer.num_nodes=1, or one command a run"
@@ -108,7 +94,7 @@ def slurm_tasks(config: DictConfig) -> dict[str, int]:
     On one node a job is one task, which starts its ranks itself.
     """
     nodes = _nodes(config)
-    if nodes == 1 or not is_slurm(config.hydra):
+    if nodes == 1 or launcher_of(config.hydra) != SLURM:
         return {}
     devices = config.trainer.devices
     # The GPUs of the compute nodes; the machine of this command may have others.
@@ -119,13 +105,9 @@ def slurm_tasks(config: DictConfig) -> dict[str, int]:
 
 
 def meet(config: DictConfig, hydra: HydraConf) -> RunContext:
-    """Let the ranks of a job meet, if Slurm started several; any other job has one process.
-
-    Raises:
-        UserError: If the others do not come.
-    """
+    """Let the ranks of a job meet, if Slurm started several; any other job has one process."""
     run_dir = str(hydra.runtime.output_dir)
-    if surroundings.ranks_around() is None or not is_slurm(hydra):
+    if surroundings.ranks_around() is None or launcher_of(hydra) != SLURM:
         return RunContext(Path(run_dir))
     # A copy with Hydra's part, which the job's own configuration lacks, as meeting changes it.
     parts = {"launch": config.launch, "trainer": config.trainer}

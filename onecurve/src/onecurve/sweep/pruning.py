@@ -8,7 +8,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
 from ..run.outcome import EndedEarly
-from .objective import validate_objective
+from .results import validate_objective
 from .study import NAME, storage
 
 

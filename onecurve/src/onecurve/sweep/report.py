@@ -1,9 +1,16 @@
-"""The report of sweeps: tables in the terminal, sweep.csv, and the page sweep.html."""
+"""The report of sweeps: tables in the terminal, sweep.csv, and the page sweep.html.
+
+The tables are of all jobs, of means over seeds, and of strategies compared with `single`.
+"""
 
 import argparse
 import csv
 import itertools
+import math
+import statistics
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from string import Template
@@ -15,11 +22,10 @@ from rich.text import Text
 
 from ..errors import UserError, stop
 from ..plain_console import plain_console
-from ..run.to_type import typed_here
+from ..run.invocation import invocation
 from .charts import charts_of
 from .directory import TRACEBACK
-from .results import Job, SweepResults, read_sweeps
-from .tables import STAR, Table, compare_strategies, job_table, seed_means
+from .results import COMPARED_STEPS, LOSS, Job, SweepResults, label, read_sweeps, short_keys, shown
 
 PAGE = Path(__file__).with_name("page.html")
 MOST_ROWS = 50
@@ -28,6 +34,38 @@ LAST_LETTERS = 6000
 """Of a traceback on the page: its end says what happened."""
 STYLES = {"finished": "green", "failed": "red", "diverged": "red", "not run": "dim"}
 FIRST_COLUMNS = ("job", "directory", "status", "error", "stopped")
+STAR = "★ "
+"""What the name of a best job begins with."""
+MOST_LETTERS = 16
+"""Of an override's value, where all overrides share a column."""
+# Head and format of numbers of a job that are no metrics.
+FACTS = {
+    "global_step": ("steps", ",.0f"),
+    "seconds": ("seconds", ".1f"),
+    "samples_per_second": ("samples/s", ",.0f"),
+    "peak_memory_mib": ("peak MiB", ",.0f"),
+}
+REFERENCE = "single"
+ROUNDING = 1e-5
+"""Relative difference of losses from which on a note says how to tell rounding from an error."""
+NOTE = (
+    "Under AdamW in float32 rounding can grow, for example to 0.01 after 50 steps; "
+    "trainer.precision=64-true tells it from an error."
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts below their heads."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+    names: int = 1
+    """How many of the first columns are names; the others are numbers."""
+    least: int = 0
+    """How many columns are shown even where there is no room for them."""
+    note: str = ""
 
 
 def main() -> None:
@@ -67,7 +105,7 @@ def write_report(directories: Sequence[Path], to: Path) -> list[Job]:
     _write_csv(sweep, to / "sweep.csv")
     _write_page(sweep, tables, to / "sweep.html")
     _print(sweep, tables)
-    files = [typed_here().short(to / f"sweep.{suffix}") for suffix in ("csv", "html")]
+    files = [invocation().short(to / f"sweep.{suffix}") for suffix in ("csv", "html")]
     print("Report:", ", ".join(files))
     return sweep.ranked
 
@@ -106,7 +144,7 @@ def _print(sweep: SweepResults, tables: Sequence[Table]) -> None:
     failed = [job for job in sweep.jobs if job.failed]
     for job in failed[:MOST_FAILURES]:
         file = job.directory / TRACEBACK
-        where = f" (traceback: {typed_here().short(file)})" if file.is_file() else ""
+        where = f" (traceback: {invocation().short(file)})" if file.is_file() else ""
         console.print(Text(_reason(job) + where, style="red"), soft_wrap=True)
     if more := failed[MOST_FAILURES:]:
         console.print(f"and {len(more)} more that failed or diverged, in sweep.csv")
@@ -186,3 +224,155 @@ def _as_html(table: Table) -> str:
         f"<h2>{escape(table.title)}</h2><table><thead><tr>{heads}</tr></thead>\n"
         f"<tbody>{chr(10).join(rows)}</tbody></table><p>{escape(table.note)}</p>"
     )
+
+
+def job_table(sweep: SweepResults, narrow: bool = False) -> Table:
+    """All jobs, best first; in a narrow place all overrides share a column."""
+    keys = ["overrides"] if narrow else list(short_keys(sweep.keys).values())
+    *facts, memory = (name for name in FACTS if name not in sweep.metrics)
+    numbers = [*facts, *sweep.metrics, memory]
+    ends = ["status", "stopped by"] if any(job.stopped for job in sweep.jobs) else ["status"]
+    rows = []
+    for job in sweep.ranked:
+        values = [shown(job.overrides.get(key, "")) for key in sweep.keys]
+        if narrow:
+            values = [label(job.overrides, sweep.keys, MOST_LETTERS)]
+        name = STAR + job.name if job in sweep.best else job.name
+        ended = [job.status, _stopped_by(job)][: len(ends)]
+        rows.append([name, *values, *ended, *(_cell(job, number) for number in numbers)])
+    heads = [FACTS[number][0] if number in FACTS else number for number in numbers]
+    names = 1 + len(keys) + len(ends)
+    counts = Counter(job.status for job in sweep.ranked).most_common()
+    jobs = "1 job" if len(sweep.jobs) == 1 else f"{len(sweep.jobs)} jobs"
+    return Table(
+        title=f"Sweep, {jobs}: " + ", ".join(f"{count} {status}" for status, count in counts),
+        heads=["job", *keys, *ends, *heads],
+        rows=rows,
+        names=names,
+        least=names + len(facts) + len(sweep.objectives),
+    )
+
+
+def _stopped_by(job: Job) -> str:
+    """What ended a job before its last epoch: "early_stopping", "max_time", "SIGTERM"."""
+    first = job.stopped.removeprefix("stopped by ").partition(" ")[0]
+    return first.rstrip(":").rpartition(".")[2]
+
+
+def _cell(job: Job, name: str) -> str:
+    value = job.number(name)
+    if name in FACTS:
+        return _format(value, FACTS[name][1])
+    if value is None:
+        # NaN of a job that diverged is shown as such.
+        return _format(job.numbers.get(name), ".4f")
+    if 0 < abs(value) < 0.001:
+        return f"{value:.2e}"
+    return f"{value:.4f}" if abs(value) < 100 else f"{value:,.1f}"
+
+
+def _format(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def seed_means(sweep: SweepResults) -> Table | None:
+    """Mean ± standard deviation of each configuration over its seeds, best mean first.
+
+    Only jobs that finished count. None unless a configuration has several seeds.
+    """
+    keys = [key for key in sweep.keys if key != "seed"]
+    groups: dict[tuple[str, ...], list[Job]] = {}
+    for job in sweep.jobs:
+        groups.setdefault(tuple(job.overrides.get(key, "") for key in keys), []).append(job)
+    if "seed" not in sweep.keys or len(groups) == len(sweep.jobs):
+        return None
+
+    def mean_cost(jobs: list[Job]) -> float:
+        costs = [sweep.costs(job)[0] for job in jobs if job.complete]
+        return statistics.fmean(costs) if costs else math.inf
+
+    rows = []
+    for jobs in sorted(groups.values(), key=mean_cost):
+        finished = [job for job in jobs if job.finished]
+        count = str(len(jobs)) if finished == jobs else f"{len(finished)} of {len(jobs)}"
+        means = [_mean([job.number(name) for job in finished]) for name in sweep.metrics]
+        rows.append([label(jobs[0].overrides, keys) or "all jobs", count, *means])
+    title, heads = "Mean ± standard deviation over seeds", ["configuration", "n", *sweep.metrics]
+    return Table(title, heads, rows, least=2 + len(sweep.objectives))
+
+
+def _mean(numbers: Sequence[float | None]) -> str:
+    values = [value for value in numbers if value is not None]
+    if not values:
+        return "–"
+    mean = f"{statistics.fmean(values):.4g}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2g}"
+
+
+def compare_strategies(sweep: SweepResults) -> Table | None:
+    """A row for each strategy, the reference first; None unless several were swept.
+
+    Each job is compared with the job of the reference that is otherwise equal: the largest relative
+    difference of the training loss in the first steps, the mean time of a step, alone and over that
+    of the reference, and the largest peak memory.
+    """
+    names = list(dict.fromkeys(_strategy(job) for job in sweep.jobs))
+    if "strategy" not in sweep.keys or len(names) < 2:
+        return None
+    reference = REFERENCE if REFERENCE in names else names[0]
+    names.sort(key=lambda name: name != reference)
+    # A key of a strategy, such as strategy.schedule, belongs to it.
+    others = [key for key in sweep.keys if key != "strategy" and not key.startswith("strategy.")]
+
+    def rest(job: Job) -> tuple[str, ...]:
+        return tuple(job.overrides.get(key, "") for key in others)
+
+    references = {rest(job): job for job in reversed(sweep.jobs) if _strategy(job) == reference}
+    rows, needs_note = [], False
+    for name in names:
+        jobs = [job for job in sweep.jobs if _strategy(job) == name]
+        pairs = [(job, references.get(rest(job))) for job in jobs]
+        difference = _largest_difference(pairs)
+        needs_note |= (difference or 0) > ROUNDING
+        rows.append([name, _format(difference, ".1e"), *_costs(pairs)])
+    heads = ["strategy", f"loss difference, {COMPARED_STEPS} steps", "ms per step"]
+    heads += [f"× {reference}", "peak memory, MiB"]
+    title = f"Strategies, compared with {reference}"
+    return Table(title, heads, rows, least=len(heads), note=NOTE if needs_note else "")
+
+
+def _strategy(job: Job) -> str:
+    name = shown(job.overrides.get("strategy") or job.strategy)
+    keys = [key for key in job.overrides if key.lstrip("+").startswith("strategy.")]
+    details = [f"{key.removeprefix('strategy.')}={job.overrides[key]}" for key in keys]
+    return f"{name} ({', '.join(details)})" if details else name
+
+
+def _largest_difference(pairs: Sequence[tuple[Job, Job | None]]) -> float | None:
+    found: list[float] = []
+    for job, other in pairs:
+        theirs = dict(other.curves[LOSS]) if other else {}
+        shared = [(value, theirs[step]) for step, value in job.curves[LOSS] if step in theirs]
+        found += [abs(a - b) / max(abs(b), 1e-12) for a, b in shared[:COMPARED_STEPS]]
+    return max(filter(math.isfinite, found), default=None)
+
+
+def _costs(pairs: Sequence[tuple[Job, Job | None]]) -> list[str]:
+    """The cells of time and memory of a strategy's jobs, each with that of the reference."""
+    seconds = [own for job, _ in pairs if (own := _seconds_per_step(job))]
+    ratios = [
+        own / theirs
+        for job, other in pairs
+        if (own := _seconds_per_step(job)) and other and (theirs := _seconds_per_step(other))
+    ]
+    memory = max((job.number("peak_memory_mib") or 0.0 for job, _ in pairs))
+    return [
+        _format(1000 * statistics.fmean(seconds) if seconds else None, ",.1f"),
+        _format(statistics.fmean(ratios) if ratios else None, ".2f"),
+        _format(memory or None, ",.0f"),
+    ]
+
+
+def _seconds_per_step(job: Job) -> float | None:
+    seconds, steps = job.number("seconds"), job.number("global_step")
+    return seconds / steps if seconds and steps else None

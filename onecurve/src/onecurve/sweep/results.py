@@ -1,17 +1,21 @@
-"""The results of sweeps: all jobs of some directories, read once for every form of the report."""
+"""The results of jobs: metrics, curves and objectives, read from their run directories."""
 
+import csv
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import UserError
-from .directory import read_record, read_yaml
-from .objective import Curve, reached, read_curves, read_metrics
+from .directory import read_metrics, read_record, read_yaml
+
+Curve = list[tuple[int, float]]
+"""Step and value of every line of metrics.csv that has the metric, in the order of the file."""
 
 LOSS = "train/loss"
 """The metric that metrics.csv has for every step."""
@@ -27,15 +31,69 @@ OVERRIDES = ".hydra/overrides.yaml"
 IGNORED = ("sweep.trial", "resume")
 
 
-@dataclass(frozen=True)
-class Objective:
+class Objective(NamedTuple):
     """A number by which jobs are compared."""
 
     name: str
+    """A metric, such as "val/acc", or another number in metrics.json, such as "seconds"."""
     mode: str
-    """"max" or "min"."""
-    value: str
-    """"last", or "best" of the run."""
+    """"max" or "min": which way is better."""
+    value: str = "last"
+    """"last", or "best" of all values in metrics.csv."""
+
+    def reached(self, run_dir: Path) -> float | None:
+        """The value that a run reached; None if it has none."""
+        if self.value == "best":
+            curve = read_curves(run_dir, [self.name])[self.name]
+            if numbers := [number for _, number in curve if math.isfinite(number)]:
+                return max(numbers) if self.mode == "max" else min(numbers)
+        last = read_metrics(run_dir).get(self.name)
+        return float(last) if isinstance(last, int | float) else None
+
+
+def objectives(config: Mapping[str, Any]) -> list[Objective]:
+    """The objectives of a search by the configuration of one of its jobs; of a grid, `monitor`."""
+    search = config.get("sweep")
+    search = search if isinstance(search, Mapping) else {}
+    names = search.get("objective") or config.get("monitor") or []
+    modes = search.get("direction") or config.get("mode") or "min"
+    if isinstance(names, str):
+        names, modes = [names], [modes]
+    value = str(search.get("value", "last"))
+    modes = ["max" if mode == "max" else "min" for mode in modes]
+    return [Objective(str(name), mode, value) for name, mode in zip(names, modes, strict=False)]
+
+
+def validate_objective(name: str, known: list[str]) -> None:
+    """Reject an objective that is not among the numbers of a run, and name the closest."""
+    if name in known:
+        return
+    close = get_close_matches(name, known, 3, cutoff=0.5) or [key for key in known if "/" in key]
+    raise UserError(
+        f"sweep.objective={name}: nothing logs a metric of that name; nearest are "
+        f"{', '.join(close)}, such as sweep.objective={close[0] if close else 'val/loss'}"
+    )
+
+
+def read_curves(run_dir: Path, names: Collection[str]) -> dict[str, Curve]:
+    """The curves of some metrics, by name; that of a metric which was not logged is empty."""
+    curves: dict[str, Curve] = {name: [] for name in names}
+    try:
+        with (run_dir / "metrics.csv").open(newline="", errors="replace") as file:
+            rows = csv.reader(file)
+            head = next(rows, [])
+            columns = [(head.index(name), curves[name]) for name in curves if name in head]
+            step = head.index("step") if "step" in head else len(head)
+            for row in rows:
+                for column, curve in columns:
+                    try:
+                        if row[column]:
+                            curve.append((int(row[step]), float(row[column])))
+                    except (ValueError, IndexError):
+                        break  # a line that a running job has only half written
+    except (OSError, csv.Error):
+        pass
+    return curves
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,15 +128,15 @@ class Job:
         """Whether something went wrong, of which `error` tells."""
         return self.status in ("failed", "diverged")
 
-    def number(self, name: str) -> float | None:
-        """An objective's value, or another number of metrics.json; None if it is not finite."""
-        number = self.values[name] if name in self.values else self.numbers.get(name)
-        return number if number is not None and math.isfinite(number) else None
-
     @property
     def complete(self) -> bool:
         """Whether it finished with a value of every objective."""
         return self.finished and bool(self.values) and None not in self.values.values()
+
+    def number(self, name: str) -> float | None:
+        """An objective's value, or another number of metrics.json; None if it is not finite."""
+        number = self.values[name] if name in self.values else self.numbers.get(name)
+        return number if number is not None and math.isfinite(number) else None
 
 
 @dataclass(frozen=True)
@@ -101,13 +159,6 @@ class SweepResults:
         found = {name for job in self.jobs for name in job.numbers if "/" in name}
         first = [name for name in PREFERRED if name in found]
         return list(dict.fromkeys([*(o.name for o in self.objectives), *first, *sorted(found)]))
-
-    @property
-    def counts(self) -> str:
-        """How many jobs there are of each status: ``12 jobs: 11 finished, 1 failed``."""
-        counts = Counter(job.status for job in self.ranked).most_common()
-        jobs = "1 job" if len(self.jobs) == 1 else f"{len(self.jobs)} jobs"
-        return f"{jobs}: " + ", ".join(f"{count} {status}" for status, count in counts)
 
     def costs(self, job: Job) -> list[float]:
         """The values of the objectives that it has, such that less is better."""
@@ -151,26 +202,28 @@ def read_sweeps(directories: Sequence[Path]) -> SweepResults:
     Raises:
         UserError: If one of them does not exist, or has no job.
     """
-    once = {each.resolve(): each for each in directories}
-    sweeps = {directory: _jobs_of(directory) for directory in once.values()}
+    once = list({each.resolve(): each for each in directories}.values())
+    sweeps = {directory: _jobs_of(directory) for directory in once}
     # All jobs are compared by the same numbers: those of the first job that names some.
-    every = [path for overrides in sweeps.values() for path in overrides]
-    objectives = next(filter(None, map(_read_objectives, every)), [])
+    configs = (read_yaml(path / "config.yaml") for each in sweeps.values() for path in each)
+    named = (objectives(config) for config in configs if isinstance(config, dict))
+    judged = next(filter(None, named), [])
     jobs: list[Job] = []
     for directory, overrides in sweeps.items():
-        for path in overrides:
+        for path, lines in overrides.items():
             name = _name_of(path)
             if len(sweeps) > 1:
                 name = str(path if path == directory else directory / name)
-            jobs.append(_read_job(path, name, objectives, overrides[path]))
+            jobs.append(_read_job(path, name, judged, lines))
+    keys = dict.fromkeys(key for job in jobs for key in job.overrides)
     commands = [read_record(directory).get("command") for directory in sweeps]
     return SweepResults(
-        title=", ".join(path.name for path in once),
+        title=", ".join(directory.resolve().name for directory in once),
         commands=[str(command) for command in commands if command],
         is_search=any((directory / "study.db").is_file() for directory in sweeps),
-        objectives=objectives,
+        objectives=judged,
         jobs=jobs,
-        keys=_differing([job.overrides for job in jobs]),
+        keys=[key for key in keys if len({job.overrides.get(key, "") for job in jobs}) > 1],
     )
 
 
@@ -196,10 +249,12 @@ def _jobs_of(directory: Path) -> dict[Path, Any]:
     for number, overrides in enumerate(read_record(directory).get("jobs") or [], start=1):
         if str(number) not in begun:
             found[directory / f"{number:02}"] = overrides
-    names = {path: _name_of(path) for path in found}
-    numbers = {path: int(name) if name.isdigit() else 0 for path, name in names.items()}
-    order = sorted(found, key=lambda path: (numbers[path], names[path]))
-    return {path: found[path] for path in order}
+
+    def place(path: Path) -> tuple[int, str]:
+        name = _name_of(path)
+        return (int(name) if name.isdigit() else 0, name)
+
+    return {path: found[path] for path in sorted(found, key=place)}
 
 
 def _name_of(job: Path) -> str:
@@ -208,13 +263,10 @@ def _name_of(job: Path) -> str:
     return str(int(match[1])) if match else job.name
 
 
-def _read_job(directory: Path, name: str, objectives: Sequence[Objective], overrides: Any) -> Job:
+def _read_job(directory: Path, name: str, judged: Sequence[Objective], overrides: Any) -> Job:
     metrics = read_metrics(directory)
-    curves = read_curves(directory, [LOSS, *(each.name for each in objectives)])
-    values: dict[str, float | None] = {}
-    for each in objectives:
-        value = reached(directory, each.name, each.mode, each.value)
-        values[each.name] = value if value is not None and math.isfinite(value) else None
+    curves = read_curves(directory, [LOSS, *(each.name for each in judged)])
+    values = {each.name: each.reached(directory) for each in judged}
     return Job(
         name=name,
         directory=directory,
@@ -228,25 +280,11 @@ def _read_job(directory: Path, name: str, objectives: Sequence[Objective], overr
             for key, value in metrics.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         },
-        values=values,
+        values={
+            key: n if n is not None and math.isfinite(n) else None for key, n in values.items()
+        },
         curves={metric: _thinned(curve) for metric, curve in curves.items()},
     )
-
-
-def _read_objectives(run_dir: Path) -> list[Objective]:
-    config = read_yaml(run_dir / "config.yaml")
-    if not isinstance(config, dict):
-        return []
-    search = config.get("sweep")
-    search = search if isinstance(search, dict) else {}
-    names = search.get("objective") or config.get("monitor") or []
-    modes = search.get("direction") or config.get("mode") or "min"
-    if isinstance(names, str):
-        names, modes = [names], [modes]
-    value = str(search.get("value", "last"))
-    # A file that is only half written may end within a word.
-    modes = ["max" if str(mode).startswith("max") else "min" for mode in modes]
-    return [Objective(str(name), mode, value) for name, mode in zip(names, modes, strict=False)]
 
 
 def _thinned(curve: Curve) -> Curve:
@@ -268,11 +306,6 @@ def _parse(lines: Any) -> dict[str, str]:
             value = "removed" if key.startswith("~") else ""
         found[key] = f"{found[key]}, {value}" if key in found else value
     return found
-
-
-def _differing(jobs: Sequence[Mapping[str, str]]) -> list[str]:
-    keys = dict.fromkeys(key for overrides in jobs for key in overrides)
-    return [key for key in keys if len({overrides.get(key, "") for overrides in jobs}) > 1]
 
 
 def as_number(text: str) -> float | None:
@@ -297,8 +330,8 @@ def shown(text: str, most: int = 200) -> str:
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
     """Each key's last part, where it is unique; ``optimizer.lr`` becomes ``lr``."""
     ends = {key: key.rpartition(".")[2] for key in keys}
-    unique = [end for end, count in Counter(ends.values()).items() if end and count == 1]
-    return {key: end if end in unique else key for key, end in ends.items()}
+    count = Counter(ends.values())
+    return {key: end if end and count[end] == 1 else key for key, end in ends.items()}
 
 
 def label(overrides: Mapping[str, str], keys: Sequence[str], most: int = 200) -> str:

@@ -17,21 +17,18 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ..command.resolvers import job_directory
 from ..errors import UserError
-from ..run import hidden
-from ..run.to_type import quoted, typed_here
-from .directory import COMPLETE, STOPPED, try_lock
-from .hooks import parse, swept_in_files
-from .objective import objectives, reached, read_metrics, validate_objective
-from .study import NAME, ask, has_ended, number_of_trials, open_study, read_space, tell
+from ..run.invocation import invocation, quoted
+from ..run.record import try_lock
+from .directory import COMPLETE, STOPPED, read_metrics
+from .hooks import overrides_of
+from .results import objectives, validate_objective
+from .study import NAME, ask, number_of_trials, open_study, read_space, tell
 
 
 class Search:
     """Asks a study for trials, runs them as jobs, and tells it how they ended.
 
-    Args:
-        config: What Hydra composed for the whole sweep.
-        hydra_context: How Hydra composes the configuration of a job.
-        task_function: What runs a job.
+    Made with the arguments of a sweeper's `setup`.
     """
 
     def __init__(
@@ -44,21 +41,17 @@ class Search:
         self.directory = Path(str(config.hydra.sweep.dir))
         self.locks: dict[int, FileLock] = {}
 
-    def run(self, arguments: list[str]) -> None:
-        """Run trials until there are `sweep.trials`, with the overrides that were typed.
-
-        Raises:
-            UserError: If no trial has the objective.
-        """
-        self.space, self.fixed = read_space(parse([*swept_in_files(self.config), *arguments]))
+    def run(self) -> None:
+        """Run trials until there are `sweep.trials`; a UserError if one lacks the objective."""
+        self.space, self.fixed = read_space(overrides_of(self.config))
         search = self.config.sweep
-        self.objectives = objectives(search)
-        pruner = search.pruner if len(self.objectives) == 1 else None
+        self.objectives = objectives(self.config)
         # Two processes at once would both create the tables.
         with self._locked_study():
-            directions = [direction for _, direction in self.objectives]
-            self.study = open_study(search.storage, directions, pruner)
-        self.trials = number_of_trials(search, self.space)
+            modes = [each.mode for each in self.objectives]
+            pruner = search.pruner if len(modes) == 1 else None
+            self.study = open_study(search.storage, modes, pruner)
+        self.count = number_of_trials(search, self.space)
         while not (self.directory / STOPPED).exists():
             batch = [trial for _ in range(search.parallel) if (trial := self._next_trial())]
             if not batch:
@@ -67,7 +60,8 @@ class Search:
             self.launcher.launch(jobs, initial_job_idx=batch[0].number)
             for trial in batch:
                 self._tell(trial)
-        if has_ended(self.study, self.trials):
+        trials = self.study.get_trials(deepcopy=False)
+        if len(trials) >= self.count and all(trial.state.is_finished() for trial in trials):
             (self.directory / COMPLETE).touch()
 
     def _locked_study(self) -> FileLock:
@@ -82,7 +76,7 @@ class Search:
             for trial in trials:
                 if trial.state == TrialState.RUNNING and self._lock(trial.number):
                     return trial
-            if len(trials) >= self.trials:
+            if len(trials) >= self.count:
                 return None
             trial = ask(self.study, self.config.sweep, self.space)
             self._lock(trial.number)
@@ -100,7 +94,7 @@ class Search:
             *self.fixed,
             *_varied(trial),
             f"sweep.trial={trial.number}",
-            f"sweep.trials={self.trials}",
+            f"sweep.trials={self.count}",
             f"hydra.sweep.subdir={quoted(_job_name(trial))}",
         ]
 
@@ -116,14 +110,14 @@ class Search:
             tell(self.study, number, TrialState.PRUNED, None)
         elif status in ("finished", "diverged"):
             numbers = [key for key, value in metrics.items() if isinstance(value, int | float)]
-            for name, _ in self.objectives:
-                validate_objective(name, numbers)
-            which = self.config.sweep.value
-            values = [reached(run_dir, name, mode, which) for name, mode in self.objectives]
+            for each in self.objectives:
+                validate_objective(each.name, numbers)
+            values = [each.reached(run_dir) for each in self.objectives]
             finite = [value for value in values if value is not None and isfinite(value)]
-            complete = len(finite) == len(values)
-            state = TrialState.COMPLETE if complete else TrialState.FAIL
-            tell(self.study, number, state, finite if complete else None)
+            if len(finite) == len(values):
+                tell(self.study, number, TrialState.COMPLETE, finite)
+            else:
+                tell(self.study, number, TrialState.FAIL, None)
         else:
             # Another process runs it, or it was interrupted: it stays as it is.
             return
@@ -139,21 +133,20 @@ def _job_name(trial: FrozenTrial) -> str:
 
 
 def best_trials(config: DictConfig) -> list[str]:
-    """Lines that name the best trial, or of several objectives the Pareto front.
+    """Lines that name the best trials, each followed by the command that runs it alone.
 
-    Each is followed by the command that runs it alone.
+    They are one, or of several objectives the Pareto front.
     """
     study = optuna.load_study(study_name=NAME, storage=config.sweep.storage)
-    overrides = parse([*swept_in_files(config), *hidden.typed(config.hydra.overrides.task)])
-    _, fixed = read_space(overrides)
+    _, fixed = read_space(overrides_of(config))
     fixed = [word for word in fixed if not word.startswith(("sweep=", "sweep.", "sweep/"))]
     found = study.best_trials if len(study.directions) > 1 else study.best_trials[:1]
     lines = []
     for trial in found:
         values = ", ".join(
-            f"{name} {value:.6g}"
-            for (name, _), value in zip(objectives(config.sweep), trial.values, strict=True)
+            f"{each.name} {value:.6g}"
+            for each, value in zip(objectives(config), trial.values, strict=True)
         )
-        command = typed_here().command("train.py", *fixed, *_varied(trial))
+        command = invocation().command("train.py", *fixed, *_varied(trial))
         lines += [f"best: job {trial.number + 1}, {values}", f"  {command}"]
     return lines

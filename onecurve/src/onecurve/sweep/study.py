@@ -24,7 +24,6 @@ from ..errors import UserError
 NAME = "sweep"
 SQLITE_TIMEOUT_SECONDS = 60
 DIRECTIONS = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
-ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 Space = dict[str, BaseDistribution]
 """The distribution of every key that is searched."""
@@ -74,11 +73,7 @@ def takes_grid(search: DictConfig) -> bool:
 
 
 def grid_of(space: Space) -> dict[str, list[Any]]:
-    """All values of each key, for a sampler that enumerates them.
-
-    Raises:
-        UserError: If the values of a key cannot be enumerated.
-    """
+    """All values of each key, for a sampler that enumerates them; an interval is rejected."""
     values: dict[str, list[Any]] = {}
     for key, distribution in space.items():
         if isinstance(distribution, CategoricalDistribution):
@@ -96,14 +91,8 @@ def grid_of(space: Space) -> dict[str, list[Any]]:
     return values
 
 
-def open_study(address: str, directions: list[str], pruner: DictConfig | None) -> optuna.Study:
-    """Load the study in a storage, or create it.
-
-    Args:
-        address: That of the storage, as SQLAlchemy writes it.
-        directions: "min" or "max" for each objective.
-        pruner: Which trials to end early; None for none.
-    """
+def open_study(address: str, modes: list[str], pruner: DictConfig | None) -> optuna.Study:
+    """Load the study in a storage, or create it; `modes` are those of its objectives."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     # A trial that is resumed reports the validations since its checkpoint again.
@@ -111,7 +100,7 @@ def open_study(address: str, directions: list[str], pruner: DictConfig | None) -
     return optuna.create_study(
         study_name=NAME,
         storage=storage(address),
-        directions=[DIRECTIONS[direction] for direction in directions],
+        directions=[DIRECTIONS[mode] for mode in modes],
         pruner=instantiate(pruner) if pruner else None,
         load_if_exists=True,
     )
@@ -131,12 +120,6 @@ def number_of_trials(search: DictConfig, space: Space) -> int:
     if not takes_grid(search):
         return trials
     return min(trials, math.prod(len(values) for values in grid_of(space).values()))
-
-
-def has_ended(study: optuna.Study, trials: int) -> bool:
-    """Whether there are as many trials, and none is running."""
-    states = [trial.state for trial in study.get_trials(deepcopy=False)]
-    return len(states) >= trials and all(state in ENDED for state in states)
 
 
 def ask(study: optuna.Study, search: DictConfig, space: Space) -> FrozenTrial:

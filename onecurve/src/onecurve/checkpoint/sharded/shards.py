@@ -1,8 +1,7 @@
-"""Writes and reads the tensors of a sharded checkpoint: every rank those that it holds.
+"""Writes and reads sharded checkpoints by PyTorch's distributed checkpoint (DCP).
 
-PyTorch's distributed checkpoint (DCP) lays the tensors out. The rest of Lightning's dictionary is
-one small file beside them. What DCP's files say of a machine is left out, and nothing in them can
-run code.
+Every rank writes the tensors that it holds. The rest of Lightning's dictionary is one small file
+beside them. DCP's files name no path of the machine, and nothing in them can run code.
 Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
 """
 
@@ -25,16 +24,22 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
-from ..file import disk_error, set_aside, write_checkpoint
+from ..file import (
+    commit_shards,
+    complete_folder,
+    digest_of,
+    disk_error,
+    set_aside,
+    write_checkpoint,
+)
 from ..lazy_tensors import STORED, model_state_here, optimizer_state_here
-from .folder import commit, complete_folder, digest_of
 
-# Beside PyTorch's files: Lightning's dictionary without its tensors.
+# Beside DCP's files: Lightning's dictionary without its tensors.
 REST = "rest.ckpt"
-# Its entries that hold tensors. Averages are by name of the callback, each like the network's.
+# Its entries with tensors. Averages are by name of the callback, each like the network's.
 MODEL, OPTIMIZERS, AVERAGES = "state_dict", "optimizer_states", "averages"
 
-# All that .metadata may name: it is a pickle, which could otherwise run anything.
+# The classes that .metadata may name: it is a pickle, which could otherwise run any code.
 METADATA_NAMES = {
     ("torch", "Size"),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
@@ -51,10 +56,10 @@ METADATA_NAMES = {
 
 
 class ShardWriter(FileSystemWriter):
-    """PyTorch's own notes the path, as a class of Python's, and hides why it could not write."""
+    """DCP's, without the path of this machine, and with the OSError of a failed write."""
 
     def storage_meta(self) -> None:
-        """Nothing: the path of this machine is nobody's business."""
+        """Leave out the path and the id of this save, which DCP would write."""
 
     def write_data(self, *args: Any, **kwargs: Any) -> Any:
         """Write this rank's tensors.
@@ -71,7 +76,7 @@ class ShardWriter(FileSystemWriter):
 
 
 class ShardReader(FileSystemReader):
-    """PyTorch's own unpickles whatever .metadata holds."""
+    """DCP's, which would unpickle anything in .metadata."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Read how the tensors are laid out.
@@ -86,7 +91,7 @@ class ShardReader(FileSystemReader):
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Knows the classes of `METADATA_NAMES` and no others."""
+    """Loads the classes of `METADATA_NAMES`, and dtypes."""
 
     def find_class(self, module: str, name: str) -> Any:
         is_plain = (module, name) in METADATA_NAMES
@@ -97,14 +102,14 @@ class _PlainUnpickler(pickle.Unpickler):
 
 @contextmanager
 def without_hints() -> Iterator[None]:
-    """Leave out what PyTorch has to say of a single process."""
+    """Suppress DCP's warning about a single process."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         yield
 
 
 def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGroup | None) -> None:
-    """Write a checkpoint of which every rank has a part. All ranks call this, in the same order.
+    """Write a checkpoint of which every rank holds shards. All ranks call this, in one order.
 
     Args:
         checkpoint: Lightning's dictionary with this rank's tensors, sharded ones among them.
@@ -124,7 +129,7 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
             save(
                 cast(dict[str, Any], tensors),
                 storage_writer=ShardWriter(folder),
-                # Of what several ranks have, the first one's: their BatchNorm buffers differ.
+                # Of replicated tensors the lowest rank's: BatchNorm buffers differ between ranks.
                 planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True),
                 process_group=group,
                 no_dist=group is None,
@@ -135,13 +140,13 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
         if rank == 0:
             write_checkpoint(_merged(rests), folder / REST)
             digests += [{file: digest_of(folder / file)} for file in (REST, ".metadata")]
-            commit(path, name, {file: one for each in digests for file, one in each.items()})
+            commit_shards(path, name, {file: one for each in digests for file, one in each.items()})
             if earlier:
                 earlier.unlink()
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if earlier:
-            # Unless another rank is not through with it; then it is found under its other name.
+            # Not while another rank still writes there; then it is found under its other name.
             with suppress(OSError):
                 path.rmdir()
                 earlier.rename(path)
@@ -179,7 +184,7 @@ def _split(checkpoint: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any
 
 
 def _parts(rest: dict[str, Any]) -> dict[str, Any]:
-    """What another rank than the first has of its own."""
+    """The entries that differ between ranks."""
     return {key: rest[key] for key in (MODEL, OPTIMIZERS) if key in rest}
 
 
@@ -212,7 +217,7 @@ def _on_first_rank(value: dict[str, Any], group: dist.ProcessGroup | None) -> li
 
 
 def read_rest(path: Path, weights_only: bool = True) -> dict[str, Any]:
-    """Lightning's dictionary, in which tensors of the network and of optimizers have no memory."""
+    """Lightning's dictionary with placeholders for tensors (see `lazy_tensors`)."""
     folder = complete_folder(path)
     checkpoint: dict[str, Any] = torch.load(folder / REST, weights_only=weights_only)
     for key, stored in ShardReader(folder).read_metadata().state_dict_metadata.items():
@@ -234,7 +239,7 @@ def read_rest(path: Path, weights_only: bool = True) -> dict[str, Any]:
 
 
 def read_whole(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """All tensors of a checkpoint that `read_rest` returned, whole, on the CPU."""
+    """Replace the placeholders of `read_rest` by full tensors on the CPU."""
     optimizers = [optimizer_state_here(state, ()) for state in checkpoint.get(OPTIMIZERS, [])]
     averages = {
         name: model_state_here(state, {}) for name, state in checkpoint.get(AVERAGES, {}).items()
@@ -245,10 +250,10 @@ def read_whole(checkpoint: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_tensors(stored: Mapping[Any, Any], own: Mapping[Any, Any]) -> dict[Any, Tensor]:
-    """What `stored.model_state_here` asks for.
+    """Read tensors in the layout of others.
 
     Args:
-        stored: Tensors of a checkpoint that `read_rest` returned, by name.
+        stored: Placeholders of `read_rest`, by name.
         own: Tensors in the layout to read them in; one on the device "meta" is left out.
     """
     found: dict[Any, Tensor] = {}

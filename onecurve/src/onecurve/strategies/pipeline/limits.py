@@ -7,6 +7,8 @@ https://docs.pytorch.org/docs/stable/distributed.pipelining.html
 
 from typing import Literal, NamedTuple
 
+from ...torch_versions import too_old
+
 Schedule = Literal[
     "gpipe", "1f1b", "looped_bfs", "interleaved_1f1b", "interleaved_zero_bubble", "zbv"
 ]
@@ -35,6 +37,11 @@ SCHEDULES = {
     ),
     "zbv": Limits("ScheduleZBVZeroBubble", 2, True, splits_backward=True),
 }
+
+
+def available() -> tuple[str, ...]:
+    """The schedules that the torch which is installed can run."""
+    return tuple(name for name in SCHEDULES if not too_old(f"strategy.schedule={name}"))
 
 
 def takes(schedule: str, microbatches: int, num_ranks: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a network answers in a validation: counts of all samples, and pictures."""
+"""Displays of classification: what a network predicts in a validation, counted and drawn."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -6,13 +6,16 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from lightning.pytorch import LightningModule, Trainer
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassPrecisionRecallCurve
 
-from ..figures import image_grid
-from .images import as_arrays, class_names, confusion_matrix, pictures
+from ..figures import image_grid, new_figure
+from .images import as_arrays, class_names, pictures
 
 THRESHOLDS = 101
+MOST_NUMBERS = 20
+"""Classes up to which a confusion matrix shows its counts."""
 
 
 class Samples(NamedTuple):
@@ -28,16 +31,14 @@ class Samples(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence["Samples"]) -> "Samples":
-        """All of them."""
         return cls(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
     def chosen(self, order: Tensor | slice) -> "Samples":
-        """Those at some positions."""
         return Samples(*(values[order] for values in self))
 
 
 class Results(NamedTuple):
-    """What all ranks have seen, on the CPU."""
+    """The predictions of all ranks, on the CPU."""
 
     confusion: Tensor
     """Samples (C, C) by truth and prediction."""
@@ -47,11 +48,11 @@ class Results(NamedTuple):
     first: Samples | None
 
 
-class Answers:
-    """Listens to a classification task while it is validated.
+class Collector:
+    """Collects the predictions of a classification task in a validation, by hooks.
 
-    The task's steps reach the network through `forward`, under every strategy; what it returns is
-    seen there, and what enters its last layer: the features.
+    Under every strategy a step calls the task's `forward`, whose outputs are the predictions. The
+    inputs of the last layer are the features.
 
     Args:
         task: The task.
@@ -74,15 +75,15 @@ class Answers:
             self._hooks.append(self._last.register_forward_pre_hook(self._on_last_layer))
 
     def close(self) -> None:
-        """Stop listening."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
     def take(self, batch: Any, strategy: Any) -> bool:
-        """Count a batch, once its step is done. All ranks call this together.
+        """Count a batch after its step. All ranks call this together.
 
         Returns:
-            Whether the task classifies: a label (N,) and outputs (N, C) for a batch.
+            Whether the task classifies: labels (N,) and outputs (N, C) for a batch.
         """
         outputs, self._outputs = self._outputs, None
         features, self._features = self._features, []
@@ -117,7 +118,7 @@ class Answers:
         return True
 
     def of_all_ranks(self, strategy: Any) -> Results | None:
-        """Put together what the ranks have seen; None if that is nothing. All call this."""
+        """Gather the predictions of all ranks; None if there are none. All ranks call this."""
         if self.confusion is None or self.curves is None:
             return None
         worst = [part for part in strategy.of_all_samples(self.worst) if part]
@@ -139,17 +140,17 @@ class Answers:
         self.worst = both.chosen(order[: self.worst_count])
 
     def _on_forward(self, task: nn.Module, inputs: Any, outputs: Any) -> None:
-        # The first: through DistributedDataParallel Lightning sends the whole step, and its result.
+        # The first call: Lightning passes the result of the step through DDP's forward, too.
         if self._outputs is None and isinstance(outputs, Tensor):
             self._outputs = outputs
 
     def _on_last_layer(self, layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-        # Once for each part of the batch, where a strategy cuts it.
+        # Once for each part of the batch, where a strategy splits it.
         self._features += [value.detach() for value in inputs[:1] if isinstance(value, Tensor)]
 
 
 def last_layer(task: nn.Module) -> nn.Module | None:
-    """The last module that has parameters of its own: what enters it are the features."""
+    """The last module with parameters of its own; its inputs are the features."""
     own = [
         part for part in task.modules() if next(part.parameters(recurse=False), None) is not None
     ]
@@ -167,7 +168,7 @@ def _is_classified(batch: Any, outputs: Tensor | None) -> bool:
 
 
 def _cpu(features: list[Tensor]) -> list[Tensor]:
-    # Replicas on several GPUs answer in any order.
+    # Replicas on several GPUs finish in any order.
     ordered = sorted(features, key=lambda part: part.get_device())
     return [part.flatten(1).float().cpu() for part in ordered]
 
@@ -184,8 +185,8 @@ class Show:
     """Draws the results of one validation.
 
     Args:
-        writer: Where to.
-        results: What to draw.
+        writer: Of the logger.
+        results: Of all ranks.
         trainer: For the data module and the step.
     """
 
@@ -233,3 +234,50 @@ class Show:
             labels = [self.names[target] for target in first.targets.tolist()]
             images = pictures(first.inputs, self.data)
             self.writer.embedding(first.values, labels, images, self.step)
+
+
+def confusion_matrix(counts: Tensor, class_names: Sequence[str]) -> Figure:
+    """Truth by row, prediction by column, as shares of each row.
+
+    Args:
+        counts: Samples (C, C).
+        class_names: A name for each class.
+    """
+    shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
+    size = max(4.0, min(12.0, 0.5 * len(counts) + 1.5))
+    figure = new_figure(size, size)
+    axes = figure.subplots()
+    axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
+    if len(counts) <= 2 * MOST_NUMBERS:
+        axes.set_xticks(range(len(counts)), class_names, rotation=90, fontsize=8)
+        axes.set_yticks(range(len(counts)), class_names, fontsize=8)
+    if len(counts) <= MOST_NUMBERS:
+        for row, column in counts.nonzero().tolist():
+            color = "white" if shares[row, column] > 0.5 else "black"
+            number = str(int(counts[row, column]))
+            axes.text(column, row, number, ha="center", va="center", fontsize=8, color=color)
+    return figure
+
+
+def precision_recall(
+    precision: Tensor, recall: Tensor, class_names: Sequence[str], most: int = 10
+) -> Figure:
+    """A curve for each class; of many classes those with the smallest area.
+
+    Args:
+        precision: Values (C, T), by rising threshold.
+        recall: Likewise.
+        class_names: A name for each class.
+        most: How many curves at most.
+    """
+    areas = -(precision * recall.diff(dim=1, append=recall[:, -1:])).sum(dim=1)
+    figure = new_figure(5, 5)
+    axes = figure.subplots()
+    for index in areas.argsort()[:most].sort().values.tolist():
+        axes.plot(recall[index].numpy(), precision[index].numpy(), label=class_names[index])
+    axes.set_xlabel("recall")
+    axes.set_ylabel("precision")
+    axes.legend(fontsize=8)
+    return figure

@@ -1,4 +1,4 @@
-"""Commands and paths that are printed to be typed again, where the command of a run was typed.
+"""The command that started a run, and commands and paths that are printed for the user to copy.
 
 An override is quoted twice: for Hydra's grammar, and then for the shell.
 """
@@ -17,56 +17,56 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 
 
-class Typed(NamedTuple):
-    """What was typed, and where."""
+class Invocation(NamedTuple):
+    """A script, and the directory in which it was called."""
 
     directory: Path
     script: str
     """As it was typed, such as "train.py" or "../train.py"."""
 
     def short(self, path: str | Path) -> str:
-        """A path as it is shown: relative to the directory where it lies in it."""
+        """A path as it is printed: relative to the directory if it is in there."""
         path = Path(os.path.abspath(path))
         is_inside = path.is_relative_to(self.directory)
         return str(path.relative_to(self.directory) if is_inside else path)
 
     def command(self, script: str, *overrides: str) -> str:
-        """A line for a shell: another script, or the same, with these overrides."""
+        """A command line for a shell: a script beside this one, with overrides."""
         path = self.short((self.directory / self.script).with_name(script))
         return shlex.join(["python", path, *overrides])
 
 
-def typed_here() -> Typed:
-    """The command of this process; Hydra may have gone to another directory since."""
+def invocation() -> Invocation:
+    """That of this process; Hydra may have changed the directory since."""
     is_run = HydraConfig.initialized()
-    return Typed(Path(HydraConfig.get().runtime.cwd if is_run else os.getcwd()), sys.argv[0])
+    return Invocation(Path(HydraConfig.get().runtime.cwd if is_run else os.getcwd()), sys.argv[0])
 
 
-def typed_for(run_dir: Path) -> Typed:
-    """The command that started a run; a rank knows it from what was recorded."""
+def invocation_of(run_dir: Path) -> Invocation:
+    """That of a run, from its record."""
     record = run_dir / "environment.json"
     if not record.is_file():
-        return typed_here()
+        return invocation()
     environment = json.loads(record.read_text())
-    return Typed(Path(environment["directory"]), environment["command"][1])
+    return Invocation(Path(environment["directory"]), environment["command"][1])
 
 
 def override(key: str, value: str | Path) -> str:
-    """An override with a text, in quotes if Hydra reads something else without them."""
+    """An override with a text, in quotes if Hydra would read something else without them."""
     text = str(value)
-    is_read = "${" not in text and read(f"{key}={text}") == text
-    return f"{key}={text if is_read else quoted(text)}"
+    is_plain = "${" not in text and text_of(f"{key}={text}") == text
+    return f"{key}={text if is_plain else quoted(text)}"
 
 
 def quoted(value: str | Path) -> str:
-    """A text, or a path, as Hydra's grammar and OmegaConf's interpolation want it."""
+    """A text, or a path, quoted for Hydra's grammar and OmegaConf's interpolation."""
     text = re.sub(r"(\\*)\$\{", r"\1\1\\${", str(value))
-    # The other quotes are the shell's, as a rule.
+    # Double quotes where possible: the shell's are single.
     return QuotedString(text, Quote.single if '"' in text else Quote.double).with_quotes()
 
 
-def read(word: str) -> str | None:
-    """The text that Hydra reads in an override; None for another kind of value, or none at all."""
+def text_of(word: str) -> str | None:
+    """The text that Hydra reads in an override; None if it is no text, or no override."""
     found = parsed(word)
     value = None if found is None or found.is_sweep_override() else found.value()
     if not isinstance(value, str):
@@ -75,7 +75,7 @@ def read(word: str) -> str | None:
 
 
 def parsed(word: str) -> Override | None:
-    """What Hydra makes of an override; None if it cannot read it."""
+    """An override, parsed by Hydra; None if it cannot be parsed."""
     try:
         return OverridesParser.create().parse_override(word)
     except HydraException:

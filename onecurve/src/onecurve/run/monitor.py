@@ -1,4 +1,4 @@
-"""Says in one line that nothing logs the metric by which checkpoints and schedulers compare."""
+"""Reports a monitored metric that nothing logs, in one line."""
 
 import re
 from pathlib import Path
@@ -8,17 +8,17 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..errors import UserError, say
 from ..metric_names import to_compare_by
 
-# What ModelCheckpoint says; what EarlyStopping and schedulers say.
+# The messages of ModelCheckpoint, and of EarlyStopping and schedulers.
 MISSING = re.compile(
     r"\(monitor='?(.*?)'?\)`? could not find|conditioned on metric `?(\S+?)`? which is not"
 )
 
 
-class MissingMetric(Callback):
-    """Speaks of a metric that is not there before the first epoch, and saves what was trained.
+class MonitoredMetrics(Callback):
+    """Warns of a missing monitored metric before the first epoch, and saves if one ends the run.
 
     Only the end of an epoch shows for certain that nothing logs it: a task may log it in an epoch
-    and not in the batches of validation that come before training.
+    and not in the sanity check before training.
 
     Args:
         file: Where to save.
@@ -29,7 +29,7 @@ class MissingMetric(Callback):
         self.has_validated = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A schedule that waits for a metric of validation looks at it when there is one."""
+        """Let a ReduceLROnPlateau on a validation metric step only in epochs with a validation."""
         epochs = trainer.check_val_every_n_epoch or 1
         for each in trainer.lr_scheduler_configs:
             is_usual = each.interval == "epoch" and each.frequency == 1
@@ -40,7 +40,7 @@ class MissingMetric(Callback):
         self.has_validated |= not trainer.sanity_checking
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Of a metric of validation it shows now, if the others are there."""
+        """Warn if the sanity check logged other validation metrics, but not the monitored one."""
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         logged = set(trainer.callback_metrics)
         groups = {name.partition("/")[0] for name in logged if "/" in name}
@@ -51,13 +51,13 @@ class MissingMetric(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """The epoch that showed it is not lost."""
+        """Save the epoch that showed it."""
         if trainer.training and trainer.global_step and MISSING.search(str(exception)):
             trainer.save_checkpoint(self.file)
 
 
 def missing_metric(error: Exception, trainer: Trainer) -> UserError | None:
-    """The line for an error of Lightning's about a metric that is not there; None for others."""
+    """The line for Lightning's error about a monitored metric that is missing; None for others."""
     found = MISSING.search(str(error))
     if found is None:
         return None
@@ -75,13 +75,13 @@ def missing_metric(error: Exception, trainer: Trainer) -> UserError | None:
 
 
 def validated(trainer: Trainer) -> bool:
-    """Whether there was a validation since training began or went on."""
+    """Whether there was a validation since training began or was resumed."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return any(each.has_validated for each in callbacks if isinstance(each, MissingMetric))
+    return any(each.has_validated for each in callbacks if isinstance(each, MonitoredMetrics))
 
 
 def no_validation(trainer: Trainer) -> str | None:
-    """The line about a run that was never validated, though it could have been."""
+    """The line for a run with a validation loader that was never validated; None for others."""
     if not trainer.enable_validation or validated(trainer):
         return None
     return (
