@@ -33,7 +33,7 @@ LEAST = 5
 """Seconds that must be left for an entry to begin."""
 GOOD = ("equal", "measured")
 
-Found = dict[str, Any]
+Result = dict[str, Any]
 """Of an entry: its name, whether it is required, its outcome, a reason, and what was measured."""
 
 
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder = Path(asked.out)
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
-    found: list[Found] = []
+    found: list[Result] = []
     warm_up()
     for each in _checks(device, asked.only, folder / "logs", begun + 60 * asked.minutes):
         found.append(each)
@@ -78,26 +78,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _checks(device: str, only: list[str], logs: Path, end: float) -> Iterator[Found]:
+def _checks(device: str, only: list[str], logs: Path, end: float) -> Iterator[Result]:
     """What each entry has found, one after the other."""
-    if _is_among(LARGE, only):
-        yield _found(LARGE, end, SECONDS_OF_CODE, _log(logs, LARGE), large.measured, device)
-    wanted = [entry for entry in matrix(device == "cuda") if _is_among(entry.name, only)]
+    if _matches(LARGE, only):
+        yield _run(LARGE, end, SECONDS_OF_CODE, _log(logs, LARGE), large.measured, device)
+    wanted = [entry for entry in matrix(device == "cuda") if _matches(entry.name, only)]
     curves: dict[str, Any] = {}
     for task in dict.fromkeys(entry.task for entry in wanted if entry.task not in DRAWS_NOISE):
         name = f"{task} plain 32-true on the CPU"
-        plain = _found(name, end, SECONDS_OF_AN_ENTRY, _log(logs, name), entries.plain_run, task)
+        plain = _run(name, end, SECONDS_OF_AN_ENTRY, _log(logs, name), entries.plain_run, task)
         curves[task] = plain.get("loss", [])
         yield plain
     for entry in wanted:
         seconds = SECONDS_OF_CODE if entry.option == "compile" else SECONDS_OF_AN_ENTRY
         log, arguments = _log(logs, entry.name), (entry, device, curves.get(entry.task))
-        checked = entries.checked
-        found = _found(entry.name, end, seconds, log, checked, *arguments, ranks=entry.ranks)
+        checked = entries.check_entry
+        found = _run(entry.name, end, seconds, log, checked, *arguments, ranks=entry.ranks)
         yield {**found, "required": entry.required}
 
 
-def _is_among(name: str, globs: list[str]) -> bool:
+def _matches(name: str, globs: list[str]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
 
 
@@ -105,7 +105,7 @@ def _log(logs: Path, name: str) -> Path:
     return logs.absolute() / f"{name.replace(' ', '_')}.log"
 
 
-def _found(
+def _run(
     name: str,
     end: float,
     seconds: float,
@@ -113,20 +113,20 @@ def _found(
     function: Callable[..., Any],
     *arguments: Any,
     ranks: int = 1,
-) -> Found:
+) -> Result:
     """What a function returns in ranks of its own, or in one line why it returned nothing.
 
     What its ranks print, and the traceback of one that fails, goes into the log.
     """
     begun = time.monotonic()
-    found: Found = {"name": name, "required": True, "outcome": "failed", "reason": ""}
+    found: Result = {"name": name, "required": True, "outcome": "failed", "reason": ""}
     left = end - begun
     if left < LEAST:
         return {**found, "outcome": "not run", "reason": "no time is left", "seconds": 0.0}
     seconds = int(min(seconds, left))
     try:
         found |= start_ranks(
-            alarmed, (seconds, log, function, *arguments), RankOptions(), processes=ranks
+            with_time_limit, (seconds, log, function, *arguments), RankOptions(), processes=ranks
         )
     except RankFailed as error:
         with log.open("a") as file:
@@ -139,7 +139,7 @@ def _found(
     return {**found, "seconds": round(time.monotonic() - begun, 1)}
 
 
-def alarmed(seconds: int, log: Path, function: Callable[..., Any], *arguments: Any) -> Any:
+def with_time_limit(seconds: int, log: Path, function: Callable[..., Any], *arguments: Any) -> Any:
     """One rank's part, which ends with its process where it takes longer."""
     signal.alarm(seconds)
     redirect_output(log)
@@ -152,12 +152,12 @@ def _last_line(failure: str) -> str:
     return lines[0] if len(lines) == 1 else f"{lines[0]}: {in_short(Exception(lines[-1]))}"
 
 
-def _failed(found: Sequence[Found]) -> list[Found]:
+def _failed(found: Sequence[Result]) -> list[Result]:
     """Those by which the whole check fails."""
     return [each for each in found if each["required"] and each["outcome"] not in GOOD]
 
 
-def _write(folder: Path, device: str, seconds: float, found: Sequence[Found]) -> None:
+def _write(folder: Path, device: str, seconds: float, found: Sequence[Result]) -> None:
     """Write both files, again after each entry: a check that is stopped leaves what it found."""
     facts = {**_machine(device), "seconds": round(seconds, 1), "failed": len(_failed(found))}
     record = json.dumps({**facts, "entries": list(found)}, indent=1)
@@ -178,7 +178,7 @@ def _machine(device: str) -> dict[str, Any]:
     }
 
 
-def _lines(facts: dict[str, Any], found: Sequence[Found]) -> list[str]:
+def _lines(facts: dict[str, Any], found: Sequence[Result]) -> list[str]:
     bad = _failed(found)
     lines = [
         f"# onecurve on {facts['card']}",
@@ -192,7 +192,7 @@ def _lines(facts: dict[str, Any], found: Sequence[Found]) -> list[str]:
     ]
     large = next((each for each in found if each["name"] == LARGE), None)
     if large is not None and large["outcome"] == "measured":
-        lines += ["", *_of_large(large, facts["device"])]
+        lines += ["", *_large_section(large, facts["device"])]
     compared = [each for each in found if "apart_from_cpu" in each]
     if compared:
         allowed = "; ".join(f"{name} {a:.0e} and {b:.0e}" for name, (a, b) in TOLERANCES.items())
@@ -223,7 +223,7 @@ def _lines(facts: dict[str, Any], found: Sequence[Found]) -> list[str]:
     return lines
 
 
-def _of_large(large: Found, device: str) -> list[str]:
+def _large_section(large: Result, device: str) -> list[str]:
     stands_for = "" if device == "cuda" else ", which stands for 1 billion on a CPU"
     rows = {
         "tokens a second": f"{large['tokens_per_second']:,.0f}",

@@ -14,7 +14,7 @@ from lightning.pytorch.accelerators import CUDAAccelerator
 
 from .. import DDP, FSDP, Pipeline, Single, Tensor
 from ..parity.result import points
-from ..parity.runs import Asked, plain_trainer, watched
+from ..parity.runs import Comparison, plain_trainer, train_watched
 from ..parity.watch import LOSS, Curve, Watch
 from .tasks import mlp, noisy_mlp, samples, small_tokens, small_transformer
 
@@ -118,14 +118,14 @@ class OneCard(CUDAAccelerator):
 
 
 def plain_run(task: str) -> dict[str, Any]:
-    """What the others are held against: a plain Trainer on the CPU, in float32."""
+    """What the others are compared with: a plain Trainer on the CPU, in float32."""
     options = {"precision": "32-true", "accelerator": "cpu"}
-    run = watched(_asked(task, None, options), Watch(), plain_trainer())
+    run = train_watched(_comparison(task, None, options), Watch(), plain_trainer())
     return {"outcome": "measured", "loss": run.curves[LOSS]}
 
 
-def checked(entry: Entry, device: str, plain: Curve | None) -> dict[str, Any]:
-    """Train on the device, resume, and compare; nothing on other ranks than the first."""
+def check_entry(entry: Entry, device: str, plain: Curve | None) -> dict[str, Any]:
+    """Train on the device, resume, and compare; empty on other ranks than the first."""
     shares_card = device == "cuda" and entry.ranks > 1
     options = {
         "precision": entry.precision,
@@ -135,9 +135,9 @@ def checked(entry: Entry, device: str, plain: Curve | None) -> dict[str, Any]:
     runs: list[Watch] = []
     for watch in (Watch(SAVED_AFTER), Watch()):
         strategy = entry.make_strategy()
-        asked = _asked(entry.task, strategy, options)
+        comparison = _comparison(entry.task, strategy, options)
         resumed_from = runs[0].checkpoint if runs else None
-        runs.append(watched(asked, watch, {"strategy": strategy}, resumed_from))
+        runs.append(train_watched(comparison, watch, {"strategy": strategy}, resumed_from))
     run, again = runs
     if dist.is_initialized():
         dist.barrier()
@@ -146,8 +146,8 @@ def checked(entry: Entry, device: str, plain: Curve | None) -> dict[str, Any]:
     assert run.checkpoint is not None
     shutil.rmtree(run.checkpoint.parent)
     after = [(step, loss) for step, loss in run.curves[LOSS] if step > SAVED_AFTER]
-    resumed = _apart(after, again.curves[LOSS])
-    apart = None if plain is None else _apart(plain, run.curves[LOSS])
+    resumed = _largest_difference(after, again.curves[LOSS])
+    apart = None if plain is None else _largest_difference(plain, run.curves[LOSS])
     most_apart, most_resumed = TOLERANCES[entry.precision]
     reasons = [
         f"{what} is apart by {value:.1e}, and {most:.0e} is allowed"
@@ -167,10 +167,10 @@ def checked(entry: Entry, device: str, plain: Curve | None) -> dict[str, Any]:
     }
 
 
-def _asked(task: str, strategy: Any, options: dict[str, Any]) -> Asked:
-    return Asked(*TASKS[task], strategy, options, STEPS, 0.0, seed=0)
+def _comparison(task: str, strategy: Any, options: dict[str, Any]) -> Comparison:
+    return Comparison(*TASKS[task], strategy, options, STEPS, 0.0, seed=0)
 
 
-def _apart(one: Curve, two: Curve) -> float:
+def _largest_difference(one: Curve, two: Curve) -> float:
     """The largest relative difference; infinite where there is nothing to compare."""
     return max((relative for _, _, relative in points(one, two)), default=math.inf)

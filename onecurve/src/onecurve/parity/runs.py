@@ -20,7 +20,7 @@ from .result import TOLERANCE, Parity, kinds_of, row_of_resume, rows_of
 from .watch import Log, Watch
 
 
-class Asked(NamedTuple):
+class Comparison(NamedTuple):
     """The arguments of `parity`."""
 
     make_task: Callable[[], LightningModule]
@@ -66,21 +66,21 @@ def parity(
     """
     options["devices"] = devices or (1 if type(strategy) is Single else 2)
     ranks = 1 if isinstance(strategy, SingleDeviceStrategy) else options["devices"]
-    asked = Asked(make_task, make_data, strategy, options, steps, tolerance, seed)
+    comparison = Comparison(make_task, make_data, strategy, options, steps, tolerance, seed)
     with isolate_rng():
-        result: Parity = launch(compared_here, asked, devices=ranks)
+        result: Parity = launch(compare_in_rank, comparison, devices=ranks)
     return result
 
 
-def compared_here(asked: Asked) -> Parity:
+def compare_in_rank(comparison: Comparison) -> Parity:
     """One rank's part."""
-    strategy, options = asked.strategy, asked.options
+    strategy, options = comparison.strategy, comparison.options
     with unchanged_environment(LIGHTNING_VARIABLES[:2]):
-        save = Watch(max(1, asked.steps * 3 // 4))  # inside the second epoch
-        other = watched(asked, save, {"strategy": copy.deepcopy(strategy)})
+        save = Watch(max(1, comparison.steps * 3 // 4))  # inside the second epoch
+        other = train_watched(comparison, save, {"strategy": copy.deepcopy(strategy)})
         again = None
         if other.checkpoint and (other.save_after or 0) < other.step:
-            again = watched(asked, Watch(), {"strategy": strategy}, other.checkpoint)
+            again = train_watched(comparison, Watch(), {"strategy": strategy}, other.checkpoint)
         name = getattr(strategy, "name", type(strategy).__name__)
         if dist.is_initialized():
             rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -92,9 +92,9 @@ def compared_here(asked: Asked) -> Parity:
         if other.checkpoint:
             shutil.rmtree(other.checkpoint.parent)
         devices = options["devices"][:1] if isinstance(options["devices"], list) else 1
-        plain = watched(asked, Watch(), plain_trainer(devices))
-    rows = list(rows_of(plain, other, asked.tolerance))
-    rows += [row_of_resume(other, again, asked.tolerance)] if again else []
+        plain = train_watched(comparison, Watch(), plain_trainer(devices))
+    rows = list(rows_of(plain, other, comparison.tolerance))
+    rows += [row_of_resume(other, again, comparison.tolerance)] if again else []
     title = f"{name} beside a plain Trainer, in float64"
     return Parity(title, rows, kinds_of(rows, plain, other), plain.curves, other.curves)
 
@@ -105,7 +105,7 @@ def plain_trainer(devices: list[int] | int = 1) -> dict[str, Any]:
     return {**alone, "strategy": "auto"}
 
 
-def shortened(steps: int, options: dict[str, Any]) -> dict[str, Any]:
+def short_run(steps: int, options: dict[str, Any]) -> dict[str, Any]:
     """A Trainer's options, with what makes a run one of so many steps where they do not say it."""
     return {
         "precision": "64-true",
@@ -120,12 +120,12 @@ def shortened(steps: int, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def watched(
-    asked: Asked, watch: Watch, options: dict[str, Any], checkpoint: Path | None = None
+def train_watched(
+    comparison: Comparison, watch: Watch, options: dict[str, Any], checkpoint: Path | None = None
 ) -> Watch:
-    """Train as asked, with options of its own, and note what runs are compared by."""
-    seed_everything(asked.seed, workers=True, verbose=False)
-    options = shortened(asked.steps, asked.options) | options
+    """Train with options of this run's own, and note what runs are compared by."""
+    seed_everything(comparison.seed, workers=True, verbose=False)
+    options = short_run(comparison.steps, comparison.options) | options
     callbacks = [watch, *copy.deepcopy(options.pop("callbacks", None) or [])]
     trainer = Trainer(**options, callbacks=callbacks, logger=Log(watch))
     if not isinstance(trainer.strategy, ForCallbacks):
@@ -133,12 +133,12 @@ def watched(
         kind = type(trainer.strategy)
         added = {name: what for name, what in vars(ForCallbacks).items() if not hasattr(kind, name)}
         trainer.strategy.__class__ = type(kind.__name__, (kind,), added)
-    data = asked.make_data() if asked.make_data else None
+    data = comparison.make_data() if comparison.make_data else None
     # Of its own file, which may hold whatever a task puts there.
     resume: dict[str, Any] = {"ckpt_path": checkpoint, "weights_only": False} if checkpoint else {}
     if isinstance(data, LightningDataModule):
-        trainer.fit(asked.make_task(), datamodule=data, **resume)
+        trainer.fit(comparison.make_task(), datamodule=data, **resume)
     else:
         train, val = data if isinstance(data, tuple) else (data, None)
-        trainer.fit(asked.make_task(), train, val, **resume)
+        trainer.fit(comparison.make_task(), train, val, **resume)
     return watch

@@ -12,7 +12,7 @@ from ..run.instantiate import build, build_task, trainer_errors
 from ..run.invocation import invocation
 from ..run.outcome import DIFFERS
 from ..run.trainer import arguments_of, instances, strategy_of
-from .runs import Asked, compared_here, shortened
+from .runs import Comparison, compare_in_rank, short_run
 
 
 def work(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
@@ -26,13 +26,13 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
         What the command ends with, if there is a difference.
     """
     cfg, run_dir = OmegaConf.create(config), context.run_dir
-    own = {*shortened(1, {}), "min_epochs", "max_time", "profiler"}
+    own = {*short_run(1, {}), "min_epochs", "max_time", "profiler"}
     options = {name: value for name, value in arguments_of(cfg).items() if name not in own}
     options["callbacks"] = instances("callbacks", cfg.get("callbacks"), Callback)
     make_data = partial(build, "data", cfg.data, LightningDataModule)
-    asked = (strategy_of(cfg), options, cfg.parity.steps, cfg.parity.tolerance, cfg.seed)
+    chosen = (strategy_of(cfg), options, cfg.parity.steps, cfg.parity.tolerance, cfg.seed)
     with trainer_errors():
-        found = compared_here(Asked(partial(build_task, cfg), make_data, *asked))
+        found = compare_in_rank(Comparison(partial(build_task, cfg), make_data, *chosen))
     if not found.rows:  # of another rank than the first
         return {}
     table, picture = found.table(), run_dir / "parity.html"

@@ -55,10 +55,7 @@ def bytes_of_ranks(request: Request, sizes: Sizes, choice: Choice, stages: Stage
         ranges = [stages.ranges[stage] for stage in own]
         saved = {}
         for stage, layers in zip(own, ranges, strict=True):
-            key = (under, layers)
-            if key not in network.saved:
-                network.saved[key] = _saved(chain, layers, stages.num_layers)
-            by_sample, fixed = network.saved[key]
+            by_sample, fixed = network.saved(under, layers)
             saved[stage] = by_sample * samples + fixed
         activations = max(
             sum(count * saved[stage] for stage, count in moment.items())
@@ -94,28 +91,6 @@ def _kept(request: Request, held: Held) -> Bytes:
         optimizer=trained * request.state.copies + held.tensors * request.state.bytes,
         buffers=held.buffers,
     )
-
-
-def _saved(chain: Sequence[Passes], stage: range, num_layers: int) -> tuple[float, float]:
-    """What a stage saves of a micro-batch for its backward pass: for each sample, and once."""
-    layers = list(stage)
-    if stage.stop == num_layers and len(chain) > num_layers:
-        layers.append(num_layers)
-    total = once = 0.0
-    output_saved = counted = False
-    of_batch = layers[0] == 0
-    for layer in layers:
-        each = chain[layer]
-        by_sample, fixed = each.held
-        input_saved = output_saved or each.holds_input
-        if input_saved and not counted and not of_batch:
-            total += each.input_bytes
-        total += by_sample
-        once += fixed
-        counted = each.passes_on and (counted or input_saved)
-        of_batch = of_batch and each.passes_on
-        output_saved = each.holds_output
-    return total + (chain[layers[-1]].output_bytes if output_saved else 0.0), once
 
 
 def _saved_inputs(chain: Sequence[Passes], stages: Stages) -> float:

@@ -108,7 +108,7 @@ class Network:
         self.costs = cache(self._costs)
         self.undivided = cache(self._undivided)
         self.totals = cache(self._totals)
-        self.saved: dict[Any, tuple[float, float]] = {}
+        self.saved = cache(self._saved)
 
     @property
     def length(self) -> int | None:
@@ -215,6 +215,32 @@ class Network:
 
     def _context(self) -> AbstractContextManager[Any]:
         return self.precision.context()
+
+    def _saved(self, conditions: Conditions, stage: range) -> tuple[float, float]:
+        """Bytes that a stage saves of a micro-batch for its backward pass: by sample, and once.
+
+        What lies between two layers counts once where either saves it; not a view of what has
+        counted, nor the batch itself. The loss belongs to the last stage.
+        """
+        chain = self.chain(conditions)
+        layers = list(stage)
+        if stage.stop == len(self.layers) and len(chain) > len(self.layers):
+            layers.append(len(self.layers))
+        total = once = 0.0
+        output_saved = counted = False
+        of_batch = layers[0] == 0
+        for layer in layers:
+            each = chain[layer]
+            by_sample, fixed = each.held
+            input_saved = output_saved or each.holds_input
+            if input_saved and not counted and not of_batch:
+                total += each.input_bytes
+            total += by_sample
+            once += fixed
+            counted = each.passes_on and (counted or input_saved)
+            of_batch = of_batch and each.passes_on
+            output_saved = each.holds_output
+        return total + (chain[layers[-1]].output_bytes if output_saved else 0.0), once
 
     def _totals(self, tensor: int, shards: int) -> Numbers:
         """Sums of what is held of all layers before each, a column for each field of `Held`."""
