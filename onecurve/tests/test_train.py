@@ -8,6 +8,8 @@ import torch
 import yaml
 from conftest import EPOCH, FLOAT64, ROUNDING, Cli, column
 
+from onecurve.planner.network import Precision
+
 RUN_FILES = {
     ".hydra",
     "checkpoints/best.ckpt",
@@ -37,6 +39,13 @@ def test_the_same_command_twice_gives_the_same_losses(train: Cli) -> None:
         assert column(first.run, name) == column(second.run, name)
     other = train("seed=1")
     assert column(first.run, "train/loss") != column(other.run, "train/loss")
+
+
+def test_a_precision_has_lightnings_short_names(train: Cli) -> None:
+    short, full = train("trainer.precision=bf16"), train("trainer.precision=bf16-mixed")
+    assert column(short.run, "train/loss") == column(full.run, "train/loss")
+    planned = [Precision.named(name) for name in ("32", "64", "bf16")]
+    assert planned == [Precision.named(name) for name in ("32-true", "64-true", "bf16-mixed")]
 
 
 @pytest.mark.parametrize("strategy", ["single", "ddp"])

@@ -15,6 +15,8 @@ __all__ = ["Ranks", "ranks_around"]
 
 # Small test machines may have more processes than cores, but not by mistake.
 MOST_PROCESSES_ON_A_SMALL_CPU = 8
+# Lightning's short names of precisions, of which it warns.
+PRECISIONS = {"16": "16-mixed", "32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
 
 
 @cache
@@ -106,6 +108,11 @@ def num_nodes(trainer: Any, most: int | None = None) -> int:
     if ranks := ranks_around():
         return ranks.nodes
     return most or node_around().nodes or 1
+
+
+def full_precision_name(precision: Any) -> str:
+    """`trainer.precision` as Lightning would have it: 16 is ``16-mixed``."""
+    return PRECISIONS.get(str(precision), str(precision))
 
 
 def _is_number_of_a_gpu(entry: Any) -> bool:

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from ..composed_run import ComposedRun
 from ..config_model import Config
-from ..machine import count_cores
+from ..machine import count_cores, full_precision_name
 from .values import Count, Time
 
 TIMES = {"weeks", "days", "hours", "minutes", "seconds"}
@@ -37,16 +37,19 @@ class Trainer(Config):
         "of a batch for dp, and 2 processes for the others."
     )
     num_nodes: Count | Literal["auto"] = Field(description="auto: as the launcher says, else 1.")
-    precision: Literal[
-        "32-true",
-        "bf16-mixed",
-        "16-mixed",
-        "bf16-true",
-        "16-true",
-        "64-true",
-        "transformer-engine",
-        "transformer-engine-float16",
-    ] = Field("32-true", description="Of weights and of what is computed.")
+    precision: Annotated[
+        Literal[
+            "32-true",
+            "bf16-mixed",
+            "16-mixed",
+            "bf16-true",
+            "16-true",
+            "64-true",
+            "transformer-engine",
+            "transformer-engine-float16",
+        ],
+        BeforeValidator(full_precision_name),
+    ] = Field("32-true", description="Of weights and of what is computed; 16, 32, 64 or bf16, too.")
     max_epochs: Count | Literal[-1] | None = Field(None, description="-1 for no end.")
     min_epochs: Count | None = Field(None, description="Epochs before which it does not end.")
     max_steps: Count | Literal[-1] = Field(-1, description="Optimizer steps; -1 for no end.")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..compat.of_torch import tree_map
 from ..errors import UserError, in_short
+from ..machine import full_precision_name
 from ..strategies.pipeline.shapes import FLOPS_PER_BYTE
 from ..strategies.tensor.checks import check_one
 from .layers import (
@@ -37,7 +38,7 @@ class Precision(NamedTuple):
     @classmethod
     def named(cls, name: str) -> "Precision":
         """The precision of a value of `trainer.precision`."""
-        bits, _, kind = str(name).partition("-")
+        bits, _, kind = full_precision_name(name).partition("-")
         types = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}
         dtype = types.get(bits, torch.float32)
         return cls(torch.float32, dtype) if kind == "mixed" else cls(dtype, None)
