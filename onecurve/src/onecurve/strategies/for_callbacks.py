@@ -296,7 +296,7 @@ class ForCallbacks(Strategy):
     ) -> dict[str, Any]:
         """Read a checkpoint, and remember where in its epoch a fit resumes."""
         read = partial(super().load_checkpoint, checkpoint_path, weights_only)
-        spread = self._connected_module.trainer.num_nodes > 1 and self.ranks is not None
+        spread = self.ranks is not None and self._connected_module.trainer.num_nodes > 1
         checkpoint = read_on_nodes(self, checkpoint_path, read) if spread else read()
         epochs = self.epochs
         # Not where a callback goes back to where this fit began: its loader is there already.

@@ -139,7 +139,7 @@ class Parallelism:
         own = task.state_dict()
         here = model_state_here(state, own)
         task.load_state_dict(
-            {name: cut_like(value, own.get(name)) for name, value in here.items()}, strict
+            {name: cut_like(value, own.get(name)) for name, value in here.items()}, strict=strict
         )
 
     def load_optimizer_state(
