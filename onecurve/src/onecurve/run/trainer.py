@@ -173,7 +173,8 @@ def arguments_of(cfg: DictConfig) -> dict[str, Any]:
     arguments: dict[str, Any] = OmegaConf.to_container(cfg.trainer)  # type: ignore[assignment]
     arguments["accelerator"] = machine.accelerator(cfg.trainer, one_device)
     arguments["num_nodes"] = machine.num_nodes(cfg.trainer)
-    arguments["precision"] = machine.full_precision_name(cfg.trainer.precision)
+    if precision := arguments.get("precision"):
+        arguments["precision"] = machine.full_precision_name(precision)
     # A list names GPUs; of CPUs there is only a number.
     if arguments["devices"] in ("auto", -1, "-1") or arguments["accelerator"] == "cpu":
         arguments["devices"] = machine.local_devices(cfg.trainer, one_device)
