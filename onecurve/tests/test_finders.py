@@ -65,7 +65,7 @@ def test_the_largest_batch_is_found(train: Cli, strategy: str) -> None:
     finder = ("callbacks=[batch_size_finder]", "callbacks.batch_size_finder.first=16")
     finder += ("callbacks.batch_size_finder.largest=128", f"strategy={strategy}", "test=false")
     suggested = train(*finder)
-    assert "data.batch_size=128 fits; training goes on with 64" in suggested.out
+    assert "data.batch_size=128 fits; training continues with 64" in suggested.out
     applied = train(*finder, "callbacks.batch_size_finder.apply=true")
     assert "data.batch_size=128 fits; training with it" in applied.out
     for outcome, size in ((suggested, 64), (applied, 128)):

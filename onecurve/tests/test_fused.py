@@ -82,7 +82,7 @@ def test_without_a_kernel_for_shards_the_default_steps(
 
 @pytest.mark.compares
 @pytest.mark.parametrize(
-    "strategy", one_of_a_kind(["single", "fsdp", "pipeline"], kept=["single", "pipeline"])
+    "strategy", one_of_a_kind(["single", "fsdp", "pipeline"], kept=["pipeline"])
 )
 @pytest.mark.parametrize(("before", "after"), [("auto", "false"), ("null", "auto")])
 def test_a_run_goes_on_with_its_own_kernels(

@@ -53,7 +53,7 @@ WAYS = {
     "interleaved": ("strategy=pipeline", "strategy.schedule=interleaved_1f1b"),
 }
 CASES = [(way, kept) for way in WAYS for kept in ("selective", "full")] + [("zbv", "full")]
-KEPT = [("single", "selective"), ("fsdp", "selective"), ("zbv", "full")]
+KEPT = [("fsdp", "selective"), ("zbv", "full")]
 WAYS["zbv"] = ("strategy=pipeline", f"strategy.schedule={ZBV}")
 
 
@@ -150,7 +150,7 @@ COMPILED = [(way, "layer") for way in STRATEGIES] + [
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "what"),
-    one_of_a_kind(COMPILED, kept=[("fsdp", "layer"), ("single", "whole")]),
+    one_of_a_kind(COMPILED, kept=[("fsdp", "layer")]),
 )
 def test_compiling_changes_no_number(train: Cli, trained: Cli, strategy: str, what: str) -> None:
     """What is traced runs as it is here: to make code of it takes a compiler its time."""

@@ -1,4 +1,4 @@
-"""Optimizers with learning rates by part of the network, and schedules that can be gone on with."""
+"""Optimizers with learning rates by part of the network, and schedules that can be resumed."""
 
 from collections import OrderedDict
 from pathlib import Path

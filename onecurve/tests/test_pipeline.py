@@ -15,6 +15,7 @@ from conftest import (
     Cli,
     column,
     largest_difference,
+    one_of_a_kind,
     run_directories,
 )
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -185,7 +186,9 @@ def test_a_deposit_multiplies_by_what_reaches_the_loss_and_keeps_what_was_there(
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("schedule", limits.available())
+@pytest.mark.parametrize(
+    "schedule", one_of_a_kind(limits.available(), kept=["1f1b", "looped_bfs", "zbv"])
+)
 def test_evaluation_is_that_of_single(trained: Cli, warm: Cli, schedule: str) -> None:
     """Forward only, in parts of any size: 250 samples in batches of 64, the last one of 58."""
     run = trained("trainer.max_epochs=1", FLOAT64).run

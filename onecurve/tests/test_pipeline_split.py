@@ -168,7 +168,7 @@ def test_a_network_without_a_sequence_is_split_by_itself(
 
 
 @pytest.mark.compares
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_does_on_a_mesh(single: dict[str, Any]) -> None:
     cases: dict[str, Case] = {
         module.__name__: (

@@ -91,12 +91,12 @@ def test_the_newest_run_is_not_the_last_by_name(train: Cli, cli: Cli, tmp_path: 
     train(*SHORT, "-m", "seed=1,2")
     # Some folder of the project, and not that in which it was made.
     again = cli("train.py", "resume=last", "trainer.max_epochs=2")
-    assert f"going on with {elsewhere} from last.ckpt" in again.out
+    assert f"continuing {elsewhere} from last.ckpt" in again.out
     dated = train(*SHORT).run
-    assert f"going on with {dated} from" in cli("train.py", "resume=last").out
-    # What was gone on with is the newest again.
+    assert f"continuing {dated} from" in cli("train.py", "resume=last").out
+    # What was resumed is the newest again.
     assert cli("train.py", f"resume={named}").status == 0
-    assert f"going on with {named} from" in cli("train.py", "resume=last").out
+    assert f"continuing {named} from" in cli("train.py", "resume=last").out
 
 
 def test_the_newest_run_is_the_project_s_wherever_one_stands(
@@ -106,7 +106,7 @@ def test_the_newest_run_is_the_project_s_wherever_one_stands(
     train(*SHORT)
     monkeypatch.chdir(tmp_path)
     (run,) = tmp_path.glob("project/runs/*/*")
-    assert f"going on with {run} from last.ckpt" in cli("train.py", "resume=last").out
+    assert f"continuing {run} from last.ckpt" in cli("train.py", "resume=last").out
     assert [path.name for path in tmp_path.iterdir()] == ["project"]
 
 

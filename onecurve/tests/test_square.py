@@ -1,6 +1,6 @@
-"""A checkpoint moves: saved in the middle of an epoch under A, gone on with under B.
+"""A checkpoint moves: saved in the middle of an epoch under A, resumed under B.
 
-Every strategy at every world size saves, and each strategy goes on with a checkpoint of each; the
+Every strategy at every world size saves, and each strategy resumes from a checkpoint of each; the
 continued curve is that of a run that was never interrupted.
 """
 

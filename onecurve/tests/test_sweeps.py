@@ -331,7 +331,7 @@ def test_a_new_sweep_where_resuming_is_not_wanted(cli: Cli) -> None:
 
 
 def test_a_job_is_a_run_like_any_other(cli: Cli) -> None:
-    """Its checkpoint is measured and its directory gone on with, by names as they are."""
+    """Its checkpoint is measured and its directory resumed, by names as they are."""
     sweep = cli("train.py", "-m", *SHORT, "optimizer.lr=choice(1e-3)", "strategy=single,ddp")
     assert sweep.status == 0, sweep.err
     assert sweep.runs[1].name == "02-optimizer.lr=0.001,strategy=ddp"

@@ -2,11 +2,12 @@
 
 import json
 import shutil
+from itertools import product
 
 import pytest
 import torch
 import yaml
-from conftest import EPOCH, FLOAT64, ROUNDING, Cli, column
+from conftest import EPOCH, FLOAT64, ROUNDING, Cli, column, one_of_a_kind
 
 from onecurve.planner.network import Precision
 
@@ -104,8 +105,13 @@ def test_evaluation_repeats_the_test_of_the_run(train: Cli, warm: Cli) -> None:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", ["single", "ddp"])
-@pytest.mark.parametrize("step", [EPOCH, EPOCH + 5])
+@pytest.mark.parametrize(
+    ("step", "strategy"),
+    one_of_a_kind(
+        product([EPOCH, EPOCH + 5], ["single", "ddp"]),
+        kept=[(EPOCH, "single"), (EPOCH + 5, "ddp")],
+    ),
+)
 def test_resuming_continues_the_curve(train: Cli, trained: Cli, step: int, strategy: str) -> None:
     """After an epoch, and in the middle of one."""
     same = ("scheduler=none", f"strategy={strategy}")

@@ -4,8 +4,9 @@ Each of gloo's groups has a thread that wakes a hundred times a second: those of
 session would leave the tests half of the processor.
 
 For runs that must succeed, whose numbers a test reads: most of what a short run of two ranks costs
-is their start. How ranks are started, and how they fail, is tested with torchelastic's; it also
-does a job again that fails here.
+is their start. How ranks are started, and how they fail, is tested with torchelastic's. A job that
+fails here is shown to it, so that a test sees the failure of the launcher that we ship; it is an
+error if the job succeeds there.
 """
 
 import gc
@@ -13,7 +14,6 @@ import itertools
 import multiprocessing
 import os
 import sys
-import warnings
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -59,7 +59,11 @@ class Ranks:
         self.runs = 0
 
     def do(self, *job: Any) -> Any:
-        """What rank 0 returns; None if one of them fails."""
+        """What rank 0 returns.
+
+        Raises:
+            EOFError: If one of them fails.
+        """
         self.runs += 1
         # In that of an earlier run are the addresses of a group that has ended.
         store = listening_store(HOST)
@@ -68,10 +72,7 @@ class Ranks:
         results, waiting = {}, list(self.ours)
         while waiting:
             for pipe in wait(waiting):
-                try:
-                    results[self.ours.index(pipe)] = pipe.recv()
-                except EOFError:
-                    return None
+                results[self.ours.index(pipe)] = pipe.recv()
                 waiting.remove(pipe)
         for pipe in self.ours:
             pipe.send("all have done it")
@@ -99,11 +100,12 @@ def start_ranks(
     if processes not in RANKS:
         RANKS[processes] = Ranks(processes)
     rank = replace(options, context=context and context.for_ranks(), debug_rank=0)
-    result = RANKS[processes].do(work, arguments, rank)
-    if result is None:
+    try:
+        result = RANKS[processes].do(work, arguments, rank)
+    except EOFError:
         RANKS.pop(processes).end()
-        warnings.warn(f"a run failed in ranks that were warm: {options.logs}", stacklevel=2)
-        return by_torchelastic(work, arguments, options, **others)
+        by_torchelastic(work, arguments, options, **others)
+        raise AssertionError(f"it failed in warm ranks alone: {options.logs}") from None
     unless_stopped(result)
     return result
 

@@ -197,7 +197,7 @@ def existing_path(value: Any, wanted: str, damage: Callable[[str], str | None] =
 
 
 def text(value: Any) -> str:
-    """A value as it is typed."""
+    """A value as in an override."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -209,8 +209,8 @@ def text(value: Any) -> str:
     return str(value)
 
 
-def typed(key: str, value: Any) -> str:
-    """A word of a command line, quoted where a shell has a meaning for what is in it."""
+def as_override(key: str, value: Any) -> str:
+    """KEY=VALUE for a command line, quoted where a shell has a meaning for what is in it."""
     return shlex.quote(f"{key}={text(value)}")
 
 
@@ -314,9 +314,9 @@ def _must_be(field: FieldInfo, value: Any, key: str, usual: Any, holds: bool) ->
         allowed = _choices(parts)
         close = nearest(str(value), list(map(str, allowed)))
         example = close or (usual if holds else allowed[0])
-        return f"one of {', '.join(map(text, allowed))}, such as {typed(key, example)}"
+        return f"one of {', '.join(map(text, allowed))}, such as {as_override(key, example)}"
     example = usual if holds else _example(parts[0])
-    return f"{' or '.join(map(_words, parts))}, such as {typed(key, example)}"
+    return f"{' or '.join(map(_words, parts))}, such as {as_override(key, example)}"
 
 
 def _bounds(part: Any) -> dict[Any, float]:

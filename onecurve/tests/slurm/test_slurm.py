@@ -130,7 +130,7 @@ def test_a_job_that_is_requeued_goes_on(
     print(said)
     assert (record["JobState"], record["Restarts"], record["NumNodes"]) == ("COMPLETED", "1", "2")
     assert "stopped by SIGUSR2 after step " in said
-    assert f"resume: going on with {run} from last.ckpt" in said
+    assert f"resume: continuing {run} from last.ckpt" in said
     assert runs_in(folder) == [run]
     assert has_the_curve_of_one_process(run, trained(FLOAT64, *LONG, "strategy=single").run)
 

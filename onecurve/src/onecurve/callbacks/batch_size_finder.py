@@ -62,7 +62,7 @@ class BatchSizeSearch(BatchSizeFinder):
             trainer.fit_loop.setup_data()
         # Schedulers count steps, and there may be fewer now.
         trainer.strategy.setup_optimizers(trainer)
-        does = "training with it" if self.apply else f"training goes on with {before}"
+        does = "training with it" if self.apply else f"training continues with {before}"
         print(f"batch_size_finder: data.batch_size={found} fits; {does}", flush=True)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

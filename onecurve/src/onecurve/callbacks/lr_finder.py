@@ -77,7 +77,7 @@ class LearningRateRangeTest(LearningRateFinder):
                 )
             return
         if trainer.is_global_zero:
-            does = "training with it" if self.apply else "training goes on with its own"
+            does = "training with it" if self.apply else "training continues with its own"
             print(f"lr_finder: optimizer.lr={suggested:.3g} ({self.file}); {does}", flush=True)
         if self.apply:
             scale_learning_rates(trainer, self.final_facts["suggested_lr"] / before)

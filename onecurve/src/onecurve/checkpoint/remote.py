@@ -216,7 +216,7 @@ def _unlisted(files: Any, path: str, address: str) -> dict[str, Any]:
         version = files.ukey(index)
     elif files.exists(f"{path}/.hydra") or files.exists(f"{path}/checkpoints"):
         raise UserError(
-            "is a run directory, which cannot be gone on with there; give one of its checkpoints, "
+            "is a run directory, which cannot be resumed there; give one of its checkpoints, "
             f"such as {address.rstrip('/')}/checkpoints/last.ckpt"
         )
     else:

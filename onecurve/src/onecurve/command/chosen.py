@@ -27,12 +27,12 @@ class Chosen:
 
     Args:
         config_name: Name of the primary configuration, such as "train".
-        typed: What was typed, of which the words that choose files count.
+        overrides: Of the command line; those that choose files count.
     """
 
-    def __init__(self, config_name: str, typed: list[str]) -> None:
+    def __init__(self, config_name: str, overrides: list[str]) -> None:
         self.config_name = config_name
-        self.typed = typed
+        self.overrides = overrides
 
     def usual(self, key: str) -> Any:
         """The usual value; None for a key that is null or not there.
@@ -64,7 +64,7 @@ class Chosen:
     @cached_property
     def values(self) -> dict[str, Any]:
         """The usual value of every dotted key."""
-        words = {word: word.partition("=")[0].lstrip("+") for word in self.typed}
+        words = {word: word.partition("=")[0].lstrip("+") for word in self.overrides}
         # No group has a dot in its name.
         chosen = [word for word, key in words.items() if "." not in key and choices(key)]
         try:

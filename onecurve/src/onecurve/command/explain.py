@@ -10,7 +10,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from ..compat.of_hydra import hydra_options
-from ..config_model import typed as typed_as
+from ..config_model import as_override
 from ..meant import nearest, no_such_key
 from ..run.invocation import override, parsed
 from .chosen import Chosen, choices
@@ -19,17 +19,17 @@ from .chosen import Chosen, choices
 ELSEWHERE = {"deepspeed": "fsdp"}
 
 
-def explain(error: BaseException, config_dir: Path, config_name: str, typed: list[str]) -> str:
+def explain(error: BaseException, config_dir: Path, config_name: str, arguments: list[str]) -> str:
     """One line for an error of Hydra's.
 
     Args:
         error: Hydra's.
         config_dir: The folder `configs`.
         config_name: Name of the primary configuration.
-        typed: The command line without the program.
+        arguments: The command line without the program.
     """
     text = " ".join(str(error).split())
-    if line := _mistyped(text, typed):
+    if line := _of_the_grammar(text, arguments):
         return line
     with _hydra_of(config_dir):
         if unknown := re.search(r"Could not (?:load|find) '([\w./-]+)/([\w.-]*)'", text):
@@ -59,7 +59,7 @@ def explain(error: BaseException, config_dir: Path, config_name: str, typed: lis
                     f"{group}: is changed below {place.rpartition('.')[0]}, where there is none; "
                     "begin the file that changes it with the line `# @package _global_`"
                 )
-            chosen = Chosen(config_name, typed)
+            chosen = Chosen(config_name, arguments)
             if having := chosen.choices_with(key):
                 example = f"{key.partition('.')[0]}={having[0]}"
                 return f"{key}: there is such a key only with {' or '.join(having)}; add {example}"
@@ -67,17 +67,17 @@ def explain(error: BaseException, config_dir: Path, config_name: str, typed: lis
                 return f"{key}: is no group of {config_name}.py; leave it out"
             return no_such_key(key, chosen.keys)
         if merged := re.search("Error merging override (.+)", text):
-            return _of_another_kind(merged[1], Chosen(config_name, typed))
+            return _of_another_kind(merged[1], Chosen(config_name, arguments))
     if several := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
         return f"{several[1]}: several values are a sweep; add -m, or give one value"
     return text
 
 
-def added_to_a_list(typed: list[str]) -> str | None:
+def added_to_a_list(arguments: list[str]) -> str | None:
     """Hydra forgets `+callbacks=b` beside `callbacks=[a]`."""
-    for word in typed:
+    for word in arguments:
         group, _, choice = word.removeprefix("+").partition("=")
-        given = next((each for each in typed if each.startswith(f"{group}=[")), None)
+        given = next((each for each in arguments if each.startswith(f"{group}=[")), None)
         if word.startswith("+") and given and "." not in group:
             both = f"{given[:-1]},{choice.strip('[]')}]".replace("[,", "[")
             both = shlex.quote(both)
@@ -85,17 +85,17 @@ def added_to_a_list(typed: list[str]) -> str | None:
     return None
 
 
-def _mistyped(text: str, typed: list[str]) -> str | None:
+def _of_the_grammar(text: str, arguments: list[str]) -> str | None:
     """What Hydra's grammar makes of a word without `=`, or of a group that is taken away."""
-    if line := _divided(typed):
+    if line := _divided(arguments):
         return line
     if found := re.search(r"Error parsing override '(.*?)' missing EQUAL", text):
         word = found[1]
-        after = typed[typed.index(word) + 1 :] if word in typed else []
+        after = arguments[arguments.index(word) + 1 :] if word in arguments else []
         # `key = value` is three words.
         value = next((each for each in after[:2] if "=" not in each), "VALUE")
         return f"{word}: has no value, such as {word}={value}"
-    if "override_grammar" in text and (word := _unreadable(typed)):
+    if "override_grammar" in text and (word := _unreadable(arguments)):
         if "\n" in word or "\r" in word:
             return f"{word}: has a line break in it; leave it out"
         key, _, value = word.partition("=")
@@ -104,34 +104,34 @@ def _mistyped(text: str, typed: list[str]) -> str | None:
         quoted = shlex.quote(override(key, value))
         return f"{word}: is not what Hydra can read; if it is a text, quote it twice: {quoted}"
     if "Config group override must be a string or a list" in text:
-        names = [word.partition("=")[0].lstrip("+") for word in typed if word.endswith("=null")]
+        names = [word.partition("=")[0].lstrip("+") for word in arguments if word.endswith("=null")]
         group = next((name for name in names if "." not in name), "GROUP")
         return f"{group}=null: is a group, and takes one of its choices; see --help for all"
     if found := re.search(r"Could not override '([\w/-]+)\.", text):
-        if line := added_to_a_list(typed):
+        if line := added_to_a_list(arguments):
             return line
-        if f"~{found[1]}" in typed:
+        if f"~{found[1]}" in arguments:
             return f"~{found[1]}: takes away what another word changes; leave one of them out"
     return None
 
 
-def _divided(typed: list[str]) -> str | None:
+def _divided(arguments: list[str]) -> str | None:
     """A list or mapping with a blank in it, of which the shell has made several words."""
-    for first, word in enumerate(typed):
+    for first, word in enumerate(arguments):
         if "[" in word or "{" in word:
-            for last in range(first + 2, len(typed) + 1):
-                whole = " ".join(typed[first:last])
-                if parsed(word) is None and parsed(whole) is not None:
+            for last in range(first + 2, len(arguments) + 1):
+                joined = " ".join(arguments[first:last])
+                if parsed(word) is None and parsed(joined) is not None:
                     return (
-                        f"{whole}: a blank ends a word of the shell; leave it out, or quote the "
-                        f"argument: {shlex.quote(whole)}"
+                        f"{joined}: a blank ends a word of the shell; leave it out, or quote the "
+                        f"argument: {shlex.quote(joined)}"
                     )
     return None
 
 
-def _unreadable(typed: list[str]) -> str | None:
+def _unreadable(arguments: list[str]) -> str | None:
     """The first override that Hydra cannot read, among what may be options as well."""
-    given, _ = hydra_options().parse_known_args(typed)
+    given, _ = hydra_options().parse_known_args(arguments)
     return next((word for word in given.overrides if parsed(word) is None), None)
 
 
@@ -158,4 +158,4 @@ def _of_another_kind(word: str, chosen: Chosen) -> str:
     key = word.partition("=")[0].lstrip("+")
     usual = chosen.values.get(key)
     kind = "a list" if isinstance(usual, list) else "a mapping"
-    return f"{word}: must be {kind}, such as {typed_as(key, usual)}"
+    return f"{word}: must be {kind}, such as {as_override(key, usual)}"

@@ -1,4 +1,4 @@
-"""What `resume=last` goes on with: the training run of this project that was started last."""
+"""What `resume=last` continues: the training run of this project that was started last."""
 
 import json
 import os
@@ -16,7 +16,7 @@ RECORD = "environment.json"
 def newest_run(runs: Path, task: str | None) -> Path | None:
     """The training run that was started last, by what the runs themselves say of it.
 
-    Jobs of sweeps are left out: a sweep is gone on with by its own command, one job by its
+    Jobs of sweeps are left out: a sweep is resumed by its own command, one job by its
     directory.
 
     Args:
@@ -42,7 +42,7 @@ def _run_directories(runs: Path) -> Iterator[Path]:
 
 
 def _started(run_dir: Path) -> float:
-    """When a run was started, or was gone on with, in seconds since 1970; 0 if it never was."""
+    """When a run was started, or was resumed, in seconds since 1970; 0 if it never was."""
     file = run_dir / RECORD
     try:
         return float(json.loads(file.read_text())["started"])

@@ -1,8 +1,8 @@
 """What `resume=` and `init=` on the command line stand for, worked out before Hydra reads it.
 
-- ``resume=last``, the newest run, and ``resume=RUN_DIR`` go on in place: the command line of that
-  run, with what was typed now on top, in its directory, from its newest complete checkpoint.
-- ``resume=FILE`` is a new run that goes on from a checkpoint.
+- ``resume=last``, the newest run, and ``resume=RUN_DIR`` continue in place: the overrides of
+  that run, with those given now on top, in its directory, from its newest complete checkpoint.
+- ``resume=FILE`` is a new run that resumes from a checkpoint.
 - ``init=FILE`` is a new run that starts from the weights of a checkpoint.
 - An address, such as ``resume=s3://bucket/run``, stands for a file that is fetched later.
 
@@ -41,12 +41,12 @@ def expand(arguments: list[str], config_dir: Path, config_name: str) -> list[str
     Raises:
         UserError: If there is nothing to resume.
     """
-    arguments = [override for argument in arguments for override in _init(_as_typed(argument))]
-    typed = [argument for argument in arguments if argument.startswith("resume=")]
-    if not typed or config_name != "train":
+    arguments = [override for argument in arguments for override in _init(_quoted_path(argument))]
+    resumes = [argument for argument in arguments if argument.startswith("resume=")]
+    if not resumes or config_name != "train":
         return arguments
-    value = text_of(typed[-1]) or _value(typed[-1])
-    others = [argument for argument in arguments if argument not in typed]
+    value = text_of(resumes[-1]) or _value(resumes[-1])
+    others = [argument for argument in arguments if argument not in resumes]
     if value == "last":
         run_dir = _newest_run(others, config_dir, config_name)
     elif os.path.isdir(os.path.expanduser(value)) and not is_sharded(Path(value).expanduser()):
@@ -55,30 +55,30 @@ def expand(arguments: list[str], config_dir: Path, config_name: str) -> list[str
         return arguments
     if any(flag in others for flag in SWEEP_FLAGS):
         raise UserError(
-            f"resume={value}: one run is gone on with, not a sweep; leave out -m, or give a file: "
-            "resume=runs/.../checkpoints/last.ckpt"
+            f"resume={value}: a run is resumed by itself, not in a sweep; leave out -m, or give "
+            "a file: resume=runs/.../checkpoints/last.ckpt"
         )
     return _in_place(value, run_dir, others)
 
 
-def _in_place(value: str, run_dir: Path, typed: list[str]) -> list[str]:
-    overrides = run_dir / ".hydra" / "overrides.yaml"
-    if not overrides.is_file():
+def _in_place(value: str, run_dir: Path, overrides: list[str]) -> list[str]:
+    file = run_dir / ".hydra" / "overrides.yaml"
+    if not file.is_file():
         raise UserError(
             f"resume={value}: is not the directory of a training run (it has no "
             ".hydra/overrides.yaml); give one, such as resume=runs/DATE/TIME"
         )
     reject_locked(run_dir, f"resume={value}")
-    names = {_key(argument) for argument in typed} | {"resume", "hydra.run.dir"}
-    said: list[str] = yaml.safe_load(overrides.read_text()) or []
+    names = {_key(argument) for argument in overrides} | {"resume", "hydra.run.dir"}
+    stored: list[str] = yaml.safe_load(file.read_text()) or []
     earlier = [
         override
-        for override in said
-        # A job of a sweep is gone on with as a run of its own.
+        for override in stored
+        # A job of a sweep is resumed as a run of its own.
         if _key(override) not in names and not _key(override).startswith("sweep")
     ]
     if address := _address_of_job(run_dir):
-        mirror = next((word for word in said if _key(word) == MIRROR), MIRROR)
+        mirror = next((word for word in stored if _key(word) == MIRROR), MIRROR)
         earlier = [word for word in earlier if _key(word) != MIRROR]
         if MIRROR not in names:
             earlier.append(f"{mirror.partition('=')[0]}={quoted(address)}")
@@ -90,21 +90,21 @@ def _in_place(value: str, run_dir: Path, typed: list[str]) -> list[str]:
                 f"'{_key(override)}=" + "${oc.env:NAME}'"
             )
     # What was added to the configuration with a plus is changed without one.
-    added = {_key(override) for override in said if override.startswith("+")}
-    changed = [f"+{word}" if word.partition("=")[0] in added else word for word in typed]
+    added = {_key(override) for override in stored if override.startswith("+")}
+    changed = [f"+{word}" if word.partition("=")[0] in added else word for word in overrides]
     found = newest_checkpoint(run_dir)
     for reason in found.passed_over:
         print(f"resume: passed over {reason}")
     where = f"from {found.file.name}" if found.file else "from the start: it has no checkpoint yet"
-    print(f"resume: going on with {run_dir} {where}")
-    if typed:
-        print(f"resume: changed now: {' '.join(redact_command(typed))}")
+    print(f"resume: continuing {run_dir} {where}")
+    if overrides:
+        print(f"resume: changed now: {' '.join(redact_command(overrides))}")
     checkpoint = [f"resume={quoted(found.file)}"] if found.file else []
     return [*earlier, *changed, *checkpoint, f"hydra.run.dir={quoted(run_dir)}"]
 
 
 def _address_of_job(run_dir: Path) -> str | None:
-    """Where a job of a sweep sends its checkpoints: below what was typed for the sweep."""
+    """Where a job of a sweep sends its checkpoints: below the address of the sweep."""
     file = run_dir / "config.yaml"
     config = yaml.safe_load(file.read_text()) if file.is_file() else {}
     if "job" not in (config.get("sweep") or {}):
@@ -113,12 +113,12 @@ def _address_of_job(run_dir: Path) -> str | None:
     return address
 
 
-def _newest_run(typed: list[str], config_dir: Path, config_name: str) -> Path:
-    """The directory of the newest training run of the task that is asked for."""
-    places = [argument for argument in typed if argument.startswith(("paths.", "paths="))]
+def _newest_run(overrides: list[str], config_dir: Path, config_name: str) -> Path:
+    """The directory of the newest training run, of `task=` if that is given."""
+    places = [argument for argument in overrides if argument.startswith(("paths.", "paths="))]
     with initialize_config_dir(str(config_dir.resolve()), version_base="1.3"):
         runs = Path(os.path.abspath(compose(config_name, places).paths.runs))
-    tasks = [_value(argument) for argument in typed if argument.startswith("task=")]
+    tasks = [_value(argument) for argument in overrides if argument.startswith("task=")]
     if found := newest_run(runs, tasks[-1] if tasks else None):
         return found
     of_task = f" of task={tasks[-1]}" if tasks else ""
@@ -142,7 +142,7 @@ def _init(argument: str) -> list[str]:
     return ["init=weights", f"init.file={quoted(value)}"]
 
 
-def _as_typed(argument: str) -> str:
+def _quoted_path(argument: str) -> str:
     """A path that is there needs no quotes of Hydra's, whatever signs are in it."""
     name, _, value = argument.partition("=")
     is_plain = parsed(argument) is not None and not any(sign in value for sign in "=,")
@@ -156,7 +156,7 @@ def _as_typed(argument: str) -> str:
 
 
 def make_absolute(config: DictConfig, directory: Path) -> None:
-    """Let files be those of the directory where they were typed, which Hydra has left."""
+    """Resolve files against the directory of the command, which Hydra has left."""
     for key in FILES:
         value = OmegaConf.select(config, key)
         if isinstance(value, str) and not is_address(value):

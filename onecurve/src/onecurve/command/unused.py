@@ -44,9 +44,9 @@ def leave_out(config: DictConfig, groups: list[str]) -> None:
     OmegaConf.set_struct(config, is_struct)
 
 
-def not_used(groups: list[str], typed: list[str]) -> str | None:
-    """The line about words that were typed and change nothing; None if there are none."""
-    of = {word: re.split(r"[.=]", word.lstrip("+"))[0] for word in typed}
+def not_used(groups: list[str], overrides: list[str]) -> str | None:
+    """The line about overrides that change nothing; None if there are none."""
+    of = {word: re.split(r"[.=]", word.lstrip("+"))[0] for word in overrides}
     words = [word for word, group in of.items() if group in groups]
     if not words:
         return None
