@@ -13,7 +13,10 @@ def test_the_two_commands() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("line", "least"), [("make demo", 0.97), (TRY_MORE.strip(), 0.8)])
+@pytest.mark.parametrize(
+    ("line", "least"),
+    [("make demo", 0.97), pytest.param(TRY_MORE.strip(), 0.8, marks=pytest.mark.long)],
+)
 def test_demo(line: str, least: float) -> None:
     """In the project that `make test` has just baked, and which other tests use: -o bake."""
     short = line.replace('ARGS="', 'ARGS="trainer.max_epochs=3 ')

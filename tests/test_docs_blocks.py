@@ -203,7 +203,7 @@ def ran(project: Path) -> Path:
     return project
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_exported_network_is_read_as_the_page_says(ran: Path) -> None:
     of_torch, of_onnx = pieces(LIBRARY / "docs/using.md")
     check = "print(tuple(outputs.shape))"

@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from baking import LIBRARY, bake, environment_of
 
 # What the callback needs to be at work.
 TWO_STEPS = ("model=mlp", "debug=limit", "trainer.max_epochs=1", "trainer.limit_train_batches=2")
 
 
+@pytest.mark.long
 def test_limits_are_as_the_page_says(tmp_path: Path) -> None:
     project = bake(tmp_path / "out")
     page = (LIBRARY / "docs/callbacks.md").read_text().partition("## Limits of your own")[2]

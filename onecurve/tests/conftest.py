@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from onecurve.torch_versions import too_old
 
@@ -119,6 +121,26 @@ def pytest_unconfigure() -> None:
 def scripts() -> Path:
     """Where the commands of these tests are."""
     return ROOT
+
+
+Shared = Callable[[str, Callable[[], Any]], Any]
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    """What one process of the tests computes, and all of them read: ``shared(name, compute)``."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of all workers
+
+    def read(name: str, compute: Callable[[], Any]) -> Any:
+        file = folder / f"{name}.pickle"
+        with FileLock(f"{file}.lock"):
+            if not file.exists():
+                file.write_bytes(pickle.dumps(compute()))
+        return pickle.loads(file.read_bytes())
+
+    return read
 
 
 @pytest.fixture

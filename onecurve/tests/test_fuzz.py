@@ -35,6 +35,7 @@ def test_no_command_line_gets_a_traceback_leaves_something_or_is_wrongly_accepte
         empty(folder)
 
 
+@pytest.mark.long
 def test_no_file_gets_a_traceback_leaves_something_or_is_taken_for_another(
     tmp_path: Path, cli: Cli
 ) -> None:

@@ -97,7 +97,8 @@ def test_a_file_that_cannot_be_written_is_refused(cli: Cli, tmp_path: Path) -> N
     assert not outcome.runs
 
 
-@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "ddp"], kept=["ddp"]))
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["single", "ddp"])
 def test_early_stopping_leaves_whole_lines_and_a_checkpoint(tmp_path: Path, strategy: str) -> None:
     """Katib sends SIGTERM to the command, and waits a minute."""
     slow = ("callbacks=[checkpoint,progress,katib]", "trainer.max_epochs=100000")

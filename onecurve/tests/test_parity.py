@@ -70,7 +70,7 @@ CELLS = [
 ]
 # Each kind once; the others are in test_dp.py, test_fsdp.py and test_zoo.py.
 ONCE = [
-    *((strategy, "lenet") for strategy in ("dp of 3", "looped_bfs")),
+    *((strategy, "lenet") for strategy in ("dp of 3",)),
     *((strategy, "a frozen layer") for strategy in ("ddp", "zbv")),
     *((strategy, "transformer") for strategy in ("fsdp", "1f1b")),
     ("2 pipelines of 2 shards", "transformer"),
@@ -173,7 +173,8 @@ def test_what_waits_for_a_metric_does_so_everywhere(
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", one_of_a_kind(["fsdp", "1f1b"], kept=["fsdp"]))
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["fsdp", "1f1b"])
 def test_overfitting_a_batch_is_that_of_single(train: Cli, strategy: str) -> None:
     settings = (FLOAT64, "trainer.overfit_batches=2", "trainer.max_epochs=5", "callbacks=[]")
     single = train(*settings)

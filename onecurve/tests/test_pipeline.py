@@ -272,6 +272,7 @@ class Thaw(Callback):
 
 
 @pytest.mark.compares
+@pytest.mark.long
 def test_layers_may_be_thawed_on_the_way(train: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     thaw = (FLOAT64, "+callbacks.thaw._target_=test_pipeline.Thaw")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import one_of_a_kind
+from conftest import Shared, one_of_a_kind
 from several_fits import Case, Small, assert_equal, assert_rejected, fits
 from torch import Tensor, nn
 
@@ -222,21 +222,23 @@ REJECTED: dict[Any, str] = {
 
 
 @pytest.fixture(scope="session")
-def single() -> dict[str, Any]:
+def single(shared: Shared) -> dict[str, Any]:
     cases: dict[str, Case] = {
         module.__name__: (module, onecurve.Single(), {"devices": 1}) for module in TRAINED
     }
-    return onecurve.launch(fits, cases, devices=1)
+    alone: dict[str, Any] = shared("blocks single", lambda: onecurve.launch(fits, cases, devices=1))
+    return alone
 
 
 @pytest.fixture(scope="session")
-def outcomes() -> dict[str, Any]:
+def outcomes(shared: Shared) -> dict[str, Any]:
     """Each module in one start of two ranks."""
     cases: dict[str, Case] = {
         module.__name__: (module, onecurve.Pipeline(microbatches=3, timeout_seconds=30), {})
         for module in (*TRAINED, *REJECTED)
     }
-    return onecurve.launch(fits, cases)
+    ranks: dict[str, Any] = shared("blocks", lambda: onecurve.launch(fits, cases))
+    return ranks
 
 
 @pytest.mark.compares

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROUNDING, ZBV, largest_difference
+from conftest import ROUNDING, ZBV, Shared, largest_difference
 from several_fits import Case, Small, fits
 from torch import Tensor, nn
 
@@ -117,18 +117,18 @@ WAYS = [
 
 
 @pytest.fixture(scope="session")
-def outcomes() -> dict[str, Any]:
+def outcomes(shared: Shared) -> dict[str, Any]:
     """All of them in one start of two ranks; and one process."""
     whole: dict[str, Case] = {
         name: (task, onecurve.Single(), {"devices": 1}) for name, task in TASKS.items()
     }
-    single = onecurve.launch(fits, whole, devices=1)
+    single = shared("gradients single", lambda: onecurve.launch(fits, whole, devices=1))
     cases: dict[str, Case] = {
         f"{name} {schedule} {microbatches}": (task, onecurve.Pipeline(schedule, microbatches), {})
         for name, task in TASKS.items()
         for schedule, microbatches in WAYS
     }
-    return {**single, **onecurve.launch(fits, cases)}
+    return {**single, **shared("gradients", lambda: onecurve.launch(fits, cases))}
 
 
 @pytest.mark.compares

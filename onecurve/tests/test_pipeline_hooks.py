@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROUNDING, largest_difference
+from conftest import ROUNDING, Shared, largest_difference
 from lightning.pytorch import Callback
 from lightning.pytorch.utilities import grad_norm
 from several_fits import Case, Small, fits
@@ -80,14 +80,15 @@ def pipeline(**options: Any) -> onecurve.Pipeline:
 
 
 @pytest.fixture(scope="session")
-def outcomes() -> dict[str, Any]:
+def outcomes(shared: Shared) -> dict[str, Any]:
     """Each module under pipeline, in one start of two ranks."""
     cases: dict[str, Case] = {
         module.__name__: (module, pipeline(), {})
         for module in (*REFUSED, ClipsByHand, Clips, AsksTheStrategy, ChangesEach)
     }
     cases["a callback"] = (Small, pipeline(), {"callbacks": [Norms()]})
-    return onecurve.launch(fits, cases)
+    ranks: dict[str, Any] = shared("hooks", lambda: onecurve.launch(fits, cases))
+    return ranks
 
 
 @pytest.mark.parametrize("name", [*(module.__name__ for module in REFUSED), "a callback"])

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from conftest import Shared
 from lightning.pytorch import Callback, Trainer
 from several_fits import Case, Small, data, fits
 from torch import Tensor
@@ -128,14 +129,15 @@ def pipeline(module: Any, **options: Any) -> Case:
 
 
 @pytest.fixture(scope="session")
-def outcomes() -> dict[str, Any]:
+def outcomes(shared: Shared) -> dict[str, Any]:
     """All of them in one start of two ranks."""
     cases = {module.__name__: pipeline(module) for module in WRONG}
     cases |= {name: pipeline(Small, **options) for name, options in RIGHT.items()}
     cases["signed"] = pipeline(Signed, precision="32-true")
     for name, options in READ.items():
         cases[name] = MixedUp, AsOnAGpu(microbatches=2), {"log_every_n_steps": 50, **options}
-    return onecurve.launch(fits, cases)
+    ranks: dict[str, Any] = shared("loss", lambda: onecurve.launch(fits, cases))
+    return ranks
 
 
 @pytest.mark.parametrize("module", WRONG)

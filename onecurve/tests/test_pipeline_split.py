@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import PASSED_ON, ZBV
+from conftest import PASSED_ON, ZBV, Shared
 from several_fits import Case, Small, assert_equal, fits
 from torch import Tensor, nn
 
@@ -128,21 +128,23 @@ def pipeline(split: list[str], **options: Any) -> onecurve.Pipeline:
 
 
 @pytest.fixture(scope="session")
-def single() -> dict[str, Any]:
+def single(shared: Shared) -> dict[str, Any]:
     alone = {"devices": 1}
     cases: dict[str, Case] = {each.__name__: (each, onecurve.Single(), alone) for each in SPLIT}
-    return onecurve.launch(fits, cases, devices=1)
+    alone: dict[str, Any] = shared("split single", lambda: onecurve.launch(fits, cases, devices=1))
+    return alone
 
 
 @pytest.fixture(scope="session")
-def outcomes() -> dict[str, Any]:
+def outcomes(shared: Shared) -> dict[str, Any]:
     cases: dict[str, Case] = {
         each.__name__: (each, pipeline(split), {}) for each, split in SPLIT.items()
     }
     cases["unnamed"] = Skips, pipeline([]), {}
     for schedule in SCHEDULES:
         cases[schedule] = Skips, pipeline(NET, schedule=schedule), {}
-    return onecurve.launch(fits, cases)
+    ranks: dict[str, Any] = shared("split", lambda: onecurve.launch(fits, cases))
+    return ranks
 
 
 @pytest.mark.compares

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ZBV
+from conftest import ZBV, Shared
 from several_fits import Case, Small, assert_equal, assert_rejected, fits
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -301,16 +301,19 @@ def pipeline(**options: Any) -> onecurve.Pipeline:
 
 
 @pytest.fixture(scope="session")
-def single() -> dict[str, Any]:
+def single(shared: Shared) -> dict[str, Any]:
     options = {"devices": 1}
     cases: dict[str, Case] = {
         module.__name__: (module, onecurve.Single(), options) for module in (*STRANGERS, *LAYERS)
     }
-    return onecurve.launch(fits, cases, devices=1)
+    alone: dict[str, Any] = shared(
+        "strangers single", lambda: onecurve.launch(fits, cases, devices=1)
+    )
+    return alone
 
 
 @pytest.fixture(scope="session")
-def outcomes() -> dict[str, Any]:
+def outcomes(shared: Shared) -> dict[str, Any]:
     """Each module under pipeline, in one start of two ranks."""
     cases: dict[str, Case] = {
         module.__name__: (module, pipeline(**LAYERS.get(module, {})), {})
@@ -319,7 +322,8 @@ def outcomes() -> dict[str, Any]:
     for way in ("gpipe", "zbv"):
         for module in STRANGERS:
             cases[f"{module.__name__} {way}"] = module, pipeline(**OTHER_WAYS[way]), {}
-    return onecurve.launch(fits, cases)
+    ranks: dict[str, Any] = shared("strangers", lambda: onecurve.launch(fits, cases))
+    return ranks
 
 
 @pytest.mark.compares

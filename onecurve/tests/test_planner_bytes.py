@@ -103,7 +103,7 @@ def compare(run: Any, mesh: str, checkpointing: str = "none") -> None:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("mesh", one_of_a_kind(MESHES, kept=["single", "fsdp", "1f1b"]))
+@pytest.mark.parametrize("mesh", one_of_a_kind(MESHES, kept=["fsdp", "1f1b"]))
 def test_a_plan_says_what_each_rank_holds(train: Cli, mesh: str) -> None:
     compare(train(*FEW, *TRANSFORMER, *MESHES[mesh][0]).run, mesh)
 
@@ -119,7 +119,8 @@ def test_of_images(train: Cli, mesh: str, network: tuple[str, ...]) -> None:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("mesh", one_of_a_kind(["single", "fsdp", "1f1b"], kept=["1f1b"]))
+@pytest.mark.long
+@pytest.mark.parametrize("mesh", ["single", "fsdp", "1f1b"])
 def test_in_16_bits(train: Cli, mesh: str) -> None:
     typed = ("trainer.precision=bf16-mixed", *TRANSFORMER, *MESHES[mesh][0])
     compare(train(*FEW, *typed).run, mesh)
@@ -132,6 +133,7 @@ def test_cut_within_layers(train: Cli) -> None:
 
 
 @pytest.mark.compares
+@pytest.mark.long
 def test_computed_again(train: Cli) -> None:
     typed = ("strategy.activation_checkpointing=true", *TRANSFORMER, *MESHES["fsdp"][0])
     compare(train(*FEW, *typed).run, "fsdp", "full")

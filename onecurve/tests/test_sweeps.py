@@ -108,6 +108,7 @@ class Alive(Callback):
             raise MemoryError("as on a full GPU")
 
 
+@pytest.mark.long
 def test_a_job_finds_nothing_of_the_one_before_in_memory(cli: Cli) -> None:
     SEEN.clear()
     watched = ("+callbacks.alive._target_=test_sweeps.Alive", "trainer.max_epochs=1")
@@ -117,6 +118,7 @@ def test_a_job_finds_nothing_of_the_one_before_in_memory(cli: Cli) -> None:
     assert list(SEEN) == [1] * 4, done.err
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_jobs")
 def test_no_configuration_of_a_job_is_kept(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hydra's launcher has what every job returned in a list, until the last one has."""
@@ -324,6 +326,7 @@ def test_a_failed_job_stops_the_sweep(cli: Cli, fake_jobs: FakeJobs) -> None:
     assert len(fake_jobs.started) == 1
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_jobs")
 def test_a_new_sweep_where_resuming_is_not_wanted(cli: Cli) -> None:
     sweep = ("train.py", "-m", *SHORT, "data.batch_size=0,64", "sweep.resume=false")

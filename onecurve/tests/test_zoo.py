@@ -1,13 +1,14 @@
 """The zoo: each module and each data set under each strategy is equal to single, or is refused."""
 
 import re
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
 import pytest
 import torch
 import warm_ranks
-from conftest import ROUNDING, largest_difference, one_of_a_kind
+from conftest import ROUNDING, Shared, largest_difference, one_of_a_kind
 from lightning.pytorch import Trainer
 from torch.utils._pytree import tree_flatten
 from torch.utils.data import DataLoader
@@ -26,10 +27,11 @@ def rows_of(strategy: str) -> tuple[str, ...]:
 
 
 CELLS = [(strategy, name) for strategy in STRATEGIES for name in rows_of(strategy)]
+KEPT = [(strategy, name) for strategy, name in CELLS if strategy not in ("dp", "ddp")]
+Column = Callable[[str], dict[str, Any]]
 
 
-@cache
-def column(strategy: str) -> dict[str, Any]:
+def trained_rows(strategy: str) -> dict[str, Any]:
     """All rows under a strategy, in one go."""
     if strategy in ("single", "dp"):
         with unchanged_environment(LIGHTNING):
@@ -42,13 +44,14 @@ def column(strategy: str) -> dict[str, Any]:
     return result
 
 
-# The rows of a strategy one after the other, for one process of the tests.
+@pytest.fixture(scope="session")
+def column(shared: Shared) -> Column:
+    return cache(lambda strategy: shared(strategy, partial(trained_rows, strategy)))
+
+
 @pytest.mark.compares
-@pytest.mark.parametrize(
-    ("strategy", "name"),
-    one_of_a_kind(CELLS, kept=[(strategy, name) for strategy, name in CELLS if strategy != "dp"]),
-)
-def test_a_cell(strategy: str, name: str) -> None:
+@pytest.mark.parametrize(("strategy", "name"), one_of_a_kind(CELLS, kept=KEPT))
+def test_a_cell(column: Column, strategy: str, name: str) -> None:
     row, single, result = ROWS[name], column("single")[name], column(strategy)[name]
     assert not isinstance(single, str), single
     if strategy in row.refused:
@@ -72,8 +75,9 @@ def test_a_cell(strategy: str, name: str) -> None:
 
 @pytest.mark.compares
 @pytest.mark.parametrize("name", ALSO_REPLICATED)
-@pytest.mark.parametrize("strategy", one_of_a_kind(REPLICATED, kept=["replicated pipelines"]))
-def test_a_cell_of_two_axes(name: str, strategy: str) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", REPLICATED)
+def test_a_cell_of_two_axes(column: Column, name: str, strategy: str) -> None:
     single, result = column("single")[name], column(strategy)[name]
     assert not isinstance(result, str), result
     assert_equal(result, single)
@@ -88,7 +92,7 @@ def assert_equal(result: dict[str, Any], single: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", IN_ONE_BATCH)
-def test_accumulated_batches_make_the_step_of_one(name: str) -> None:
+def test_accumulated_batches_make_the_step_of_one(column: Column, name: str) -> None:
     """Under single, to which the other strategies are equal."""
     with unchanged_environment(LIGHTNING):
         expected = trained(IN_ONE_BATCH[name], "single")
