@@ -42,7 +42,7 @@ def test_a_suggestion_changes_nothing_unless_it_is_applied(train: Cli) -> None:
     with_finder, without = train(*FINDER), train(*PLAIN)
     found = with_finder.metrics["suggested_lr"]
     said = (
-        f"lr_finder: optimizer.lr={found:.3g} ({with_finder.run}/lr_finder.png); training goes on"
+        f"lr_finder: optimizer.lr={found:.3g} ({with_finder.run}/lr_finder.png); training continues"
     )
     assert said in with_finder.out
     ours, theirs = (column(outcome.run, "train/loss") for outcome in (with_finder, without))
