@@ -253,7 +253,6 @@ BART = partial(
     decoder_start_token_id=2,
 )
 VIT = {"img_size": PIXELS, "patch_size": 4, "embed_dim": WIDTH, "depth": DEPTH, "num_heads": HEADS}
-STAGES = tuple(f"model.blocks.{number}" for number in range(1, DEPTH))
 
 ROWS = {
     "Llama": Row(LLAMA, texts),
@@ -318,7 +317,11 @@ ROWS = {
         ),
         images,
         OfLayers,
-        tuple(f"model.encoder.layers.encoder_layer_{number}" for number in range(1, DEPTH)),
+        (
+            "model.encoder.layers.encoder_layer_1",
+            "model.encoder.layers.encoder_layer_2",
+            "model.heads",
+        ),
     ),
     "Swin (torchvision)": Row(
         partial(
@@ -333,10 +336,13 @@ ROWS = {
         ),
         images,
         OfLayers,
-        tuple(f"model.features.{number}" for number in range(1, 4)),
+        ("model.features.1", "model.features.3", "model.norm"),
     ),
     "ViT (timm)": Row(
-        partial(timm.models.VisionTransformer, **VIT, num_classes=CLASSES), images, OfLayers, STAGES
+        partial(timm.models.VisionTransformer, **VIT, num_classes=CLASSES),
+        images,
+        OfLayers,
+        ("model.blocks.1", "model.blocks.2", "model.norm"),
     ),
     "ConvNeXt (timm)": Row(
         partial(
@@ -347,6 +353,6 @@ ROWS = {
         ),
         partial(images, pixels=2 * PIXELS),
         OfLayers,
-        tuple(f"model.stages.{number}" for number in range(1, 4)),
+        ("model.stages.1", "model.stages.2", "model.head"),
     ),
 }
