@@ -12,15 +12,13 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 pytestmark = shipped("model/pretrained", "callbacks/save_pretrained", "data/text_blocks")
 SAVES = ("callbacks=[checkpoint,save_pretrained]", "logger=csv")
 LLAMA = ("model=pretrained", "model.name=pretrained")
-Weights = dict[str, torch.Tensor]
 
 
-def saved(run: Path) -> Weights:
-    weights: Weights = AutoModelForCausalLM.from_pretrained(run / "pretrained").state_dict()
-    return weights
+def saved(run: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(run / "pretrained").state_dict()
 
 
-def in_checkpoint(run: Path, name: str = "best") -> Weights:
+def in_checkpoint(run: Path, name: str = "best") -> dict[str, torch.Tensor]:
     state = torch.load(run / f"checkpoints/{name}.ckpt", weights_only=True)["state_dict"]
     return {key.removeprefix("network."): value for key, value in state.items()}
 
@@ -55,6 +53,7 @@ def test_what_was_saved_is_trained_further(cli: Cli) -> None:
     assert all(torch.equal(before[name], value) for name, value in saved(first.run).items())
     last = in_checkpoint(first.run, "last")
     assert not torch.equal(last["lm_head.weight"], before["lm_head.weight"])
+    assert "model.name=a/b/c: cannot be" in cli("train.py", LLAMA[0], "model.name=a/b/c").err
 
 
 @pytest.mark.usefixtures("small_data")
@@ -86,3 +85,4 @@ def test_a_classifier_knows_the_names_of_its_classes(cli: Cli) -> None:
     assert outcome.status == 0, outcome.err
     model = AutoModelForSequenceClassification.from_pretrained(outcome.run / "pretrained")
     assert model.config.id2label == {0: "no", 1: "yes"}
+    assert "error: model: bert sees the tokens" in cli("train.py", "model=bert_tiny").err

@@ -231,8 +231,9 @@ class Steps:
         if not callable(getattr(self.module, "loss", None)):
             return f"{name} has no loss(outputs, targets)"
         placed = self.passes.stages.placement.is_placed
-        if any(p.requires_grad and not placed(at) for at, p in self.module.named_parameters()):
-            return f"{name} trains parameters beside its layers"
+        trained = (path for path, p in self.module.named_parameters() if p.requires_grad)
+        if beside := [path for path in trained if not placed(path)]:
+            return f"{name} trains parameters beside its layers, such as {beside[0]}"
         ((inputs, outputs),) = called
         if not self.passes.is_batch(inputs):
             return "what enters the network is not the batch"

@@ -9,9 +9,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from onecurve.errors import UserError
+from onecurve.errors import UserError, in_short
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import (
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+)
 
 IGNORED = -100
 """A label that does not count: padding's."""
@@ -39,10 +44,16 @@ def pretrained(
         lora_targets: Which layers have them, by name; None for those that peft knows of the family.
 
     Raises:
-        UserError: If peft is not installed.
+        UserError: If there is no such model, or peft is not installed.
     """
     auto = AutoModelForCausalLM if labels is None else AutoModelForSequenceClassification
-    model = auto.from_pretrained(name, dtype=dtype, **_classes(labels))
+    try:
+        model = auto.from_pretrained(name, dtype=dtype, **_classes(labels))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"model.name={name}: cannot be loaded ({in_short(error)}); give a folder that "
+            "save_pretrained wrote, or a name on the Hugging Face hub, such as model.name=gpt2"
+        ) from None
     network = _prepared(model, labels is None, gradient_checkpointing)
     if lora is None:
         return network
@@ -106,6 +117,13 @@ def causal_lm_loss(
 
 
 def _prepared(model: Any, predicts_next: bool, gradient_checkpointing: bool) -> nn.Module:
+    config = model.config
+    # Made to fill gaps in a text, as BERT, which transformers lets predict as well.
+    if predicts_next and type(config) in MODEL_FOR_MASKED_LM_MAPPING and not config.is_decoder:
+        raise UserError(
+            f"model: {config.model_type} sees the tokens that it is to predict; use another, "
+            "such as model=llama_tiny, or experiment=snippets, which classifies"
+        )
     # What was loaded is in evaluation mode, in which a Trainer leaves it: without dropout.
     model.train()
     # What attention would keep for the next token of a text is of no use in training.

@@ -1,0 +1,358 @@
+"""Networks that people bring, tiny and random, and tasks as strangers write them around one.
+
+Of transformers, torch.nn, torchvision and timm: for `families.py`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import timm
+import torch
+import torchvision
+import transformers
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+SAMPLES = 21
+LENGTH, TOKENS, CLASSES, PIXELS = 10, 48, 5, 16
+WIDTH, DEPTH, HEADS = 16, 4, 4
+
+
+class Trained(LightningModule):
+    """A task around a network."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.model = network
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss, logged."""
+        loss = self.loss_of(batch)
+        self.log("train", loss)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """The same."""
+        self.log("val", self.loss_of(batch), on_epoch=True)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """SGD, which keeps a small difference small."""
+        return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
+
+
+class OfTransformers(Trained):
+    """Takes the loss that its network makes."""
+
+    def loss_of(self, batch: dict[str, Tensor]) -> Tensor:
+        """The mean loss of a batch."""
+        loss: Tensor = self.model(**batch).loss
+        return loss
+
+
+class Classifies(Trained):
+    """Has a loss of its own."""
+
+    def loss_of(self, batch: dict[str, Tensor]) -> Tensor:
+        """The mean loss of a batch."""
+        return F.cross_entropy(self.model(batch["inputs"]), batch["labels"])
+
+
+class OfLayers(Trained):
+    """As the library's own tasks are: any schedule can take its loss."""
+
+    def forward(self, inputs: Tensor) -> Any:
+        """What it predicts."""
+        return self.model(inputs)
+
+    def prepare(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """What enters the layers, and what the loss compares."""
+        return batch["inputs"], batch["labels"]
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Of what leaves the layers."""
+        return F.cross_entropy(outputs, targets)
+
+    def loss_of(self, batch: dict[str, Tensor]) -> Tensor:
+        """The mean loss of a batch."""
+        return self.loss(self(batch["inputs"]), batch["labels"])
+
+
+class Encoder(nn.Module):
+    """torch.nn's encoder with an embedding, and a head for the mean over positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(TOKENS, WIDTH)
+        self.encoder = nn.TransformerEncoder(encoder_layer(), DEPTH, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """What it predicts."""
+        is_padding = inputs == 0
+        hidden = self.encoder(self.embed(inputs), src_key_padding_mask=is_padding)
+        kept = hidden.masked_fill(is_padding[..., None], 0).sum(1) / (~is_padding).sum(1, True)
+        logits: Tensor = self.head(kept)
+        return logits
+
+
+class Translator(nn.Module):
+    """torch.nn's encoder and decoder: the one's outputs are memory for the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(TOKENS, WIDTH)
+        self.transformer = nn.Transformer(
+            WIDTH, HEADS, DEPTH, DEPTH, 2 * WIDTH, dropout=0.0, batch_first=True
+        )
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """What it predicts."""
+        hidden = self.embed(inputs)
+        logits: Tensor = self.head(self.transformer(hidden, hidden[:, :4]).mean(1))
+        return logits
+
+
+class Mean(nn.Module):
+    """Over positions."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """What it predicts."""
+        return inputs.mean(1)
+
+
+def encoder_layer() -> nn.TransformerEncoderLayer:
+    """Of torch.nn, as small as the other networks' layers."""
+    return nn.TransformerEncoderLayer(WIDTH, HEADS, 2 * WIDTH, dropout=0.0, batch_first=True)
+
+
+def of_torch() -> nn.Sequential:
+    """A network that is one sequence of layers."""
+    layers = [encoder_layer() for _ in range(DEPTH)]
+    head = [nn.LayerNorm(WIDTH), Mean(), nn.Linear(WIDTH, CLASSES)]
+    return nn.Sequential(nn.Embedding(TOKENS, WIDTH), *layers, *head)
+
+
+def of_transformers(
+    name: str, checkpointing: bool = False, untied: bool = False, **settings: Any
+) -> nn.Module:
+    """A network by the name of its class, from a small configuration.
+
+    Args:
+        name: Of the class in transformers.
+        checkpointing: Whether layers are computed again in the backward pass.
+        untied: Whether a head that is one with the embedding gets a weight of its own.
+        settings: Of its configuration, where they are not the usual ones.
+    """
+    kind = getattr(transformers, name)
+    usual = {
+        "vocab_size": TOKENS,
+        "hidden_size": WIDTH,
+        "num_hidden_layers": DEPTH,
+        "num_attention_heads": HEADS,
+        "intermediate_size": 2 * WIDTH,
+        "max_position_embeddings": 16,
+        "attention_dropout": 0.0,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    }
+    made: nn.Module = kind(kind.config_class(**{**usual, **settings}))
+    if untied:
+        made.lm_head.weight = nn.Parameter(made.lm_head.weight.detach().clone())
+    if checkpointing:
+        made.gradient_checkpointing_enable()  # type: ignore[operator]
+    return made
+
+
+def texts(labels: str = "ids", padded: bool = False) -> list[dict[str, Tensor]]:
+    """Token ids, labels for each ("ids"), for some ("some") or for all together ("class")."""
+    draws = torch.Generator().manual_seed(0)
+    samples = []
+    for number in range(SAMPLES):
+        ids = torch.randint(3, TOKENS, (LENGTH,), generator=draws)
+        is_text = torch.arange(LENGTH) < (4 + 3 * number % 7 if padded else LENGTH)
+        ids = ids.where(is_text, 0)
+        counted = (
+            is_text & ((torch.arange(LENGTH) + number) % 3 == 0) if labels == "some" else is_text
+        )
+        sample = {"input_ids": ids, "labels": ids.where(counted, -100)}
+        if labels == "class":
+            sample["labels"] = ids.sum() % CLASSES
+        if padded:
+            sample["attention_mask"] = is_text.long()
+        samples.append(sample)
+    return samples
+
+
+def token_rows(padded: bool = False) -> list[dict[str, Tensor]]:
+    """Token ids for networks that take nothing else."""
+    return [
+        {"inputs": each["input_ids"], "labels": each["labels"]} for each in texts("class", padded)
+    ]
+
+
+def images(name: str = "inputs", pixels: int = PIXELS) -> list[dict[str, Tensor]]:
+    """Images with a label, under a name."""
+    draws = torch.Generator().manual_seed(0)
+    return [
+        {
+            name: torch.randn(3, pixels, pixels, generator=draws, dtype=torch.float64),
+            "labels": torch.randint(CLASSES, (), generator=draws),
+        }
+        for _ in range(SAMPLES)
+    ]
+
+
+class Row(NamedTuple):
+    """A network and what it is trained on."""
+
+    network: Callable[[], nn.Module]
+    samples: Callable[[], list[dict[str, Tensor]]]
+    task: Callable[[nn.Module], Trained] = OfTransformers
+    split: tuple[str, ...] = ()
+    """Where a pipeline is split, for schedules other than gpipe."""
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether any schedule can take its layers and its loss."""
+        return self.task is OfLayers
+
+
+PADDED = partial(texts, padded=True)
+LLAMA = partial(of_transformers, "LlamaForCausalLM", num_key_value_heads=2)
+GPT2 = partial(
+    of_transformers, "GPT2LMHeadModel", n_inner=2 * WIDTH, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
+)
+T5 = partial(
+    of_transformers,
+    "T5ForConditionalGeneration",
+    d_model=WIDTH,
+    d_kv=4,
+    d_ff=2 * WIDTH,
+    num_layers=DEPTH,
+    num_heads=HEADS,
+    dropout_rate=0.0,
+    decoder_start_token_id=0,
+)
+BART = partial(
+    of_transformers,
+    "BartForConditionalGeneration",
+    d_model=WIDTH,
+    encoder_layers=DEPTH,
+    decoder_layers=DEPTH,
+    encoder_attention_heads=HEADS,
+    decoder_attention_heads=HEADS,
+    encoder_ffn_dim=2 * WIDTH,
+    decoder_ffn_dim=2 * WIDTH,
+    dropout=0.0,
+    decoder_start_token_id=2,
+)
+VIT = {"img_size": PIXELS, "patch_size": 4, "embed_dim": WIDTH, "depth": DEPTH, "num_heads": HEADS}
+
+ROWS = {
+    "Llama": Row(LLAMA, texts),
+    "Llama, tied, padded": Row(partial(LLAMA, tie_word_embeddings=True), PADDED),
+    "Llama, padded, gradient checkpointing": Row(partial(LLAMA, checkpointing=True), PADDED),
+    "Mistral, padded": Row(
+        partial(of_transformers, "MistralForCausalLM", num_key_value_heads=2, sliding_window=4),
+        PADDED,
+    ),
+    "Qwen2, tied, padded": Row(
+        partial(
+            of_transformers, "Qwen2ForCausalLM", num_key_value_heads=2, tie_word_embeddings=True
+        ),
+        PADDED,
+    ),
+    "GPT-2": Row(GPT2, texts),
+    "GPT-2, padded, gradient checkpointing": Row(partial(GPT2, checkpointing=True), PADDED),
+    "GPT-2, untied, padded": Row(partial(GPT2, untied=True), PADDED),
+    "BERT, masked tokens, padded": Row(
+        partial(of_transformers, "BertForMaskedLM"), partial(texts, "some", padded=True)
+    ),
+    "BERT, classes, padded, gradient checkpointing": Row(
+        partial(
+            of_transformers, "BertForSequenceClassification", num_labels=CLASSES, checkpointing=True
+        ),
+        partial(texts, "class", padded=True),
+    ),
+    "RoBERTa, classes, padded": Row(
+        partial(of_transformers, "RobertaForSequenceClassification", num_labels=CLASSES),
+        partial(texts, "class", padded=True),
+    ),
+    "RoBERTa, masked tokens": Row(
+        partial(of_transformers, "RobertaForMaskedLM"), partial(texts, "some")
+    ),
+    "T5": Row(T5, texts),
+    "T5 1.1, untied, padded": Row(partial(T5, untied=True, feed_forward_proj="gated-gelu"), PADDED),
+    "T5, padded, gradient checkpointing": Row(partial(T5, checkpointing=True), PADDED),
+    "BART, padded": Row(BART, PADDED),
+    "ViT (transformers)": Row(
+        partial(
+            of_transformers,
+            "ViTForImageClassification",
+            image_size=PIXELS,
+            patch_size=4,
+            num_labels=CLASSES,
+        ),
+        partial(images, "pixel_values"),
+    ),
+    "nn.TransformerEncoderLayer in an nn.Sequential": Row(of_torch, token_rows, OfLayers),
+    "nn.TransformerEncoder, padded": Row(Encoder, partial(token_rows, padded=True), Classifies),
+    "nn.Transformer": Row(Translator, token_rows, Classifies),
+    "ViT (torchvision)": Row(
+        partial(
+            torchvision.models.VisionTransformer,
+            image_size=PIXELS,
+            patch_size=4,
+            num_layers=DEPTH,
+            num_heads=HEADS,
+            hidden_dim=WIDTH,
+            mlp_dim=2 * WIDTH,
+            num_classes=CLASSES,
+        ),
+        images,
+        OfLayers,
+        (
+            "model.encoder.layers.encoder_layer_1",
+            "model.encoder.layers.encoder_layer_2",
+            "model.heads",
+        ),
+    ),
+    "Swin (torchvision)": Row(
+        partial(
+            torchvision.models.SwinTransformer,
+            patch_size=[2, 2],
+            embed_dim=8,
+            depths=[2, 2],
+            num_heads=[2, 4],
+            window_size=[2, 2],
+            stochastic_depth_prob=0.0,
+            num_classes=CLASSES,
+        ),
+        images,
+        OfLayers,
+        ("model.features.1", "model.features.3", "model.norm"),
+    ),
+    "ViT (timm)": Row(
+        partial(timm.models.VisionTransformer, **VIT, num_classes=CLASSES),
+        images,
+        OfLayers,
+        ("model.blocks.1", "model.blocks.2", "model.norm"),
+    ),
+    "ConvNeXt (timm)": Row(
+        partial(
+            timm.models.ConvNeXt,
+            depths=(1, 1, 2, 1),
+            dims=(4, 8, 8, 8),
+            num_classes=CLASSES,
+        ),
+        partial(images, pixels=2 * PIXELS),
+        OfLayers,
+        ("model.stages.1", "model.stages.2", "model.head"),
+    ),
+}
