@@ -240,23 +240,16 @@ class ClipsItself(Stranger):
         optimizer.step()
 
 
-class OfSomeInputs(Scaled):
+class OfSomeInputs(ByHand):
     """Asks for the gradients of some of its parameters, in either way of each of two kinds."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
+    def manual_backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
         optimizer: Any = self.optimizers()
-        optimizer.zero_grad()
-        loss = super().training_step(batch, batch_idx)
         updated = [each for group in optimizer.param_groups for each in group["params"]]
-        if batch_idx % 2:
-            self.manual_backward(loss, inputs=updated[::2])
+        if self.trainer.fit_loop.batch_idx % 2:
+            super().manual_backward(loss, inputs=updated[::2])
         else:
-            loss.backward(inputs=list(self.model.parameters())[1:])
-        optimizer.step()
+            loss.backward(inputs=list(self.model.parameters())[1:])  # type: ignore[no-untyped-call]
 
 
 class Recurrent(Stranger):

@@ -26,6 +26,7 @@ from torch.utils.data import (
 from ..compat.of_lightning import IndexBatchSamplerWrapper, sampler_seen
 from ..compat.of_torch import iterator_of
 from ..errors import UserError
+from .proxy import ResumedSampler
 from .random import Draws, RankStream, kept_state
 from .rows import cut_rows
 from .share import SharedLoader, part_of
@@ -108,7 +109,7 @@ class RankLoader(SharedLoader):
         if self._indices is None:
             return self._shares(self._rows(iter(source), start), start)
         indices = getattr(self._indices, "_batch_sampler", self._indices)
-        indices.start(start, walked)
+        indices.start, indices.left = start, walked
         # A loader makes its iterator, and the seed of its workers, at once.
         return self._shares(iter(source), start)
 
@@ -146,6 +147,7 @@ class RankLoader(SharedLoader):
             yield rows
 
     def first(self) -> Any:
+        """The first batch that it will yield; nothing is consumed."""
         loader = self.loader
         with kept_state(), kept_generators(loader):
             if self._indices is None:
@@ -157,34 +159,23 @@ class RankLoader(SharedLoader):
             return next(iter(read))
 
 
-class RankIndices:
-    """Stands for a batch sampler: walks its batches, and yields this rank's indices of each."""
+class RankIndices(ResumedSampler):
+    """Stands for a batch sampler: walks its batches, and yields this rank's indices of each.
 
-    def __init__(self, batches: Any, loader: RankLoader) -> None:
-        self.batches = batches
+    Attributes:
+        start: The number of the first batch of the next pass.
+    """
+
+    start: int = 0
+
+    def __init__(self, inner: Any, loader: RankLoader) -> None:
+        super().__init__(inner)
         self.loader = loader
-        self._start = 0
-        self._walked: Iterator[Any] | None = None
-
-    def start(self, number: int, walked: Iterator[Any] | None) -> None:
-        """Say how the batches of the next pass are numbered, and which are left of them."""
-        self._start, self._walked = number, walked
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "batches":
-            raise AttributeError(name)
-        return getattr(self.batches, name)
-
-    def __len__(self) -> int:
-        return len(self.batches)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        # An iterator over processes asks for two of these, and reads one.
-        batches, self._walked = self._walked, None
-        loader = self.loader
-        for number in count(self._start):
+        loader, batches = self.loader, super().__iter__()
+        for number in count(self.start):
             with loader.stream.common():
-                batches = iter(self.batches) if batches is None else batches
                 batch: Any = next(batches, END)
             if batch is END:
                 return

@@ -32,8 +32,8 @@ from ..checkpoint.lazy_tensors import optimizer_states_here
 from ..checkpoint.storage import LocalFiles, read_on_nodes
 from ..compat.of_lightning import combined_alike, ends_with_its_epoch, training_loaders
 from ..errors import UserError, say, some_of
-from .all_samples import all_rows
 from .clip import global_norm
+from .gather import gather_uneven
 from .mesh.ranks import Ranks, each_rank_has
 from .mesh.sizes import Sizes
 from .parallelism import Parallelism
@@ -186,7 +186,7 @@ class ForCallbacks(Strategy):
         share = self._step.share
         if share is not None and not share.size:
             tensor = tensor[:0]  # what a rank without samples has is another's
-        return all_rows(tensor, self.samples_group)
+        return gather_uneven(tensor, self.samples_group)
 
     # The network
 

@@ -20,10 +20,9 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from ..batch.loader import kept_generators
+from ..batch.loader import RankLoader, kept_generators
 from ..batch.random import kept_state
 from ..batch.resume import Waiting
-from ..batch.share import SharedLoader
 from ..compat.of_lightning import IndexBatchSamplerWrapper, loaders_of, sampler_seen, transferred
 from ..compat.of_torch import TorchDispatchMode, argument_names, is_in_place, tree_map
 from ..errors import UserError
@@ -169,14 +168,14 @@ def _of_loader(trainer: Trainer) -> Any:
     combined = loaders_of(loop)
     loader = combined.flattened[0] if combined is not None and combined.flattened else None
     loader = loader.loader if isinstance(loader, Waiting) else loader
-    if not isinstance(loader, SharedLoader | DataLoader):
+    if not isinstance(loader, RankLoader | DataLoader):
         return None
-    written = loader.loader if isinstance(loader, SharedLoader) else loader
+    written = loader.loader if isinstance(loader, RankLoader) else loader
     if isinstance(loader.dataset, IterableDataset) or not _is_pytorchs(written.batch_sampler):
         return None
     module = trainer.lightning_module
     with kept_state():
-        if isinstance(loader, SharedLoader):
+        if isinstance(loader, RankLoader):
             first = loader.first()
         else:
             with kept_generators(loader):
