@@ -256,7 +256,9 @@ class TrainingEpochs:
         iter(walking)
         if self._first is not None and place.random:
             set_state(self._first)
-        wanted = place.random.get("samples") if len(walks) == 1 else None
+        # What its sampler yields tells the samples of a batch only where it is a batch sampler.
+        counts = len(walks) == 1 and loaders[0].batch_sampler is not None
+        wanted = place.random.get("samples") if counts else None
         number = 0
         try:
             while number < place.batches if wanted is None else walks[0].samples < wanted:
