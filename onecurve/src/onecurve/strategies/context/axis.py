@@ -29,6 +29,10 @@ class Axis:
         """The pieces of all ranks, one after the other along a dimension: see `gather`."""
         return gather(tensor.movedim(dim, 0), self.group).movedim(0, dim)
 
+    def piece(self, length: int) -> "Piece":
+        """Of sequences of a length."""
+        return Piece(self, length // self.size)
+
 
 class Piece(NamedTuple):
     """What a rank has of each sequence.
