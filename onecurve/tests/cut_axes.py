@@ -16,7 +16,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from onecurve.strategies.context.attention import attention_over, attention_within
+from onecurve.strategies.context.attention import working_on
+from onecurve.strategies.context.axis import Axis
 from onecurve.strategies.context.sequence import cut, on_pieces, whole
 
 SAMPLES = 4
@@ -92,19 +93,19 @@ def tensor_parallel(net: Any, mesh: DeviceMesh) -> dict[str, Tensor]:
 def pipelined(net: Any, mesh: DeviceMesh) -> dict[str, Tensor]:
     """Half of the layers on a half of the positions, micro-batch by micro-batch."""
     first = mesh.get_local_rank("pipeline") == 0
-    group = mesh.get_group("context")
+    axis = Axis(mesh.get_group("context"))
 
     def loss_of_whole(outputs: Tensor, _: Tensor) -> Tensor:
-        with attention_within():
-            return loss(whole(outputs, group, LENGTH))
+        with working_on(None):
+            return loss(whole(outputs, axis.piece(LENGTH)))
 
     layers = nn.Sequential(*(net[:2] if first else net[2:]))
     number, device = mesh.get_local_rank("pipeline"), torch.device("cpu")
     stage = PipelineStage(layers, number, 2, device, group=mesh.get_group("pipeline"))
     schedule = Schedule1F1B(stage, n_microbatches=2, loss_fn=loss_of_whole)
-    (piece,) = cut((batch(),), group)
+    (piece,) = cut((batch(),), axis)
     given = {"target": torch.zeros(SAMPLES)} if not first else {}
-    with attention_over(group, LENGTH):
+    with working_on(axis.piece(LENGTH)):
         schedule.step(*((piece,) if first else ()), **given)
     return {
         path: _averaged(parameter.grad, mesh)

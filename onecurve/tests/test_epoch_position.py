@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_ranks
 from lightning.pytorch import Callback, Trainer, seed_everything
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 from zoo import data, tasks
 from zoo.train import LIGHTNING, Record
 
@@ -38,14 +39,15 @@ def losses(
     save: Path | None = None,
     resume: Path | None = None,
     epoch: int = 0,
-    strategy: type[onecurve.Single] = onecurve.Single,
+    strategy: type[onecurve.Single | onecurve.DDP] = onecurve.Single,
+    devices: int = 1,
 ) -> list[float]:
     """Of two epochs, of which each has three steps or more."""
     record = Record()
     with unchanged_environment(LIGHTNING):
         seed_everything(1, verbose=False)
         trainer = Trainer(
-            accelerator="cpu", devices=1, strategy=strategy(), precision="64-true",
+            accelerator="cpu", devices=devices, strategy=strategy(), precision="64-true",
             callbacks=[record, *([Save(save, epoch)] if save else [])], logger=False, max_epochs=2,
             enable_model_summary=False, enable_progress_bar=False, enable_checkpointing=False,
         )  # fmt: skip
@@ -55,6 +57,11 @@ def losses(
 
 def stateful() -> DataLoader[Any]:
     return DataLoader(data.StatefulEpochs(), 4)
+
+
+def whole_batches() -> DataLoader[Any]:
+    pairs = data.pairs()
+    return DataLoader(pairs, None, sampler=BatchSampler(RandomSampler(pairs), 5, False))
 
 
 def torchdatas(workers: int) -> Any:
@@ -67,6 +74,7 @@ DATA: dict[str, tuple[Made, Any]] = {
     "weighted": (data.weighted, tasks.Plain),
     "buckets": (data.buckets, tasks.Plain),
     "augmented": (data.split, tasks.Plain),
+    "whole batches": (whole_batches, tasks.Plain),
     "several": (partial(data.two_as, "max_size_cycle"), tasks.TwoLoaders),
     "several, the shortest ends": (partial(data.two_as, "min_size"), tasks.TwoLoaders),
     "a stream with a state": (stateful, tasks.Plain),
@@ -83,6 +91,20 @@ def test_it_goes_on_with_the_rest_of_the_epoch(
     whole = losses(*DATA[name], save=file)
     assert losses(*DATA[name], resume=file) == whole[2:]
     assert "resume:" not in capsys.readouterr().out
+
+
+def by_ranks(file: Path) -> tuple[list[float], list[float]]:
+    """What a fit of two ranks loses, and one that goes on inside its first epoch."""
+    made = partial(losses, *DATA["whole batches"], strategy=onecurve.DDP, devices=2)
+    return made(save=file), made(resume=file)
+
+
+def test_ranks_share_whole_batches_and_go_on_with_the_rest(tmp_path: Path) -> None:
+    whole, rest = warm_ranks.run(
+        "test_epoch_position.by_ranks", (tmp_path / "inside.ckpt",), processes=2
+    )
+    assert rest == whole[2:]
+    assert whole == pytest.approx(losses(*DATA["whole batches"]), rel=1e-11)
 
 
 @pytest.mark.parametrize("name", ["augmented", "several", "a stream with a state"])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     Dataset,
     DistributedSampler,
@@ -68,6 +69,7 @@ LOADERS: dict[str, dict[str, Any]] = {
     "lazy": {"sampler": Lazy(), "batch_size": 4},
     "own generator": {"batch_size": 4, "shuffle": True, "generator": torch.Generator()},
     "processes": {"batch_size": 3, "shuffle": True, "num_workers": 1},
+    "whole": {"batch_size": None, "sampler": BatchSampler(RandomSampler(TEN), 4, False)},
 }
 
 
@@ -114,7 +116,7 @@ def test_ranks_together_see_the_loader_s_own_batches(name: str, ranks: int) -> N
     epochs = [[samples.tolist() for (samples,) in loader] for _ in (0, 1)]
     assert seen(loader, ranks) == [*epochs[0], *epochs[1]]
     sizes = [size_of_batch(loader, number) for number in range(len(epochs[0]))]
-    assert name == "by length" or sizes == [len(batch) for batch in epochs[0]]
+    assert name in ("by length", "whole") or sizes == [len(batch) for batch in epochs[0]]
 
 
 def test_shares_differ_by_one_sample_at_most_and_an_empty_one_borrows() -> None:
@@ -124,6 +126,15 @@ def test_shares_differ_by_one_sample_at_most_and_an_empty_one_borrows() -> None:
     assert [part.share(0).size for part in parts] == [5, 4]
     assert [part.share(1).size for part in parts] == [1, 0]
     assert parts[1].share(2).total == 0, "there is none"
+
+
+def test_whole_batches_go_on_where_they_were() -> None:
+    whole = DataLoader(TEN, None, sampler=BatchSampler(range(10), 4, False))
+    for rank, part in enumerate(parts_of(whole, 2)):
+        part.resume(iter([[4, 5, 6, 7], [8, 9]]), 1)
+        rest = [samples.tolist() for (samples,) in part]
+        assert rest == [[[4, 5], [8]], [[6, 7], [9]]][rank]
+        assert part.share(2).total == 2
 
 
 def test_attributes_are_those_of_the_user_s_loader() -> None:

@@ -5,8 +5,10 @@ What cannot work is said in one line that names the cause.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from copy import deepcopy
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -240,23 +242,34 @@ class ClipsItself(Stranger):
         optimizer.step()
 
 
-class OfSomeInputs(Scaled):
+class OfSomeInputs(ByHand):
     """Asks for the gradients of some of its parameters, in either way of each of two kinds."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
+    def manual_backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
         optimizer: Any = self.optimizers()
-        optimizer.zero_grad()
-        loss = super().training_step(batch, batch_idx)
         updated = [each for group in optimizer.param_groups for each in group["params"]]
-        if batch_idx % 2:
-            self.manual_backward(loss, inputs=updated[::2])
+        if self.trainer.fit_loop.batch_idx % 2:
+            super().manual_backward(loss, inputs=updated[::2])
         else:
-            loss.backward(inputs=list(self.model.parameters())[1:])
-        optimizer.step()
+            loss.backward(inputs=list(self.model.parameters())[1:])  # type: ignore[no-untyped-call]
+
+
+class OfItsOwn(ByHand):
+    """Makes gradients without a backward pass that anybody else sees."""
+
+    def manual_backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
+        weights = list(self.parameters())
+        for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+            weight.grad = self.averaged(gradient)
+
+    def averaged(self, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class OfItsOwnAveraged(OfItsOwn):
+    def averaged(self, gradient: Tensor) -> Tensor:
+        averaged: Tensor = self.trainer.strategy.reduce(gradient)
+        return averaged
 
 
 class Recurrent(Stranger):
@@ -430,7 +443,7 @@ EQUAL = [
     *((task, name) for task in (OfADistribution, OnlyADistribution) for name in ("fsdp", "kept")),
     *((ChangesWeights, name) for name in ("fsdp", "kept")),
     *((ClipsItself, name) for name in ("pipeline", "tensor", "fsdp")),
-    (OfSomeInputs, "ddp"),
+    *((task, "ddp") for task in (OfSomeInputs, OfItsOwnAveraged)),
 ]
 
 
@@ -440,7 +453,7 @@ BY_HAND = unless_too_old(
 KEPT = [
     *((Stranger, "tensor"), (ByKeyword, "tensor"), (OfABatch, "context"), (Scaled, "fsdp")),
     *((Recurrent, "fsdp"), (AllFamilies, "sequence")),
-    (BackwardByHand, "ddp"),
+    *((task, "ddp") for task in (BackwardByHand, OfItsOwnAveraged)),
     (ScaledByANumber, "fsdp"),
     *((OnlyADistribution, name) for name in ("fsdp", "kept")),
     (ChangesWeights, "fsdp"),
@@ -784,6 +797,20 @@ def test_what_cannot_work_is_said_in_one_line(name: str, monkeypatch: pytest.Mon
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
     assert "strategy=" in str(refused.value)
+
+
+def said_in_fit(task: Callable[[], LightningModule]) -> str:
+    with redirect_stderr(StringIO()) as said:
+        fit(task, onecurve.DDP())
+    return said.getvalue()
+
+
+def test_copies_that_drift_apart_are_said_once() -> None:
+    run = partial(warm_ranks.run, "test_strangers.said_in_fit", processes=2)
+    lines = [line for line in run((OfItsOwn,)).splitlines() if "OfItsOwn" in line]
+    assert len(lines) == 1
+    assert "makes gradients by itself, other ones on each rank" in lines[0]
+    assert "drift" not in run((OfItsOwnAveraged,)) + run((ByHand,)) + run((Stranger,))
 
 
 def test_so_is_a_part_of_one_sample() -> None:

@@ -146,12 +146,11 @@ def test_whole_batches_are_cut_by_rows_or_refused() -> None:
         next(iter(shares(DataLoader(Texts(), None), 2)[0]))
 
 
-def test_what_is_read_ahead_is_read_again_and_looking_consumes_nothing() -> None:
+def test_what_is_read_ahead_is_read_again() -> None:
     dataset = Stateful()
     (loader,) = shares(DataLoader(dataset, 4), 1)
-    first = loader.first()[0]
     reading = iter(loader)
-    assert torch.equal(next(reading)[0], first)
+    next(reading)
     loader.trained(0)
     ahead = next(reading)[1]
     again = iter(loader)

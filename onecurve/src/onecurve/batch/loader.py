@@ -26,7 +26,8 @@ from torch.utils.data import (
 from ..compat.of_lightning import IndexBatchSamplerWrapper, sampler_seen
 from ..compat.of_torch import iterator_of
 from ..errors import UserError
-from .random import Draws, RankStream, kept_state
+from .proxy import ResumedSampler
+from .random import Draws, RankStream
 from .rows import cut_rows
 from .share import SharedLoader, part_of
 from .stream import StreamLoader
@@ -68,10 +69,10 @@ class RankLoader(SharedLoader):
         self.begin(0)
 
     def _own_indices(self) -> Any:
-        """What stands for the loader's batch sampler; None where it yields none."""
+        """What stands for the loader's batch sampler; or its sampler, where it has no other."""
         batches: Any = self.loader.batch_sampler
         if batches is None:
-            return None
+            return CommonSampler(self.loader.sampler, self.stream)
         if isinstance(batches, IndexBatchSamplerWrapper):
             return SeenIndices(RankIndices(sampler_seen(batches), self))
         return RankIndices(batches, self)
@@ -104,20 +105,20 @@ class RankLoader(SharedLoader):
         start = self._ended_at if self.training and self._ended_at is not None else self._start
         self._ended_at = None
         walked, self._walked = self._walked, None
-        source = self._kept or self._source()
-        if self._indices is None:
-            return self._shares(self._rows(iter(source), start), start)
         indices = getattr(self._indices, "_batch_sampler", self._indices)
-        indices.start(start, walked)
+        indices.start, indices.left = start, walked
         # A loader makes its iterator, and the seed of its workers, at once.
-        return self._shares(iter(source), start)
+        batches: Iterator[Any] = iter(self._kept or self._source())
+        if self.loader.batch_sampler is None:
+            batches = self._rows(batches, start)
+        return self._shares(batches, start)
 
     def _source(self) -> DataLoader[Any]:
         """The user's loader over this rank's indices."""
         loader = self.loader
         source: DataLoader[Any] = copy(loader)
-        if self._indices is not None:
-            vars(source).update(batch_sampler=self._indices, _iterator=None)
+        name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+        vars(source).update({name: self._indices, "_iterator": None})
         if loader.num_workers and self.num_replicas > 1:
             # Ranks read other samples, by another seed of the workers than the one drawn by all.
             draw_base_seed(loader)
@@ -146,48 +147,51 @@ class RankLoader(SharedLoader):
             yield rows
 
     def first(self) -> Any:
+        """The first batch that it will yield; nothing is consumed."""
         loader = self.loader
-        with kept_state(), kept_generators(loader):
-            if self._indices is None:
-                batch = next(iter(DataLoader(loader.dataset, None, sampler=loader.sampler)))
-                return cut_rows(batch, self.rank, self.num_replicas, "")[0]
-            indices = list(next(iter(loader.batch_sampler)))
-            own = [indices[part_of(len(indices), self.rank, self.num_replicas)]]
-            read = DataLoader(loader.dataset, batch_sampler=own, collate_fn=loader.collate_fn)
-            return next(iter(read))
+        if loader.batch_sampler is None:
+            of_one = [next(iter(loader.sampler))]
+            read = DataLoader(loader.dataset, None, sampler=of_one, collate_fn=loader.collate_fn)
+            return cut_rows(next(iter(read)), self.rank, self.num_replicas, "")[0]
+        indices = list(next(iter(loader.batch_sampler)))
+        own = [indices[part_of(len(indices), self.rank, self.num_replicas)]]
+        read = DataLoader(loader.dataset, batch_sampler=own, collate_fn=loader.collate_fn)
+        return next(iter(read))
 
 
-class RankIndices:
-    """Stands for a batch sampler: walks its batches, and yields this rank's indices of each."""
+class CommonSampler(ResumedSampler):
+    """Stands for a sampler, which all ranks walk alike.
 
-    def __init__(self, batches: Any, loader: RankLoader) -> None:
-        self.batches = batches
+    Attributes:
+        start: The number of the first batch of the next pass.
+    """
+
+    start: int = 0
+
+    def __init__(self, inner: Any, stream: RankStream) -> None:
+        super().__init__(inner)
+        self.stream = stream
+
+    def __iter__(self) -> Iterator[Any]:
+        walked = super().__iter__()
+        while True:
+            with self.stream.common():
+                indices: Any = next(walked, END)
+            if indices is END:
+                return
+            yield indices
+
+
+class RankIndices(CommonSampler):
+    """Stands for a batch sampler, and yields this rank's indices of each batch."""
+
+    def __init__(self, inner: Any, loader: RankLoader) -> None:
+        super().__init__(inner, loader.stream)
         self.loader = loader
-        self._start = 0
-        self._walked: Iterator[Any] | None = None
-
-    def start(self, number: int, walked: Iterator[Any] | None) -> None:
-        """Say how the batches of the next pass are numbered, and which are left of them."""
-        self._start, self._walked = number, walked
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "batches":
-            raise AttributeError(name)
-        return getattr(self.batches, name)
-
-    def __len__(self) -> int:
-        return len(self.batches)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        # An iterator over processes asks for two of these, and reads one.
-        batches, self._walked = self._walked, None
         loader = self.loader
-        for number in count(self._start):
-            with loader.stream.common():
-                batches = iter(self.batches) if batches is None else batches
-                batch: Any = next(batches, END)
-            if batch is END:
-                return
+        for number, batch in enumerate(super().__iter__(), self.start):
             indices: list[Any] = list(batch)
             loader._totals[number] = len(indices)
             yield indices[part_of(len(indices), loader.rank, loader.num_replicas)]

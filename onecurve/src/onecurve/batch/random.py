@@ -13,8 +13,8 @@ draws what the whole run would have drawn.
 
 import os
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any
@@ -120,15 +120,16 @@ class RankStream:
 
     Args:
         rank: Which share of a batch this rank sees.
-        shares: Whether there are others. Stages of one pipeline fetch and augment alike.
+        apart: What this rank draws for itself. Stages of one pipeline fetch and augment alike; what
+            a process with all samples draws is drawn as under a plain Trainer.
 
     Attributes:
         seed: Of all that ranks draw for themselves in this fit or evaluation.
     """
 
-    def __init__(self, rank: int, shares: bool = True) -> None:
+    def __init__(self, rank: int, apart: Container[Draws] = tuple(Draws)) -> None:
         self.rank = rank
-        self.shares = shares
+        self.apart = apart
         self.seed = 0
         self._common: State | None = None
 
@@ -139,7 +140,7 @@ class RankStream:
     @contextmanager
     def own(self, what: Draws, *place: int) -> Iterator[None]:
         """Draw meanwhile what belongs to this rank and to a place in the run."""
-        if what is not Draws.STEP and not self.shares:
+        if what not in self.apart:
             yield
             return
         self._common = get_state()
@@ -169,13 +170,3 @@ class RankStream:
     def common_state(self) -> State:
         """Where the common stream stands."""
         return self._common or get_state()
-
-
-class OneStream(RankStream):
-    """Of a process that sees whole batches: all that it draws is drawn as under a plain Trainer."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-
-    def own(self, what: Draws, *place: int) -> Any:
-        return nullcontext()

@@ -27,6 +27,7 @@ from ..compat.of_lightning import (
 )
 from ..errors import UserError
 from .loader import RankLoader, draw_base_seed, generators_of, has_indices, is_stream
+from .proxy import Proxy, ResumedSampler
 from .random import (
     RankStream,
     State,
@@ -255,7 +256,9 @@ class TrainingEpochs:
         iter(walking)
         if self._first is not None and place.random:
             set_state(self._first)
-        wanted = place.random.get("samples") if len(walks) == 1 else None
+        # What its sampler yields tells the samples of a batch only where it is a batch sampler.
+        counts = len(walks) == 1 and loaders[0].batch_sampler is not None
+        wanted = place.random.get("samples") if counts else None
         number = 0
         try:
             while number < place.batches if wanted is None else walks[0].samples < wanted:
@@ -276,22 +279,16 @@ class TrainingEpochs:
         return {id(walk.loader): _from(walk, place.batches) for walk in walks}
 
 
-class Waiting:
+class Waiting(Proxy):
     """Stands for a loader until the epoch that it is resumed in starts; it yields nothing.
 
     To Lightning it is one that can tell its position, so that no warning says that it cannot.
     """
 
+    _of = "loader"
+
     def __init__(self, loader: Any) -> None:
         self.loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "loader":
-            raise AttributeError(name)
-        return getattr(self.loader, name)
-
-    def __len__(self) -> int:
-        return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())
@@ -336,36 +333,15 @@ class Walk:
         return indices
 
 
-class _Left:
-    """The rest of a sampler's pass, and all of every later one."""
-
-    def __init__(self, sampler: Any, walk: Walk) -> None:
-        self.sampler = sampler
-        self._walk: Walk | None = walk
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "sampler":
-            raise AttributeError(name)
-        return getattr(self.sampler, name)
-
-    def __len__(self) -> int:
-        return len(self.sampler)
-
-    def __iter__(self) -> Iterator[Any]:
-        # An iterator over processes asks for two of these, and reads one.
-        walk, self._walk = self._walk, None
-        yield from iter(self.sampler) if walk is None else iter(walk.__next__, None)
-
-
 def _from(walk: Walk, number: int) -> Any:
     """A loader whose first iterator begins where a walk has come to."""
-    loader = walk.loader
+    loader, left = walk.loader, iter(walk.__next__, None)
     if isinstance(loader, RankLoader):
-        loader.resume(iter(walk.__next__, None), number)
+        loader.resume(left, number)
         return loader
     rest: DataLoader[Any] = copy(loader)
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
-    vars(rest).update({name: _Left(getattr(loader, name), walk), "_iterator": None})
+    vars(rest).update({name: ResumedSampler(getattr(loader, name), left), "_iterator": None})
     return rest
 
 

@@ -11,19 +11,21 @@ from zlib import crc32
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+from .proxy import Proxy
 from .random import draw_from, global_seed, kept_state
 
 # Tells a sample of a stream from one with an index.
 STREAM = 1
 
 
-class _Seeded:
-    """Stands for a data set that the user wrote, whose attributes are those of this one.
+class _Seeded(Proxy):
+    """Stands for a data set.
 
     A `worker_init_fn` finds this as `get_worker_info().dataset`, and what it sets there is for the
     data set inside.
     """
 
+    _of = "dataset"
     dataset: Any
     seed: int
     epoch: torch.Tensor
@@ -37,20 +39,12 @@ class _Seeded:
         """Draw other numbers from now on; a strategy of ours calls it at each epoch's begin."""
         self.epoch.fill_(epoch)
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "dataset":  # not yet there while a worker unpickles this
-            raise AttributeError(name)
-        return getattr(self.dataset, name)
-
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self.dataset, name, value)
 
 
 class SeededDataset(_Seeded, Dataset[Any]):
     """One with indices: see `seeded`."""
-
-    def __len__(self) -> int:
-        return len(self.dataset)
 
     def __getitem__(self, index: Any) -> Any:
         # A sampler of one's own may yield keys that are no numbers.

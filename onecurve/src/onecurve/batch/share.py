@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from ..compat.of_lightning import is_one_after_the_other
+from .proxy import Proxy
 
 
 class Share(NamedTuple):
@@ -62,7 +63,7 @@ def unlike(shares: Sequence[Share], num_replicas: int) -> str | None:
     )
 
 
-class SharedLoader(ABC):
+class SharedLoader(Proxy, ABC):
     """Stands for a loader that the user wrote, and yields a rank's part of each of its batches.
 
     Every attribute is the user's loader's, to read and to set. Batches are numbered from 0 in every
@@ -74,29 +75,20 @@ class SharedLoader(ABC):
         num_replicas: Number of those ranks.
     """
 
+    _of = "loader"
     loader: Any
     rank: int
     num_replicas: int
     _totals: dict[int, int]
-    _read: int
 
     def __init__(self, loader: Any, rank: int, num_replicas: int) -> None:
-        vars(self).update(loader=loader, rank=rank, num_replicas=num_replicas, _totals={}, _read=0)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not there yet while this is unpickled
-            raise AttributeError(name)
-        return getattr(self.loader, name)
+        vars(self).update(loader=loader, rank=rank, num_replicas=num_replicas, _totals={})
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in vars(self) or hasattr(type(self), name):
             object.__setattr__(self, name, value)
         else:
             setattr(self.loader, name, value)
-
-    def __len__(self) -> int:
-        """Global batches in an epoch; the same on every rank."""
-        return len(self.loader)
 
     def share(self, batch_idx: int) -> Share:
         """This rank's part of a global batch; of 0 samples out of 0 if there was none."""
@@ -108,12 +100,8 @@ class SharedLoader(ABC):
     def begin(self, epoch: int) -> None:
         """Number batches from 0 again: an epoch begins, or an evaluation."""
 
-    def trained(self, batch_idx: int) -> None:  # noqa: B027
+    def trained(self, batch_idx: int) -> None:
         """Hear that a global batch was trained on."""
-
-    @abstractmethod
-    def first(self) -> Any:
-        """The first batch that it will yield; nothing is consumed."""
 
 
 def shared_in_step(

@@ -38,11 +38,7 @@ class StreamLoader(SharedLoader):
     _ended: bool
     _states: dict[int, Any]
     _put: Any
-    _first: Any
-    _after: Any
     is_compared: bool
-    _waiting: Iterator[Any] | None
-    _opened: Any
 
     def __init__(
         self, loader: DataLoader[Any], *, rank: int, num_replicas: int, training: bool
@@ -64,11 +60,11 @@ class StreamLoader(SharedLoader):
         elif training and is_stateful(dataset) and loader.num_workers == 0:
             keeper = dataset
         vars(self).update(_source=source, _keeps=keeps, _keeper=keeper, training=training)
-        vars(self).update(fingerprint=0, is_compared=False, _first=None, _after=None)
+        vars(self).update(fingerprint=0, is_compared=False)
         self._reset(0)
 
     def _reset(self, epoch: int, batches: int = 0, put: Any = None) -> None:
-        vars(self).update(epoch=epoch, _waiting=None, _opened=None, _totals={}, _ended=False)
+        vars(self).update(epoch=epoch, _totals={}, _ended=False)
         # Batches of this epoch that were trained on, and that were read.
         vars(self).update(_trained=batches, _read=batches)
         # Where the source stood before each batch, and where it has to be put.
@@ -94,29 +90,7 @@ class StreamLoader(SharedLoader):
         set_iterator(self._source, iterator)
 
     def __iter__(self) -> Iterator[Any]:
-        if self._waiting is None:
-            self._opened = self._begin_pass()
-        return self._reading(self._opened)
-
-    def _reading(self, batches: Iterator[Any]) -> Iterator[Any]:
-        waiting, self._waiting, self._opened = self._waiting, None, None
-        if waiting is not None:
-            set_state(self._after)  # as if it had been read now
-            yield self._first
-            batches = waiting
-        yield from batches
-
-    def first(self) -> Any:
-        if self._first is None:
-            before = get_state()
-            reading = self._opened or self._begin_pass()
-            self._first = next(reading, None)
-            self._waiting, self._after = reading, get_state()
-            set_state(before)
-        return self._first
-
-    def _begin_pass(self) -> Iterator[Any]:
-        """Make the source's iterator, as a loader does, at once."""
+        # A loader makes its iterator at once.
         if not self._ended or not self.training:
             self._put = self._behind()
             self._read = self._trained if self.training else 0
@@ -160,7 +134,7 @@ class StreamLoader(SharedLoader):
             batch, total = cut_rows(read, self.rank, self.num_replicas, name)
             number = fingerprint(read) if is_first else 0
         if is_first:
-            self._first, self.fingerprint = batch, 0 if self._keeps else number
+            self.fingerprint = 0 if self._keeps else number
         return batch, total
 
     def trained(self, batch_idx: int) -> None:

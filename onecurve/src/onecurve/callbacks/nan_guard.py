@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from ..compat.of_torch import tree_leaves, tree_map_only
+from ..compat.of_torch import tensor_leaves, tree_map_only
 from ..errors import UserError
 
 
@@ -148,5 +148,5 @@ def _local(tensor: Any) -> Any:
 
 
 def _is_finite(values: Any) -> bool:
-    tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+    tensors = tensor_leaves(values)
     return all(bool(each.isfinite().all()) for each in tensors if each.is_floating_point())

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import wraps
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 from lightning.fabric.utilities.throughput import get_available_flops
@@ -13,6 +12,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.profilers import Profiler
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
+
+from ..strategies.redirect import replaced
 
 FETCHING = "].train_dataloader_next"
 SECTIONS = ("data", "step", "validation", "checkpoint")
@@ -119,7 +120,7 @@ class Throughput(Callback):
         self._wrap(profiler, "stop", left)
 
     def _wrap(self, owner: Any, name: str, function: Callable[..., None]) -> None:
-        self._wrapped.enter_context(patch.object(owner, name, function))
+        self._wrapped.enter_context(replaced(owner, name, function))
 
     def _now(self, trainer: Trainer) -> "Count":
         samples = trainer.strategy.samples_seen  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from lightning.fabric.plugins.precision.utils import _DtypeContextManager as DefaultDtype
 from lightning.fabric.utilities.device_dtype_mixin import _update_properties as set_device_of
 from lightning.fabric.utilities.logger import _flatten_dict as flatten_dict
 from lightning.fabric.utilities.optimizer import _optimizers_to_device as move_optimizers
@@ -22,9 +23,11 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import (
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 # - set_device_of, move_optimizers: what Lightning's strategies do as they end.
+# - DefaultDtype: sets it meanwhile, as `Precision.forward_context` does.
 # - ResultMetric: what `self.log` keeps of a value.
 # - IndexBatchSamplerWrapper: Lightning reads what was predicted from this class alone.
 __all__ = [
+    "DefaultDtype",
     "IndexBatchSamplerWrapper",
     "ResultMetric",
     "flatten_dict",

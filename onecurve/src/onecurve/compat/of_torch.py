@@ -42,6 +42,11 @@ __all__ = [
 ]
 
 
+def tensor_leaves(tree: Any) -> list[Tensor]:
+    """The tensors among the leaves of a tree."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
 # PyTorch: autograd
 
 

@@ -13,7 +13,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..compat.of_torch import BatchNorm, tree_leaves
+from ..compat.of_torch import BatchNorm, tensor_leaves
 from ..strategies.mesh.sizes import Sizes
 
 Curve = list[tuple[int, float]]
@@ -59,7 +59,7 @@ class Watch(Callback):
         self.step, self.is_epoch_over = trainer.global_step + 1, False
         self.accumulates |= trainer.accumulate_grad_batches > 1
         # Before a step that changes its batch in place does so.
-        leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+        leaves = tensor_leaves(batch)
         numbers = torch.zeros((), dtype=torch.float64, device=pl_module.device)
         numbers += sum(leaf.detach().double().sum() for leaf in leaves)
         self.sums.append((self.step, _mean(trainer, numbers) * self.shares))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +23,7 @@ from torch.utils.checkpoint import (
 from ..compat.of_torch import FakeTensorMode
 from ..strategies.pipeline.shapes import with_tensors_on
 from ..strategies.pipeline.stage import call_layer
+from ..strategies.redirect import replaced
 from ..strategies.tensor.families import head_counts
 from .operations import ATTENTION, Recorder, Work, grows_with, is_gone, owner_of, work
 
@@ -298,7 +298,7 @@ def _recording_attention(traffic: Traffic) -> Iterator[None]:
         traffic.keys += float(key.nbytes + value.nbytes)
         return attention(query, key, value, *args, **options)
 
-    with patch.object(functional, "scaled_dot_product_attention", recording):
+    with replaced(functional, "scaled_dot_product_attention", recording):
         yield
 
 

@@ -14,7 +14,7 @@ from ..compat.of_torch import (
     argument_names,
     flops_of,
     is_in_place,
-    tree_leaves,
+    tensor_leaves,
     without_overload,
 )
 
@@ -101,9 +101,9 @@ class Recorder(TorchDispatchMode):
         result = func(*args, **kwargs)
         if func.namespace == "prim":
             return result
-        given = _tensors((args, kwargs))
+        given = tensor_leaves((args, kwargs))
         reads = {self.number(tensor): _size(tensor) for tensor in given}
-        outputs = _tensors(result)
+        outputs = tensor_leaves(result)
         writes = {self.number(tensor): _size(tensor) for tensor in outputs}
         is_view = not is_in_place(func) and all(number in reads for number in writes)
         if not is_in_place(func):
@@ -178,10 +178,6 @@ def _fused(operations: list[Operation], kept: set[int]) -> list[list[float]]:
         moved[start] = [*reads.values(), *needed]
         start = stop
     return moved
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def _size(tensor: Tensor) -> float:

@@ -17,7 +17,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from ..compat.of_lightning import accumulates, results_of, set_value_of_step, value_of_step
-from ..compat.of_torch import tree_leaves
+from ..compat.of_torch import tensor_leaves
 
 
 class Window:
@@ -91,6 +91,5 @@ class Window:
 
 def rows(batch: Any) -> int:
     """Samples of a batch that comes from no loader of ours: 1, where its tensors do not tell."""
-    tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim]
-    sizes = {len(tensor) for tensor in tensors}
+    sizes = {len(tensor) for tensor in tensor_leaves(batch) if tensor.ndim}
     return sizes.pop() if len(sizes) == 1 else 1

@@ -7,17 +7,21 @@ Memory per rank: that of `single` plus gradient buckets. Source:
 https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 """
 
+from collections.abc import Callable
 from typing import Any, Literal
 
+import torch
+import torch.distributed as dist
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from ..compat.of_torch import remove_hooks
-from ..errors import UserError
-from .explained import UNUSED
+from ..errors import UserError, say
+from .explained import UNUSED, name_of
 from .layers_made import Recomputed
 from .layout import tensors_of
 from .strategy import Backend, OneCurve
@@ -58,6 +62,8 @@ class DDP(OneCurve, DDPStrategy):
         )
         self.communication_dtype = communication_dtype
         self._trained: list[bool] | None = None
+        # Those that have made their first step.
+        self._stepped: list[Optimizer] = []
         self._has_seen_gradients = False
 
     def _register_ddp_hooks(self) -> None:
@@ -83,6 +89,7 @@ class DDP(OneCurve, DDPStrategy):
             return model
         self._trained = [parameter.requires_grad for parameter in model.parameters()]
         self._has_seen_gradients = False
+        self._stepped = []
         if not self._connected_module.automatic_optimization:
             # Each of several backward passes in a step may be for some of the parameters.
             self._ddp_kwargs["find_unused_parameters"] = True
@@ -120,3 +127,35 @@ class DDP(OneCurve, DDPStrategy):
         if unused:
             names = ", ".join(unused[:3]) + (", ..." if len(unused) > 3 else "")
             raise UserError(f"strategy=ddp: {names} get no gradient; {UNUSED}")
+
+    def optimizer_step(
+        self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any
+    ) -> Any:
+        """Say, at the first step of each optimizer, if ranks update their copies differently."""
+
+        def compared() -> Any:
+            result = closure()
+            if self._has_unlike_gradients(optimizer) and self.is_global_zero:
+                say(
+                    f"strategy=ddp: {name_of(self._connected_module)} makes gradients by itself, "
+                    "other ones on each rank, so the copies of the network drift apart; average "
+                    "them, p.grad = self.trainer.strategy.reduce(p.grad), or use strategy=single"
+                )
+            return result
+
+        if optimizer not in self._stepped:
+            self._stepped.append(optimizer)
+            return super().optimizer_step(optimizer, compared, model, **kwargs)
+        return super().optimizer_step(optimizer, closure, model, **kwargs)
+
+    def _has_unlike_gradients(self, optimizer: Optimizer) -> bool:
+        """Whether what it updates by is not the same on all ranks, as after a backward pass."""
+        found = [each.grad for group in optimizer.param_groups for each in group["params"]]
+        total, size = torch.zeros(2, dtype=torch.float64, device=self.root_device)
+        for gradient in found:
+            if gradient is not None and not gradient.is_sparse:
+                total = total + gradient.sum(dtype=torch.float64)
+                size = size + gradient.abs().sum(dtype=torch.float64)
+        extremes = torch.stack([total, -total, size])
+        dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.samples_group)
+        return bool(extremes[0] + extremes[1] > 1e-5 * extremes[2])

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import parallel_apply, replicate
 
 from ..compat.of_lightning import set_device
-from ..compat.of_torch import tree_leaves, tree_map, tree_map_only
+from ..compat.of_torch import tensor_leaves, tree_leaves, tree_map, tree_map_only
 from ..errors import UserError, say
 from .changed_buffers import changed, report_changed
 from .redirect import replaced
@@ -81,7 +81,7 @@ class DP(Single):
     def _is_open(self, arguments: Arguments, samples: int | None) -> bool:
         """Whether samples may as well come second; said once."""
         shapes = [
-            list(each.shape) for each in tensors_of(arguments) if may_be_second(each, samples)
+            list(each.shape) for each in tensor_leaves(arguments) if may_be_second(each, samples)
         ]
         if shapes and not self._has_said:
             self._has_said = True
@@ -99,11 +99,6 @@ def may_be_second(tensor: Tensor, samples: int | None) -> bool:
     return is_sequence and tensor.shape[0] == tensor.shape[1] == samples
 
 
-def tensors_of(arguments: Arguments) -> list[Tensor]:
-    """The tensors among the arguments of a call."""
-    return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
-
-
 def split(arguments: Arguments, count: int, samples: int | None = None) -> list[Arguments]:
     """Split every tensor among the arguments of a call into `count` parts of its first dimension.
 
@@ -118,7 +113,7 @@ def split(arguments: Arguments, count: int, samples: int | None = None) -> list[
         UserError: If there are no tensors, if their first dimensions differ, or if the second one
             is that of the batch.
     """
-    tensors = tensors_of(arguments)
+    tensors = tensor_leaves(arguments)
     if not tensors:
         kinds = sorted({type(leaf).__name__ for leaf in tree_leaves(arguments)})
         raise UserError(

@@ -6,7 +6,7 @@ Where nothing else is said, all ranks call a method together.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
 from math import inf
@@ -32,12 +32,13 @@ from ..checkpoint.lazy_tensors import optimizer_states_here
 from ..checkpoint.storage import LocalFiles, read_on_nodes
 from ..compat.of_lightning import combined_alike, ends_with_its_epoch, training_loaders
 from ..errors import UserError, say, some_of
-from .all_samples import all_rows
 from .clip import global_norm
+from .gather import gather_uneven
 from .mesh.ranks import Ranks, each_rank_has
 from .mesh.sizes import Sizes
 from .parallelism import Parallelism
 from .prepared import example_of
+from .redirect import replaced
 from .step import TaskStep
 
 
@@ -186,7 +187,7 @@ class ForCallbacks(Strategy):
         share = self._step.share
         if share is not None and not share.size:
             tensor = tensor[:0]  # what a rank without samples has is another's
-        return all_rows(tensor, self.samples_group)
+        return gather_uneven(tensor, self.samples_group)
 
     # The network
 
@@ -308,15 +309,11 @@ class ForCallbacks(Strategy):
     @contextmanager
     def _ungrouped_metrics(self) -> Iterator[None]:
         """Let a task put its metrics into a checkpoint, where a group of ranks cannot be."""
-        metrics = [part for part in self._connected_module.modules() if isinstance(part, Metric)]
-        grouped = [metric for metric in metrics if metric.process_group is self.samples_group]
-        for metric in grouped:
-            metric.process_group = None
-        try:
+        with ExitStack() as ungrouped:
+            for part in self._connected_module.modules():
+                if isinstance(part, Metric) and part.process_group is not None:
+                    ungrouped.enter_context(replaced(part, "process_group", None))
             yield
-        finally:
-            for metric in grouped:
-                metric.process_group = self.samples_group
 
     @property
     def keeps_shards(self) -> bool:

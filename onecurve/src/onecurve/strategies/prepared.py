@@ -20,10 +20,10 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from ..batch.loader import kept_generators
+from ..batch.loader import RankLoader, kept_generators
 from ..batch.random import kept_state
 from ..batch.resume import Waiting
-from ..batch.share import SharedLoader
+from ..batch.share import Share
 from ..compat.of_lightning import IndexBatchSamplerWrapper, loaders_of, sampler_seen, transferred
 from ..compat.of_torch import TorchDispatchMode, argument_names, is_in_place, tree_map
 from ..errors import UserError
@@ -39,20 +39,12 @@ class Prepared(NamedTuple):
     """Any tree of tensors, each with a row a sample."""
 
 
-class Rows(NamedTuple):
-    """Which samples of a global batch a rank has."""
-
-    start: int
-    stop: int
-    total: int
-
-
 def prepares(module: LightningModule) -> bool:
     """Whether a task says how inputs and targets are made of a batch."""
     return callable(getattr(module, "prepare", None))
 
 
-def prepared(module: LightningModule, batch: Any, rows: Rows | None = None) -> Prepared | None:
+def prepared(module: LightningModule, batch: Any, rows: Share | None = None) -> Prepared | None:
     """Inputs and targets of a batch.
 
     Args:
@@ -67,7 +59,7 @@ def prepared(module: LightningModule, batch: Any, rows: Rows | None = None) -> P
         pair = isinstance(batch, tuple | list) and len(batch) == 2
         return Prepared(*batch) if pair else None
     cut: AbstractContextManager[Any] = nullcontext()
-    if rows is not None and rows.stop - rows.start < rows.total:
+    if rows is not None and rows.size < rows.total:
         cut = DrawnForAll(rows)
     with cut:
         made: Any = module.prepare(batch)  # type: ignore[operator]
@@ -101,7 +93,7 @@ class DrawnForAll(TorchDispatchMode):
         rows: Which those are.
     """
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Share) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.rows = rows
 
@@ -121,16 +113,15 @@ class DrawnForAll(TorchDispatchMode):
         return given["self"].copy_(result) if is_in_place(func) else result
 
     def _has_rows(self, name: str, value: Any) -> bool:
-        number = self.rows.stop - self.rows.start
         if isinstance(value, Tensor):
-            return value.shape[:1] == (number,)
-        return name == "size" and len(value) > 0 and value[0] == number
+            return value.shape[:1] == (self.rows.size,)
+        return name == "size" and len(value) > 0 and value[0] == self.rows.size
 
     def _of_others(self, name: str, value: Any) -> Any:
         """An argument with a row for each sample of the global batch."""
         if not self._has_rows(name, value):
             return value
-        start, stop, total = self.rows
+        start, stop, total, _ = self.rows
         if not isinstance(value, Tensor):
             return [total, *value[1:]]
         # How much is drawn does not depend on what stands in the rows of others.
@@ -169,18 +160,14 @@ def _of_loader(trainer: Trainer) -> Any:
     combined = loaders_of(loop)
     loader = combined.flattened[0] if combined is not None and combined.flattened else None
     loader = loader.loader if isinstance(loader, Waiting) else loader
-    if not isinstance(loader, SharedLoader | DataLoader):
+    if not isinstance(loader, RankLoader | DataLoader):
         return None
-    written = loader.loader if isinstance(loader, SharedLoader) else loader
+    written = loader.loader if isinstance(loader, RankLoader) else loader
     if isinstance(loader.dataset, IterableDataset) or not _is_pytorchs(written.batch_sampler):
         return None
     module = trainer.lightning_module
-    with kept_state():
-        if isinstance(loader, SharedLoader):
-            first = loader.first()
-        else:
-            with kept_generators(loader):
-                first = next(iter(loader))
+    with kept_state(), kept_generators(written):
+        first = loader.first() if isinstance(loader, RankLoader) else next(iter(loader))
         batch = trainer.precision_plugin.convert_input(first)
         batch = transferred(module, batch)
         made = prepared(module, trainer.strategy.batch_to_device(batch, dataloader_idx=0))

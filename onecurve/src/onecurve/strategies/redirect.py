@@ -1,19 +1,19 @@
 """What a strategy changes about a task: what a call of one of its methods does, for a step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 
 @contextmanager
-def replaced(module: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Let another function stand for a method of this one object meanwhile."""
-    before = vars(module).get(name)
-    setattr(module, name, function)
+def replaced(owner: Any, name: str, other: Any) -> Iterator[None]:
+    """Let something else stand for a method, or an attribute, of this one object meanwhile."""
+    before = vars(owner).get(name)
+    setattr(owner, name, other)
     try:
         yield
     finally:
         if before is None:
-            delattr(module, name)
+            delattr(owner, name)
         else:
-            setattr(module, name, before)
+            setattr(owner, name, before)

@@ -31,7 +31,7 @@ from ..compat.of_lightning import loaders_of, loaders_under_way
 from ..errors import UserError, say
 from .accumulation import Window, rows
 from .mesh.ranks import each_rank_has
-from .prepared import Prepared, Rows, prepared, prepared_once, prepares
+from .prepared import Prepared, prepared, prepared_once, prepares
 from .step_log import StepLog, metrics_kept
 from .weight import labels_in, loss_of_nothing, mean_over_labels, weighs, weight_of
 
@@ -126,7 +126,7 @@ class TaskStep:
 
     def end(self) -> None:
         """A fit or an evaluation is over: leave the task as it was."""
-        self._logs.remove(self.module)
+        self._logs.remove()
         self.epochs = None
 
     def own(self, what: Draws) -> AbstractContextManager[None]:
@@ -147,17 +147,20 @@ class TaskStep:
         self._count = None
         self._logs.names.clear()
         output = self.train(*args)
-        count = self._mean(float(rows(args[0]))) if self._count is None else float(self._count)
+        if self._count is None:
+            self._count = self._sum(float(rows(args[0]))) / self.place.size
+        count = float(self._count)
         self._window.log(count, self._logs.names)
         factor = self._window.factor(0.0 if output is None else count)
         return output if factor == 1.0 else _scaled(output, lambda loss: loss * factor)
 
-    def _mean(self, value: float) -> float:
-        if self.place.is_alone:
-            return value
-        total = torch.tensor(value, dtype=torch.float64, device=self.place.device)
+    def _sum(self, count: float) -> float:
+        """Over the ranks that see different samples."""
+        if self.place.size == 1:
+            return count
+        total = torch.tensor(count, dtype=torch.float64, device=self.place.device)
         dist.all_reduce(total, group=self.place.group)
-        return float(total) / self.place.size
+        return float(total)
 
     def train(self, *args: Any) -> STEP_OUTPUT:
         """Run the training step, and weigh its loss by this rank's share of the global batch."""
@@ -294,11 +297,9 @@ class TaskStep:
                 "and counts by them among ranks; count_labels=false counts samples"
             )
         self._said_labels = True
-        counted = torch.tensor(float(own if share.size else 0), dtype=torch.float64)
-        total = counted.to(self.place.device, copy=True)
-        dist.all_reduce(total, group=self.place.group)
-        if total:
-            part = float(counted) / float(total)
+        counted = float(own if share.size else 0)
+        if total := self._sum(counted):
+            part = counted / total
             self.weight = part * self.place.size
             self._logs.weight = torch.tensor(share.total * part, dtype=torch.float64)
 
@@ -308,26 +309,24 @@ class TaskStep:
             output: STEP_OUTPUT = self._call(name, *args)
         return output
 
-    def _rows_to_prepare(self) -> Rows | None:
+    def _rows_to_prepare(self) -> Share | None:
         """Which rows of the global batch this rank prepares; None for all of them."""
         share = self.share if self.module.trainer.training else self.evaluated[2]
         if not prepares(self.module) or share is None or share.is_of_several:
             return None
         start, stop = share_of(share.total, self.place.rank, self.place.size)[:2]
         # A rank without a sample of its own takes part with another's.
-        return Rows(start - (start == stop), stop, share.total)
+        return Share(start - (start == stop), stop, share.total)
 
     def _weight_among_ranks(self, weight: Tensor) -> float:
         """What this rank's loss is multiplied by, so that the mean over ranks counts by weight."""
         self._count = weight
         if self.place.size == 1:
             return 1.0
-        if self.share is not None and not self.share.size:
-            weight = torch.zeros_like(weight)
-        total = weight.to(self.place.device, copy=True)
-        dist.all_reduce(total, group=self.place.group)
-        self._count = total
-        return float(weight) * self.place.size / float(total) if total else 1.0
+        counts = self.share is None or self.share.size
+        own = float(weight) if counts else 0.0
+        self._count = total = self._sum(own)
+        return own * self.place.size / total if total else 1.0
 
     def compare_streams(self, loaders: Sequence[SharedLoader]) -> None:
         """Compare the first batch that each stream yields, of all ranks together."""

@@ -25,6 +25,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_sum
 
+from ..compat.of_lightning import DefaultDtype
 from ..compat.of_torch import (
     defaults_of,
     reductions_of,
@@ -34,6 +35,7 @@ from ..compat.of_torch import (
 )
 from ..errors import UserError
 from .mesh.ranks import each_rank_has
+from .redirect import replaced
 
 # What leaves the result of a reduction as it is; a mean counts by `batch_size` instead.
 NEUTRAL = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
@@ -73,7 +75,7 @@ class StepLog:
         self._is_in_step = False
         self._kept: list[tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = []
         self._metrics: list[Metric] = []
-        self._hooks = ExitStack()
+        self._changes = ExitStack()
 
     def install(self, module: LightningModule) -> None:
         """Let the task log through this, if it does not yet.
@@ -81,7 +83,7 @@ class StepLog:
         Args:
             module: The task.
         """
-        if "log" in vars(module):
+        if self.is_installed:
             return
         self.is_installed = True
         self._log, self._log_dict = module.log, module.log_dict
@@ -91,16 +93,14 @@ class StepLog:
             self._metrics = [part for part in module.modules() if isinstance(part, Metric)]
             for metric in self._metrics:
                 hook = metric.register_forward_pre_hook(note_given, with_kwargs=True)
-                self._hooks.callback(hook.remove)
-        module.log = self._log_any  # type: ignore[method-assign]
-        module.log_dict = self._log_any_dict  # type: ignore[method-assign]
+                self._changes.callback(hook.remove)
+        self._changes.enter_context(replaced(module, "log", self._log_any))
+        self._changes.enter_context(replaced(module, "log_dict", self._log_any_dict))
 
-    def remove(self, module: LightningModule) -> None:
+    def remove(self) -> None:
         """Leave the task as it was."""
-        if getattr(vars(module).get("log"), "__self__", None) is self:
-            del module.log, module.log_dict
         self.is_installed = False
-        self._hooks.close()
+        self._changes.close()
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -253,8 +253,9 @@ def share_value(metric: Metric, counts: bool, group: dist.ProcessGroup | None) -
     args, options, dtype = vars(metric).get(GIVEN, (None, None, torch.get_default_dtype()))
     called_here = counts and args is not None
     kind = type(metric)
-    fresh = {name: default.clone() for name, default in defaults.items()}
-    with torch.no_grad(), _states(metric, fresh), _default_dtype(dtype):
+    with torch.no_grad(), state_kept(metric), DefaultDtype(dtype):
+        for name, default in defaults.items():
+            setattr(metric, name, default.clone().to(metric.device))
         if called_here:
             kind.update(metric, *args, **options)
         states: dict[str, Tensor] = {name: getattr(metric, name) for name in defaults}
@@ -267,27 +268,3 @@ def share_value(metric: Metric, counts: bool, group: dist.ProcessGroup | None) -
             for (name, state), total in zip(states.items(), summed, strict=True):
                 setattr(metric, name, total.view_as(state).to(state.dtype))
             set_value_of_call(metric, kind.compute(metric))
-
-
-@contextmanager
-def _states(metric: Metric, instead: dict[str, Tensor]) -> Iterator[None]:
-    """Let a metric have other states meanwhile."""
-    before = {name: getattr(metric, name) for name in instead}
-    try:
-        for name, value in instead.items():
-            setattr(metric, name, value.to(metric.device))
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(metric, name, value)
-
-
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """That of the step, which the precision of a run may set."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)

@@ -25,7 +25,7 @@ from torch.optim import LBFGS, Optimizer
 from torchmetrics import Metric
 
 from ..batch.loader import shared_loader
-from ..batch.random import Draws, OneStream, RankStream, get_state, kept_state, set_state
+from ..batch.random import Draws, RankStream, get_state, kept_state, set_state
 from ..batch.resume import TrainingEpochs
 from ..checkpoint.resume_changes import fit_to_length
 from ..checkpoint.storage import LocalFiles
@@ -140,7 +140,7 @@ class OneCurve(ForCallbacks):
 
     def _first_step(self) -> TaskStep:
         """Find this rank's place among the others, once they have met."""
-        place, stream = DataParallel(device=self.root_device), cast(RankStream, OneStream())
+        place, stream = DataParallel(device=self.root_device), RankStream(0, apart=())
         if self._axes is not None:
             self.ranks = ranks = self._laid_out(self._axes)
             sizes, rank = ranks.sizes, ranks.data_parallel_rank
@@ -151,7 +151,8 @@ class OneCurve(ForCallbacks):
                 rank, sizes.data_parallel, ranks.samples_group, ranks.device, is_alone=False
             )
             if ranks.draw_apart:
-                stream = RankStream(rank, sizes.data_parallel > 1)
+                apart = tuple(Draws) if sizes.data_parallel > 1 else (Draws.STEP,)
+                stream = RankStream(rank, apart)
         return TaskStep(place, stream, self._call_task, self.precision_plugin.forward_context)
 
     def _laid_out(self, axes: Mapping[str, int | Literal["auto"]]) -> Ranks:

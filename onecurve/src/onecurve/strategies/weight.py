@@ -19,7 +19,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from ..compat.of_torch import tree_leaves
+from ..compat.of_torch import tensor_leaves
 from .redirect import replaced
 
 IGNORED = -100
@@ -83,5 +83,4 @@ def loss_of_nothing(module: LightningModule) -> AbstractContextManager[None]:
 
 def no_loss(outputs: Any, targets: Any) -> Tensor:
     """Zero, through whose backward pass every parameter gets a gradient of zero."""
-    leaves = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
-    return torch.stack([leaf.sum() * 0.0 for leaf in leaves]).sum()
+    return torch.stack([leaf.sum() * 0.0 for leaf in tensor_leaves(outputs)]).sum()

@@ -12,19 +12,19 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
 from ...compat.of_torch import at_end_of_backward, is_in_backward
 from ...errors import UserError
+from ..redirect import replaced
 from .axis import Axis, Piece, current, set_current
 
 _as_torch_has_it: Any = F.scaled_dot_product_attention
 
 
 @contextmanager
-def attention_over(group: dist.ProcessGroup, length: int) -> Iterator[None]:
+def working_on(piece: Piece | None) -> Iterator[None]:
     """Let `scaled_dot_product_attention` see the whole sequence meanwhile, and `positions` tell it.
 
     Also where nn.MultiheadAttention and the layers of nn.Transformer call it, in training and in
@@ -36,37 +36,21 @@ def attention_over(group: dist.ProcessGroup, length: int) -> Iterator[None]:
     being entered, from where the gradient enters `sequence.whole`.
 
     Args:
-        group: The ranks in the order of their pieces.
-        length: Positions of the whole sequence.
+        piece: What this rank has of each sequence. None, within, is for what is given whole
+            sequences: attention as it always is.
     """
-    axis = Axis(group)
-    with working_on(Piece(axis, length // axis.size)):
-        yield
-
-
-@contextmanager
-def attention_within() -> Iterator[None]:
-    """Within `attention_over`, attention as it always is: for what is given whole sequences."""
-    with working_on(None):
-        yield
-
-
-@contextmanager
-def working_on(piece: Piece | None) -> Iterator[None]:
-    """As `attention_over`; None as `attention_within`."""
     if _recomputing is not None and not is_in_backward():
         _recomputing.close()  # a backward pass that failed has not ended it
-    before = current(), F.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
+    before, fused = current(), torch.backends.mha.get_fastpath_enabled()
     set_current(piece)
-    F.scaled_dot_product_attention = _attention
     # It fuses a whole layer, with an attention of its own.
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield
+        with replaced(F, "scaled_dot_product_attention", _attention):
+            yield
     finally:
-        set_current(before[0])
-        F.scaled_dot_product_attention = before[1]
-        torch.backends.mha.set_fastpath_enabled(before[2])
+        set_current(before)
+        torch.backends.mha.set_fastpath_enabled(fused)
 
 
 # Open from where a gradient enters the outputs of pieces until its backward pass has ended.

@@ -1,10 +1,12 @@
 """The ranks that hold the pieces of a sequence, and where in it the network is."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from ..gather import gather
 
 
 class Axis:
@@ -24,45 +26,12 @@ class Axis:
         self.size = dist.get_world_size(group)
 
     def gather(self, tensor: Tensor, dim: int) -> Tensor:
-        """The pieces of all ranks, one after the other along a dimension.
+        """The pieces of all ranks, one after the other along a dimension: see `gather`."""
+        return gather(tensor.movedim(dim, 0), self.group).movedim(0, dim)
 
-        Their gradients are summed over the ranks. All ranks call this, in the same order.
-        """
-        gathered: Tensor = _Gather.apply(tensor.movedim(dim, 0), self.group)
-        return gathered.movedim(0, dim)
-
-
-class _Gather(torch.autograd.Function):
-    """Along dimension 0, the one that collectives know."""
-
-    @staticmethod
-    def forward(ctx: Any, piece: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        whole = piece.new_empty(len(piece) * dist.get_world_size(group), *piece.shape[1:])
-        dist.all_gather_into_tensor(whole, piece.contiguous(), group=group)
-        return whole
-
-    @staticmethod
-    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor, None]:
-        return _Scatter.apply(incoming[0], ctx.group), None
-
-
-class _Scatter(torch.autograd.Function):
-    """The sum over the ranks, of which each keeps its piece: what a gathering is differentiated to.
-
-    A function of its own, so that gradients of gradients are right, too.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, whole: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        piece = whole.new_empty(len(whole) // dist.get_world_size(group), *whole.shape[1:])
-        dist.reduce_scatter_tensor(piece, whole.contiguous(), group=group)
-        return piece
-
-    @staticmethod
-    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor, None]:
-        return _Gather.apply(incoming[0], ctx.group), None
+    def piece(self, length: int) -> "Piece":
+        """Of sequences of a length."""
+        return Piece(self, length // self.size)
 
 
 class Piece(NamedTuple):

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from ...compat.of_torch import tree_flatten, tree_map, tree_unflatten
 from ...errors import UserError
 from ..sequences import WholeSequences
-from .attention import attention_over, attention_within, until_backward_ends
+from .attention import until_backward_ends, working_on
 from .axis import Axis, Piece
 
 Tensors = tuple[Tensor, ...]
@@ -35,46 +35,42 @@ def on_pieces(
     """
     leaves, structure = tree_flatten((tuple(inputs), options))
     sequences = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
-    pieces, length = iter(cut(sequences, group)), sequences[0].shape[1]
+    axis = Axis(group)
+    pieces, piece = iter(cut(sequences, axis)), axis.piece(sequences[0].shape[1])
     leaves = [next(pieces) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
     args, kwargs = tree_unflatten(leaves, structure)
-    with attention_over(group, length):
+    with working_on(piece):
         outputs = forward(*args, **kwargs)
-    return whole(outputs, group, length)
+    return whole(outputs, piece)
 
 
 class Pieces(WholeSequences):
     """The same in parts, for a pipeline."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self.group = group
+        self.axis = Axis(group)
 
     def cut(self, inputs: Tensors) -> Tensors:
-        return cut(inputs, self.group)
+        return cut(inputs, self.axis)
 
     def working(self, inputs: Tensors) -> AbstractContextManager[None]:
-        return attention_over(self.group, inputs[0].shape[1])
+        return working_on(self.axis.piece(inputs[0].shape[1]))
 
     def outside(self) -> AbstractContextManager[None]:
-        return attention_within()
+        return working_on(None)
 
     def whole(self, outputs: Any, inputs: Tensors) -> Any:
-        return whole(outputs, self.group, inputs[0].shape[1])
+        return whole(outputs, self.axis.piece(inputs[0].shape[1]))
 
 
-def cut(inputs: Tensors, group: dist.ProcessGroup) -> Tensors:
+def cut(inputs: Tensors, axis: Axis) -> Tensors:
     """This rank's piece of each sequence, whose positions follow each other.
 
     Args:
         inputs: What enters the network. The first, (N, T, ...), says how long a sequence is; others
             with T in dimension 1 are cut as well, and the rest is given whole.
-        group: The ranks in the order of their pieces.
+        axis: The ranks.
     """
-    return cut_along(inputs, Axis(group))
-
-
-def cut_along(inputs: Tensors, axis: Axis) -> Tensors:
-    """As `cut`."""
     asked = f"strategy.context={axis.size}"
     if inputs[0].ndim < 2:
         raise UserError(
@@ -103,7 +99,7 @@ def cut_along(inputs: Tensors, axis: Axis) -> Tensors:
     return tuple(pieces)
 
 
-def whole(outputs: Any, group: dist.ProcessGroup, length: int) -> Any:
+def whole(outputs: Any, piece: Piece) -> Any:
     """What all ranks return, put together along dimension 1.
 
     Differentiable: a rank is handed the gradient of its own piece, times the number of ranks,
@@ -111,22 +107,22 @@ def whole(outputs: Any, group: dist.ProcessGroup, length: int) -> Any:
 
     Args:
         outputs: A tensor (N, T / ranks, ...) or a tree of them.
-        group: The ranks in the order of their pieces.
-        length: T.
+        piece: What the network was given.
     """
-    axis = Axis(group)
+    size = piece.axis.size
+    length = piece.length * size
 
     def put_together(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        if value.ndim < 2 or value.shape[1] * axis.size != length:
+        if value.ndim < 2 or value.shape[1] != piece.length:
             raise UserError(
-                f"strategy.context={axis.size}: the network returns the shape "
-                f"{tuple(value.shape)} for {length // axis.size} of {length} positions, so it "
+                f"strategy.context={size}: the network returns the shape "
+                f"{tuple(value.shape)} for {piece.length} of {length} positions, so it "
                 "brings positions together (a mean, a last one); return the outputs of all, "
                 "(N, T, ...), and do that in the task's loss, or use strategy.context=1"
             )
-        return _Whole.apply(value, axis)
+        return _Whole.apply(value, piece)
 
     return tree_map(put_together, outputs)
 
@@ -146,10 +142,10 @@ class _Cut(torch.autograd.Function):
 
 class _Whole(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, piece: Tensor, axis: Axis) -> Tensor:
-        ctx.piece = Piece(axis, piece.shape[1])
+    def forward(ctx: Any, outputs: Tensor, piece: Piece) -> Tensor:
+        ctx.piece = piece
         # Never a view, as it would be of a single sample: FSDP2 warns of one.
-        return axis.gather(piece, 1).clone(memory_format=torch.contiguous_format)
+        return piece.axis.gather(outputs, 1).clone(memory_format=torch.contiguous_format)
 
     @staticmethod
     @once_differentiable

@@ -244,15 +244,13 @@ def find_units(module: nn.Module, wrap: str | Sequence[str], min_params: int) ->
     """
     if wrap == "layer":
         layers = find_layers(module)
-        # Once each, however often it is used.
-        units = list(
-            dict.fromkeys(called(module.children()) if layers is None else layers.values())
-        )
+        units = called(module.children()) if layers is None else list(layers.values())
     elif wrap == "min_params":
         units = _by_size(module, min_params)
     else:
         # `modules()` yields parents before their children.
         units = [part for part in reversed(_parts(module)) if type(part).__name__ in wrap]
+    # Once each, however often it is used.
     units = list(dict.fromkeys(each for unit in units for each in _made_units(unit)))
     # A parameter is gathered by one unit alone: a tied one must not be used outside of it.
     uses = Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))

@@ -1,6 +1,6 @@
 """`strategy=fsdp`: every rank holds a shard of parameters, gradients and optimizer state.
 
-PyTorch's FSDP2 does the work. A unit (`units.py`) gathers its parameters for its forward pass and
+PyTorch's FSDP2 does the work. A unit (`sharding.py`) gathers its parameters for its forward pass and
 again for its backward pass, and then averages gradients into shards.
 
 Exact: the loss curve of `single`, to float tolerance, at every world size, with accumulation,

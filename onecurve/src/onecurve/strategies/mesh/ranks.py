@@ -32,7 +32,6 @@ class Ranks:
     """
 
     context_group: dist.ProcessGroup | None = None
-    _mesh: DeviceMesh | None = None
 
     def __init__(
         self,
@@ -69,21 +68,17 @@ class Ranks:
         """The ranks of one pipeline, each with layers of its own. All ranks ask for it at once."""
         return self.group_of("pipeline")
 
-    @property
+    @cached_property
     def mesh(self) -> DeviceMesh:
         """The mesh on which parameters are sharded: replicate, pipeline, shard, tensor.
 
         Of these it has the axes of several ranks, and shard, which takes context in: what is
         gathered to be used may as well lie on ranks that see other positions.
         """
-        if self._mesh is None:
-            sizes = self.sizes
-            shape = sizes._replace(shard=sizes.shard * sizes.context, context=1)._asdict()
-            axes = {axis: size for axis, size in shape.items() if size > 1 or axis == "shard"}
-            self._mesh = init_device_mesh(
-                self.device.type, tuple(axes.values()), mesh_dim_names=tuple(axes)
-            )
-        return self._mesh
+        sizes = self.sizes
+        shape = sizes._replace(shard=sizes.shard * sizes.context, context=1)._asdict()
+        axes = {axis: size for axis, size in shape.items() if size > 1 or axis == "shard"}
+        return init_device_mesh(self.device.type, tuple(axes.values()), mesh_dim_names=tuple(axes))
 
     @property
     def data_parallel_rank(self) -> int:
