@@ -24,7 +24,7 @@ from torch.utils.checkpoint import (
 from ..compat.of_torch import FakeTensorMode
 from ..strategies.pipeline.shapes import with_tensors_on
 from ..strategies.pipeline.stage import call_layer
-from ..strategies.tensor.families import head_counts
+from ..strategies.tensor.families import is_divided, share_counts
 from .operations import ATTENTION, Recorder, Work, grows_with, is_gone, owner_of, work
 
 Tensors = tuple[Tensor, ...]
@@ -202,14 +202,10 @@ def _shard(layer: nn.Module, styles: Mapping[str, str], size: int, traffic: Traf
     """Shard the modules of a layer in place, and record what each call of one communicates."""
     if size == 1:
         return
-    for part in layer.modules():
-        # Where heads are sharded, a module's number of heads is that of the rank.
-        if any(style == "colwise" for style in styles.values()):
-            for attribute, count in head_counts(part).items():
-                if count % size == 0:
-                    setattr(part, attribute, count // size)
     for name, style in styles.items():
         module = layer.get_submodule(name)
+        if is_divided(module, style):
+            share_counts(module, size)
         if _dimension(style, module) is None:
             continue
         for own, parameter in list(module.named_parameters(recurse=False)):
@@ -227,7 +223,8 @@ def _shard(layer: nn.Module, styles: Mapping[str, str], size: int, traffic: Traf
 def _dimension(style: str | None, module: nn.Module) -> int | None:
     """The dimension along which the module's matrix is sharded."""
     if isinstance(module, nn.Linear):
-        return {"colwise": 0, "colwise_gather": 0, "vocab": 0, "rowwise": 1}.get(style or "")
+        dimensions = {"colwise": 0, "colwise_gather": 0, "fused": 0, "vocab": 0, "rowwise": 1}
+        return dimensions.get(style or "")
     return 0 if isinstance(module, nn.Embedding) and style == "vocab" else None
 
 
