@@ -174,6 +174,7 @@ def test_every_piece_of_python_is_run(project: Path) -> None:
 # Neither a file nor a command: pieces that a page shows.
 SHOWN = {
     ("project", "python"): "tests/test_docs.py of the project",
+    ("your_network", "python"): "onecurve/tests/test_tensor_plan.py",
     ("using", "py"): "test_an_exported_network_is_read_as_the_page_says",
     ("README", "py"): "test_the_librarys_train_py_trains",
     ("tasks", "py"): "test_the_head_in_pieces_has_the_loss_of_the_whole",

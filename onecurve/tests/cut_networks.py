@@ -200,6 +200,82 @@ class Gpt2Mlp(nn.Module):
         return inputs + self.c_proj(F.gelu(self.c_fc(inputs)))
 
 
+class GPT2Attention(nn.Module):
+    """As transformers has it: counts on heads and their width in a fused projection."""
+
+    __module__ = "transformers.models.gpt2.modeling_gpt2"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim, self.split_size = 4, WIDTH // 4, WIDTH
+        self.c_attn, self.c_proj = Conv1D(WIDTH, 3 * WIDTH), Conv1D(WIDTH, WIDTH)
+
+    def forward(self, inputs: Tensor) -> Any:
+        three = self.c_attn(inputs).split(self.split_size, dim=2)
+        query, key, value = (
+            each.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for each in three
+        )
+        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        assert seen.shape[1] == self.num_heads
+        return self.c_proj(seen.transpose(1, 2).flatten(2))
+
+
+class NanoGPTAttention(nn.Module):
+    """Counts on the width of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_head = 4
+        self.c_attn, self.c_proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        samples, length, width = inputs.shape
+        query, key, value = (
+            each.view(samples, length, self.n_head, width // self.n_head).transpose(1, 2)
+            for each in self.c_attn(inputs).split(width, dim=2)
+        )
+        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        outputs: Tensor = self.c_proj(seen.transpose(1, 2).reshape(samples, length, width))
+        return outputs
+
+
+class PhiAttention(nn.Module):
+    """One's own, with fewer keys and values than queries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = 4, 2, WIDTH // 4
+        self.qkv = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
+        self.out = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        widths = [number * self.head_dim for number in (self.heads, self.kv_heads, self.kv_heads)]
+        query, key, value = (
+            each.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for each in self.qkv(inputs).split(widths, dim=2)
+        )
+        seen = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+        outputs: Tensor = self.out(seen.transpose(1, 2).flatten(2))
+        return outputs
+
+    def tensor_plan(self) -> dict[str, str]:
+        return {"": "heads", "qkv": "fused"}
+
+
+class PhiMlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        gate, up = self.gate_up(inputs).chunk(2, dim=-1)
+        outputs: Tensor = self.down(F.silu(gate) * up)
+        return outputs
+
+    def tensor_plan(self) -> dict[str, str]:
+        return {"": "colwise", "gate_up": "fused"}
+
+
 class BertSelfAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -250,7 +326,16 @@ def named() -> nn.Sequential:
     return nn.Sequential(BertLayer(), Gpt2Mlp(), BertLayer(), nn.Linear(WIDTH, 10))
 
 
-NETWORKS = {"named": named, "gpt": gpt, "mlp": mlp, "vit": vit, "encoder": encoder}
+def fused() -> nn.Sequential:
+    return nn.Sequential(
+        Block(GPT2Attention(), pair()),
+        Block(PhiAttention(), PhiMlp()),
+        Block(NanoGPTAttention(), pair()),
+        nn.Linear(WIDTH, 10),
+    )
+
+
+NETWORKS = {"fused": fused, "named": named, "gpt": gpt, "mlp": mlp, "vit": vit, "encoder": encoder}
 
 
 def made(name: str, **options: Any) -> tuple[Task, Tensor, Tensor]:
@@ -262,7 +347,8 @@ def made(name: str, **options: Any) -> tuple[Task, Tensor, Tensor]:
         "mlp": lambda: torch.randn(8, 8).double(),
         "vit": lambda: torch.randn(8, 3, 16, 16).double(),
         "encoder": lambda: torch.randn(8, LENGTH, WIDTH).double(),
+        "fused": lambda: torch.randn(8, LENGTH, WIDTH).double(),
         "named": lambda: torch.randn(8, LENGTH, WIDTH).double(),
     }[name]()
-    shape = (8, LENGTH) if name in ("gpt", "encoder", "named") else (8,)
+    shape = (8, LENGTH) if name in ("gpt", "encoder", "fused", "named") else (8,)
     return task, inputs, torch.randint(10, shape)

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 import warm_ranks
-from conftest import one_of_a_kind, unless_too_old
+from conftest import ROUNDING, one_of_a_kind, unless_too_old
+from cut_networks import fused
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BaseFinetuning, EMAWeightAveraging
 from lightning.pytorch.utilities import grad_norm
@@ -191,6 +192,18 @@ class CallsItself(Scaled):
         with torch.no_grad():
             self(batch["inputs"])
         return self.shift * self(batch["inputs"])
+
+
+class Unpaired(Stranger):
+    """Linear layers that it calls one by one, the second of which has an odd number of outputs."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: nn.Linear(WIDTH, 16))
+        self.odd, self.last = nn.Linear(16, 5), nn.Linear(5, WIDTH)
+
+    def outputs(self, batch: Any) -> Tensor:
+        made: Tensor = self.last(F.relu(self.odd(F.relu(self.model(batch["inputs"])))))
+        return made
 
 
 class PenaltyOnItsOwn(Scaled):
@@ -371,6 +384,18 @@ class AllFamilies(Stranger):
         super().__init__(families)
 
 
+class OfOneProjection(Stranger):
+    """Its attentions hold queries, keys and values in one weight each, of several orders."""
+
+    def __init__(self) -> None:
+        ends = partial(nn.Linear, WIDTH, 16), partial(nn.Linear, 16, WIDTH)
+        super().__init__(lambda: nn.Sequential(ends[0](), *fused()[:3], ends[1]()).double())
+
+    def configure_optimizers(self) -> Any:
+        # The bias of keys has no gradient but for rounding, by whose size AdamW divides.
+        return torch.optim.AdamW(self.parameters(), lr=0.01, eps=1e-3)
+
+
 class Masked(nn.Linear):
     """Has no weight above the diagonal, each time that it is called."""
 
@@ -435,6 +460,8 @@ EQUAL = [
     *((task, name) for task in (Stranger, ByKeyword, OfABatch) for name in ("fsdp", "tensor")),
     *((task, "fsdp") for task in (Scaled, CallsItself, PenaltyOnItsOwn, Recurrent)),
     (Scaled, "tensor"),
+    (Unpaired, "tensor"),
+    *((OfOneProjection, name) for name in ("tensor", "sequence")),
     *((BackwardByHand, name) for name in ("ddp", "dp")),
     *((ScaledByANumber, name) for name in ("fsdp", "kept", "tensor")),
     (WithinAnAbstractOne, "fsdp"),
@@ -494,9 +521,18 @@ class OfTorch(Stranger):
 
 @pytest.mark.long
 @pytest.mark.compares
-def test_attention_of_torch_is_cut_and_sharded() -> None:
+@pytest.mark.parametrize("task", [OfTorch, OfOneProjection])
+def test_attention_of_one_weight_is_cut_and_sharded(task: Any) -> None:
     strategy = onecurve.mesh(shard=2, tensor=2, min_params=1)
-    assert_parity(OfTorch, loaders, strategy=strategy, devices=4, accelerator="cpu")
+    assert_parity(task, loaders, strategy=strategy, devices=4, accelerator="cpu")
+
+
+@pytest.mark.long
+@pytest.mark.compares
+@pytest.mark.parametrize("schedule", ["1f1b", "zbv"])
+def test_attention_of_one_weight_is_cut_in_a_pipeline(schedule: str) -> None:
+    strategy = onecurve.mesh(pipeline=2, tensor=2, schedule=schedule)
+    assert_parity(OfOneProjection, loaders, strategy=strategy, devices=4, accelerator="cpu")
 
 
 def test_all_families_are_cut() -> None:
@@ -741,7 +777,7 @@ LINES: dict[str, Any] = {
         "tensor",
         "strategy.plan: model.0.attention has a share of its heads or features here",
     ),
-    "nothing": (partial(Stranger, partial(nn.Linear, WIDTH, WIDTH)), "tensor", "nothing to cut in"),
+    "nothing": (OfNeighbours, "tensor", "nothing to cut in OfNeighbours: it has no Linear layer"),
     "copies": (Copies, "fsdp", "Copies copies a module whose parameters are sharded"),
     "copies layers": (Copies, "pipeline", "a module is copied whose layers are a pipeline"),
     "penalty": (Penalized, "fsdp", "the loss of Penalized depends on parameters, of which a rank"),
@@ -855,13 +891,20 @@ class PutsItsMetric(Stranger):
         checkpoint["special"] = {"metric": self.metric}
 
 
-def saved(path: Path, task: Callable[[], LightningModule], strategy: Any) -> None:
+def saved(
+    path: Path,
+    task: Callable[[], LightningModule],
+    strategy: Any,
+    epochs: int = 1,
+    resumed: Path | None = None,
+) -> None:
     trainer = Trainer(
-        accelerator="cpu", devices=2, strategy=strategy, precision="64-true", max_epochs=1,
-        logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False,
+        accelerator="cpu", devices=1 if strategy == "auto" or strategy.name == "single" else 2,
+        strategy=strategy, precision="64-true", max_epochs=epochs, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
-    trainer.fit(task(), loaders()[0])
+    torch.manual_seed(0)
+    trainer.fit(task(), loaders()[0], ckpt_path=resumed)
     trainer.save_checkpoint(path)
 
 
@@ -875,3 +918,17 @@ def test_a_metric_in_a_checkpoint_has_no_group_of_ranks(tmp_path: Path) -> None:
     onecurve.launch(saved, tmp_path / "one.ckpt", PutsItsMetric, onecurve.Tensor(), devices=2)
     checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=False)
     assert checkpoint["special"]["metric"].process_group is None
+
+
+def test_a_checkpoint_holds_one_projection_as_it_was(tmp_path: Path) -> None:
+    """The rows in their own order; one process goes on where two were, and two where one was."""
+    plain, half, single, two = (tmp_path / name for name in ("plain", "half", "single", "two"))
+    saved(plain, OfOneProjection, "auto", 3)
+    onecurve.launch(saved, half, OfOneProjection, onecurve.Tensor(), devices=2)
+    saved(single, OfOneProjection, onecurve.Single(), 2, half)
+    onecurve.launch(saved, two, OfOneProjection, onecurve.Tensor(), 3, single, devices=2)
+    expected, found = (torch.load(file, weights_only=True) for file in (plain, two))
+    assert [*found["state_dict"]] == [*expected["state_dict"]]
+    torch.testing.assert_close(found["state_dict"], expected["state_dict"], rtol=0, atol=ROUNDING)
+    of_adam, expected_of_adam = (each["optimizer_states"][0]["state"] for each in (found, expected))
+    torch.testing.assert_close(of_adam, expected_of_adam, rtol=0, atol=ROUNDING)

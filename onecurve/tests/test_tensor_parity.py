@@ -96,7 +96,7 @@ def parity(
 CASES = [
     ("mlp", {}, False), ("gpt", {}, False), ("gpt", {}, True), ("gpt", {"tied": True}, True),
     ("vit", {}, False), ("vit", {}, True), ("encoder", {}, True), ("named", {}, False),
-    ("mlp", {"inplace": True}, False),
+    ("mlp", {"inplace": True}, False), ("fused", {}, False), ("fused", {}, True),
 ]  # fmt: skip
 
 
@@ -121,6 +121,7 @@ def test_cut_layers_train_as_whole_ones(shard: int, tmp_path: Path) -> None:
     assert found["mlp"] > 0.97
     assert found["vit"] > 0.82
     assert found["named"] > 0.9
+    assert found["fused"] > 0.95
 
 
 def on_ranks(processes: int, logs: Path, work: Any, *arguments: Any) -> Any:

@@ -1,14 +1,25 @@
 """What is cut in a network that has no plan, what a plan says, and what is refused."""
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cut_networks import Fused, Gated, Task, made
+import torch
+from cut_networks import Fused, Gated, GPT2Attention, Task, made
 from torch import nn
 
 from onecurve.errors import UserError
-from onecurve.strategies.tensor.families import heads_of, style_of, styles_within
+from onecurve.strategies.tensor.families import (
+    counts_of,
+    family_of,
+    heads_of,
+    sections_of,
+    share_counts,
+    styles_within,
+)
 from onecurve.strategies.tensor.plan import check_plan, find_plan
 from onecurve.strategies.tensor.report import local_numel, plan_table, shares
 
@@ -22,36 +33,126 @@ def linears(*widths: tuple[int, int]) -> list[nn.Linear]:
     return [nn.Linear(*width) for width in widths]
 
 
-def module(names: str, layers: Sequence[nn.Module], **attributes: Any) -> nn.Module:
+def module(
+    names: str, layers: Sequence[nn.Module], of: type[nn.Module] = nn.Module, **attributes: Any
+) -> nn.Module:
     """One that holds layers by these names, and says of itself what is given."""
-    made = nn.Module()
+    made = of.__new__(of)
+    nn.Module.__init__(made)
     for name, layer in zip(names.split(), layers, strict=True):
         setattr(made, name, layer)
     vars(made).update(attributes)
     return made
 
 
+class CausalSelfAttention(nn.Module):
+    """As in minGPT."""
+
+    def forward(self, inputs: Any) -> Any: ...
+
+
+def styles(colwise: str, rowwise: str, **itself: str) -> dict[str, str]:
+    return {**dict.fromkeys(colwise.split(), "colwise"), rowwise: "rowwise", **itself}
+
+
+def gathered(names: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), "colwise_gather")
+
+
 ALIKE = [(8, 8)] * 4
 ONES_OWN = {
-    "Llama": (module("q_proj k_proj v_proj o_proj", linears(*ALIKE), head_dim=4), "heads"),
-    "CLIP": (module("k_proj v_proj q_proj out_proj", linears(*ALIKE), num_heads=2), "heads"),
+    "Llama": (
+        module("q_proj k_proj v_proj o_proj", linears(*ALIKE), head_dim=4),
+        styles("q_proj k_proj v_proj", "o_proj", **{"": "heads"}),
+    ),
+    "CLIP": (
+        module("k_proj v_proj q_proj out_proj", linears(*ALIKE), num_heads=2),
+        styles("k_proj v_proj q_proj", "out_proj", **{"": "heads"}),
+    ),
     "no number of heads": (module("q k v o", linears(*ALIKE)), None),
     "another parameter": (
         module("q k v o norm", [*linears(*ALIKE), nn.LayerNorm(8)], heads=2),
         None,
     ),
-    "fused": (module("qkv proj", linears((8, 24), (8, 8)), num_heads=2), None),
-    "gated": (module("w1 w2 w3", linears((8, 16), (16, 8), (8, 16))), "colwise"),
-    "two layers": (module("fc1 fc2 drop", [*linears((8, 16), (16, 8)), nn.Dropout()]), "colwise"),
+    "of any order": (
+        module("qkv proj", linears((8, 24), (8, 8)), num_heads=2),
+        gathered("qkv proj"),
+    ),
+    "of any order, with a norm": (
+        module("qkv proj norm", [*linears((8, 24), (8, 8)), nn.LayerNorm(8)], num_heads=2),
+        None,
+    ),
+    "GPT-2": (GPT2Attention(), {"": "heads", "c_attn": "fused", "c_proj": "rowwise"}),
+    "GPT-2 of another release": (
+        module("c_attn c_proj", linears((8, 24), (8, 8)), of=GPT2Attention, num_heads=2),
+        gathered("c_attn c_proj"),
+    ),
+    "minGPT": (
+        module("key query value proj", linears(*ALIKE), of=CausalSelfAttention, n_head=2),
+        gathered("key query value proj"),
+    ),
+    "gated": (
+        module("w1 w2 w3", linears((8, 16), (16, 8), (8, 16))),
+        styles("w1 w3", "w2", **{"": "colwise"}),
+    ),
+    "two layers": (
+        module("fc1 fc2 drop", [*linears((8, 16), (16, 8)), nn.Dropout()]),
+        styles("fc1", "fc2"),
+    ),
     "no block": (module("fc1 fc2", linears((8, 16), (16, 4))), None),
     "not one after the other": (module("fc1 fc2", linears((8, 16), (8, 16))), None),
 }
 
 
 @pytest.mark.parametrize("name", ONES_OWN)
-def test_a_module_is_known_by_its_names(name: str) -> None:
-    module, style = ONES_OWN[name]
-    assert style_of(module) == style
+def test_a_module_is_known_by_its_names_or_its_class(name: str) -> None:
+    module, styles = ONES_OWN[name]
+    assert family_of(module) == styles
+
+
+def test_a_fused_projection_has_sections_of_what_is_read_behind_it() -> None:
+    heads = {"": "heads", "qkv": "fused", "out": "rowwise"}
+    alike = module("qkv out", linears((8, 24), (8, 8)))
+    assert sections_of(alike, heads, "qkv") == [8, 8, 8]
+    fewer = module("qkv out", linears((8, 16), (8, 8)), head_dim=2)
+    assert sections_of(fewer, heads, "qkv") == [8, 4, 4]
+    assert heads_of(fewer, heads) == 2
+    assert sections_of(fewer, heads | {"": "colwise"}, "qkv") == [8, 8]
+    assert sections_of(fewer, heads | {"out": "colwise"}, "qkv") is None
+    assert sections_of(module("qkv out", linears((8, 11), (8, 8))), heads, "qkv") is None
+
+
+def test_the_attention_of_the_page_is_cut_by_heads() -> None:
+    page = Path(__file__).parents[1] / "docs/your_network.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    exec(block, names := dict[str, Any]())
+    task = Task(names["Attention"](8, 2))
+    plan = find_plan(task, {"": task}, None, 2)
+    assert plan == {"network": "heads", "network.qkv": "fused", "network.proj": "rowwise"}
+    check_plan(task, plan, 2)
+    assert task(torch.ones(2, 3, 8).double()).shape == (2, 3, 8)
+
+
+def test_a_rank_counts_its_own_heads_in_a_configuration_that_all_layers_share() -> None:
+    class Phi3Attention(nn.Module):
+        __module__ = "transformers.models.phi3.modeling_phi3"
+
+        def forward(self, inputs: Any) -> Any: ...
+
+    config = SimpleNamespace(num_attention_heads=4, hidden_size=8)
+    first, second = (
+        module(
+            "qkv_proj o_proj",
+            linears((8, 16), (8, 8)),
+            of=Phi3Attention,
+            config=config,
+            num_key_value_heads=2,
+        )
+        for _ in range(2)
+    )
+    share_counts(first, 2)
+    assert counts_of(first) == {"num_key_value_heads": 1, "config.num_attention_heads": 2}
+    assert counts_of(second) == {"num_key_value_heads": 2, "config.num_attention_heads": 4}
 
 
 def test_the_layer_that_sums_up_is_known_by_its_name_or_the_last() -> None:
@@ -87,7 +188,7 @@ def test_an_attention_is_cut_where_all_of_its_kind_are() -> None:
     second = Task(nn.ModuleList([Attention(False), Attention(False)]))
     assert find_plan(second, {"": second}, None, 2)["network.1"] == "heads"
     first = Task(nn.ModuleList([Attention(True), Attention(False)]))
-    assert find_plan(first, {"": first}, None, 2) == {}
+    assert {*find_plan(first, {"": first}, None, 2).values()} == {"colwise_gather"}
 
 
 def test_the_plan_of_a_transformer() -> None:
@@ -122,6 +223,21 @@ def test_a_pair_never_crosses_the_ends_of_the_layers() -> None:
     assert find_plan(task, layers, None, 2) == {"network.0": "colwise_gather"}
 
 
+def test_where_there_are_no_pairs_every_layer_is_cut_that_can_be() -> None:
+    single = Task(module("first odd last", linears((8, 16), (16, 5), (5, 8))))
+    assert find_plan(single, {"": single}, None, 2) == {
+        "network.first": "colwise_gather",
+        "network.last": "colwise_gather",
+    }
+
+
+def test_the_line_names_what_a_plan_could_cut() -> None:
+    tied = Task(nn.Sequential(nn.Embedding(4, 8), nn.Linear(8, 5), nn.Linear(8, 4, bias=False)))
+    tied.network[2].weight = tied.network[0].weight  # type: ignore[index, union-attr]
+    with pytest.raises(UserError, match=r"give network\.0, network\.2 the style vocab in strategy"):
+        check_plan(tied, find_plan(tied, {"": tied}, None, 2), 2)
+
+
 def test_a_given_plan_alone_counts() -> None:
     _, plan = plan_of("gpt", {"block*.mlp": "colwise", "network.block2.mlp.up": "colwise_gather"})
     assert plan["network.block1.mlp.0"] == "colwise"
@@ -147,6 +263,13 @@ REFUSED = {
         2,
         "network.norm is LayerNorm, and rowwise is of Linear",
     ),
+    "fused": (
+        "gpt",
+        {"block1.attention.qkv": "fused"},
+        2,
+        "network.block1.attention.qkv is fused, which is of one projection for queries",
+    ),
+    "fused, of heads": ("fused", None, 4, "cannot share the 2 heads of network.1.attention evenly"),
     "nothing": ("gpt", {"norm": "sequence"}, 2, "nothing to cut in Task"),
     "tied": ("gpt", {"head": "vocab"}, 2, "are one weight, cut in two ways (whole, colwise)"),
 }

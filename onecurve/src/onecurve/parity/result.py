@@ -126,8 +126,8 @@ TO_DO = {
     "take self.trainer.strategy.all_samples(tensor) where samples are compared with each other; "
     "divide a sum by a number that does not depend on the share",
     PLAN: "cut less, by strategy.plan={...}, to find which: nothing but what works on each feature "
-    "may lie between colwise and rowwise, rows of a fused projection have heads outermost, and "
-    "nothing else is computed from the number of heads that a rank has",
+    "may lie between colwise and rowwise, a fused projection has the style fused, or heads "
+    "outermost, and nothing else is computed from the number of heads that a rank has",
     POSITIONS: "on pieces of a sequence they may meet in F.scaled_dot_product_attention alone "
     "(nn.MultiheadAttention: need_weights=False), and onecurve.positions(inputs) tells which they "
     "are; strategy.context=1 leaves sequences whole",

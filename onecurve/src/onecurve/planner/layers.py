@@ -24,7 +24,13 @@ from ..compat.of_torch import FakeTensorMode
 from ..strategies.pipeline.shapes import with_tensors_on
 from ..strategies.pipeline.stage import call_layer
 from ..strategies.redirect import replaced
-from ..strategies.tensor.families import head_counts
+from ..strategies.tensor.families import (
+    STYLES,
+    is_divided,
+    is_linear,
+    is_transposed,
+    share_counts,
+)
 from .operations import ATTENTION, Recorder, Work, grows_with, is_gone, owner_of, work
 
 Tensors = tuple[Tensor, ...]
@@ -192,8 +198,8 @@ def local_shape(style: str | None, module: nn.Module, name: str, size: int) -> t
     """The shape of a parameter on one of `size` ranks of a tensor group."""
     parameter = getattr(module, name)
     shape = list(parameter.shape)
-    dimension = _dimension(style, module)
-    if dimension is not None and parameter.ndim > dimension:
+    dimension = _dimension(style, module, name)
+    if dimension is not None:
         shape[dimension] = math.ceil(shape[dimension] / size)
     return tuple(shape)
 
@@ -202,15 +208,11 @@ def _shard(layer: nn.Module, styles: Mapping[str, str], size: int, traffic: Traf
     """Shard the modules of a layer in place, and record what each call of one communicates."""
     if size == 1:
         return
-    for part in layer.modules():
-        # Where heads are sharded, a module's number of heads is that of the rank.
-        if any(style == "colwise" for style in styles.values()):
-            for attribute, count in head_counts(part).items():
-                if count % size == 0:
-                    setattr(part, attribute, count // size)
     for name, style in styles.items():
         module = layer.get_submodule(name)
-        if _dimension(style, module) is None:
+        if is_divided(module, style):
+            share_counts(module, size)
+        if _dimension(style, module, "weight") is None:
             continue
         for own, parameter in list(module.named_parameters(recurse=False)):
             shape = local_shape(style, module, own, size)
@@ -224,11 +226,13 @@ def _shard(layer: nn.Module, styles: Mapping[str, str], size: int, traffic: Traf
             module.register_forward_hook(_gather_outputs(traffic, size))
 
 
-def _dimension(style: str | None, module: nn.Module) -> int | None:
-    """The dimension along which the module's matrix is sharded."""
-    if isinstance(module, nn.Linear):
-        return {"colwise": 0, "colwise_gather": 0, "vocab": 0, "rowwise": 1}.get(style or "")
-    return 0 if isinstance(module, nn.Embedding) and style == "vocab" else None
+def _dimension(style: str | None, module: nn.Module, name: str) -> int | None:
+    """The dimension along which a module's own parameter is sharded."""
+    if style not in STYLES or not (is_linear(module) or isinstance(module, nn.Embedding)):
+        return None
+    dimension = STYLES[style].dims.get(name)
+    is_flipped = is_transposed(module) and name == "weight"
+    return 1 - dimension if is_flipped and dimension is not None else dimension
 
 
 def _record_entering(traffic: Traffic) -> Callable[..., None]:

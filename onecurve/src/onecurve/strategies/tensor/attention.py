@@ -1,22 +1,14 @@
-"""nn.MultiheadAttention, of which each rank computes some heads.
-
-Its weight of queries, keys and values is stacked, `[q; k; v]`, and sharded by rows like any other,
-so that a rank holds rows of other heads than its own: ranks exchange them before each use, and
-their gradients after it. That sends at most 3 width² numbers divided by the ranks, and the weight
-is one that every other part of the library can gather, shard and save. (DTensor's interleaved
-shards would need no exchange, but distributed checkpoints cannot hold them.)
-"""
+"""nn.MultiheadAttention, of which each rank computes some heads."""
 
 import math
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial
 from torch.nn import functional as F
 
+from .fused import own_rows
 from .regions import Region, full_sum
 
 
@@ -39,9 +31,12 @@ def heads_forward(
         inputs = [tensor.unsqueeze(0) for tensor in inputs]
     elif not layer.batch_first:
         inputs = [tensor.transpose(0, 1) for tensor in inputs]
+    held = local(layer.in_proj_weight), local(layer.in_proj_bias)
+    rows = own_rows(*held, [layer.embed_dim] * 3, region.mesh)
+    biases = [None] * 3 if rows.bias is None else rows.bias.chunk(3)
     q, k, v = (
-        F.linear(tensor, *of).unflatten(-1, (-1, layer.head_dim)).transpose(1, 2)  # type: ignore[no-untyped-call]
-        for tensor, of in zip(inputs, own_heads(layer, region.mesh), strict=True)
+        F.linear(*of).unflatten(-1, (-1, layer.head_dim)).transpose(1, 2)  # type: ignore[no-untyped-call]
+        for of in zip(inputs, rows.weight.chunk(3), biases, strict=True)
     )
     mask = _mask(region, q, attn_mask, key_padding_mask)
     dropout = layer.dropout if layer.training else 0.0
@@ -82,52 +77,9 @@ def _entered(region: Region, *given: Tensor) -> list[Tensor]:
     return [entered[id(tensor)] for tensor in given]
 
 
-def own_heads(layer: nn.MultiheadAttention, mesh: DeviceMesh) -> list[tuple[Tensor, Tensor | None]]:
-    """Weight and bias by which this rank's heads make queries, keys and values.
-
-    Of the 3 width rows a rank holds as many as any other, in order, and gets those of its heads.
-    """
-    held = local(layer.in_proj_weight)
-    if layer.in_proj_bias is not None:
-        # As one more column, so that one message has all.
-        held = torch.cat([held, local(layer.in_proj_bias).unsqueeze(1)], 1)
-    size, rank = mesh.size(), mesh.get_local_rank()
-    # Of 3 size blocks, rank r holds 3r to 3r + 2; it wants r, size + r, 2 size + r.
-    blocks = held.chunk(3)
-    order = sorted(range(3), key=lambda number: (3 * rank + number) % size)
-    owners = [(3 * rank + number) % size for number in range(3)]
-    holders = [(part * size + rank) // 3 for part in range(3)]
-    sent = torch.cat([blocks[number] for number in order])
-    got = [holders.count(other) * len(blocks[0]) for other in range(size)]
-    given = [owners.count(other) * len(blocks[0]) for other in range(size)]
-    rows: Tensor = _Exchange.apply(mesh.get_group(), sent, got, given)
-    if layer.in_proj_bias is None:
-        return [(own, None) for own in rows.chunk(3)]
-    return [(own[:, :-1], own[:, -1]) for own in rows.chunk(3)]
-
-
-class _Exchange(torch.autograd.Function):
-    """Rows for each rank, in order, to rows of each; PyTorch deprecates its own, public one."""
-
-    @staticmethod
-    def forward(ctx: Any, group: Any, sent: Tensor, got: list[int], given: list[int]) -> Tensor:
-        ctx.arguments = group, given, got
-        made = torch.empty_like(sent)
-        dist.all_to_all_single(made, sent, got, given, group)
-        return made
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        group, got, given = ctx.arguments
-        made = torch.empty_like(gradient, memory_format=torch.contiguous_format)
-        dist.all_to_all_single(made, gradient.contiguous(), got, given, group)
-        return None, made, None, None
-
-
-def local(parameter: Any) -> Tensor:
-    """This rank's part of a sharded parameter, through which gradients pass."""
-    own: Tensor = parameter.to_local()
-    return own
+def local(parameter: Any) -> Any:
+    """This rank's part of a sharded parameter, if there is one; gradients pass through it."""
+    return None if parameter is None else parameter.to_local()
 
 
 def summand(region: Region, bias: Tensor | None) -> Tensor | None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from ...compat.of_torch import has_one_projection
 from ..layers import find_layers
-from .families import is_within, structure_of, style_of, styles_within
+from .families import family_of, is_within
 
 ELEMENTWISE = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
@@ -25,9 +25,10 @@ class Automatic:
 
     Cut are: pairs of Linear layers with nothing but elementwise layers between them, in one
     nn.Sequential or in the sequence of the network's layers, and one that is left there over;
-    nn.MultiheadAttention, and what PyTorch's transformer layers hold beside it; modules of one's
-    own that are known by their names (`families.py`). Blocks around an attention that hold norms
-    besides work on pieces of a sequence, and so do norms behind them in an nn.Sequential.
+    nn.MultiheadAttention, and what PyTorch's transformer layers hold beside it; modules that are
+    known by class or names (`families.py`). Blocks around an attention that hold norms besides
+    work on pieces of a sequence, and so do norms behind them in an nn.Sequential. Where that is
+    nothing, every Linear layer is cut, each by itself.
 
     Attributes:
         plan: All that is cut, and how.
@@ -45,7 +46,7 @@ class Automatic:
         self.size = size
         self.plan = dict(plan)
         self.modules = [*module.modules()]
-        self.styles: dict[type[nn.Module], list[str | None]] = {}
+        self.families: dict[type[nn.Module], bool] = {}
         uses = Counter(id(weight) for _, weight in module.named_parameters(remove_duplicate=False))
         # What is used in two places cannot be cut for one of them.
         self.tied = {weight for weight, number in uses.items() if number > 1}
@@ -55,6 +56,9 @@ class Automatic:
             self._look(name, layer)
         if layers.keys() <= chain.keys():
             self._pair((name, layer) for name, layer in layers.items() if again[id(layer)] == 1)
+        if not self.plan:
+            for name, layer in layers.items():
+                self._each(name, layer)
         for name, layer in layers.items():
             self._blocks(name, layer)
         self._norms_behind(dict(module.named_modules()))
@@ -80,23 +84,18 @@ class Automatic:
         elif type(layer) is nn.Sequential or isinstance(layer, nn.Sequential):
             if type(layer).forward is nn.Sequential.forward:
                 self._pair((_in(name, child), part) for child, part in layer.named_children())
-        elif (structure := structure_of(layer)) and self._can(name, layer):
-            self.plan |= {_in(name, path): each for path, each in structure.items()}
-            return
-        elif (style := self._style(layer)) and self._can(name, layer):
-            within = styles_within(layer)
-            if style == "heads" or len(within) > 2:
-                self.plan[name] = style
-            self.plan |= {_in(name, child): each for child, each in within.items()}
+        elif (family := self._family(layer)) and self._can(name, layer):
+            self.plan |= {_in(name, path).rstrip("."): style for path, style in family.items()}
         for child, part in layer.named_children():
             self._look(_in(name, child), part)
 
-    def _style(self, layer: nn.Module) -> str | None:
+    def _family(self, layer: nn.Module) -> dict[str, str] | None:
         """Of a module whose kind has one wherever it is: T5's first attention makes all biases."""
         kind = type(layer)
-        if kind not in self.styles:
-            self.styles[kind] = [style_of(other) for other in self.modules if type(other) is kind]
-        return style_of(layer) if all(self.styles[kind]) else None
+        if kind not in self.families:
+            alike = [family_of(other) for other in self.modules if type(other) is kind]
+            self.families[kind] = all(alike)
+        return family_of(layer) if self.families[kind] else None
 
     def _pair(self, ordered: Iterable[tuple[str, nn.Module]]) -> None:
         waiting: tuple[str, nn.Linear] | None = None
@@ -116,6 +115,11 @@ class Automatic:
         # Outputs of any number, such as classes: they need not be cut.
         if waiting and waiting[1].out_features % (self.size or 1) == 0:
             self.plan[waiting[0]] = "colwise_gather"
+
+    def _each(self, name: str, layer: nn.Module) -> None:
+        for path, part in layer.named_modules():
+            if type(part) is nn.Linear and self._can(_in(name, path).rstrip("."), part):
+                self._left_over((_in(name, path).rstrip("."), part))
 
     def _blocks(self, name: str, layer: nn.Module) -> bool:
         """Find the innermost blocks within; whether there are any."""

@@ -12,9 +12,11 @@ from .families import (
     heads_of,
     holds_parameters,
     in_features,
+    is_divided,
     is_linear,
-    linears,
     out_features,
+    sections_of,
+    within,
 )
 
 INSTEAD = "or use strategy=fsdp"
@@ -30,10 +32,13 @@ def check_plan(
     """Reject what cannot be cut so."""
     parts = dict(module.named_modules(remove_duplicate=False))
     if all(style == "sequence" for style in plan.values()):
+        fit = [name for name, part in parts.items() if holds_parameters(part)]
+        fit = [name for name in fit if _can_be(parts[name], "vocab", size)]
         raise UserError(
-            f"{key}: nothing to cut in {type(module).__name__}: it has no pair of Linear layers "
-            "with elementwise layers between them, and no attention that is known; say what to cut "
-            "by strategy.plan, by a method tensor_plan() of a module, or use strategy=fsdp"
+            f"{key}: nothing to cut in {type(module).__name__}: it has no Linear layer, used once, "
+            f"whose outputs {size} ranks can share, and no attention that is known; "
+            + (f"give {', '.join(fit[:3])} the style vocab in strategy.plan, or " if fit else "")
+            + "use strategy=fsdp"
         )
     if sequence and "sequence" not in plan.values():
         raise UserError(
@@ -42,18 +47,28 @@ def check_plan(
             "strategy.sequence=false"
         )
     for name, style in plan.items():
-        check_one(name, parts[name], style, size, key)
+        check_one(name, parts[name], style, size, key, within(plan, name))
+        if style == "fused":
+            _check_fused(name, parts, plan, size, key)
     _check_ties(module, plan, key)
 
 
-def check_one(name: str, part: nn.Module, style: str, size: int, key: str) -> None:
-    """As `check_plan`, for one module."""
+def check_one(
+    name: str,
+    part: nn.Module,
+    style: str,
+    size: int,
+    key: str,
+    styles: Mapping[str, str] | None = None,
+) -> None:
+    """As `check_plan`, for one module and the styles within it, if not those of its family."""
     kind = type(part).__name__
     if style == "sequence":
         return
-    if not holds_parameters(part) and style in ("heads", "colwise") and len(linears(part)) > 1:
-        if style == "heads":
-            _check_heads(name, heads_of(part), size, key)
+    if is_divided(part, style):
+        heads = heads_of(part, styles) if style == "heads" else None
+        if heads is not None:
+            _check_divides(name, heads, "heads", size, key)
         return
     fits = STYLES[style].fits
     if ("Linear" if is_linear(part) else _kind(part)) not in fits.split():
@@ -68,7 +83,7 @@ def check_one(name: str, part: nn.Module, style: str, size: int, key: str) -> No
                 f"strategy.plan: {name} has keys or values of its own (kdim, vdim, add_bias_kv, "
                 f"add_zero_attn), and heads cannot cut those; leave it out, {INSTEAD}"
             )
-        _check_heads(name, part.num_heads, size, key)
+        _check_divides(name, part.num_heads, "heads", size, key)
     elif isinstance(part, nn.Embedding):
         if part.max_norm is not None or part.scale_grad_by_freq or part.sparse:
             raise UserError(
@@ -82,14 +97,33 @@ def check_one(name: str, part: nn.Module, style: str, size: int, key: str) -> No
         _check_divides(name, out_features(part), "output features", size, key)
 
 
+def _can_be(part: nn.Module, style: str, size: int) -> bool:
+    try:
+        check_one("", part, style, size, "")
+    except UserError:
+        return False
+    return True
+
+
+def _check_fused(
+    name: str, parts: Mapping[str, nn.Module], plan: Mapping[str, str], size: int, key: str
+) -> None:
+    outer, _, own = name.rpartition(".")
+    sections = sections_of(parts[outer], within(plan, outer), own)
+    if sections is None:
+        raise UserError(
+            f"strategy.plan: {name} is fused, which is of one projection for queries, keys and "
+            "values in a module with the style heads, or for gates and hidden units in one with "
+            "the style colwise, beside one layer with the style rowwise; give it another style, "
+            f"{INSTEAD}"
+        )
+    for number in sections:
+        _check_divides(name, number, "features of one section", size, key)
+
+
 def _kind(part: nn.Module) -> str:
     kinds = (nn.Embedding, nn.MultiheadAttention)
     return next((kind.__name__ for kind in kinds if isinstance(part, kind)), "")
-
-
-def _check_heads(name: str, heads: int | None, size: int, key: str) -> None:
-    if heads is not None:
-        _check_divides(name, heads, "heads", size, key)
 
 
 def _check_divides(name: str, number: int, what: str, size: int, key: str) -> None:

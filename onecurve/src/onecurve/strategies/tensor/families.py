@@ -1,14 +1,14 @@
-"""Styles, and attentions and feed-forward networks of one's own that are known by name: tables.
+"""Styles, and attentions and feed-forward networks that are known by class or names: tables.
 
 Such a module falls into parts, an attention into its heads, a feed-forward network into hidden
 units, whose sum is what the full one makes. All of its linear layers are sharded by their outputs,
 but for the last one of its family, which is sharded by its inputs and sums up. Nothing else may
-hold a parameter. What has other names, or one projection for queries, keys and values, says by a
-method `tensor_plan()` how it is sharded. Linear layers are PyTorch's, and transformers' Conv1D
-(GPT-2), whose weight is transposed.
+hold a parameter. What is not known says by a method `tensor_plan()` how it is sharded. Linear
+layers are PyTorch's, and transformers' Conv1D (GPT-2), whose weight is transposed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from copy import copy
 from math import gcd
 from typing import Any, NamedTuple, TypeGuard
 
@@ -28,6 +28,7 @@ STYLES = {
     "colwise": Style("Linear", {"weight": 0, "bias": 0}),
     "rowwise": Style("Linear", {"weight": 1}),
     "colwise_gather": Style("Linear", {"weight": 0, "bias": 0}),
+    "fused": Style("Linear", {"weight": 0, "bias": 0}),
     "vocab": Style("Linear or Embedding", {"weight": 0, "bias": 0}),
     "heads": Style(
         "MultiheadAttention", {"in_proj_weight": 0, "in_proj_bias": 0, "out_proj.weight": 1}
@@ -58,6 +59,16 @@ FEED_FORWARD = (
     ("lin1", "lin2"),  # DistilBERT
     ("linear1", "linear2"),
 )
+GATHERED = (
+    ("qkv", "proj"),
+    ("qkv_proj", "o_proj"),
+    ("qkv_proj", "out_proj"),
+    ("c_attn", "c_proj"),  # nanoGPT
+)
+"""Attentions with one projection for queries, keys and values, in an order that only they know.
+
+Each rank holds a part of both layers and computes all heads.
+"""
 STRUCTURES: tuple[dict[str, str], ...] = (
     {  # BERT, RoBERTa, ELECTRA
         "attention.self": "heads",
@@ -77,20 +88,75 @@ HEAD_COUNTS = (
 """Attributes that say how many heads there are: on each rank, its own."""
 
 
-def style_of(module: nn.Module) -> str | None:
-    """The style of a module of one of the families; None for any other."""
+class Known(NamedTuple):
+    """How a module of a certain class is sharded."""
+
+    styles: dict[str, str]
+    """By path within it, "" for itself."""
+    counts: tuple[str, ...] = ()
+    """Attributes by which its `forward` counts heads or features: on each rank, its own."""
+
+
+CLASSES = {
+    "transformers.GPT2Attention": Known(
+        {"": "heads", "c_attn": "fused", "c_proj": "rowwise"}, ("num_heads", "split_size")
+    ),
+    "transformers.Phi3Attention": Known(
+        {"": "heads", "qkv_proj": "fused", "o_proj": "rowwise"},
+        ("num_key_value_heads", "config.num_attention_heads"),
+    ),
+    "transformers.Phi3MLP": Known({"": "colwise", "gate_up_proj": "fused", "down_proj": "rowwise"}),
+    "transformers.GPTNeoXAttention": Known(
+        {"": "heads", "query_key_value": "colwise", "dense": "rowwise"},
+        ("config.num_attention_heads",),
+    ),
+    "transformers.GPTNeoXMLP": Known({"dense_h_to_4h": "colwise", "dense_4h_to_h": "rowwise"}),
+    "timm.Attention": Known(
+        {"": "heads", "qkv": "fused", "proj": "rowwise"}, ("num_heads", "attn_dim")
+    ),
+    # minGPT, which counts on the width of what it is given.
+    "CausalSelfAttention": Known(
+        dict.fromkeys(("key", "query", "value", "proj"), "colwise_gather")
+    ),
+}
+"""By package and class whose `forward` it is; without a package, code that people copy."""
+
+
+def family_of(module: nn.Module) -> dict[str, str] | None:
+    """The styles of a module of one of the families, by path, "" for itself; None for any other."""
     held = linears(module)
+    for structure in STRUCTURES:
+        layers = {name for name, style in structure.items() if style != "heads"}
+        if layers == {name for name, part in module.named_modules() if is_linear(part)}:
+            return structure
     own = {id(weight) for layer in held.values() for weight in layer.parameters()}
     if any(id(weight) not in own for weight in module.parameters()):
         return None
+    if known := _known(module):
+        return known.styles
     if any(held.keys() == set(family) for family in ATTENTIONS) and heads_of(module):
-        return "heads"
+        return {"": "heads", **styles_within(module)}
     for family in FEED_FORWARD:
         if held.keys() == set(family):
             last, first = held[family[-1]], [held[name] for name in family[:-1]]
             shapes = {(out_features(layer), in_features(layer)) for layer in first}
-            return "colwise" if shapes == {(in_features(last), out_features(last))} else None
+            if shapes != {(in_features(last), out_features(last))}:
+                return None
+            # What comes in is read once for several.
+            return ({"": "colwise"} if len(first) > 1 else {}) | styles_within(module)
+    if any(held.keys() == set(family) for family in GATHERED):
+        return dict.fromkeys(held, "colwise_gather")
     return None
+
+
+def _known(module: nn.Module) -> Known | None:
+    owner = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
+    package, name = owner.__module__.partition(".")[0], owner.__name__
+    known = CLASSES.get(f"{package}.{name}") or CLASSES.get(name)
+    # Another release of it may hold other layers, or count by other attributes.
+    if known is None or known.styles.keys() - {""} != linears(module).keys():
+        return None
+    return known if len(_numbers(module, known.counts)) == len(known.counts) else None
 
 
 def styles_within(module: nn.Module) -> dict[str, str]:
@@ -99,37 +165,80 @@ def styles_within(module: nn.Module) -> dict[str, str]:
     The one that sums up is the last one of a family, else the last one that the module holds.
     """
     held = linears(module)
-    known = [family[-1] for family in ATTENTIONS + FEED_FORWARD if held.keys() == set(family)]
-    summing = (known or [*held])[-1]
+    known = _known(module)
+    if known and "rowwise" in known.styles.values():
+        return {name: known.styles[name] for name in held}
+    last = [family[-1] for family in ATTENTIONS + FEED_FORWARD if held.keys() == set(family)]
+    summing = (last or [*held])[-1]
     return {name: "rowwise" if name == summing else "colwise" for name in held}
 
 
-def heads_of(module: nn.Module) -> int | None:
-    """How many heads of an attention can be shared; None if nothing says so."""
-    counts = [*head_counts(module).values()]
+def heads_of(module: nn.Module, styles: Mapping[str, str] | None = None) -> int | None:
+    """How many heads of an attention can be shared; None if nothing says so.
+
+    Args:
+        module: The attention.
+        styles: By path within it, if not those of its family.
+    """
+    counts = [*counts_of(module).values()]
     width = getattr(module, "head_dim", None)
     if type(width) is int and width > 0:
-        within = styles_within(module)
-        counts += [
-            (in_features if within[name] == "rowwise" else out_features)(layer) // width
-            for name, layer in linears(module).items()
-        ]
+        styles = styles or {"": "heads", **styles_within(module)}
+        for name, layer in linears(module).items():
+            style = styles.get(name)
+            if style == "fused":
+                features = sections_of(module, styles, name) or []
+            else:
+                features = [in_features(layer) if style == "rowwise" else out_features(layer)]
+            counts += [number // width for number in features]
     return gcd(*counts) if counts else None
 
 
-def head_counts(module: nn.Module) -> dict[str, int]:
-    """How many heads a module says that it has, by attribute."""
-    counts = {name: getattr(module, name, None) for name in HEAD_COUNTS}
-    return {name: count for name, count in counts.items() if type(count) is int and count > 0}
+def sections_of(module: nn.Module, styles: Mapping[str, str], fused: str) -> list[int] | None:
+    """How many outputs of a fused projection are queries, keys and values; None if none can be.
+
+    Of a feed-forward network, gates and hidden units. There are as many queries, or hidden units,
+    as the layer that sums up reads; there may be fewer keys and values.
+
+    Args:
+        module: That which holds the projection, and the layer that sums up.
+        styles: By path within the module, "" for itself.
+        fused: Path of the projection.
+    """
+    held = linears(module)
+    summing = [layer for name, layer in held.items() if styles.get(name) == "rowwise"]
+    if fused not in held or len(summing) != 1:
+        return None
+    number, used = out_features(held[fused]), in_features(summing[0])
+    if styles.get("") == "heads" and number > used and (number - used) % 2 == 0:
+        return [used, (number - used) // 2, (number - used) // 2]
+    return [used] * (number // used) if styles.get("") == "colwise" and number % used == 0 else None
 
 
-def structure_of(module: nn.Module) -> dict[str, str] | None:
-    """The styles within a module of a known structure; None for any other."""
-    held = {name for name, part in module.named_modules() if is_linear(part)}
-    for structure in STRUCTURES:
-        if held == {name for name, style in structure.items() if style != "heads"}:
-            return structure
-    return None
+def counts_of(module: nn.Module) -> dict[str, int]:
+    """How many heads, or features, a module counts on, by attribute."""
+    known = _known(module)
+    return _numbers(module, known.counts if known else HEAD_COUNTS)
+
+
+def _numbers(module: nn.Module, paths: Iterable[str]) -> dict[str, int]:
+    counts = {}
+    for path in paths:
+        holder, _, name = path.rpartition(".")
+        counts[path] = getattr(getattr(module, holder, None) if holder else module, name, None)
+    return {path: count for path, count in counts.items() if type(count) is int and count > 0}
+
+
+def share_counts(module: nn.Module, size: int) -> None:
+    """Have a module count on what one of `size` ranks has."""
+    for path, count in counts_of(module).items():
+        if count % size == 0:
+            holder, _, name = path.rpartition(".")
+            # All layers share their configuration.
+            owner = copy(getattr(module, holder)) if holder else module
+            setattr(owner, name, count // size)
+            if holder:
+                setattr(module, holder, owner)
 
 
 def linears(module: nn.Module) -> dict[str, nn.Linear]:
@@ -141,6 +250,15 @@ def linears(module: nn.Module) -> dict[str, nn.Linear]:
 def is_within(name: str, outer: str) -> bool:
     """Whether a dotted name is that of a module or of something in it."""
     return outer == "" or name == outer or name.startswith(f"{outer}.")
+
+
+def within(plan: Mapping[str, str], outer: str) -> dict[str, str]:
+    """The styles of a module and of what is in it, by path within it."""
+    return {
+        name[len(outer) :].lstrip("."): style
+        for name, style in plan.items()
+        if is_within(name, outer)
+    }
 
 
 def is_linear(part: Any) -> TypeGuard[nn.Linear]:
@@ -157,6 +275,11 @@ def is_transposed(part: Any) -> bool:
 def holds_parameters(part: nn.Module) -> bool:
     """Whether a style means the module's own parameters, and not those of layers within."""
     return is_linear(part) or isinstance(part, nn.Embedding | nn.MultiheadAttention)
+
+
+def is_divided(part: nn.Module, style: str) -> bool:
+    """Whether a style means that layers within share a module's heads or hidden units."""
+    return not holds_parameters(part) and style in ("heads", "colwise") and len(linears(part)) > 1
 
 
 def out_features(part: nn.Linear) -> int:

@@ -5,6 +5,8 @@
 | `colwise`        | Linear                  | some outputs    | whole        | its features     |
 | `rowwise`        | Linear                  | some inputs     | its features | whole: the sum   |
 | `colwise_gather` | Linear                  | some outputs    | whole        | whole: joined    |
+| `fused`          | Linear in `heads` or    | some outputs    | whole        | its features     |
+|                  | `colwise`               |                 |              | of each section  |
 | `vocab`          | Embedding               | some entries    | whole        | whole: the sum   |
 | `vocab`          | Linear, the last        | some entries    | whole        | logits of its    |
 |                  |                         |                 |              | entries; whole   |
@@ -16,7 +18,8 @@
 In an attention of one's own Linear layers are `colwise`, but for the one that sums up, which is
 `rowwise`. `colwise` of a module of one's own is the same where there are no heads.
 
-The rows of a fused projection of queries, keys and values have heads outermost, `(heads, 3, d)`.
+A fused projection of queries, keys and values is `fused` where its rows are all queries, all keys,
+all values, and `colwise` where heads are outermost, `(heads, 3, d)`.
 The code between cut layers leaves the number of heads -1, or reads it from an attribute such as
 `self.heads`, which becomes that of this rank. `sequence` counts with `strategy.sequence=true` only:
 there its neighbours pass pieces of dimension 1 of (N, T, features) to each other.
@@ -33,7 +36,7 @@ from torch import nn
 from ...errors import UserError
 from .automatic import Automatic
 from .checks import check_plan
-from .families import STYLES, holds_parameters, is_within, linears, styles_within
+from .families import STYLES, holds_parameters, is_divided, is_within, styles_within
 
 __all__ = ["check_plan", "find_plan"]
 
@@ -127,8 +130,7 @@ def _with_children(parts: Mapping[str, nn.Module], plan: Mapping[str, str]) -> d
     """The Linear layers of modules that are cut as a whole, unless they have a style already."""
     full = dict(plan)
     for name, style in plan.items():
-        part = parts[name]
-        if not holds_parameters(part) and style in ("heads", "colwise") and len(linears(part)) > 1:
-            for child, own in styles_within(part).items():
+        if is_divided(parts[name], style):
+            for child, own in styles_within(parts[name]).items():
                 full.setdefault(f"{name}.{child}".lstrip("."), own)
     return full

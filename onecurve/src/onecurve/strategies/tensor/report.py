@@ -39,15 +39,15 @@ def report_plan(
 
 def shares(module: nn.Module, plan: Mapping[str, str], size: int) -> tuple[int, int, int]:
     """Parameters of the module, those that one rank holds, and those that are cut."""
-    whole = held = cut = 0
-    for name, parameter in module.named_parameters():
-        numbers = parameter.numel()
-        own = min(
-            local_numel(plan.get(holder, "whole"), rest, parameter.shape, size)
-            for holder, rest in _holders(name)
-        )
-        whole, held, cut = whole + numbers, held + own, cut + (numbers if own < numbers else 0)
-    return whole, held, cut
+    whole = sum(parameter.numel() for parameter in module.parameters())
+    own = {}
+    for name, style in plan.items():
+        part = module.get_submodule(name)
+        for path, parameter in part.named_parameters() if holds_parameters(part) else ():
+            own[parameter] = local_numel(style, path, parameter.shape, size)
+    cut = {parameter: held for parameter, held in own.items() if held < parameter.numel()}
+    numbers = sum(parameter.numel() for parameter in cut)
+    return whole, whole - numbers + sum(cut.values()), numbers
 
 
 def local_numel(style: str, name: str, shape: Sequence[int], size: int) -> int:
@@ -88,13 +88,6 @@ def plan_table(module: nn.Module, plan: Mapping[str, str], size: int, sequence: 
         times = f"{name} ({number})" if number > 1 else name
         table.add_row(times, style, *((f"{numbers:,}", f"{held:,}") if numbers else ("", "")))
     return table
-
-
-def _holders(name: str) -> list[tuple[str, str]]:
-    """The module that holds a parameter, and the one that holds that, each with the rest."""
-    words = name.split(".")
-    cuts = range(max(len(words) - 2, 0), len(words))
-    return [(".".join(words[:number]), ".".join(words[number:])) for number in cuts]
 
 
 def _has_dropout(module: LightningModule, plan: Mapping[str, str]) -> bool:
