@@ -27,7 +27,7 @@ from ..surroundings import Ranks
 from . import addresses, debugging
 from .environment import LIGHTNING_VARIABLES, unchanged_environment
 from .logs import Verbose, log_file, log_to_file, print_lines_at_once, redirect_output
-from .meeting import Note, agree, meeting_of, mirror_of
+from .meeting import agree, meeting_of, mirror_of
 from .store import HOST, listening_store
 
 SECONDS_TO_BLAME_ANOTHER = 2
@@ -133,10 +133,8 @@ def _of_attempt(
     """The context with what rank 0 decides that the ranks of this attempt resume from."""
     if not options.has_nodes and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         return context
-    assert options.shared is not None
-    note = Note(options.shared / "run_dir")
     members = meeting_of(ranks, float(config["launch"]["timeout_seconds"]))
-    _, attempt = agree(members, ranks, context.run_dir, note, mirror_of(config))
+    _, attempt = agree(members, ranks, context.run_dir, mirror_of(config))
     # The store, where the process group will meet, lives as long as its members are kept.
     return replace(context, members=members, attempt=attempt)
 

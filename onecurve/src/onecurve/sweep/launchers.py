@@ -16,8 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from .. import machine, surroundings
 from ..errors import UserError
-from ..launch import forkserver, quick_exit
+from ..launch import forkserver
 from ..launch.meeting import meet as meet_members
+from ..launch.quick_exit import QuickExit
 from ..run.context import RunContext
 from ..run.record import try_lock
 from ..run.redaction import overrides_of
@@ -125,7 +126,7 @@ def take_share(sweep_dir: Path, parallel: int) -> FileLock:
     them in its first share: `cache` keeps the lock until the process ends.
     """
     # Python's own way to exit would let C++ libraries print what they think has leaked.
-    quick_exit.last_of_all(status=0)
+    QuickExit(status=0)
     # The processes that this one starts do not know loky, joblib's own start method.
     if forkserver.is_here():
         multiprocessing.set_start_method("forkserver", force=True)
