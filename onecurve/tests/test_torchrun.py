@@ -33,11 +33,10 @@ from nodes import (
 from processes import listens
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from onecurve.launch.environment import unchanged_environment
 from onecurve.launch.meeting import agree, mirror_of
 from onecurve.launch.store import HOST, _new_store, listening_store
 from onecurve.run.context import Attempt, Members
-from onecurve.surroundings import Ranks
+from onecurve.surroundings import Ranks, unchanged_environment
 
 
 @pytest.mark.compares

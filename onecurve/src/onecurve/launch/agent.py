@@ -35,8 +35,8 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..errors import UserError
 from ..run.outcome import SIGNALS, RankFailed, unless_stopped
+from ..surroundings import unchanged_environment
 from . import worker
-from .environment import unchanged_environment
 from .logs import log_file
 from .nodes import Nodes
 from .store import HOST, listening_store

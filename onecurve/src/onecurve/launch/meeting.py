@@ -119,10 +119,8 @@ def meet(config: "DictConfig") -> RunContext:
     run_dir = Path(os.path.abspath(str(config.hydra.run.dir)))
     ranks = surroundings.ranks_around()
     if ranks is not None:
-        limit = float(config.launch.timeout_seconds) if "launch" in config else 600.0
-        members = meeting_of(ranks, limit)
-        run_dir, attempt = agree(members, ranks, run_dir, mirror_of(config))
-        context = RunContext(run_dir, members, attempt)
+        context = meet_ranks(ranks, config, run_dir)
+        run_dir = context.run_dir
     elif "launch" in config and surroundings.nodes_asked(config)[1] > 1:
         from .nodes import meet_nodes
 
@@ -144,18 +142,32 @@ def meet(config: "DictConfig") -> RunContext:
     return context
 
 
+def meet_ranks(ranks: Ranks, config: Mapping[str, Any], run_dir: Path) -> RunContext:
+    """Meet the other ranks of an attempt, and take what rank 0 decides.
+
+    Args:
+        ranks: This one among them.
+        config: The configuration, composed or as ranks are sent it.
+        run_dir: The directory of a new run; that of earlier ranks is taken if there were any.
+
+    Raises:
+        UserError: If not all of them come within `launch.timeout_seconds`, or if there is a
+            checkpoint that one can read nowhere.
+    """
+    limit = float(config["launch"]["timeout_seconds"]) if "launch" in config else 600.0
+    members = _members(ranks, limit)
+    run_dir, attempt = agree(members, ranks, run_dir, mirror_of(config))
+    # The store, where the process group will meet, lives as long as its members are kept.
+    return RunContext(run_dir, members, attempt)
+
+
 def mirror_of(config: Mapping[str, Any]) -> str | None:
     """`checkpoint.mirror_to`; `evaluate.py` and others have a file for `checkpoint`."""
     settings = config.get("checkpoint")
     return settings.get("mirror_to") if isinstance(settings, Mapping) else None
 
 
-def meeting_of(ranks: Ranks, limit: float) -> Members:
-    """The ranks of one attempt, where their process group will meet.
-
-    Raises:
-        UserError: If not all of them come within so many seconds.
-    """
+def _members(ranks: Ranks, limit: float) -> Members:
     if ranks.world_size == 1:
         return Members()
     deadline = time.monotonic() + limit
@@ -195,7 +207,7 @@ def agree(
     Args:
         members: The ranks of an attempt.
         ranks: This one among them.
-        run_dir: The directory of a new run; that of earlier ranks is taken if there were any.
+        run_dir: As for `meet_ranks`.
         mirror: `checkpoint.mirror_to`, for nodes that do not see the first one's disk.
 
     Raises:

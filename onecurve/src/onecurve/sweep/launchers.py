@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from .. import machine, surroundings
 from ..errors import UserError
 from ..launch import forkserver
-from ..launch.meeting import meet as meet_members
+from ..launch.meeting import meet_ranks
 from ..launch.quick_exit import QuickExit
 from ..run.context import RunContext
 from ..run.record import try_lock
@@ -107,15 +107,10 @@ def slurm_tasks(config: DictConfig) -> dict[str, int]:
 
 def meet(config: DictConfig, hydra: HydraConf) -> RunContext:
     """Let the ranks of a job meet, if Slurm started several; any other job has one process."""
-    run_dir = str(hydra.runtime.output_dir)
-    if surroundings.ranks_around() is None or launcher_of(hydra) != SLURM:
-        return RunContext(Path(run_dir))
-    # A copy with Hydra's part, which the job's own configuration lacks, as meeting changes it.
-    parts = {"launch": config.launch, "trainer": config.trainer}
-    both = OmegaConf.create({name: OmegaConf.to_container(parts[name]) for name in parts})
-    OmegaConf.update(both, "hydra", OmegaConf.create(OmegaConf.to_container(hydra)))
-    OmegaConf.update(both, "hydra.run.dir", run_dir)
-    return meet_members(both)
+    run_dir, ranks = Path(hydra.runtime.output_dir), surroundings.ranks_around()
+    if ranks is None or launcher_of(hydra) != SLURM:
+        return RunContext(run_dir)
+    return meet_ranks(ranks, config, run_dir)
 
 
 @cache
