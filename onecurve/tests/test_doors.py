@@ -10,8 +10,9 @@ import pytest
 from conftest import TINY, Cli
 from processes import Command, end, listens
 from small.digits import Digits
+from torch.distributed.elastic.multiprocessing import SignalException
 
-from onecurve.launch.signals import passing_on
+from onecurve.launch.agent import passing_on
 from onecurve.run.redaction import is_secret
 
 TYPED, READ = "sk-typed-0123456789", "read-from-the-environment"
@@ -97,7 +98,6 @@ def test_a_rank_that_is_gone_does_not_keep_a_signal_from_the_others(tmp_path: Pa
         os._exit(0)
     os.waitpid(gone, 0)
     (tmp_path / str(gone)).touch()
-    stopped: list[int] = []
-    with passing_on(tmp_path, 1, lambda number, frame: stopped.append(number)) as received:
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert stopped == received == [signal.SIGTERM]
+    with pytest.raises(SignalException), passing_on(tmp_path, 1) as received:
+        signal.raise_signal(signal.SIGTERM)
+    assert received == [signal.SIGTERM]

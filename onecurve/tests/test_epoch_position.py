@@ -13,7 +13,7 @@ from zoo import data, tasks
 from zoo.train import LIGHTNING, Record
 
 import onecurve
-from onecurve.launch.environment import unchanged_environment
+from onecurve.surroundings import unchanged_environment
 
 Made = Callable[[], Any]
 

@@ -25,7 +25,7 @@ from torch.utils.data import (
 )
 
 import onecurve
-from onecurve.launch.environment import unchanged_environment
+from onecurve.surroundings import unchanged_environment
 
 
 class Noisy(TensorDataset):

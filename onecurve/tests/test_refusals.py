@@ -256,6 +256,8 @@ FILES = {
     "# @package _global_\noptimizer:\n\tlr: 1\n": "found character '\\t'",
     "# @package _global_\noptimizer: 3\n": "optimizer=3: must be a mapping, such as 'optimizer={",
     '# @package _global_\ntrainer:\n  max_epochs: "3"\n': 'trainer.max_epochs="3": must be a whole',
+    "- optimizer: 3\n": "the file experiment/mine.yaml holds a list",
+    "# @package _global_\n- optimizer: 3\n": "the file experiment/mine.yaml holds a list",
 }
 
 
@@ -305,6 +307,20 @@ def test_a_mistake_in_a_file_gets_one_line(cli: Cli, tmp_path: Path, content: st
     assert len(outcome.err.splitlines()) == 1, outcome.err
     assert FILES[content] in outcome.err
     assert {path.name for path in tmp_path.iterdir()} == {"configs"}
+
+
+# Where a file that Python cannot read is named: by the task, before torch, and by what is built.
+@pytest.mark.parametrize("typed", ["task._target_=broken.Task", "model._target_=broken.Network"])
+def test_a_file_that_python_cannot_read_gets_one_line(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text("import torch\nclass Task(torch.nn.Module)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    outcome = cli("train.py", typed)
+    assert outcome.status == 2
+    assert outcome.err == f"error: {file}, line 2: expected ':' (SyntaxError); correct it\n"
+    assert files(tmp_path) == {"broken.py"}
 
 
 @pytest.mark.parametrize("word", ["project=a\nb", "callbacks.check\npoint.filename=a", "a\r\n"])

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from onecurve import machine, surroundings
 from onecurve.launch import addresses
-from onecurve.launch.environment import unchanged_environment
+from onecurve.surroundings import unchanged_environment
 
 Told = dict[str, str | None]
 

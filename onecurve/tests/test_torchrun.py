@@ -33,11 +33,10 @@ from nodes import (
 from processes import listens
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from onecurve.launch.environment import unchanged_environment
-from onecurve.launch.meeting import Note, agree, mirror_of
+from onecurve.launch.meeting import agree, mirror_of
 from onecurve.launch.store import HOST, _new_store, listening_store
 from onecurve.run.context import Attempt, Members
-from onecurve.surroundings import Ranks
+from onecurve.surroundings import Ranks, unchanged_environment
 
 
 @pytest.mark.compares
@@ -152,16 +151,17 @@ def test_ranks_that_are_started_again_resume_the_run_that_their_agent_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether torchrun has counted a restart, or a node has come or left, which it does not."""
-    note, ranks = Note(tmp_path / "note"), Ranks(0, 0, 1, 1, "torchrun")
+    ranks = Ranks(0, 0, 1, 1, "torchrun")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "attempt_0/0/error.json"))
     first, second = tmp_path / "first", tmp_path / "second"
-    assert agree(Members(), ranks, first, note, None) == (first, Attempt())
-    assert agree(Members(), ranks, second, note, None) == (first, Attempt(1))
+    assert agree(Members(), ranks, first, None) == (first, Attempt())
+    assert agree(Members(), ranks, second, None) == (first, Attempt(1))
     file = first / "checkpoints" / "last.ckpt"
     file.parent.mkdir(parents=True)
     torch.save({}, file)
-    assert agree(Members(), ranks, second, note, None) == (first, Attempt(1, str(file)))
+    assert agree(Members(), ranks, second, None) == (first, Attempt(1, str(file)))
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
-    assert agree(Members(), ranks, second, note, None) == (first, Attempt(2, str(file)))
+    assert agree(Members(), ranks, second, None) == (first, Attempt(2, str(file)))
 
 
 def test_a_checkpoint_that_is_a_file_has_no_mirror() -> None:

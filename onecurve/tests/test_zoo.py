@@ -19,7 +19,7 @@ from zoo.tasks import Skips
 from zoo.train import DEVICES, LIGHTNING, train_rows, trained
 
 from onecurve import Single
-from onecurve.launch.environment import unchanged_environment
+from onecurve.surroundings import unchanged_environment
 
 
 def rows_of(strategy: str) -> tuple[str, ...]:

@@ -79,17 +79,26 @@ def interrupted(error: BaseException | None) -> bool:
     return any(isinstance(each, KeyboardInterrupt) for each in chain(error))
 
 
+def of_syntax(error: SyntaxError) -> UserError:
+    """What Python says of a file that it cannot read, and where."""
+    return UserError(
+        f"{error.filename}, line {error.lineno}: {error.msg} ({type(error).__name__}); correct it"
+    )
+
+
 def user_error_behind(error: BaseException | None) -> UserError | None:
     """The UserError that a library wrapped into an exception of its own, if there is one.
 
-    A full disk is one, too, and so is what Lightning says of its other package. What Ctrl-C has cut
-    off is none, whatever it was taken for.
+    A full disk is one, too, and so are a file that Python cannot read, and what Lightning says of
+    its other package. What Ctrl-C has cut off is none, whatever it was taken for.
     """
     if interrupted(error):
         return None
     for each in chain(error):
         if isinstance(each, UserError):
             return each
+        if isinstance(each, SyntaxError) and each.filename:
+            return of_syntax(each)
         if isinstance(each, OSError) and each.errno in FULL_DISK:
             where = f"{each.filename}: " if each.filename else ""
             return UserError(f"{where}the disk is full; make room, then go on with resume=last")

@@ -1,4 +1,4 @@
-"""The environment variables of torchrun, srun and Kubeflow; torch is not imported.
+"""The environment variables of torchrun, srun, Kubeflow and Lightning; torch is not imported.
 
 torchrun and srun start ranks, of which this process is one (`ranks_around`). Kubeflow starts a pod
 for each node, in which this process starts the ranks (`node_around`). Sources:
@@ -9,7 +9,8 @@ https://www.kubeflow.org/docs/components/trainer/
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -20,6 +21,18 @@ FIRST_STEP_WITHOUT_SRUN = 0xFFFFFFF0
 # With this TORCHELASTIC_RUN_ID Lightning takes ranks of srun for torchrun's: its own support of
 # Slurm ignores a job that is called "bash", and requeues jobs.
 OF_SRUN = "srun"
+
+# What Lightning leaves in the environment of the process that trains: of the seed, and of the one
+# rank of a strategy that could have several.
+LIGHTNING_VARIABLES = (
+    "PL_GLOBAL_SEED",
+    "PL_SEED_WORKERS",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "NODE_RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+)
 
 
 class Ranks(NamedTuple):
@@ -123,6 +136,27 @@ def tell_lightning(ranks: Ranks) -> None:
         "GROUP_RANK": node,
         "TORCHELASTIC_RUN_ID": OF_SRUN,
     }
+
+
+@contextmanager
+def unchanged_environment(
+    names: Sequence[str], meanwhile: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """Variables are afterwards as they were before, for the next job of a sweep.
+
+    Args:
+        names: Which.
+        meanwhile: What some of them are until then.
+    """
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(meanwhile or {})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _is_task_of_srun(environment: Mapping[str, str]) -> bool:

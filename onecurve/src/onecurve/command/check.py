@@ -3,6 +3,7 @@
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
@@ -14,7 +15,7 @@ from ..config.validate import refusals, set_as_meant, validate
 from ..config_model import text
 from ..errors import UserError, user_error_behind
 from .chosen import Chosen, choices
-from .explain import added_to_a_list
+from .explain import added_to_a_list, holds_a_list
 from .unused import leave_out, not_used, unused_groups
 
 # What a strategy is called, and how many processes it is, is so and not chosen.
@@ -48,6 +49,7 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
             if value == "???":
                 raise UserError(f"{key} is needed: add {key}=...")
         _refuse_several(config_name, parsed)
+        _refuse_lists(config)
         if line := added_to_a_list(overrides):
             raise UserError(line)
         deleted = [each.key_or_group for each in parsed if each.is_delete()]
@@ -97,6 +99,17 @@ def _refuse_several(config_name: str, parsed: list[Override]) -> None:
         if options := choices(group):
             one = next((str(each) for each in value if str(each) in options), options[0])
             raise UserError(f"{group}={text(value)}: takes one, such as {group}={one}")
+
+
+def _refuse_lists(config: DictConfig) -> None:
+    """Hydra takes a file that holds a list, and what has no model would never be looked at."""
+    loader: Any = GlobalHydra.instance().config_loader()
+    for group, choice in HydraConfig.get().runtime.choices.items():
+        if OmegaConf.is_list(OmegaConf.select(config, group, throw_on_resolution_failure=False)):
+            file = loader.repository.load_config(f"{group}/{choice}")
+            # One in `hydra.searchpath` is not found here; a list may be an experiment's, too.
+            if file is None or OmegaConf.is_list(file.config):
+                raise UserError(holds_a_list(f"{group}/{choice}"))
 
 
 def _refuse_other_facts(config: DictConfig, parsed: list[Override], chosen: Chosen) -> None:

@@ -20,8 +20,9 @@ from omegaconf.errors import OmegaConfBaseException
 from .. import machine
 from ..compat.of_hydra import hydra_options
 from ..errors import REFUSED, UserError, interrupted, one_line, say, stop, user_error_behind
-from ..launch import one_run, quick_exit
+from ..launch import one_run
 from ..launch.logs import print_lines_at_once
+from ..launch.quick_exit import QuickExit
 from ..run import record
 from ..run.context import RunContext
 from ..run.outcome import RankFailed, describe_failure, was_stopped
@@ -55,7 +56,7 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
     Exit status: 0 after a finished run, 1 after a failure or a mistake that Hydra finds, 2 after a
     refusal; 143, 138, 140 and 130 after SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C, training being saved.
     """
-    end = quick_exit.last_of_all()
+    end = QuickExit()
     open_closed()
     print_lines_at_once()
     os.environ[PROJECT] = str(config_dir.resolve().parent)

@@ -66,6 +66,11 @@ def explain(error: BaseException, config_dir: Path, config_name: str, arguments:
             if key in chosen.keys:
                 return f"{key}: is no group of {config_name}.py; leave it out"
             return no_such_key(key, chosen.keys)
+        if found := re.search(
+            r"In '([\w./-]+)': .*Cannot merge DictConfig with ListConfig full_key: object_type",
+            text,
+        ):
+            return holds_a_list(found[1])
         if merged := re.search("Error merging override (.+)", text):
             return _of_another_kind(merged[1], Chosen(config_name, arguments))
     if several := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
@@ -83,6 +88,15 @@ def added_to_a_list(arguments: list[str]) -> str | None:
             both = shlex.quote(both)
             return f"{word}: is not added to a list that is typed as well; use {both}"
     return None
+
+
+def holds_a_list(file: str) -> str:
+    """The line about a file that is called as Hydra calls it, such as "experiment/quick"."""
+    group, _, choice = file.rpartition("/")
+    return (
+        f"{group}={choice}: the file {file}.yaml holds a list, and a file of a group holds keys; "
+        "write KEY: VALUE, without a dash before it"
+    )
 
 
 def _of_the_grammar(text: str, arguments: list[str]) -> str | None:

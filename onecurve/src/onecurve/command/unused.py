@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..config.keys import dotted
 from ..config.modules import file_of
+from ..errors import of_syntax
 
 # What of a configuration becomes which argument of a task.
 BECOMES = {
@@ -66,10 +67,9 @@ def _taken(task: str) -> list[str] | None:
     if file is None:
         return None
     try:
-        parts = ast.parse(file.read_bytes()).body
-    except SyntaxError:
-        # Python says it better, when a run imports the file.
-        return None
+        parts = ast.parse(file.read_bytes(), filename=str(file)).body
+    except SyntaxError as error:
+        raise of_syntax(error) from None
     classes = {part.name: part for part in parts if isinstance(part, ast.ClassDef)}
     return _of_class(classes, name)
 

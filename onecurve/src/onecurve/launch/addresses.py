@@ -37,12 +37,6 @@ def is_host_and_port(endpoint: str) -> bool:
     return match is not None and 1 <= int(match[1]) <= 65535
 
 
-def host_and_port(endpoint: str) -> tuple[str, int]:
-    """The two parts of HOST:PORT."""
-    host, _, port = endpoint.rpartition(":")
-    return host, int(port)
-
-
 def is_here(host: str) -> bool:
     """Whether a host name or address is this machine's: only those can be bound."""
     try:

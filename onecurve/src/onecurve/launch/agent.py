@@ -6,13 +6,17 @@ Source: https://docs.pytorch.org/docs/stable/elastic/agent.html
 """
 
 import logging
+import os
 import re
 import signal
 import sys
 import tempfile
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from torch.distributed import DistError
@@ -30,9 +34,9 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..errors import UserError
-from ..run.outcome import RankFailed, unless_stopped
-from . import signals, worker
-from .environment import unchanged_environment
+from ..run.outcome import SIGNALS, RankFailed, unless_stopped
+from ..surroundings import unchanged_environment
+from . import worker
 from .logs import log_file
 from .nodes import Nodes
 from .store import HOST, listening_store
@@ -123,10 +127,6 @@ def start_ranks(
         RankFailed: If a rank failed; names the rank and holds its traceback.
         UserError: If a rank raised one.
     """
-
-    def stop_at_once(number: int, _frame: object) -> None:
-        raise SignalException("asked to stop", signal.Signals(number))
-
     # What goes wrong is said once, below.
     _silence(
         "torch.distributed.elastic",
@@ -161,7 +161,7 @@ def start_ranks(
         )
         (shared / worker.LISTENING).mkdir()
         try:
-            with signals.passing_on(shared / worker.LISTENING, processes, stop_at_once) as received:
+            with passing_on(shared / worker.LISTENING, processes) as received:
                 results = elastic_launch(agent, worker.main)(work, arguments, options)
         except (ChildFailedError, SignalException, RendezvousError, DistError) as error:
             raise _failure_of(error, logs, nodes) from None
@@ -169,6 +169,50 @@ def start_ranks(
         # Rank 0 may be on another node, but all of them were stopped.
         unless_stopped(result, received)
     return results.get(0)
+
+
+@contextmanager
+def passing_on(ranks: Path, processes: int) -> Iterator[list[int]]:
+    """Pass signals on to the ranks that this process started.
+
+    Args:
+        ranks: The folder in which ranks that listen leave their PIDs.
+        processes: How many ranks there are.
+
+    Yields:
+        The signals that were received; the list grows.
+
+    Raises:
+        SignalException: At a signal while not all ranks train, and at a second Ctrl-C.
+    """
+    received: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        pids = list(filter(_lives, [int(path.name) for path in ranks.glob("*")]))
+        again = number == signal.SIGINT and number in received
+        received.append(number)
+        if again or len(pids) < processes:
+            raise SignalException("asked to stop", signal.Signals(number))
+        for pid in pids:
+            # Not SIGINT: a terminal has sent that to the ranks as well, and twice means at once.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1 if number == signal.SIGINT else number)
+
+    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _lives(pid: int) -> bool:
+    """Whether a rank that left its PID is still there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _silence(*packages: str) -> None:

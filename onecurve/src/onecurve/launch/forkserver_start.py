@@ -9,7 +9,7 @@ import signal
 import sys
 from types import TracebackType
 
-from . import quick_exit
+from .quick_exit import QuickExit
 
 
 def _in_child() -> None:
@@ -34,5 +34,5 @@ def _unless_nobody_waits(
         sys.__excepthook__(kind, error, traceback)
 
 
-quick_exit.last_of_all(status=0)
+QuickExit(status=0)
 os.register_at_fork(after_in_child=_in_child)

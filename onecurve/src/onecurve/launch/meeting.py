@@ -6,7 +6,6 @@ was typed (`nodes.py`). They meet in a key-value store and take the run director
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -120,11 +119,8 @@ def meet(config: "DictConfig") -> RunContext:
     run_dir = Path(os.path.abspath(str(config.hydra.run.dir)))
     ranks = surroundings.ranks_around()
     if ranks is not None:
-        limit = float(config.launch.timeout_seconds) if "launch" in config else 600.0
-        members = meeting_of(ranks, limit)
-        note = Note.of_agent(ranks)
-        run_dir, attempt = agree(members, ranks, run_dir, note, mirror_of(config))
-        context = RunContext(run_dir, members, attempt)
+        context = meet_ranks(ranks, config, run_dir)
+        run_dir = context.run_dir
     elif "launch" in config and surroundings.nodes_asked(config)[1] > 1:
         from .nodes import meet_nodes
 
@@ -146,18 +142,32 @@ def meet(config: "DictConfig") -> RunContext:
     return context
 
 
+def meet_ranks(ranks: Ranks, config: Mapping[str, Any], run_dir: Path) -> RunContext:
+    """Meet the other ranks of an attempt, and take what rank 0 decides.
+
+    Args:
+        ranks: This one among them.
+        config: The configuration, composed or as ranks are sent it.
+        run_dir: The directory of a new run; that of earlier ranks is taken if there were any.
+
+    Raises:
+        UserError: If not all of them come within `launch.timeout_seconds`, or if there is a
+            checkpoint that one can read nowhere.
+    """
+    limit = float(config["launch"]["timeout_seconds"]) if "launch" in config else 600.0
+    members = _members(ranks, limit)
+    run_dir, attempt = agree(members, ranks, run_dir, mirror_of(config))
+    # The store, where the process group will meet, lives as long as its members are kept.
+    return RunContext(run_dir, members, attempt)
+
+
 def mirror_of(config: Mapping[str, Any]) -> str | None:
     """`checkpoint.mirror_to`; `evaluate.py` and others have a file for `checkpoint`."""
     settings = config.get("checkpoint")
     return settings.get("mirror_to") if isinstance(settings, Mapping) else None
 
 
-def meeting_of(ranks: Ranks, limit: float) -> Members:
-    """The ranks of one attempt, where their process group will meet.
-
-    Raises:
-        UserError: If not all of them come within so many seconds.
-    """
+def _members(ranks: Ranks, limit: float) -> Members:
     if ranks.world_size == 1:
         return Members()
     deadline = time.monotonic() + limit
@@ -179,65 +189,34 @@ def meeting_of(ranks: Ranks, limit: float) -> Members:
     )
 
 
-class Note:
-    """The run directory that ranks leave for those that their agent starts after them.
+def _note() -> Path | None:
+    """Where ranks leave their run directory for those that their agent starts after them.
 
     Each rank that torchrun starts again is a command of its own, which would make a run of its own.
-
-    Args:
-        file: Where; None where no agent is known.
+    torchelastic makes a folder for each agent, and in it attempt_N/LOCAL_RANK/error.json.
     """
-
-    def __init__(self, file: Path | None) -> None:
-        self.file = file
-
-    @classmethod
-    def of_agent(cls, ranks: Ranks) -> "Note":
-        """A file that is named by torchrun's process, and by the time of its start."""
-        agent = os.getppid()
-        try:
-            # proc_pid_stat(5): the second field is a name in parentheses, the 22nd the start.
-            started = Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[19]
-        except (OSError, IndexError):
-            return cls(None)
-        name = f"onecurve-{os.getuid()}-{agent}-{started}"
-        return cls(Path(tempfile.gettempdir()) / name if ranks.starter == "torchrun" else None)
-
-    def read(self) -> str | None:
-        """The run directory; None if there were no ranks before."""
-        try:
-            # In a folder of all users.
-            if self.file is None or self.file.stat().st_uid != os.getuid():
-                return None
-            return self.file.read_text() or None
-        except OSError:
-            return None
-
-    def write(self, run_dir: Path) -> None:
-        """Leave it; the first of an agent's ranks does."""
-        if self.file is not None and not self.file.exists():
-            descriptor = os.open(self.file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(str(run_dir))
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    return Path(file).parents[2] / "run_dir" if file else None
 
 
 def agree(
-    members: Members, ranks: Ranks, run_dir: Path, note: Note, mirror: str | None
+    members: Members, ranks: Ranks, run_dir: Path, mirror: str | None
 ) -> tuple[Path, Attempt]:
     """What rank 0 decides for all: the run directory, and what an attempt resumes from.
 
     Args:
         members: The ranks of an attempt.
         ranks: This one among them.
-        run_dir: The directory of a new run; that of earlier ranks is taken if there were any.
-        note: What those left.
+        run_dir: As for `meet_ranks`.
         mirror: `checkpoint.mirror_to`, for nodes that do not see the first one's disk.
 
     Raises:
         UserError: If there is a checkpoint that a rank can read nowhere.
     """
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    told = members.gather("told", [note.read(), restarts])
+    note = _note()
+    mine = note.read_text() if note and note.exists() else None
+    told = members.gather("told", [mine, restarts])
 
     def decide() -> list[Any]:
         earlier = next((directory for directory, _ in told if directory), None)
@@ -248,8 +227,8 @@ def agree(
         return [directory, number, str(newest) if newest else None]
 
     directory, number, checkpoint = members.broadcast("attempt", decide)
-    if ranks.local_rank == 0:
-        note.write(Path(directory))
+    if note and ranks.local_rank == 0:
+        note.write_text(directory)
     if checkpoint is None:
         return Path(directory), Attempt(number)
     lacking = sum(members.gather("lacks", not os.path.exists(checkpoint)))

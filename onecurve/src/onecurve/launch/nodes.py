@@ -87,7 +87,7 @@ def meet_nodes(config: "DictConfig") -> Nodes:
     smallest, largest = nodes_asked(config)
     rank = node_rank(config)
     endpoint = str(addresses.rendezvous(config))
-    host, port = addresses.host_and_port(endpoint)
+    host, _, port = endpoint.rpartition(":")
 
     def missing(came: int) -> str:
         return (
@@ -95,7 +95,7 @@ def meet_nodes(config: "DictConfig") -> Nodes:
             "s (launch.timeout_seconds); type the same command on every node"
         )
 
-    store, serves = _store_at(host, port, rank, deadline, limit)
+    store, serves = _store_at(host, int(port), rank, deadline, limit)
     try:
         way = "c10d" if rank is None else "static"
         if store.compare_set("way", "", way).decode() != way:

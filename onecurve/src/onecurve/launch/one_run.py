@@ -10,7 +10,7 @@ torch is imported only once ranks are to be started.
 import json
 import sys
 import time
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -132,17 +132,13 @@ def _with_copies(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
         group = config.get(first)
         address = group.get(last) if last and isinstance(group, dict) else group
         if isinstance(address, str) and is_address(address):
-            copy = str(_copied(typed, address, context.members))
+            found = context.members.broadcast(f"at/{typed}", partial(find, typed, address))
+            copy = str(fetch(typed, address, found))
             config = {**config, first: {**group, last: copy} if isinstance(group, dict) else copy}
     if mirror := mirror_of(config):
         resumes = config.get("resume") is not None or context.attempt.number > 0
         context.members.broadcast("mirror", lambda: claim(mirror, context.run_dir, resumes))
     return config
-
-
-def _copied(typed: str, address: str, members: Members) -> Path:
-    found = members.broadcast(f"at/{typed}", lambda: find(typed, address))
-    return fetch(typed, address, found)
 
 
 def _verbose() -> Verbose:

@@ -13,9 +13,8 @@ from datetime import timedelta
 from typing import Any
 
 from ..errors import UserError
-from ..surroundings import Ranks
+from ..surroundings import Ranks, unchanged_environment
 from . import addresses
-from .environment import unchanged_environment
 
 HOST = "127.0.0.1"  # of one node alone
 BACKLOG = 2048

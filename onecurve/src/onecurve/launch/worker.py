@@ -23,11 +23,10 @@ from .. import machine
 from ..errors import UserError, user_error_behind
 from ..run.context import RunContext
 from ..run.outcome import Metrics, RankFailed, is_stopped, unless_stopped
-from ..surroundings import Ranks
+from ..surroundings import LIGHTNING_VARIABLES, Ranks, unchanged_environment
 from . import addresses, debugging
-from .environment import LIGHTNING_VARIABLES, unchanged_environment
 from .logs import Verbose, log_file, log_to_file, print_lines_at_once, redirect_output
-from .meeting import Note, agree, meeting_of, mirror_of
+from .meeting import meet_ranks
 from .store import HOST, listening_store
 
 SECONDS_TO_BLAME_ANOTHER = 2
@@ -133,12 +132,8 @@ def _of_attempt(
     """The context with what rank 0 decides that the ranks of this attempt resume from."""
     if not options.has_nodes and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         return context
-    assert options.shared is not None
-    note = Note(options.shared / "run_dir")
-    members = meeting_of(ranks, float(config["launch"]["timeout_seconds"]))
-    _, attempt = agree(members, ranks, context.run_dir, note, mirror_of(config))
-    # The store, where the process group will meet, lives as long as its members are kept.
-    return replace(context, members=members, attempt=attempt)
+    met = meet_ranks(ranks, config, context.run_dir)
+    return replace(context, members=met.members, attempt=met.attempt)
 
 
 def started_elsewhere(work: str, config: dict[str, Any], options: RankOptions) -> Metrics:

@@ -12,10 +12,10 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer, see
 from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 from lightning.pytorch.utilities.seed import isolate_rng
 
-from ..launch.environment import LIGHTNING_VARIABLES, unchanged_environment
 from ..launch.in_ranks import launch
 from ..strategies.for_callbacks import ForCallbacks
 from ..strategies.single import Single
+from ..surroundings import LIGHTNING_VARIABLES, unchanged_environment
 from .result import TOLERANCE, Parity, kinds_of, row_of_resume, rows_of
 from .watch import Log, Watch
 

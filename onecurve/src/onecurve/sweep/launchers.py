@@ -16,8 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from .. import machine, surroundings
 from ..errors import UserError
-from ..launch import forkserver, quick_exit
-from ..launch.meeting import meet as meet_members
+from ..launch import forkserver
+from ..launch.meeting import meet_ranks
+from ..launch.quick_exit import QuickExit
 from ..run.context import RunContext
 from ..run.record import try_lock
 from ..run.redaction import overrides_of
@@ -106,15 +107,10 @@ def slurm_tasks(config: DictConfig) -> dict[str, int]:
 
 def meet(config: DictConfig, hydra: HydraConf) -> RunContext:
     """Let the ranks of a job meet, if Slurm started several; any other job has one process."""
-    run_dir = str(hydra.runtime.output_dir)
-    if surroundings.ranks_around() is None or launcher_of(hydra) != SLURM:
-        return RunContext(Path(run_dir))
-    # A copy with Hydra's part, which the job's own configuration lacks, as meeting changes it.
-    parts = {"launch": config.launch, "trainer": config.trainer}
-    both = OmegaConf.create({name: OmegaConf.to_container(parts[name]) for name in parts})
-    OmegaConf.update(both, "hydra", OmegaConf.create(OmegaConf.to_container(hydra)))
-    OmegaConf.update(both, "hydra.run.dir", run_dir)
-    return meet_members(both)
+    run_dir, ranks = Path(hydra.runtime.output_dir), surroundings.ranks_around()
+    if ranks is None or launcher_of(hydra) != SLURM:
+        return RunContext(run_dir)
+    return meet_ranks(ranks, config, run_dir)
 
 
 @cache
@@ -125,7 +121,7 @@ def take_share(sweep_dir: Path, parallel: int) -> FileLock:
     them in its first share: `cache` keeps the lock until the process ends.
     """
     # Python's own way to exit would let C++ libraries print what they think has leaked.
-    quick_exit.last_of_all(status=0)
+    QuickExit(status=0)
     # The processes that this one starts do not know loky, joblib's own start method.
     if forkserver.is_here():
         multiprocessing.set_start_method("forkserver", force=True)

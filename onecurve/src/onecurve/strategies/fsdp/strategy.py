@@ -1,7 +1,7 @@
 """`strategy=fsdp`: every rank holds a shard of parameters, gradients and optimizer state.
 
-PyTorch's FSDP2 does the work. A unit (`sharding.py`) gathers its parameters for its forward pass and
-again for its backward pass, and then averages gradients into shards.
+PyTorch's FSDP2 does the work. A unit (`sharding.py`) gathers its parameters for its forward pass
+and again for its backward pass, and then averages gradients into shards.
 
 Exact: the loss curve of `single`, to float tolerance, at every world size, with accumulation,
 clipping, frozen layers, tied weights, replicas and an uneven last batch. Not exact: BatchNorm
