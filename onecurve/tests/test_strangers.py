@@ -384,6 +384,34 @@ class AllFamilies(Stranger):
         super().__init__(families)
 
 
+class AndItsInput(nn.Module):
+    """Makes of what comes in something that it adds to that."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        made = super().forward(F.layer_norm(inputs, (WIDTH,)))
+        outputs: Tensor = inputs + (made[0] if isinstance(made, tuple) else made)
+        return outputs
+
+
+class AttentionAndItsInput(AndItsInput, Attention):
+    """As many people write it, with the sum inside."""
+
+
+class FeedForwardAndItsInput(AndItsInput, FeedForward):
+    """As many people write it, with the sum inside."""
+
+
+def with_sums_inside() -> nn.Module:
+    attention = AttentionAndItsInput(ATTENTIONS[0])
+    feed_forward = FeedForwardAndItsInput(FEED_FORWARD[0])
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), attention, feed_forward)
+
+
+class SumsInside(Stranger):
+    def __init__(self) -> None:
+        super().__init__(with_sums_inside)
+
+
 class OfOneProjection(Stranger):
     """Its attentions hold queries, keys and values in one weight each, of several orders."""
 
@@ -466,6 +494,7 @@ EQUAL = [
     *((ScaledByANumber, name) for name in ("fsdp", "kept", "tensor")),
     (WithinAnAbstractOne, "fsdp"),
     *((AllFamilies, name) for name in ("tensor", "sequence", "fsdp")),
+    (SumsInside, "tensor"),
     (OfABatch, "context"),
     *((task, name) for task in (OfADistribution, OnlyADistribution) for name in ("fsdp", "kept")),
     *((ChangesWeights, name) for name in ("fsdp", "kept")),

@@ -30,6 +30,8 @@ from .attention import heads_forward, local, summand
 from .families import (
     STYLES,
     holds_parameters,
+    in_features,
+    is_linear,
     is_transposed,
     is_within,
     sections_of,
@@ -58,15 +60,18 @@ def apply_plan(
     runs = runs_of(parts, blocks, mesh)
     regions = {name: run.region for run in runs for name in run.names}
     styles = {name: style for name, style in plan.items() if style != "sequence"}
-    entries = {name for name in styles if not holds_parameters(parts[name])}
+    entries: dict[str, _Entry] = {}
     shard = _Sharding(mesh)
-    for name, style in styles.items():
+    # A module comes before what is in it.
+    for name, style in sorted(styles.items()):
         part = parts[name]
         around = [region for outer, region in regions.items() if is_within(name, outer)]
         region = around[0] if around else Region(mesh)
-        if name in entries:
+        entry = next((each for outer, each in entries.items() if is_within(name, outer)), None)
+        if not holds_parameters(part):
             share_counts(part, mesh.size())
-            part.forward = partial(_entered, part.forward, region, name)
+            layers = {parts[path]: own for path, own in styles.items() if is_within(path, name)}
+            entries[name] = _Entry(name, part, region, layers)
             continue
         shard(part, style)
         if isinstance(part, nn.MultiheadAttention):
@@ -78,13 +83,13 @@ def apply_plan(
         elif style == "fused":
             outer, _, own = name.rpartition(".")
             sections = sections_of(parts[outer], within(styles, outer), own)
-            part.forward = partial(_fused, part, mesh, sections or [])
+            assert entry is not None
+            part.forward = partial(_fused, part, mesh, sections or [], entry)
         else:
-            inside = any(is_within(name, entry) for entry in entries)
-            part.forward = partial(FORWARD[style], part, region, inside)
+            part.forward = partial(FORWARD[style], part, region, entry)
     for name, part in parts.items():
         # What stays full there is used for a part of what it belongs to.
-        if part not in shard.done and any(is_within(name, outer) for outer in entries | {*regions}):
+        if part not in shard.done and any(is_within(name, outer) for outer in (*entries, *regions)):
             part.forward = partial(_with_summed_gradients, part, part.forward, mesh)
     for run in runs:
         _split_sequence(parts[run.names[0]], parts[run.names[-1]], run.region)
@@ -120,25 +125,90 @@ def _rows(layer: nn.Linear) -> Tensor:
     return weight.T if is_transposed(layer) else weight
 
 
-def _colwise(layer: nn.Linear, region: Region, inside: bool, inputs: Tensor) -> Tensor:
-    return F.linear(inputs if inside else region.enter(inputs), _rows(layer), local(layer.bias))
+class _Entry:
+    """What comes into a module whose layers share its heads or hidden units, read once for all.
+
+    Each rank's layers make another part of what follows, so the gradients of what they read are
+    summed over the ranks. Where these layers hold all parameters, what they read is summed and
+    nothing else: a module may add to its result what has come in. Else all that comes in is.
+    """
+
+    def __init__(
+        self, name: str, part: nn.Module, region: Region, styles: Mapping[nn.Module, str]
+    ) -> None:
+        self.name = name
+        self.region = region
+        layers = {layer: style for layer, style in styles.items() if is_linear(layer)}
+        own = {weight for layer in layers for weight in layer.parameters()}
+        self._widths: set[int] = set()
+        if region.between.is_replicate() and own.issuperset(part.parameters()):
+            self._widths = {in_features(x) for x, style in layers.items() if style != "rowwise"}
+        self._read: dict[int, tuple[Tensor, Tensor]] | None = None
+        self._forward = part.forward
+        part.forward = self._entered
+
+    def read(self, inputs: Tensor) -> Tensor:
+        """What a layer within computes with."""
+        if not self._widths:
+            return inputs
+        if self._read is None:  # computed again, for the backward pass of this layer alone
+            return self.region.enter(inputs)
+        if id(inputs) not in self._read:
+            self._read[id(inputs)] = inputs, self.region.enter(inputs)
+        return self._read[id(inputs)][1]
+
+    def _entered(self, *inputs: Any, **options: Any) -> Any:
+        # Only the first input is of the sequence.
+        outside = Region(self.region.mesh)
+        used = [
+            (outside if number else self.region).enter(value) if self._enters(value) else value
+            for number, value in enumerate([*inputs, *options.values()])
+        ]
+        named = dict(zip(options, used[len(inputs) :], strict=True))
+        self._read = {}
+        try:
+            return self._forward(*used[: len(inputs)], **named)
+        except (RuntimeError, ValueError) as error:
+            if not re.search("shape|size", str(error), re.IGNORECASE):
+                raise
+            raise UserError(
+                f"strategy.plan: {self.name} has a share of its heads or features here, and counts "
+                f"on all of them ({in_short(error)}); let it leave their number -1 in views, give "
+                "strategy.plan={...} without it, or use strategy=fsdp"
+            ) from error
+        finally:
+            self._read = None
+
+    def _enters(self, value: Any) -> bool:
+        flows = isinstance(value, Tensor) and value.is_floating_point()
+        return flows and value.shape[-1:] not in {(width,) for width in self._widths}
 
 
-def _colwise_gather(layer: nn.Linear, region: Region, inside: bool, inputs: Tensor) -> Tensor:
-    return region.leave(_colwise(layer, region, inside, inputs), Shard(-1))
+def _colwise(layer: nn.Linear, region: Region, entry: _Entry | None, inputs: Tensor) -> Tensor:
+    used = entry.read(inputs) if entry else region.enter(inputs)
+    return F.linear(used, _rows(layer), local(layer.bias))
 
 
-def _vocab(layer: nn.Linear, region: Region, inside: bool, inputs: Tensor) -> Tensor:
-    logits: Tensor = leave_logits(region.mesh, _colwise(layer, region, inside, inputs))
+def _colwise_gather(
+    layer: nn.Linear, region: Region, entry: _Entry | None, inputs: Tensor
+) -> Tensor:
+    return region.leave(_colwise(layer, region, entry, inputs), Shard(-1))
+
+
+def _vocab(layer: nn.Linear, region: Region, entry: _Entry | None, inputs: Tensor) -> Tensor:
+    logits: Tensor = leave_logits(region.mesh, _colwise(layer, region, entry, inputs))
     return logits
 
 
-def _rowwise(layer: nn.Linear, region: Region, inside: bool, inputs: Tensor) -> Tensor:
+def _rowwise(layer: nn.Linear, region: Region, entry: _Entry | None, inputs: Tensor) -> Tensor:
     return region.leave(F.linear(inputs, _rows(layer), summand(region, layer.bias)), Partial())
 
 
-def _fused(layer: nn.Linear, mesh: DeviceMesh, sections: list[int], inputs: Tensor) -> Tensor:
-    return F.linear(inputs, *own_rows(_rows(layer), local(layer.bias), sections, mesh))
+def _fused(
+    layer: nn.Linear, mesh: DeviceMesh, sections: list[int], entry: _Entry, inputs: Tensor
+) -> Tensor:
+    own = own_rows(_rows(layer), local(layer.bias), sections, mesh)
+    return F.linear(entry.read(inputs), *own)
 
 
 FORWARD: dict[str, Callable[..., Tensor]] = {
@@ -159,32 +229,6 @@ def _embedding(layer: nn.Embedding, mesh: DeviceMesh, indices: Tensor) -> Tensor
         padding = padding - first if first <= padding < first + len(weight) else None
     found = F.embedding((indices - first).masked_fill(is_elsewhere, 0), weight, padding)
     return full_sum(found.masked_fill(is_elsewhere.unsqueeze(-1), 0), mesh)
-
-
-def _entered(
-    forward: Callable[..., Any], region: Region, name: str, *inputs: Any, **options: Any
-) -> Any:
-    """Read what comes in once for all layers within; only the first input is of the sequence."""
-    outside = Region(region.mesh)
-    used = [
-        (outside if number else region).enter(value) if _flows(value) else value
-        for number, value in enumerate([*inputs, *options.values()])
-    ]
-    named = dict(zip(options, used[len(inputs) :], strict=True))
-    try:
-        return forward(*used[: len(inputs)], **named)
-    except (RuntimeError, ValueError) as error:
-        if not re.search("shape|size", str(error), re.IGNORECASE):
-            raise
-        raise UserError(
-            f"strategy.plan: {name} has a share of its heads or features here, and counts on all "
-            f"of them ({in_short(error)}); let it leave their number -1 in views, give "
-            "strategy.plan={...} without it, or use strategy=fsdp"
-        ) from error
-
-
-def _flows(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _with_summed_gradients(
