@@ -70,8 +70,7 @@ def apply_plan(
         entry = next((each for outer, each in entries.items() if is_within(name, outer)), None)
         if not holds_parameters(part):
             share_counts(part, mesh.size())
-            layers = {parts[path]: own for path, own in styles.items() if is_within(path, name)}
-            entries[name] = _Entry(name, part, region, layers)
+            entries[name] = _Entry(name, part, region, within(styles, name))
             continue
         shard(part, style)
         if isinstance(part, nn.MultiheadAttention):
@@ -134,15 +133,16 @@ class _Entry:
     """
 
     def __init__(
-        self, name: str, part: nn.Module, region: Region, styles: Mapping[nn.Module, str]
+        self, name: str, part: nn.Module, region: Region, styles: Mapping[str, str]
     ) -> None:
         self.name = name
         self.region = region
-        layers = {layer: style for layer, style in styles.items() if is_linear(layer)}
+        layers = {part.get_submodule(path): style for path, style in styles.items() if path}
         own = {weight for layer in layers for weight in layer.parameters()}
         self._widths: set[int] = set()
         if region.between.is_replicate() and own.issuperset(part.parameters()):
-            self._widths = {in_features(x) for x, style in layers.items() if style != "rowwise"}
+            reading = [layer for layer, style in layers.items() if style != "rowwise"]
+            self._widths = {in_features(layer) for layer in reading if is_linear(layer)}
         self._read: dict[int, tuple[Tensor, Tensor]] | None = None
         self._forward = part.forward
         part.forward = self._entered
@@ -180,8 +180,9 @@ class _Entry:
             self._read = None
 
     def _enters(self, value: Any) -> bool:
-        flows = isinstance(value, Tensor) and value.is_floating_point()
-        return flows and value.shape[-1:] not in {(width,) for width in self._widths}
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return False
+        return value.ndim == 0 or value.shape[-1] not in self._widths
 
 
 def _colwise(layer: nn.Linear, region: Region, entry: _Entry | None, inputs: Tensor) -> Tensor:
