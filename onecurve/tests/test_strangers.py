@@ -784,6 +784,13 @@ def one_block() -> nn.Module:
     return nn.Sequential(Block(Flattens(ATTENTIONS[0]), pair()))
 
 
+class ClampsByHooks(Stranger):
+    def __init__(self) -> None:
+        super().__init__()
+        for parameter in self.parameters():
+            parameter.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+
+
 LINES: dict[str, Any] = {
     "one sample": (
         Normalized,
@@ -821,6 +828,10 @@ LINES: dict[str, Any] = {
         "a layer changes what it is given in place",
     ),
     "abstract": (AbstractTask, "fsdp", "strategy=fsdp: AbstractTask has another base"),
+    **{
+        f"hooks, {name}": (ClampsByHooks, name, "and 1 more have hooks (register_hook)")
+        for name in ("fsdp", "tensor")
+    },
     "unfreezes": (Unfreezes, "tensor", "parameters are compared (BaseFinetuning does it"),
     "unfreezes layers": (
         Unfreezes,
@@ -850,7 +861,10 @@ def fit(
     "name",
     one_of_a_kind(
         LINES,
-        kept=["one sample", "ddp, synchronized", "some", "flattens", "copies", "in place", "alone"],
+        kept=[
+            *("one sample", "ddp, synchronized", "some", "flattens", "copies", "in place", "alone"),
+            "hooks, tensor",
+        ],
     ),
 )
 def test_what_cannot_work_is_said_in_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -876,6 +890,11 @@ def test_copies_that_drift_apart_are_said_once() -> None:
     assert len(lines) == 1
     assert "makes gradients by itself, other ones on each rank" in lines[0]
     assert "drift" not in run((OfItsOwnAveraged,)) + run((ByHand,)) + run((Stranger,))
+
+
+def test_so_is_that_hooks_see_the_gradients_of_one_rank() -> None:
+    lines = warm_ranks.run("test_strangers.said_in_fit", (ClampsByHooks,), processes=2).splitlines()
+    assert sum("see the gradient of a rank's own samples" in line for line in lines) == 1
 
 
 def test_so_is_a_part_of_one_sample() -> None:

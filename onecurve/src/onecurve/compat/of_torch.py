@@ -77,6 +77,15 @@ def version_of(tensor: Tensor) -> int:
     return tensor._version
 
 
+def hooked(module: nn.Module) -> list[str]:
+    """The names of parameters whose gradients hooks see: ``register_hook`` and its like."""
+    return [
+        name
+        for name, parameter in module.named_parameters()
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+    ]
+
+
 def remove_hooks(wrapped: DistributedDataParallel) -> None:
     """Let parameters be wrapped again: DistributedDataParallel has no public way to let go."""
     wrapped._remove_autograd_hooks()  # type: ignore[no-untyped-call]

@@ -19,8 +19,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ..compat.of_torch import remove_hooks
-from ..errors import UserError, say
+from ..compat.of_torch import hooked, remove_hooks
+from ..errors import UserError, say, some_of
 from .explained import UNUSED, name_of
 from .layers_made import Recomputed
 from .layout import tensors_of
@@ -106,16 +106,25 @@ class DDP(OneCurve, DDPStrategy):
             self._setup_model(module)
 
     def post_backward(self, closure_loss: Tensor) -> None:
-        """Look once for parameters without a gradient, for which the ranks would wait.
+        """Look once for hooks, and for parameters without a gradient, for which ranks would wait.
 
         Raises:
             UserError: If there is one.
         """
         super().post_backward(closure_loss)
         module, wrapped = self._connected_module, self.model
-        if self._has_seen_gradients or not module.automatic_optimization:
+        if self._has_seen_gradients:
             return
         self._has_seen_gradients = True
+        with_hooks = hooked(module)
+        if with_hooks and self.is_global_zero:
+            say(
+                f"strategy=ddp: hooks of {some_of(with_hooks)} see the gradient of a rank's own "
+                "samples, before it is averaged: a clamp, or a step of an optimizer, is another "
+                "one than under strategy=single; use on_before_optimizer_step"
+            )
+        if not module.automatic_optimization:
+            return
         assert isinstance(wrapped, DistributedDataParallel)
         if wrapped.find_unused_parameters or wrapped.static_graph:
             return

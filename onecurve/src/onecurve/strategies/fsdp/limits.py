@@ -7,7 +7,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import LBFGS, Adafactor, Optimizer, Rprop
 
-from ...errors import UserError
+from ...compat.of_torch import hooked
+from ...errors import UserError, some_of
 from ...torch_versions import require
 from ..explained import PENALTY, name_of
 
@@ -25,6 +26,16 @@ def reject_sparse(module: nn.Module, strategy: str) -> None:
                 f"strategy={strategy}: {name} has sparse gradients, which cannot be cut; use "
                 "sparse=False, or strategy=ddp"
             )
+
+
+def reject_hooks(module: nn.Module, strategy: str) -> None:
+    """Reject hooks of parameters, which are others once they are sharded."""
+    if names := hooked(module):
+        raise UserError(
+            f"strategy={strategy}: {some_of(names)} have hooks (register_hook), and parameters are "
+            "other tensors once they are sharded; change gradients in on_before_optimizer_step, or "
+            "use strategy=ddp"
+        )
 
 
 def reject_optimizers(optimizers: Iterable[Optimizer], strategy: str) -> None:

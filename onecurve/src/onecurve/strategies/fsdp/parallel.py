@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -19,7 +20,13 @@ from ...torch_versions import require
 from ..layout import Part
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
-from .limits import reject_of_shards, reject_optimizers, reject_scalars, reject_sparse
+from .limits import (
+    reject_hooks,
+    reject_of_shards,
+    reject_optimizers,
+    reject_scalars,
+    reject_sparse,
+)
 from .sharding import (
     Sharding,
     average_scalars,
@@ -55,6 +62,8 @@ class ShardedParameters(Parallelism):
 
     def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
         check_wrap(task, self.sharding.wrap)
+        if task.trainer.state.fn == TrainerFn.FITTING:
+            reject_hooks(task, self.name)
         has_own = next(task.parameters(recurse=False), None) is not None
         if has_own and not task.automatic_optimization:
             require("manual_backward with parameters of the task's own, of which ranks have shards")
