@@ -86,18 +86,10 @@ def show_images(writer: Any, trainer: Trainer, shares: Sequence[Batch | None], c
     writer.figure("images", image_grid(as_arrays(images), said), 0)
 
 
-def show_names(writer: Any, trainer: Trainer, run_dir: Path, charts: bool, hparams: bool) -> None:
-    """Charts and a row of hyperparameters for the metrics that the task logs."""
+def logged_names(trainer: Trainer) -> list[str]:
+    """The metrics that the task logs, those of its test, which is to come, among them."""
     logged = sorted(name for name in trainer.callback_metrics if "/" in name)
-    tests = [name.replace("val/", "test/", 1) for name in logged if name.startswith("val/")]
-    names = [*logged, *tests]
-    if charts:
-        by_metric: dict[str, list[str]] = {}
-        for name in names:
-            by_metric.setdefault(name.partition("/")[2], []).append(name)
-        writer.charts(by_metric)
-    if hparams:
-        writer.hparams(overrides(run_dir), names)
+    return logged + [name.replace("val/", "test/", 1) for name in logged if name.startswith("val/")]
 
 
 def overrides(run_dir: Path) -> dict[str, Any]:
