@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ..launch.logs import redirect_output
 from ..launch.worker import RankOptions
 from ..run.outcome import RankFailed
 from . import entries, large
-from .entries import DRAWS_NOISE, LARGE, TOLERANCES, matrix
+from .entries import DRAWS_NOISE, LARGE, TOLERANCES, Entry, matrix
 
 SECONDS_OF_AN_ENTRY, SECONDS_OF_CODE = 60, 240
 """At most, of one that compiles nothing, and of one that does."""
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     if device == "cuda" and not machine.count_gpus():
         stop(UserError("--device cuda: no GPU is seen here; use --device cpu"))
     names = [LARGE, *(entry.name for entry in matrix(device == "cuda"))]
-    if not any(fnmatchcase(name, glob) for name in names for glob in asked.only):
+    if not any(_matches(name, asked.only) for name in names):
         stop(UserError(f"--only {' '.join(asked.only)}: fits no entry; such as --only 'mlp ddp *'"))
     folder = Path(asked.out)
     (folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -80,20 +81,25 @@ def _parser() -> argparse.ArgumentParser:
 
 def _checks(device: str, only: list[str], logs: Path, end: float) -> Iterator[Result]:
     """What each entry has found, one after the other."""
+
+    def run(name: str, seconds: float, function: Callable[..., Any], *arguments: Any) -> Result:
+        ranks = arguments[0].ranks if isinstance(arguments[0], Entry) else 1
+        log = logs.absolute() / f"{name.replace(' ', '_')}.log"
+        return _run(name, end, seconds, log, partial(function, *arguments), ranks)
+
     if _matches(LARGE, only):
-        yield _run(LARGE, end, SECONDS_OF_CODE, _log(logs, LARGE), large.measured, device)
+        yield run(LARGE, SECONDS_OF_CODE, large.measured, device)
     wanted = [entry for entry in matrix(device == "cuda") if _matches(entry.name, only)]
     curves: dict[str, Any] = {}
     for task in dict.fromkeys(entry.task for entry in wanted if entry.task not in DRAWS_NOISE):
         name = f"{task} plain 32-true on the CPU"
-        plain = _run(name, end, SECONDS_OF_AN_ENTRY, _log(logs, name), entries.plain_run, task)
+        plain = run(name, SECONDS_OF_AN_ENTRY, entries.plain_run, task)
         curves[task] = plain.get("loss", [])
         yield plain
     for entry in wanted:
         seconds = SECONDS_OF_CODE if entry.option == "compile" else SECONDS_OF_AN_ENTRY
-        log, arguments = _log(logs, entry.name), (entry, device, curves.get(entry.task))
-        checked = entries.check_entry
-        found = _run(entry.name, end, seconds, log, checked, *arguments, ranks=entry.ranks)
+        curve = curves.get(entry.task)
+        found = run(entry.name, seconds, entries.check_entry, entry, device, curve)
         yield {**found, "required": entry.required}
 
 
@@ -101,18 +107,8 @@ def _matches(name: str, globs: list[str]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
 
 
-def _log(logs: Path, name: str) -> Path:
-    return logs.absolute() / f"{name.replace(' ', '_')}.log"
-
-
 def _run(
-    name: str,
-    end: float,
-    seconds: float,
-    log: Path,
-    function: Callable[..., Any],
-    *arguments: Any,
-    ranks: int = 1,
+    name: str, end: float, seconds: float, log: Path, function: Callable[[], Any], ranks: int
 ) -> Result:
     """What a function returns in ranks of its own, or in one line why it returned nothing.
 
@@ -126,24 +122,23 @@ def _run(
     seconds = int(min(seconds, left))
     try:
         found |= start_ranks(
-            with_time_limit, (seconds, log, function, *arguments), RankOptions(), processes=ranks
+            with_time_limit, (seconds, log, function), RankOptions(), processes=ranks
         )
     except RankFailed as error:
         with log.open("a") as file:
             file.write(f"{error}\n")
         is_late = "SIGALRM" in str(error)
-        reason = f"did not end within {seconds} s" if is_late else _last_line(str(error))
-        found["reason"] = reason
+        found["reason"] = f"did not end within {seconds} s" if is_late else _last_line(str(error))
     except UserError as error:
         found["reason"] = str(error)
     return {**found, "seconds": round(time.monotonic() - begun, 1)}
 
 
-def with_time_limit(seconds: int, log: Path, function: Callable[..., Any], *arguments: Any) -> Any:
+def with_time_limit(seconds: int, log: Path, function: Callable[[], Any]) -> Any:
     """One rank's part, which ends with its process where it takes longer."""
     signal.alarm(seconds)
     redirect_output(log)
-    return function(*arguments)
+    return function()
 
 
 def _last_line(failure: str) -> str:

@@ -20,8 +20,7 @@ from .. import process_memory
 from ..callbacks.throughput import Throughput
 from ..planner.hardware import HARDWARE, Hardware, cpu
 from ..planner.meshes import best
-from ..planner.network import Network, Precision
-from ..planner.request import Request
+from ..planner.network import Network, Precision, Request
 from ..strategies.fsdp.strategy import FSDP
 from ..strategies.layers import find_layers
 from ..strategies.mesh.sizes import Sizes
