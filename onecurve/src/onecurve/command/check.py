@@ -23,17 +23,13 @@ FACTS = ("strategy.name", "strategy.processes")
 
 
 def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | None:
-    """Refuse what cannot run, and make of the rest what is meant.
+    """Reject the configuration of a job that cannot run.
 
-    Args:
-        config: The composed configuration of one job, without Hydra's own part. Groups that its
-            task makes no use of are taken away, and `1e3` becomes 1000 where a whole number is
-            meant.
-        config_name: Name of the primary configuration, such as "train".
-        overrides: What was typed, such as ["strategy=ddp", "trainer.devices=2"].
+    In place, groups that its task makes no use of are removed, and `1e3` becomes 1000 where a whole
+    number is meant.
 
     Returns:
-        A line about words that change nothing; None if there are none.
+        A line about overrides that change nothing; None if there are none.
 
     Raises:
         UserError: With the one line to show.

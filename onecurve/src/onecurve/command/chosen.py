@@ -23,12 +23,7 @@ def choices(group: str) -> list[str]:
 
 
 class Chosen:
-    """Keys that there are, and their usual values: those without single keys overridden.
-
-    Args:
-        config_name: Name of the primary configuration, such as "train".
-        overrides: Of the command line; those that choose files count.
-    """
+    """Keys that there are, and their usual values: with the overrides that choose files alone."""
 
     def __init__(self, config_name: str, overrides: list[str]) -> None:
         self.config_name = config_name

@@ -20,16 +20,11 @@ ELSEWHERE = {"deepspeed": "fsdp"}
 
 
 def explain(error: BaseException, config_dir: Path, config_name: str, arguments: list[str]) -> str:
-    """One line for an error of Hydra's.
-
-    Args:
-        error: Hydra's.
-        config_dir: The folder `configs`.
-        config_name: Name of the primary configuration.
-        arguments: The command line without the program.
-    """
+    """One line for an error of Hydra's; `arguments` are the command line without the program."""
     text = " ".join(str(error).split())
     if line := _of_the_grammar(text, arguments):
+        return line
+    if line := _chosen_already(text, arguments):
         return line
     with _hydra_of(config_dir):
         if unknown := re.search(r"Could not (?:load|find) '([\w./-]+)/([\w.-]*)'", text):
@@ -88,6 +83,19 @@ def added_to_a_list(arguments: list[str]) -> str | None:
             both = shlex.quote(both)
             return f"{word}: is not added to a list that is typed as well; use {both}"
     return None
+
+
+def _chosen_already(text: str, arguments: list[str]) -> str | None:
+    """A plus adds a group to the defaults; one that is among them is chosen without."""
+    found = re.search(r"Multiple values for ([\w/@.-]+)\. To override", text)
+    word = next((each for each in arguments if found and each.startswith(f"+{found[1]}=")), None)
+    if word is None:
+        return None
+    group, _, choice = word.removeprefix("+").partition("=")
+    return (
+        f"{word}: {group} is among the defaults already; leave the plus out, and use "
+        f"{group}={choice}"
+    )
 
 
 def holds_a_list(file: str) -> str:

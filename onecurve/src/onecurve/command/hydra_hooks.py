@@ -3,7 +3,8 @@
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -15,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from .. import machine
 from ..errors import REFUSED, UserError, say, stop
 from ..launch.meeting import meet
-from ..run.context import Members, RunContext
+from ..run.context import RunContext
 from ..run.record import LockedDirectory, lock_directory
 from ..run.redaction import overrides_of
 from .check import check, in_one_line
@@ -38,6 +39,20 @@ class HydraHooks:
         return lambda **kwargs: None
 
 
+@contextmanager
+def ending_the_command(config: DictConfig) -> Iterator[None]:
+    """End the command by an error: of an Exception in a callback Hydra makes a warning."""
+    try:
+        yield
+    except UserError as error:
+        stop_once(error)
+    except OmegaConfBaseException as error:
+        stop_once(in_one_line(error, config))
+    except Exception:
+        say(traceback.format_exc())
+        sys.exit(1)
+
+
 class RefuseBeforeRun(HydraHooks):
     """Checks a single run before Hydra makes its output directory.
 
@@ -48,22 +63,15 @@ class RefuseBeforeRun(HydraHooks):
     def on_run_start(self, config: DictConfig, config_name: str, **kwargs: Any) -> None:
         """Hydra has composed the configuration and made nothing yet."""
         HydraConfig.instance().set_config(config)
-        try:
+        with ending_the_command(config):
             job = without_hydra(config)
             line = check(job, config_name, overrides_of(config.hydra.overrides.task))
             _replace(config, job)
             context = _hold(config, meet(config))
             RUN.set(context)
-            if line and is_shown_here(context.members):
+            # Of several members one prints on each terminal.
+            if line and (context.members.is_first or machine.ranks_around() is None):
                 say(line)
-        # Hydra turns an Exception of a callback into a warning; SystemExit ends the command.
-        except UserError as error:
-            stop_once(error)
-        except OmegaConfBaseException as error:
-            stop_once(in_one_line(error, config))
-        except Exception:
-            say(traceback.format_exc())
-            sys.exit(1)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """The jobs of a sweep are runs of their own."""
@@ -105,11 +113,6 @@ def checked_run() -> RunContext:
             "they are"
         )
     return context
-
-
-def is_shown_here(members: Members) -> bool:
-    """Whether this process prints what all members would print: one does on each terminal."""
-    return members.is_first or machine.ranks_around() is None
 
 
 def _hold(config: DictConfig, context: RunContext) -> RunContext:
