@@ -53,12 +53,8 @@ class Collector:
     """Collects the predictions of a classification task in a validation, by hooks.
 
     Under every strategy a step calls the task's `forward`, whose outputs are the predictions. The
-    inputs of the last layer are the features.
-
-    Args:
-        task: The task.
-        worst: How many samples of the largest loss to keep.
-        first: How many samples to keep with their features.
+    inputs of the last layer are the features. Kept are so many samples of the largest loss
+    (`worst`), and of the `first` ones with their features.
     """
 
     def __init__(self, task: LightningModule, worst: int, first: int) -> None:
@@ -205,17 +201,19 @@ def _predictions(worst: Samples, names: Sequence[str], data: Any) -> Figure | No
 
 
 def confusion_matrix(counts: Tensor, class_names: Sequence[str]) -> Figure:
-    """Truth by row, prediction by column, as torchmetrics draws counts (C, C)."""
+    """Truth by row, prediction by column: counts (C, C), coloured as shares of each row."""
     size = max(4.0, min(12.0, 0.5 * len(counts) + 1.5))
     figure = new_figure(size, size)
     axes = figure.subplots()
     plot_confusion_matrix(
-        counts,
+        counts / counts.sum(dim=1, keepdim=True).clamp(min=1),
         ax=axes,
         add_text=len(counts) <= MOST_NUMBERS,
         labels=list(class_names),
         cmap="Blues",
     )
+    for text, count in zip(axes.texts, counts.flatten().tolist(), strict=False):
+        text.set(text=f"{count:.0f}" if count else "", fontsize=8)
     if len(counts) > 2 * MOST_NUMBERS:
         axes.set(xticks=[], yticks=[])
     return figure
@@ -238,7 +236,7 @@ def precision_recall_figure(
     chosen = areas.argsort()[:MOST_CURVES].sort().values
     figure = new_figure(5, 5)
     plot_curve(
-        (recall[chosen], precision[chosen]),
+        (recall[chosen], precision[chosen], torch.linspace(0, 1, THRESHOLDS)),
         ax=figure.subplots(),
         label_names=("recall", "precision"),
         labels=[class_names[index] for index in chosen.tolist()],

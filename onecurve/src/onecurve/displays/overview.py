@@ -127,17 +127,12 @@ def learning_rates(trainer: Trainer) -> dict[str, float]:
 def show_histograms(writer: Any, trainer: Trainer) -> None:
     """Histograms of all parameters and gradients. All ranks call this; rank 0 has a writer."""
     strategy: Any = trainer.strategy
-    parameters: dict[str, Tensor] = {
-        name: parameter.detach()
-        for name, parameter in trainer.lightning_module.named_parameters()
-        if not parameter.is_meta
+    named = [*trainer.lightning_module.named_parameters()]
+    kinds: dict[str, dict[str, Tensor]] = {
+        "parameters": {name: each.detach() for name, each in named if not each.is_meta},
+        "gradients": {name: each.grad for name, each in named if each.grad is not None},
     }
-    gradients: dict[str, Tensor] = {
-        name: parameter.grad
-        for name, parameter in trainer.lightning_module.named_parameters()
-        if parameter.grad is not None
-    }
-    for kind, tensors in (("parameters", parameters), ("gradients", gradients)):
+    for kind, tensors in kinds.items():
         for name, tensor in strategy.each_whole(tensors):
             if writer:
                 writer.histogram(f"{kind}/{name}", tensor.float().cpu(), trainer.global_step)
