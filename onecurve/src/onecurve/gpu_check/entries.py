@@ -94,10 +94,12 @@ def matrix(on_gpu: bool) -> list[Entry]:
     what DDP needs: https://docs.pytorch.org/docs/stable/distributed.html#backends. Other strategies
     are tried on two ranks of one card, and do not count.
     """
-    entries = [Entry(*names, ranks) for *axes, ranks in ROWS for names in product(*axes)]
     return [
-        entry._replace(required=entry.ranks == 1 or entry.strategy == "ddp" or not on_gpu)
-        for entry in entries
+        Entry(
+            task, strategy, precision, option, ranks, not on_gpu or strategy == "ddp" or ranks == 1
+        )
+        for *axes, ranks in ROWS
+        for task, strategy, precision, option in product(*axes)
     ]
 
 
