@@ -3,13 +3,14 @@
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -29,16 +30,6 @@ SECONDS_TO_LET_ANOTHER_SPEAK = 5
 RUN: ContextVar[RunContext] = ContextVar("RUN")
 
 
-class HydraHooks:
-    """A callback of Hydra's that has all hooks, so that a subclass writes those that it needs."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        """Hydra calls every hook of a callback; the others do nothing here."""
-        if not name.startswith("on_"):
-            raise AttributeError(name)
-        return lambda **kwargs: None
-
-
 @contextmanager
 def ending_the_command(config: DictConfig) -> Iterator[None]:
     """End the command by an error: of an Exception in a callback Hydra makes a warning."""
@@ -53,19 +44,20 @@ def ending_the_command(config: DictConfig) -> Iterator[None]:
         sys.exit(1)
 
 
-class RefuseBeforeRun(HydraHooks):
+class RefuseBeforeRun(Callback):
     """Checks a single run before Hydra makes its output directory.
 
     A run of several nodes settles on one directory here. In a sweep each job checks itself, so that
     one that is refused does not keep the others from running: `onecurve.sweep`.
     """
 
-    def on_run_start(self, config: DictConfig, config_name: str, **kwargs: Any) -> None:
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Hydra has composed the configuration and made nothing yet."""
         HydraConfig.instance().set_config(config)
         with ending_the_command(config):
             job = without_hydra(config)
-            line = check(job, config_name, overrides_of(config.hydra.overrides.task))
+            overrides = overrides_of(config.hydra.overrides.task)
+            line = check(job, kwargs["config_name"], overrides)
             _replace(config, job)
             context = _hold(config, meet(config))
             RUN.set(context)

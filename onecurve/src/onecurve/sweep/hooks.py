@@ -16,12 +16,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from ..command.chosen import choices
 from ..command.explain import explain
-from ..command.hydra_hooks import HydraHooks, ending_the_command, stop_once
+from ..command.hydra_hooks import ending_the_command, stop_once
 from ..compat.of_hydra import split_sweep
 from ..config.validate import validate_group
 from ..config_model import text
@@ -33,7 +34,7 @@ from .job import is_search
 from .launchers import JOBLIB, SERIAL, Interrupt, launcher_of, slurm_tasks, validate_launcher
 
 
-class SweepHooks(HydraHooks):
+class SweepHooks(Callback):
     """Hydra's callback for a sweep.
 
     It ends the command by SystemExit: of another exception Hydra would make a warning.
@@ -53,8 +54,9 @@ class SweepHooks(HydraHooks):
                 )
             )
 
-    def on_multirun_start(self, config: DictConfig, config_name: str, **kwargs: Any) -> None:
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """A sweep was composed, and nothing is on disk yet."""
+        config_name = kwargs["config_name"]
         with ending_the_command(config):
             try:
                 validate_launcher(config)
