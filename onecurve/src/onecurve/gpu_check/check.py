@@ -157,7 +157,7 @@ def _write(folder: Path, device: str, seconds: float, found: Sequence[Result]) -
     facts = {**_machine(device), "seconds": round(seconds, 1), "failed": len(_failed(found))}
     record = json.dumps({**facts, "entries": list(found)}, indent=1)
     (folder / "gpu_check.json").write_text(record + "\n")
-    (folder / "gpu_check.md").write_text("\n".join(_lines(facts, found)) + "\n")
+    (folder / "gpu_check.md").write_text("\n\n".join(_paragraphs(facts, found)) + "\n")
 
 
 def _machine(device: str) -> dict[str, Any]:
@@ -173,58 +173,48 @@ def _machine(device: str) -> dict[str, Any]:
     }
 
 
-def _lines(facts: dict[str, Any], found: Sequence[Result]) -> list[str]:
-    bad = _failed(found)
-    lines = [
-        f"# onecurve on {facts['card']}",
-        "",
-        f"torch {facts['torch']}, lightning {facts['lightning']}, Python {facts['python']}"
-        + (f", CUDA {facts['cuda']}" if facts["cuda"] else ""),
-        "",
-        f"{len(found)} entries in {facts['seconds']:.0f} s; "
-        + (f"{len(bad)} failed" if bad else "none failed")
-        + ".",
-    ]
-    large = next((each for each in found if each["name"] == LARGE), None)
-    if large is not None and large["outcome"] == "measured":
-        lines += ["", *_large_section(large, facts["device"])]
+def _paragraphs(facts: dict[str, Any], found: Sequence[Result]) -> Iterator[str]:
+    cuda = f", CUDA {facts['cuda']}" if facts["cuda"] else ""
+    yield f"# onecurve on {facts['card']}"
+    yield f"torch {facts['torch']}, lightning {facts['lightning']}, Python {facts['python']}{cuda}"
+    bad = f"{facts['failed']} failed" if facts["failed"] else "none failed"
+    yield f"{len(found)} entries in {facts['seconds']:.0f} s; {bad}."
+    for each in found:
+        if each["name"] == LARGE and each["outcome"] == "measured":
+            yield from _measured(each, facts["device"])
     compared = [each for each in found if "apart_from_cpu" in each]
     if compared:
         allowed = "; ".join(f"{name} {a:.0e} and {b:.0e}" for name, (a, b) in TOLERANCES.items())
-        lines += [
-            "",
-            "## Compared",
-            "",
+        yield "## Compared"
+        yield (
             "The largest relative difference of a step's loss from a plain Trainer's in 32-true on "
             "the CPU, and of a run that was resumed from one that was not interrupted. Allowed: "
-            f"{allowed}.",
-            "",
-            "| | outcome | from the CPU | resumed | seconds |",
-            "|---|---|---:|---:|---:|",
-            *(
-                f"| {each['name']} | {each['outcome']} | {_difference(each['apart_from_cpu'])} | "
-                f"{_difference(each['apart_when_resumed'])} | {each['seconds']:.1f} |"
-                for each in compared
-            ),
+            f"{allowed}."
+        )
+        rows = [
+            f"| {each['name']} | {each['outcome']} | {_difference(each['apart_from_cpu'])} | "
+            f"{_difference(each['apart_when_resumed'])} | {each['seconds']:.1f} |"
+            for each in compared
         ]
+        head = ["| | outcome | from the CPU | resumed | seconds |", "|---|---|---:|---:|---:|"]
+        yield "\n".join([*head, *rows])
     others = [each for each in found if each["outcome"] not in GOOD]
     if others:
-        lines += ["", "## What did not pass", ""]
-        lines += [
+        yield "## What did not pass"
+        yield "\n".join(
             f"- {each['name']}: {each['outcome']}: {each['reason']}"
             + ("" if each["required"] else " (does not count)")
             for each in others
-        ]
-    return lines
+        )
 
 
-def _large_section(large: Result, device: str) -> list[str]:
+def _measured(large: Result, device: str) -> Iterator[str]:
     stands_for = "" if device == "cuda" else ", which stands for 1 billion on a CPU"
+    of_process = "" if device == "cuda" else ", of the process with its libraries"
     rows = {
         "tokens a second": f"{large['tokens_per_second']:,.0f}",
         "MFU": f"{large['mfu']:.1%}" if large["mfu"] else "no peak is known",
-        "peak memory": _in_words(large["peak_bytes"])
-        + ("" if device == "cuda" else ", of the process with its libraries"),
+        "peak memory": _in_words(large["peak_bytes"]) + of_process,
         "the first step": f"{large['seconds_of_first_step']:.1f} s, and "
         f"{large['seconds_to_end_of_first_step']:.1f} s with what comes before it",
         "share of our code in a step": f"{large['share_of_our_code']:.1%} of the main thread",
@@ -233,16 +223,13 @@ def _large_section(large: Result, device: str) -> list[str]:
     if "planned_bytes" in large:
         rows["peak memory, planned"] = _in_words(large["planned_bytes"])
         rows["tokens a second, planned"] = f"{large['planned_tokens_per_second']:,.0f}"
-    return [
-        "## Measured",
-        "",
+    yield "## Measured"
+    yield (
         f"A transformer of {large['parameters']:,} parameters{stands_for}; fsdp, bf16-mixed, "
-        f"compile=layer, {large['tokens_a_step']:,} tokens a step.",
-        "",
-        "| | |",
-        "|---|---:|",
-        *(f"| {name} | {value} |" for name, value in rows.items()),
-    ]
+        f"compile=layer, {large['tokens_a_step']:,} tokens a step."
+    )
+    table = [f"| {name} | {value} |" for name, value in rows.items()]
+    yield "\n".join(["| | |", "|---|---:|", *table])
 
 
 def _difference(value: float | None) -> str:
