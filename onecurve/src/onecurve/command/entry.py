@@ -1,4 +1,4 @@
-"""The command line: runs a Hydra application and says every foreseeable mistake in one line."""
+"""The command line: runs a Hydra application and reports foreseeable mistakes in one line."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ from .before_hydra import (
 )
 from .check import in_one_line
 from .explain import explain
-from .hydra_hooks import checked_run, refuse_without_checks
+from .hydra_hooks import checked_run, reject_without_checks
 from .resolvers import PROJECT, register_resolvers
 
 # In a process that a sweep's launcher started, this module is what is imported first.
@@ -50,8 +50,8 @@ class Ended(SystemExit):
 def command(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
     """Run `main`, a function made by ``hydra.main``, as the whole program.
 
-    Exit status: 0 after a finished run, 1 after a failure or a mistake that Hydra finds, 2 after a
-    refusal; 143, 138, 140 and 130 after SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C, training being saved.
+    Exit status: 0 after a finished run, 1 after a failure or an error of Hydra's, 2 after a
+    UserError; 143, 138, 140 and 130 after SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C, with a checkpoint.
     """
     end = QuickExit()
     open_closed_streams()
@@ -63,7 +63,7 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
             read_env_file(config_dir.parent)
         except UserError as refusal:
             stop(refusal)
-        # What a run leaves in a context variable is not there for the next in this process.
+        # In a copy of the context, so that its variables do not leak into the next run.
         copy_context().run(_run, main, config_dir, config_name)
         end.status = 0
     except SystemExit as error:
@@ -72,7 +72,7 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
 
 
 def run(work: str, config: DictConfig) -> float | None:
-    """What `main` does with a configuration that was checked: launch, record.
+    """Launch a run whose configuration was validated, and record how it ended.
 
     Args:
         work: Dotted name of what a rank does, such as ``onecurve.run.fit.work``.
@@ -127,7 +127,7 @@ def _record(
 
 
 def _end(error: BaseException, is_shown: bool) -> None:
-    """End the command with the one thing to read."""
+    """End the command with the one error to show."""
     if isinstance(error, RankFailed):
         raise Ended(error.status, error if is_shown else None) from None
     if interrupted(error):
@@ -142,7 +142,7 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     typed = sys.argv
     try:
-        refuse_without_checks(typed[1:])
+        reject_without_checks(typed[1:])
         arguments = resume.expand(typed[1:], config_dir, config_name)
         # Hydra would not understand `-m` between two overrides.
         sys.argv = [typed[0], *sorted(arguments, key=lambda word: word not in resume.SWEEP_FLAGS)]
@@ -182,7 +182,7 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
 
 
 def _below_hydra(trace: TracebackType | None) -> TracebackType | None:
-    """What follows Hydra's call of the task function; None if it had not come to that."""
+    """The traceback below Hydra's call of the task function; None if it was not called."""
     while trace is not None and trace.tb_frame.f_code.co_name != "run_job":
         trace = trace.tb_next
     return trace.tb_next if trace else None

@@ -42,7 +42,7 @@ def job_directory(number: int, overrides: str) -> str:
 
 
 def project() -> str:
-    """The folder of the project, wherever a command of it is typed: that of the script.
+    """The project's folder, which is that of its script, wherever a command is typed.
 
     The variable PROJECT_ROOT sets another, from the current folder where it is relative.
     """

@@ -1,4 +1,4 @@
-"""What `resume=` and `init=` on the command line stand for, worked out before Hydra reads it.
+"""Expands `resume=` and `init=` on the command line before Hydra parses it.
 
 - ``resume=last``, the newest run, and ``resume=RUN_DIR`` continue in place: the overrides of
   that run, with those given now on top, in its directory, from its newest complete checkpoint.
@@ -150,7 +150,7 @@ def _started(run_dir: Path) -> float:
     try:
         return float(json.loads(file.read_text())["started"])
     except (OSError, ValueError, TypeError, KeyError):
-        # Of an earlier release, or cut short.
+        # Of an earlier release, or truncated.
         return file.stat().st_mtime if file.is_file() else 0.0
 
 
@@ -172,7 +172,7 @@ def _init(argument: str) -> list[str]:
     if name != "init":
         return [argument]
     value = text_of(argument) or value
-    # No choice of a group begins so.
+    # No choice of a group looks like a path.
     is_path = value.startswith(("/", "./", "../", "~")) or is_address(value)
     is_file = is_path or value.endswith((".ckpt", ".pt", ".pth")) or os.path.isfile(value)
     if not is_file:
@@ -181,7 +181,7 @@ def _init(argument: str) -> list[str]:
 
 
 def _quoted_path(argument: str) -> str:
-    """A path that is there needs no quotes of Hydra's, whatever signs are in it."""
+    """Quote a path that exists for Hydra, whatever characters it has."""
     name, _, value = argument.partition("=")
     is_plain = parsed(argument) is not None and not any(sign in value for sign in "=,")
     if is_plain or text_of(argument) is not None:

@@ -85,7 +85,7 @@ def config_files(folder: Path) -> list[ConfigFile]:
 
 
 def of_project(configs: Path) -> list[ConfigFile]:
-    """The files of a project, and those of this library that it has no file instead of."""
+    """The files of a project, and those of this library that it does not replace."""
     own = config_files(configs)
     theirs = {(file.group, file.path.name) for file in own}
     ours = config_files(GROUPS)
@@ -105,7 +105,7 @@ def _read(path: Path, folder: Path) -> ConfigFile:
 
 
 def schemas(configs: Path) -> dict[str, Schema]:
-    """All of them by name: that of a group, of a file in no group, and of what is `_global_`.
+    """All schemas by name: of each group, of each command, and of files that are `_global_`.
 
     Args:
         configs: The folder `configs` of a project.
@@ -172,7 +172,7 @@ def _of_command(primary: ConfigFile | None, files: list[ConfigFile], lists: Sche
     for key in set(primary.content if primary else ()) - set(keys):
         keys[key] = {}
     keys["defaults"] = {"$ref": "#/definitions/defaults"}
-    # One's own value, for others to refer to; a group of one's own has files.
+    # A value of the user's, for others to refer to; groups of the user's have files.
     schema["additionalProperties"] = SCALARS
     return {"$schema": DRAFT, **schema, "definitions": defined}
 
@@ -196,7 +196,7 @@ def _of_group(
         return {
             "type": "object",
             "properties": entries | more,
-            # Another of the same kind, under a name of one's own.
+            # Another of these classes, under a name of the user's.
             "additionalProperties": _either(_of_targets(every, defined, {}), NULL),
         }
     if targets := _targets(inside):
@@ -272,7 +272,7 @@ def _of_targets(targets: Iterable[str], defined: dict[str, Schema], more: Schema
 
 
 def _any_of(models: Iterable[type[Config]], more: Schema) -> Schema:
-    """What one of several classes takes, where nothing tells which."""
+    """What one of several classes takes, where nothing tells which; known keys are checked."""
     keys: dict[str, list[Schema]] = {}
     is_open = False
     for model in models:

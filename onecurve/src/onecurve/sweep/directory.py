@@ -32,7 +32,7 @@ Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def identity(config: DictConfig, config_name: str, jobs: list[list[str]] | None) -> dict[str, Any]:
-    """What tells a sweep from all others, however and wherever its jobs are run.
+    """What identifies a sweep, however and wherever its jobs are run.
 
     `jobs` are the overrides of each; None for a search, which chooses them as it proceeds.
     """
@@ -105,7 +105,7 @@ def _is_unfinished(directory: Path, record: dict[str, Any]) -> bool:
 
 
 def jobs_done(directory: Path) -> int:
-    """How many jobs of a sweep are not run again."""
+    """How many jobs of a sweep are done, and not run again."""
     runs = directory.glob("*/.hydra")
     return sum(read_metrics(path.parent).get("status") in DONE for path in runs)
 

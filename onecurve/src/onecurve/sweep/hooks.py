@@ -1,6 +1,7 @@
-"""What Hydra calls before the first job of a sweep and after the last.
+"""Hydra's callback for a sweep.
 
-Before: the sweep is validated, and its directory chosen. After: the report and the exit status.
+Before the first job it validates the sweep and chooses its directory; after the last one it writes
+the report and sets the exit status.
 """
 
 import shlex
@@ -41,7 +42,7 @@ class SweepHooks(Callback):
     """
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing: joblib and submitit copy the hooks to the processes of jobs."""
+        """Pickle nothing: joblib and submitit copy this object to the processes of jobs."""
         return {}
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -73,10 +74,7 @@ class SweepHooks(Callback):
             self.interrupt = Interrupt(directory) if is_joblib else None
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """A job ended. Hydra keeps what it returned until the last has, but uses the value alone.
-
-        The two configurations take half a megabyte.
-        """
+        """Drop a job's two configurations, half a megabyte that Hydra would keep for the sweep."""
         job_return.cfg = job_return.hydra_cfg = None
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
@@ -214,7 +212,7 @@ def _grid(overrides: list[Override]) -> list[list[str]]:
 
 
 def _compose_each_choice(config: DictConfig, overrides: list[Override]) -> None:
-    """Compose the first job, and one with each other choice of a group, so that typos are found."""
+    """Compose the first job, and one with each other choice of a group, to find typos."""
     first = [f"{each.get_key_element()}={_first_value(each)}" for each in overrides]
     loader = GlobalHydra.instance().config_loader()
     loader.load_sweep_config(config, first)
