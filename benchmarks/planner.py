@@ -32,8 +32,8 @@ def published() -> bool:
 
     from onecurve.planner.estimate import estimate
     from onecurve.planner.hardware import HARDWARE
+    from onecurve.planner.network import Choice, Request
     from onecurve.planner.pipeline import stages_of
-    from onecurve.planner.request import Choice, Request
     from onecurve.strategies.mesh.sizes import Sizes
 
     print(f"{'':32}{'published':>10}{'planned':>10}{'ratio':>8}  GiB of a GPU")
@@ -56,8 +56,8 @@ def tables() -> bool:
 
     from onecurve.planner.hardware import HARDWARE
     from onecurve.planner.meshes import all_meshes, in_words
-    from onecurve.planner.request import Request
-    from onecurve.planner.table import runs_as
+    from onecurve.planner.network import Request
+    from onecurve.planner.project import runs_as
 
     hardware = HARDWARE["h100"]
     print(f"Llama 3 on H100, sequences of {LENGTH}, one for each GPU, bf16-mixed")

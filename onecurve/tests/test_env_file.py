@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onecurve.command.env_file import read
+from onecurve.command.before_hydra import read_env_file
 from onecurve.errors import UserError
 
 APPLICATION = """
@@ -36,7 +36,7 @@ def test_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     monkeypatch.setattr(os, "environ", {"A_1": "of the shell"})
     (tmp_path / ".env").write_text("\ufeff" + "\r\n".join(lines) + "\n\n", encoding="utf-8")
-    read(tmp_path)
+    read_env_file(tmp_path)
     expected = {name: value for name, value in lines.values() if value is not None}
     assert os.environ == expected | {"A_1": "of the shell"}
 
@@ -45,7 +45,7 @@ def test_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_line_that_is_none(tmp_path: Path, line: str) -> None:
     (tmp_path / ".env").write_text(f"A=1\n{line}\n")
     with pytest.raises(UserError, match=r"\.env, line 2: must be NAME=VALUE") as refused:
-        read(tmp_path)
+        read_env_file(tmp_path)
     assert "secret" not in str(refused.value)
 
 

@@ -197,6 +197,27 @@ def test_every_class_of_the_tables_is_there_and_takes_these_keys() -> None:
             assert names - {"name", "processes"} <= set(taken), target
 
 
+def test_what_a_callback_passes_on_has_the_keys_and_defaults_of_its_model() -> None:
+    import dataclasses
+    import inspect
+
+    from lightning.pytorch.callbacks import EarlyStopping
+
+    from onecurve.displays.callback import Options
+
+    def usual(target: str, *own: str) -> dict[str, Any]:
+        model = of_target(target)
+        assert model is not None
+        fields = model.model_fields.items()
+        return {name: field.default for name, field in fields if name not in own}
+
+    shown = {field.name: field.default for field in dataclasses.fields(Options)}
+    assert usual("onecurve.displays.callback.Displays", "writer", "run_dir") == shown
+    taken = inspect.signature(EarlyStopping).parameters
+    keys = usual("onecurve.callbacks.early_stopping.EarlyStopping", "monitor")
+    assert keys == {name: taken[name].default for name in keys}
+
+
 @pytest.mark.parametrize("target", ["torch.nn.Linear", "nowhere.Thing", "small.Nothing"])
 def test_what_is_in_no_table_has_no_model(target: str) -> None:
     assert of_target(target) is None

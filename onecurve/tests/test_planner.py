@@ -16,9 +16,8 @@ from onecurve.config.groups import Plan
 from onecurve.planner.estimate import estimate
 from onecurve.planner.hardware import HARDWARE, gather, group_of, reduce
 from onecurve.planner.meshes import all_meshes, products
-from onecurve.planner.network import Network, Precision
+from onecurve.planner.network import Choice, Network, Precision, Request
 from onecurve.planner.pipeline import approximate_duration, duration, stages_of, waiting
-from onecurve.planner.request import Choice, Request
 from onecurve.strategies.mesh.sizes import Sizes
 from onecurve.strategies.pipeline.limits import SCHEDULES
 from onecurve.strategies.pipeline.shapes import LayerShapes

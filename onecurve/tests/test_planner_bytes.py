@@ -8,10 +8,10 @@ import pytest
 from conftest import Cli, one_of_a_kind
 from omegaconf import OmegaConf
 
-from onecurve.planner.memory import bytes_of_ranks
+from onecurve.planner.estimate import bytes_of_ranks
+from onecurve.planner.network import Choice, Request
 from onecurve.planner.pipeline import stages_of
 from onecurve.planner.project import request_of
-from onecurve.planner.request import Choice, Request
 from onecurve.strategies.mesh.sizes import Sizes
 from onecurve.strategies.pipeline.limits import SCHEDULES, available
 

@@ -12,8 +12,15 @@ import pytest
 from conftest import ROOT
 from test_limits import VALUES, model_with
 
-from onecurve.command.config_files import GROUPS, ConfigFile, of_project
-from onecurve.command.schemas import line_of, of_model, schema_name, schemas
+from onecurve.command.schemas import (
+    GROUPS,
+    ConfigFile,
+    line_of,
+    of_model,
+    of_project,
+    schema_name,
+    schemas,
+)
 
 FILES = of_project(ROOT / "configs")
 SCHEMAS = schemas(ROOT / "configs")

@@ -8,8 +8,7 @@ import small_data
 import yaml
 from conftest import CONFIGS, STRATEGIES, TWO_STEPS
 from jsonschema import Draft7Validator
-from onecurve.command.config_files import ConfigFile, config_files
-from onecurve.command.schemas import line_of, schema_name, schemas
+from onecurve.command.schemas import ConfigFile, config_files, line_of, schema_name, schemas
 from onecurve.testing.runs import Cli, column
 
 # What a choice needs beside its name, also in small_data.py. Who has no line is tried with the

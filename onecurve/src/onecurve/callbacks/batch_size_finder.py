@@ -15,23 +15,10 @@ class BatchSizeSearch(BatchSizeFinder):
     """Lightning's BatchSizeFinder, which leaves no trace in the run that follows.
 
     It stops at ``largest``: on a CPU, running out of memory cannot be caught.
-
-    Args:
-        first: Batch size to start with.
-        largest: Batch size to stop at.
-        steps: Training steps with each.
-        apply: Whether to train with what it finds, as with ``data.batch_size``.
-
-    Attributes:
-        final_facts: For metrics.json and the table at the end.
     """
 
     def __init__(
-        self,
-        first: int = 32,
-        largest: int = 8192,
-        steps: int = 3,
-        apply: bool = False,
+        self, first: int = 32, largest: int = 8192, steps: int = 3, apply: bool = False
     ) -> None:
         # Lightning's does not try its `max_val`.
         super().__init__("power", steps, init_val=first, max_val=2 * largest)

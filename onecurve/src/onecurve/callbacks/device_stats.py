@@ -17,9 +17,6 @@ class DeviceStats(Callback):
     Lightning's DeviceStatsMonitor logs rank 0 alone, and on a CPU the whole machine.
     ``memory_mib`` is what PyTorch has allocated on a GPU, elsewhere the peak size of the process;
     ``cpu_percent`` is the processor time of the process, 100 for one core.
-
-    Args:
-        every_n_steps: Optimizer steps between two lines.
     """
 
     def __init__(self, every_n_steps: int = 50) -> None:
@@ -66,9 +63,6 @@ class PeakMemory(Callback):
 
     On a GPU it is the memory that PyTorch has allocated, elsewhere the size of the process with its
     libraries. Of several jobs in one process, only Linux can measure the latter for each.
-
-    Attributes:
-        final_facts: ``peak_memory_mib``, for metrics.json.
     """
 
     def __init__(self) -> None:

@@ -12,48 +12,10 @@ class EarlyStopping(LightningsOwn):
 
     Lightning's own would stop after `min_epochs`, even if the metric has improved since patience
     ran out; and a run that is resumed meanwhile would not stop.
-
-    Args:
-        monitor: The metric.
-        mode: Whether less or more of it is better.
-        patience: Validations without improvement after which training ends.
-        min_delta: The least change that counts as an improvement.
-        strict: Whether a missing metric is an error.
-        check_finite: Stop at a value that is not finite.
-        stopping_threshold: Stop at a value that is better.
-        divergence_threshold: Stop at a value that is worse.
-        check_on_train_epoch_end: Check at the end of an epoch instead of a validation.
-        verbose: Log each check.
-        log_rank_zero_only: Log on rank 0 alone.
     """
 
-    def __init__(
-        self,
-        monitor: str,
-        mode: Literal["min", "max"] = "min",
-        patience: int = 3,
-        min_delta: float = 0.0,
-        strict: bool = True,
-        check_finite: bool = True,
-        stopping_threshold: float | None = None,
-        divergence_threshold: float | None = None,
-        check_on_train_epoch_end: bool | None = None,
-        verbose: bool = False,
-        log_rank_zero_only: bool = False,
-    ) -> None:
-        super().__init__(
-            monitor,
-            mode=mode,
-            patience=patience,
-            min_delta=min_delta,
-            strict=strict,
-            check_finite=check_finite,
-            stopping_threshold=stopping_threshold,
-            divergence_threshold=divergence_threshold,
-            check_on_train_epoch_end=check_on_train_epoch_end,
-            verbose=verbose,
-            log_rank_zero_only=log_rank_zero_only,
-        )
+    def __init__(self, monitor: str, mode: Literal["min", "max"] = "min", **options: Any) -> None:
+        super().__init__(monitor, mode=mode, **options)
         self._requests_stop = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

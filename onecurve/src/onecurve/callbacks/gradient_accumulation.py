@@ -7,18 +7,9 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 
 class AccumulationSchedule(GradientAccumulationScheduler):
-    """Lightning's GradientAccumulationScheduler, also for a run that resumes within an epoch.
+    """Lightning's GradientAccumulationScheduler, also for a run that resumes within an epoch."""
 
-    Args:
-        from_epochs: The epochs from which another number applies; the first is 0.
-        batches: The number of batches per step from then on.
-    """
-
-    def __init__(
-        self,
-        from_epochs: Sequence[int],
-        batches: Sequence[int],
-    ) -> None:
+    def __init__(self, from_epochs: Sequence[int], batches: Sequence[int]) -> None:
         super().__init__(dict(zip(from_epochs, batches, strict=True)))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -18,13 +18,10 @@ class KatibMetrics(Checkpoint):
 
     For a Katib experiment whose metrics collector is of the kind ``File``, in the format ``JSON``.
     The collector ends at a line that is no JSON object, and ignores values that are no strings. So
-    values are strings, and a line is written completely or not at all.
+    values are strings, and a line is written completely or not at all. A container that was
+    restarted continues the file.
 
     Lightning calls a callback of this base class after the task's own `on_train_epoch_end`.
-
-    Args:
-        file: Its folders are created. Lines that are there stay: a container that was restarted
-            continues the file.
     """
 
     def __init__(self, file: str) -> None:

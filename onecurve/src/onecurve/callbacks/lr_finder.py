@@ -23,28 +23,13 @@ class LearningRateRangeTest(LearningRateFinder):
     """Lightning's range test before training, which leaves no trace in the run that follows.
 
     It suggests where the loss falls fastest over the logarithm of the learning rate. Lightning's
-    own uses the learning rate itself, and so mostly suggests one near the smallest.
-
-    Args:
-        file: The PNG to draw.
-        min_lr: Where it starts.
-        max_lr: Where it ends, unless the loss has risen to four times the smallest before.
-        steps: Optimizer steps between them.
-        apply: Whether to train with what it suggests, as with ``optimizer.lr``; where parameters
-            have learning rates of their own, it is that of the first, and the others keep their
-            ratio.
-
-    Attributes:
-        final_facts: For metrics.json and the table at the end.
+    own uses the learning rate itself, and so mostly suggests one near the smallest. Where
+    parameters have learning rates of their own, what it suggests is that of the first, and the
+    others keep their ratio.
     """
 
     def __init__(
-        self,
-        file: str,
-        min_lr: float,
-        max_lr: float,
-        steps: int = 100,
-        apply: bool = False,
+        self, file: str, min_lr: float, max_lr: float, steps: int = 100, apply: bool = False
     ) -> None:
         super().__init__(min_lr, max_lr, steps, early_stop_threshold=STOP_AT, update_attr=False)
         self.file = file

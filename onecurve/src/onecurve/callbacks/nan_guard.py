@@ -1,5 +1,8 @@
 """Stops training at the first value that is not finite, and reports where it came from."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,12 +31,8 @@ class NanGuard(Callback):
 
     If one is not finite the batch passes through the network again while every layer is checked.
     The run ends before the step, so the weights are those of the forward pass. With ``16-mixed``
-    only the loss is checked: the gradient scaler expects some gradients that are not finite.
-
-    Args:
-        file: Where the batch is saved, with the step: `torch.load` reads it.
-        checkpoint: Where the weights are saved.
-        every_n_steps: How often to check; on a GPU a check waits for the device.
+    only the loss is checked: the gradient scaler expects some gradients that are not finite. On a
+    GPU a check waits for the device. `torch.load` reads the file of the batch.
 
     Raises:
         UserError: In the step, on every rank.
@@ -84,42 +83,33 @@ class NanGuard(Callback):
     def _find(self, module: LightningModule, strategy: Any) -> Finding | None:
         """The origin, among the findings of all ranks."""
         findings = [*_in_inputs(self._batch), *_in_parameters(module)]
-        with _Watch(module) as watch:
+        with _checking_layers(module) as of_layers:
             strategy.forward_only(self._batch)
-        findings += [*watch.findings, *_in_gradients(module)]
+        findings += [*of_layers, *_in_gradients(module)]
         everywhere = strategy.of_all_ranks(sorted(findings)[:1])
         found = sorted(each for rank in everywhere for each in rank)
         return Finding(*found[0]) if found else None
 
 
-class _Watch:
-    """Checks the outputs of each layer, by hooks."""
+@contextmanager
+def _checking_layers(module: nn.Module) -> Iterator[list[Finding]]:
+    """Findings among what layers return in the passes within."""
+    found: list[Finding] = []
 
-    def __init__(self, module: nn.Module) -> None:
-        self.layers = [
-            (position, name, layer)
-            for position, (name, layer) in enumerate(module.named_modules())
-            if not list(layer.children())
-        ]
-        self.findings: list[Finding] = []
+    def check(position: int, name: str, layer: nn.Module, inputs: Any, outputs: Any) -> None:
+        if not _is_finite(outputs):
+            found.append(Finding(2, position, f"what layer {name} returns"))
 
-    def __enter__(self) -> "_Watch":
-        self._hooks = [
-            layer.register_forward_hook(self._hook(position, f"what layer {name} returns"))
-            for position, name, layer in self.layers
-        ]
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for hook in self._hooks:
+    hooks = [
+        layer.register_forward_hook(partial(check, position, name))
+        for position, (name, layer) in enumerate(module.named_modules())
+        if not list(layer.children())
+    ]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
             hook.remove()
-
-    def _hook(self, position: int, what: str) -> Any:
-        def check(layer: nn.Module, inputs: Any, outputs: Any) -> None:
-            if not _is_finite(outputs):
-                self.findings.append(Finding(2, position, what))
-
-        return check
 
 
 def _in_inputs(batch: Any) -> list[Finding]:

@@ -18,13 +18,7 @@ SECONDS_OF_A_STRETCH = 0.5
 
 
 def progress(refresh_rate: int, seconds_between_lines: float) -> ProgressBar:
-    """The progress display for this standard output.
-
-    Args:
-        refresh_rate: In a terminal: steps between two updates of the bars.
-        seconds_between_lines: Otherwise: a line at the end of each epoch, and at this interval
-            within long ones.
-    """
+    """Bars, drawn again every so many steps, if standard output is a terminal, and else lines."""
     if sys.stdout.isatty():
         return ProgressInTerminal(refresh_rate)
     return ProgressLines(seconds_between_lines)
@@ -52,11 +46,7 @@ class SpeedMeter:
 
 
 class ProgressLines(ProgressBar):
-    """One line at the end of each epoch, and at intervals within a long one.
-
-    Args:
-        seconds_between_lines: The interval.
-    """
+    """One line at the end of each epoch, and at intervals within a long one."""
 
     def __init__(self, seconds_between_lines: float) -> None:
         super().__init__()

@@ -29,12 +29,6 @@ class Throughput(Callback):
     Floating-point operations are those of the matrix products and convolutions of one forward pass,
     and three times as many for training (Kaplan et al. 2020, https://arxiv.org/abs/2001.08361,
     section 2.1). Their share of the peak (MFU) is logged for GPUs whose peak Lightning knows.
-
-    Args:
-        every_n_steps: Optimizer steps between two lines.
-
-    Attributes:
-        final_facts: Of the whole run, for metrics.json and the table at the end.
     """
 
     def __init__(self, every_n_steps: int = 50) -> None:

@@ -16,9 +16,6 @@ class StopAfter(Timer):
     The time before a run was resumed counts. ``trainer.max_time`` ends a run as its last epoch
     does.
 
-    Args:
-        duration: Days, hours, minutes and seconds of training: "00:12:00:00".
-
     Raises:
         UserError: At the start, if the time of a resumed run is used up.
     """

@@ -1,4 +1,4 @@
-"""Which configurations may run: refused here, before torch is imported or a file is written."""
+"""Validates the configuration of a job, before torch is imported or a file is written."""
 
 from typing import Any
 
@@ -18,22 +18,18 @@ from .chosen import Chosen, choices
 from .explain import added_to_a_list, holds_a_list
 from .unused import leave_out, not_used, unused_groups
 
-# What a strategy is called, and how many processes it is, is so and not chosen.
+# Facts about a strategy, which cannot be overridden.
 FACTS = ("strategy.name", "strategy.processes")
 
 
 def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | None:
-    """Refuse what cannot run, and make of the rest what is meant.
+    """Reject the configuration of a job that cannot run.
 
-    Args:
-        config: The composed configuration of one job, without Hydra's own part. Groups that its
-            task makes no use of are taken away, and `1e3` becomes 1000 where a whole number is
-            meant.
-        config_name: Name of the primary configuration, such as "train".
-        overrides: What was typed, such as ["strategy=ddp", "trainer.devices=2"].
+    In place, groups that its task makes no use of are removed, and `1e3` becomes 1000 where a whole
+    number is meant.
 
     Returns:
-        A line about words that change nothing; None if there are none.
+        A line about overrides that change nothing; None if there are none.
 
     Raises:
         UserError: With the one line to show.
@@ -48,13 +44,13 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
         for key, value in dotted(OmegaConf.to_container(config)):
             if value == "???":
                 raise UserError(f"{key} is needed: add {key}=...")
-        _refuse_several(config_name, parsed)
-        _refuse_lists(config)
+        _reject_several_choices(config_name, parsed)
+        _reject_files_with_lists(config)
         if line := added_to_a_list(overrides):
             raise UserError(line)
         deleted = [each.key_or_group for each in parsed if each.is_delete()]
         described = validate(config, config_name, deleted, unused, chosen)
-        _refuse_other_facts(config, parsed, chosen)
+        _reject_changed_facts(config, parsed, chosen)
         if "trainer" in config and (line := next(refusals(config, described), None)):
             raise UserError(line)
         if "strategy" not in config and (ranks := machine.ranks_around()) and ranks.world_size > 1:
@@ -69,9 +65,9 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
 
 
 def in_one_line(error: OmegaConfBaseException, config: DictConfig) -> UserError:
-    """What OmegaConf says of a value that refers to another."""
-    if refusal := user_error_behind(error):
-        return refusal
+    """An error of OmegaConf's about an interpolation, as one line."""
+    if behind := user_error_behind(error):
+        return behind
     lines = [line.strip() for line in str(error).splitlines()]
     keys = [line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")]
     if not keys or not keys[0]:
@@ -82,8 +78,8 @@ def in_one_line(error: OmegaConfBaseException, config: DictConfig) -> UserError:
     return UserError(f"{given}: {lines[0]}; give a value, or the name of a key that is there")
 
 
-def _refuse_several(config_name: str, parsed: list[Override]) -> None:
-    """A group of which one file is chosen takes one: Hydra would put several on top of another."""
+def _reject_several_choices(config_name: str, parsed: list[Override]) -> None:
+    """Reject several files for a group that takes one: Hydra would merge them."""
     loader: Any = GlobalHydra.instance().config_loader()
     primary = loader.repository.load_config(config_name)
     lists = {
@@ -101,8 +97,8 @@ def _refuse_several(config_name: str, parsed: list[Override]) -> None:
             raise UserError(f"{group}={text(value)}: takes one, such as {group}={one}")
 
 
-def _refuse_lists(config: DictConfig) -> None:
-    """Hydra takes a file that holds a list, and what has no model would never be looked at."""
+def _reject_files_with_lists(config: DictConfig) -> None:
+    """Reject a group's file that holds a list: Hydra accepts it, and no model would validate it."""
     loader: Any = GlobalHydra.instance().config_loader()
     for group, choice in HydraConfig.get().runtime.choices.items():
         if OmegaConf.is_list(OmegaConf.select(config, group, throw_on_resolution_failure=False)):
@@ -112,12 +108,12 @@ def _refuse_lists(config: DictConfig) -> None:
                 raise UserError(holds_a_list(f"{group}/{choice}"))
 
 
-def _refuse_other_facts(config: DictConfig, parsed: list[Override], chosen: Chosen) -> None:
+def _reject_changed_facts(config: DictConfig, parsed: list[Override], chosen: Chosen) -> None:
     for name in FACTS:
         if any(each.key_or_group == name for each in parsed):
-            said, is_so = OmegaConf.select(config, name), chosen.usual(name)
-            if is_so is not None and said != is_so:
+            given, fact = OmegaConf.select(config, name), chosen.usual(name)
+            if fact is not None and given != fact:
                 raise UserError(
-                    f"{name}={text(said)}: is {is_so} for this strategy, and not a choice; leave "
+                    f"{name}={text(given)}: is {fact} for this strategy, and not a choice; leave "
                     "it out, or choose another, such as strategy=ddp"
                 )

@@ -1,4 +1,4 @@
-"""The configuration with the files that were chosen, before single keys are overridden."""
+"""The configuration of the chosen files, before single keys are overridden."""
 
 from functools import cached_property
 from typing import Any
@@ -14,30 +14,25 @@ from ..config.keys import dotted, refers, resolved
 
 
 def choices(group: str) -> list[str]:
-    """The files of a group, wherever they are.
+    """The choices of a group, from all config sources.
 
-    The loader would copy all that Hydra knows first, which takes longer than to read a file.
+    Hydra's own loader copies its whole state first, which is slower than reading a file.
     """
     found: list[str] = _loader().repository.get_group_options(group, ObjectType.CONFIG)
     return found
 
 
 class Chosen:
-    """Keys that there are, and their usual values: those without single keys overridden.
-
-    Args:
-        config_name: Name of the primary configuration, such as "train".
-        overrides: Of the command line; those that choose files count.
-    """
+    """Keys that there are, and their usual values: with the overrides that choose files alone."""
 
     def __init__(self, config_name: str, overrides: list[str]) -> None:
         self.config_name = config_name
         self.overrides = overrides
 
     def usual(self, key: str) -> Any:
-        """The usual value; None for a key that is null or not there.
+        """The usual value; None for a key that is null or missing.
 
-        It is looked up in one file if that has it: to compose all of them takes long.
+        It is read from a single file where possible, as composing all of them is slow.
         """
         group, _, name = key.partition(".")
         choice = HydraConfig.get().runtime.choices.get(group) if name else None
@@ -52,7 +47,7 @@ class Chosen:
         return self.values.get(key)
 
     def is_null(self, key: str) -> bool:
-        """Whether the key is there, and null."""
+        """Whether the key exists and is null."""
         return key in self.values and self.values[key] is None
 
     @cached_property
@@ -74,7 +69,7 @@ class Chosen:
             return self._composed([])
 
     def choices_with(self, key: str) -> list[str]:
-        """The files of a group with a key that the chosen one lacks, that of fewest keys first."""
+        """Other choices of the group that have this key, those with the fewest keys first."""
         group, _, name = key.partition(".")
         name = name.partition(".")[0]
         if not name or f"{group}.{name}" in self.values:

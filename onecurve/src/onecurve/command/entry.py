@@ -1,14 +1,12 @@
-"""The command line: runs a Hydra application and says every foreseeable mistake in one line."""
+"""The command line: runs a Hydra application and reports foreseeable mistakes in one line."""
 
 import os
 import sys
 import traceback
 from collections.abc import Callable
 from contextvars import copy_context
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -18,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
-from ..compat.of_hydra import composed_once, hydra_options
+from ..compat.of_hydra import composed_once
 from ..errors import REFUSED, UserError, interrupted, one_line, say, stop, user_error_behind
 from ..launch import one_run
 from ..launch.logs import print_lines_at_once
@@ -26,24 +24,24 @@ from ..launch.quick_exit import QuickExit
 from ..run import record
 from ..run.context import RunContext
 from ..run.outcome import RankFailed, describe_failure, was_stopped
-from . import env_file, resume
+from . import resume
+from .before_hydra import (
+    mode_asked_for,
+    open_closed_streams,
+    read_env_file,
+    reject_another_python,
+)
 from .check import in_one_line
 from .explain import explain
-from .hydra_hooks import checked_run, refuse_without_checks
+from .hydra_hooks import checked_run, reject_without_checks
 from .resolvers import PROJECT, register_resolvers
-from .streams import open_closed
 
 # In a process that a sweep's launcher started, this module is what is imported first.
 register_resolvers()
 
 
 class Ended(SystemExit):
-    """The end of the command, past Hydra, which would put a line of its own before the one to read.
-
-    Args:
-        status: The exit status.
-        error: What is shown; None for nothing.
-    """
+    """The end of the command, past Hydra, which would put a line of its own before the error's."""
 
     def __init__(self, status: int, error: BaseException | None = None) -> None:
         super().__init__(status)
@@ -53,17 +51,20 @@ class Ended(SystemExit):
 def command(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
     """Run `main`, a function made by ``hydra.main``, as the whole program.
 
-    Exit status: 0 after a finished run, 1 after a failure or a mistake that Hydra finds, 2 after a
-    refusal; 143, 138, 140 and 130 after SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C, training being saved.
+    Exit status: 0 after a finished run, 1 after a failure or an error of Hydra's, 2 after a
+    UserError; 143, 138, 140 and 130 after SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C, with a checkpoint.
     """
     end = QuickExit()
-    open_closed()
+    open_closed_streams()
     print_lines_at_once()
     os.environ[PROJECT] = str(config_dir.resolve().parent)
     try:
-        _refuse_another_python(config_dir.resolve().parent)
-        _read_variables(config_dir.parent)
-        # What a run leaves in a context variable is not there for the next in this process.
+        try:
+            reject_another_python(config_dir.resolve().parent)
+            read_env_file(config_dir.parent)
+        except UserError as refusal:
+            stop(refusal)
+        # In a copy of the context, so that its variables do not leak into the next run.
         copy_context().run(_run, main, config_dir, config_name)
         end.status = 0
     except SystemExit as error:
@@ -72,11 +73,10 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
 
 
 def run(work: str, config: DictConfig) -> float | None:
-    """What `main` does with a configuration that was checked: launch, record.
+    """Launch a run whose configuration was validated, and record how it ended.
 
     Args:
-        work: Dotted name of what a rank does, a function of the resolved configuration and the run
-            directory: ``onecurve.run.fit.work``, ``onecurve.run.evaluate.work``, ...
+        work: Dotted name of what a rank does, such as ``onecurve.run.fit.work``.
         config: What Hydra composed.
 
     Returns:
@@ -128,7 +128,7 @@ def _record(
 
 
 def _end(error: BaseException, is_shown: bool) -> None:
-    """End the command with the one thing to read."""
+    """End the command with the one error to show."""
     if isinstance(error, RankFailed):
         raise Ended(error.status, error if is_shown else None) from None
     if interrupted(error):
@@ -143,11 +143,11 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     typed = sys.argv
     try:
-        refuse_without_checks(typed[1:])
+        reject_without_checks(typed[1:])
         arguments = resume.expand(typed[1:], config_dir, config_name)
         # Hydra would not understand `-m` between two overrides.
         sys.argv = [typed[0], *sorted(arguments, key=lambda word: word not in resume.SWEEP_FLAGS)]
-        with composed_once(_mode_asked_for(sys.argv[1:])):
+        with composed_once(mode_asked_for(sys.argv[1:])):
             main()
     except Ended as end:
         if isinstance(end.error, UserError):
@@ -182,47 +182,8 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
             os.environ["HYDRA_FULL_ERROR"] = before
 
 
-def _refuse_another_python(project: Path) -> None:
-    """Without the project's own package every other line would be about its classes."""
-    for file in project.glob("src/*/__init__.py"):
-        name = file.parent.name
-        if find_spec(name) is None:
-            stop(
-                UserError(
-                    f"{name} (the package in src/) is not installed in this Python; type "
-                    "`make setup`, then `source .venv/bin/activate` (or `uv run`)"
-                )
-            )
-
-
-def _read_variables(project: Path) -> None:
-    try:
-        env_file.read(project)
-    except UserError as refusal:
-        stop(refusal)
-
-
-def _mode_asked_for(arguments: list[str]) -> RunMode:
-    """Parse Hydra's own options.
-
-    Raises:
-        UserError: In one line what Hydra's parser would say under a page of usage.
-    """
-    parser = hydra_options()
-
-    def refuse(message: str) -> NoReturn:
-        raise UserError(f"{message}; a key has no dash: KEY=VALUE; see --help for the options")
-
-    parser.error = refuse  # type: ignore[method-assign]
-    given = parser.parse_args(arguments)
-    # `-paths.root` is read as `-p aths.root`, which says of which part --cfg is to show.
-    if given.package is not None and given.cfg is None:
-        refuse(f"-p{given.package}: is no option of a run")
-    return RunMode.MULTIRUN if given.multirun else RunMode.RUN
-
-
 def _below_hydra(trace: TracebackType | None) -> TracebackType | None:
-    """What follows Hydra's call of the task function; None if it had not come to that."""
+    """The traceback below Hydra's call of the task function; None if it was not called."""
     while trace is not None and trace.tb_frame.f_code.co_name != "run_job":
         trace = trace.tb_next
     return trace.tb_next if trace else None

@@ -15,21 +15,16 @@ from ..meant import nearest, no_such_key
 from ..run.invocation import override, parsed
 from .chosen import Chosen, choices
 
-# What others call the same thing.
+# Names of other libraries for the same thing.
 ELSEWHERE = {"deepspeed": "fsdp"}
 
 
 def explain(error: BaseException, config_dir: Path, config_name: str, arguments: list[str]) -> str:
-    """One line for an error of Hydra's.
-
-    Args:
-        error: Hydra's.
-        config_dir: The folder `configs`.
-        config_name: Name of the primary configuration.
-        arguments: The command line without the program.
-    """
+    """One line for an error of Hydra's; `arguments` are the command line without the program."""
     text = " ".join(str(error).split())
     if line := _of_the_grammar(text, arguments):
+        return line
+    if line := _chosen_already(text, arguments):
         return line
     with _hydra_of(config_dir):
         if unknown := re.search(r"Could not (?:load|find) '([\w./-]+)/([\w.-]*)'", text):
@@ -79,7 +74,7 @@ def explain(error: BaseException, config_dir: Path, config_name: str, arguments:
 
 
 def added_to_a_list(arguments: list[str]) -> str | None:
-    """Hydra forgets `+callbacks=b` beside `callbacks=[a]`."""
+    """A line for `+callbacks=b` beside `callbacks=[a]`, which Hydra ignores."""
     for word in arguments:
         group, _, choice = word.removeprefix("+").partition("=")
         given = next((each for each in arguments if each.startswith(f"{group}=[")), None)
@@ -88,6 +83,19 @@ def added_to_a_list(arguments: list[str]) -> str | None:
             both = shlex.quote(both)
             return f"{word}: is not added to a list that is typed as well; use {both}"
     return None
+
+
+def _chosen_already(text: str, arguments: list[str]) -> str | None:
+    """A line for `+group=choice` of a group that the defaults have already."""
+    found = re.search(r"Multiple values for ([\w/@.-]+)\. To override", text)
+    word = next((each for each in arguments if found and each.startswith(f"+{found[1]}=")), None)
+    if word is None:
+        return None
+    group, _, choice = word.removeprefix("+").partition("=")
+    return (
+        f"{word}: {group} is among the defaults already; leave the plus out, and use "
+        f"{group}={choice}"
+    )
 
 
 def holds_a_list(file: str) -> str:
@@ -100,7 +108,7 @@ def holds_a_list(file: str) -> str:
 
 
 def _of_the_grammar(text: str, arguments: list[str]) -> str | None:
-    """What Hydra's grammar makes of a word without `=`, or of a group that is taken away."""
+    """A line for a word that Hydra's grammar rejects, or for a group that is removed."""
     if line := _divided(arguments):
         return line
     if found := re.search(r"Error parsing override '(.*?)' missing EQUAL", text):
@@ -151,7 +159,7 @@ def _unreadable(arguments: list[str]) -> str | None:
 
 @contextmanager
 def _hydra_of(config_dir: Path) -> Iterator[None]:
-    """Hydra on the configurations of the project and of this library, unless it is so already."""
+    """Initialize Hydra with the configs of the project and the library, if it is not yet."""
     if GlobalHydra.instance().is_initialized():
         yield
     else:
@@ -160,7 +168,7 @@ def _hydra_of(config_dir: Path) -> Iterator[None]:
 
 
 def _nearest(choice: str, options: list[str]) -> str:
-    """The choice that is meant, as far as can be told; the first one if none is like it."""
+    """The choice that was most likely meant; the first one if none is similar."""
     for name, option in ELSEWHERE.items():
         if choice.startswith(name) and option in options:
             return option

@@ -1,69 +1,69 @@
-"""What Hydra calls before it makes the output directory of a single run: the checks."""
+"""Hydra's callback that validates a single run before its output directory is made."""
 
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
 from ..errors import REFUSED, UserError, say, stop
 from ..launch.meeting import meet
-from ..run.context import Members, RunContext
+from ..run.context import RunContext
 from ..run.record import LockedDirectory, lock_directory
 from ..run.redaction import overrides_of
 from .check import check, in_one_line
 
-# What may be added to, but not replaced or taken away.
+# Callbacks that others may stand beside, but not replace or remove.
 OURS = ("hydra.callbacks.refuse_before_run", "hydra.callbacks.sweep")
 UNTOUCHED = {"hydra.callbacks", "hydra/callbacks", *OURS, *(f"{key}._target_" for key in OURS)}
-SECONDS_TO_LET_ANOTHER_SPEAK = 5
-# From this callback to the task function, between which is only Hydra: see `entry.command`.
+SECONDS_FOR_THE_FIRST_RANK_TO_REPORT = 5
+# Passes the context from this callback to the task function; only Hydra is between them.
 RUN: ContextVar[RunContext] = ContextVar("RUN")
 
 
-class HydraHooks:
-    """A callback of Hydra's that has all hooks, so that a subclass writes those that it needs."""
+@contextmanager
+def ending_the_command(config: DictConfig) -> Iterator[None]:
+    """End the command by an error: of an Exception in a callback Hydra makes a warning."""
+    try:
+        yield
+    except UserError as error:
+        stop_once(error)
+    except OmegaConfBaseException as error:
+        stop_once(in_one_line(error, config))
+    except Exception:
+        say(traceback.format_exc())
+        sys.exit(1)
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        """Hydra calls every hook of a callback; the others do nothing here."""
-        if not name.startswith("on_"):
-            raise AttributeError(name)
-        return lambda **kwargs: None
 
-
-class RefuseBeforeRun(HydraHooks):
+class RefuseBeforeRun(Callback):
     """Checks a single run before Hydra makes its output directory.
 
-    A run of several nodes settles on one directory here. In a sweep each job checks itself, so that
-    one that is refused does not keep the others from running: `onecurve.sweep`.
+    The nodes of a run agree on its directory here. The jobs of a sweep validate themselves, so that
+    a rejected one does not keep the others from running: `onecurve.sweep`.
     """
 
-    def on_run_start(self, config: DictConfig, config_name: str, **kwargs: Any) -> None:
-        """Hydra has composed the configuration and made nothing yet."""
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """The configuration was composed, and nothing is on disk yet."""
         HydraConfig.instance().set_config(config)
-        try:
+        with ending_the_command(config):
             job = without_hydra(config)
-            line = check(job, config_name, overrides_of(config.hydra.overrides.task))
+            overrides = overrides_of(config.hydra.overrides.task)
+            line = check(job, kwargs["config_name"], overrides)
             _replace(config, job)
             context = _hold(config, meet(config))
             RUN.set(context)
-            if line and is_shown_here(context.members):
+            # Of several members one prints on each terminal.
+            if line and (context.members.is_first or machine.ranks_around() is None):
                 say(line)
-        # Hydra turns an Exception of a callback into a warning; SystemExit ends the command.
-        except UserError as error:
-            stop_once(error)
-        except OmegaConfBaseException as error:
-            stop_once(in_one_line(error, config))
-        except Exception:
-            say(traceback.format_exc())
-            sys.exit(1)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """The jobs of a sweep are runs of their own."""
@@ -76,8 +76,8 @@ class RefuseBeforeRun(HydraHooks):
             )
 
 
-def refuse_without_checks(arguments: list[str]) -> None:
-    """Refuse a command line that would take the checks away.
+def reject_without_checks(arguments: list[str]) -> None:
+    """Reject a command line that would disable the validation.
 
     Raises:
         UserError: That names the word.
@@ -92,7 +92,7 @@ def refuse_without_checks(arguments: list[str]) -> None:
 
 
 def checked_run() -> RunContext:
-    """What `RefuseBeforeRun` has made for this run.
+    """The context that `RefuseBeforeRun` created for this run.
 
     Raises:
         UserError: If it was not called.
@@ -107,13 +107,8 @@ def checked_run() -> RunContext:
     return context
 
 
-def is_shown_here(members: Members) -> bool:
-    """Whether this process prints what all members would print: one does on each terminal."""
-    return members.is_first or machine.ranks_around() is None
-
-
 def _hold(config: DictConfig, context: RunContext) -> RunContext:
-    """The first member makes the run directory, and keeps it from other processes.
+    """The first member creates and locks the run directory.
 
     Raises:
         UserError: In all of them, if it cannot.
@@ -132,7 +127,7 @@ def _hold(config: DictConfig, context: RunContext) -> RunContext:
 
 
 def without_hydra(config: DictConfig) -> DictConfig:
-    """A job's own part of what Hydra composed."""
+    """The composed configuration without Hydra's own part."""
     job = config.copy()
     OmegaConf.set_struct(job, False)
     job.pop("hydra")
@@ -140,7 +135,7 @@ def without_hydra(config: DictConfig) -> DictConfig:
 
 
 def _replace(config: DictConfig, job: DictConfig) -> None:
-    """Let what was checked be what runs."""
+    """Replace what was composed by what was validated."""
     with open_dict(config):
         for name in set(config) - {"hydra", *job}:
             del config[name]
@@ -148,7 +143,7 @@ def _replace(config: DictConfig, job: DictConfig) -> None:
 
 
 def stop_once(error: UserError) -> NoReturn:
-    """Show a refusal once a node: all ranks that torchrun or srun started come to the same."""
+    """Show the error once per node: all ranks that torchrun or srun started come to it."""
     context = RUN.get(None)
     if context and context.held:
         context.held.discard()
@@ -156,5 +151,5 @@ def stop_once(error: UserError) -> NoReturn:
     if ranks is None or ranks.local_rank == 0:
         stop(error)
     # torchrun ends the others as soon as one has ended.
-    time.sleep(SECONDS_TO_LET_ANOTHER_SPEAK)
+    time.sleep(SECONDS_FOR_THE_FIRST_RANK_TO_REPORT)
     sys.exit(REFUSED)

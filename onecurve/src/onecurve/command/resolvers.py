@@ -19,12 +19,7 @@ def numbered(count: int) -> list[str]:
 
 
 def call(function: str, *arguments: Any) -> Any:
-    """What a function returns; its module should not import torch, as every command calls it.
-
-    Args:
-        function: Dotted name, such as "my_package.data.class_folders.class_folders".
-        arguments: Passed on.
-    """
+    """What a function of a dotted name returns; every command calls it, so without torch."""
     module, _, name = function.rpartition(".")
     return getattr(import_module(module), name)(*arguments)
 
@@ -47,7 +42,7 @@ def job_directory(number: int, overrides: str) -> str:
 
 
 def project() -> str:
-    """The folder of the project, wherever a command of it is typed: that of the script.
+    """The project's folder, which is that of its script, wherever a command is typed.
 
     The variable PROJECT_ROOT sets another, from the current folder where it is relative.
     """

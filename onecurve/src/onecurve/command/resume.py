@@ -1,4 +1,4 @@
-"""What `resume=` and `init=` on the command line stand for, worked out before Hydra reads it.
+"""Expands `resume=` and `init=` on the command line before Hydra parses it.
 
 - ``resume=last``, the newest run, and ``resume=RUN_DIR`` continue in place: the overrides of
   that run, with those given now on top, in its directory, from its newest complete checkpoint.
@@ -9,8 +9,11 @@
 torch is not imported.
 """
 
+import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -20,9 +23,8 @@ from ..checkpoint.file import is_sharded, newest_checkpoint
 from ..checkpoint.remote import is_address
 from ..errors import UserError
 from ..run.invocation import parsed, quoted, text_of
-from ..run.record import reject_locked
+from ..run.record import external_runs, reject_locked
 from ..run.redaction import MASK, redact_command
-from .newest_run import newest_run
 
 MIRROR = "checkpoint.mirror_to"
 ADDRESSES = ("resume", "checkpoint", MIRROR, "init", "init.file")
@@ -114,18 +116,54 @@ def _address_of_job(run_dir: Path) -> str | None:
 
 
 def _newest_run(overrides: list[str], config_dir: Path, config_name: str) -> Path:
-    """The directory of the newest training run, of `task=` if that is given."""
+    """The directory of the training run that was started last, of `task=` if that is given.
+
+    Runs may lie in folders below that of the project's runs, and elsewhere if they are listed
+    there. Jobs of sweeps are left out: a sweep is resumed by its own command, one job by its
+    directory.
+    """
     places = [argument for argument in overrides if argument.startswith(("paths.", "paths="))]
     with initialize_config_dir(str(config_dir.resolve()), version_base="1.3"):
         runs = Path(os.path.abspath(compose(config_name, places).paths.runs))
     tasks = [_value(argument) for argument in overrides if argument.startswith("task=")]
-    if found := newest_run(runs, tasks[-1] if tasks else None):
-        return found
+    found = dict.fromkeys([*_run_directories(runs), *external_runs(runs)])
+    for run_dir in sorted(found, key=_started, reverse=True):
+        if _is_training(run_dir, tasks[-1] if tasks else None):
+            return run_dir.resolve()
     of_task = f" of task={tasks[-1]}" if tasks else ""
     raise UserError(
         f"resume=last: there is no training run{of_task} in {runs} to go on with; leave it out, "
         "or give a run directory or a checkpoint file"
     )
+
+
+def _run_directories(runs: Path) -> Iterator[Path]:
+    for folder, folders, _ in os.walk(runs):
+        if ".hydra" in folders:
+            yield Path(folder)
+            folders.clear()
+
+
+def _started(run_dir: Path) -> float:
+    """When a run was started, or was resumed, in seconds since 1970; 0 if it never was."""
+    file = run_dir / "environment.json"
+    try:
+        return float(json.loads(file.read_text())["started"])
+    except (OSError, ValueError, TypeError, KeyError):
+        # Of an earlier release, or truncated.
+        return file.stat().st_mtime if file.is_file() else 0.0
+
+
+def _is_training(run_dir: Path, task: str | None) -> bool:
+    try:
+        text = (run_dir / ".hydra/hydra.yaml").read_text()
+        if "\n  mode: MULTIRUN\n" in text:
+            return False
+        hydra: dict[str, Any] = yaml.safe_load(text)["hydra"]
+        choices = hydra["runtime"]["choices"]
+        return hydra["job"]["config_name"] == "train" and task in (None, choices["task"])
+    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError):
+        return False
 
 
 def _init(argument: str) -> list[str]:
@@ -134,7 +172,7 @@ def _init(argument: str) -> list[str]:
     if name != "init":
         return [argument]
     value = text_of(argument) or value
-    # No choice of a group begins so.
+    # No choice of a group looks like a path.
     is_path = value.startswith(("/", "./", "../", "~")) or is_address(value)
     is_file = is_path or value.endswith((".ckpt", ".pt", ".pth")) or os.path.isfile(value)
     if not is_file:
@@ -143,7 +181,7 @@ def _init(argument: str) -> list[str]:
 
 
 def _quoted_path(argument: str) -> str:
-    """A path that is there needs no quotes of Hydra's, whatever signs are in it."""
+    """Quote a path that exists for Hydra, whatever characters it has."""
     name, _, value = argument.partition("=")
     is_plain = parsed(argument) is not None and not any(sign in value for sign in "=,")
     if is_plain or text_of(argument) is not None:

@@ -6,17 +6,23 @@ command line says of it: what the models have (`onecurve.config.models`).
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from omegaconf import OmegaConf
+from yaml import YAMLError
+
+from .. import configs as library
 from ..config.models import COLLECTIONS, model_of, of_target
 from ..config.models import GROUPS as MODELS
 from ..config_model import Config
 from ..errors import UserError, stop
-from .config_files import GROUPS, ConfigFile, of_project
 
+# Where the groups of this library are.
+GROUPS = Path(library.__file__).parent
 FOLDER = ".schemas"
 GLOBAL = "_global_"
 DRAFT = "http://json-schema.org/draft-07/schema#"
@@ -46,8 +52,60 @@ OF_HYDRA: dict[str, Schema] = {
 }
 
 
+class ConfigFile(NamedTuple):
+    """A configuration file.
+
+    Attributes:
+        group: Such as "sweep/sampler"; empty for train.yaml and its like.
+        path: Where it is.
+        is_global: Whether its keys begin at the top, as an experiment's.
+        content: Its keys, without the list of defaults.
+        defaults: That list.
+    """
+
+    group: str
+    path: Path
+    is_global: bool
+    content: dict[str, Any]
+    defaults: list[Any]
+
+    @property
+    def place(self) -> str:
+        """The dotted key at which its content is."""
+        return "" if self.is_global else self.group.replace("/", ".")
+
+
+def config_files(folder: Path) -> list[ConfigFile]:
+    """The files of a folder, in order of their names.
+
+    Raises:
+        UserError: If one of them is no YAML.
+    """
+    return [_read(path, folder) for path in sorted(folder.rglob("*.yaml"))]
+
+
+def of_project(configs: Path) -> list[ConfigFile]:
+    """The files of a project, and those of this library that it does not replace."""
+    own = config_files(configs)
+    theirs = {(file.group, file.path.name) for file in own}
+    ours = config_files(GROUPS)
+    return [*own, *(file for file in ours if (file.group, file.path.name) not in theirs)]
+
+
+def _read(path: Path, folder: Path) -> ConfigFile:
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path))
+    except (YAMLError, OSError, UnicodeError) as error:
+        raise UserError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
+    keys = content if isinstance(content, dict) else {}
+    group = path.parent.relative_to(folder).as_posix().lstrip(".")
+    is_global = not group or bool(re.search(r"(?m)^# @package _global_$", path.read_text()))
+    plain = {str(key): value for key, value in keys.items() if key != "defaults"}
+    return ConfigFile(group, path, is_global, plain, keys.get("defaults") or [])
+
+
 def schemas(configs: Path) -> dict[str, Schema]:
-    """All of them by name: that of a group, of a file in no group, and of what is `_global_`.
+    """All schemas by name: of each group, of each command, and of files that are `_global_`.
 
     Args:
         configs: The folder `configs` of a project.
@@ -114,7 +172,7 @@ def _of_command(primary: ConfigFile | None, files: list[ConfigFile], lists: Sche
     for key in set(primary.content if primary else ()) - set(keys):
         keys[key] = {}
     keys["defaults"] = {"$ref": "#/definitions/defaults"}
-    # One's own value, for others to refer to; a group of one's own has files.
+    # A value of the user's, for others to refer to; groups of the user's have files.
     schema["additionalProperties"] = SCALARS
     return {"$schema": DRAFT, **schema, "definitions": defined}
 
@@ -138,7 +196,7 @@ def _of_group(
         return {
             "type": "object",
             "properties": entries | more,
-            # Another of the same kind, under a name of one's own.
+            # Another of these classes, under a name of the user's.
             "additionalProperties": _either(_of_targets(every, defined, {}), NULL),
         }
     if targets := _targets(inside):
@@ -178,12 +236,7 @@ def _lists(files: Iterable[ConfigFile]) -> Schema:
 
 
 def of_model(model: type[Config], more: Mapping[str, Schema] | None = None) -> Schema:
-    """The schema of a mapping that a model describes.
-
-    Args:
-        model: The model.
-        more: What else may be there, by key.
-    """
+    """The schema of a mapping that a model describes, and of `more` keys."""
     keys = model.model_json_schema(by_alias=True).get("properties", {})
     found: Schema = {
         "type": "object",
@@ -219,7 +272,7 @@ def _of_targets(targets: Iterable[str], defined: dict[str, Schema], more: Schema
 
 
 def _any_of(models: Iterable[type[Config]], more: Schema) -> Schema:
-    """What one of several classes takes, where nothing tells which."""
+    """What one of several classes takes, where nothing tells which; known keys are checked."""
     keys: dict[str, list[Schema]] = {}
     is_open = False
     for model in models:

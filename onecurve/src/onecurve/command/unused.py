@@ -1,4 +1,4 @@
-"""Groups that a task makes no use of: who makes its own network needs no `model`."""
+"""Groups that a task does not use: one that makes its own network needs no `model`."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ from ..config.keys import dotted
 from ..config.modules import file_of
 from ..errors import of_syntax
 
-# What of a configuration becomes which argument of a task.
+# The argument of a task that each group becomes.
 BECOMES = {
     "model": "network",
     "init": "network",
@@ -21,9 +21,9 @@ BECOMES = {
 
 
 def unused_groups(config: DictConfig) -> list[str]:
-    """Those groups of a configuration out of which its task is given nothing.
+    """The groups that become no argument of the task.
 
-    One to whose keys others refer is used.
+    A group to whose keys others refer is used.
     """
     target = OmegaConf.select(config, "task._target_", throw_on_resolution_failure=False)
     known = _taken(target) if isinstance(target, str) else None
@@ -37,7 +37,7 @@ def unused_groups(config: DictConfig) -> list[str]:
 
 
 def leave_out(config: DictConfig, groups: list[str]) -> None:
-    """Take groups away, whatever their keys refer to."""
+    """Remove groups, whatever their keys refer to."""
     is_struct = OmegaConf.is_struct(config)
     OmegaConf.set_struct(config, False)
     for group in groups:
@@ -59,8 +59,8 @@ def not_used(groups: list[str], overrides: list[str]) -> str | None:
 def _taken(task: str) -> list[str] | None:
     """Names of what a task's `__init__` takes; None if its own file does not tell.
 
-    The names alone are read, so that a task that makes its own network need not be imported to know
-    that `model` plays no part, and that what `model` refers to need not be there.
+    It is parsed and not imported: that `model` is not used is known before torch is imported, and
+    what `model` refers to may be missing.
     """
     module, _, name = task.rpartition(".")
     file = file_of(module)

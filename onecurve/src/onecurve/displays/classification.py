@@ -9,13 +9,14 @@ from lightning.pytorch import LightningModule, Trainer
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassPrecisionRecallCurve
+from torchmetrics.utilities.plot import plot_confusion_matrix, plot_curve
 
 from ..figures import image_grid, new_figure
 from .images import as_arrays, class_names, pictures
 
 THRESHOLDS = 101
-MOST_NUMBERS = 20
-"""Classes up to which a confusion matrix shows its counts."""
+MOST_NUMBERS, MOST_CURVES = 20, 10
+"""Classes up to which a confusion matrix shows its counts; curves in one chart at most."""
 
 
 class Samples(NamedTuple):
@@ -34,7 +35,7 @@ class Samples(NamedTuple):
         return cls(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
     def chosen(self, order: Tensor | slice) -> "Samples":
-        return Samples(*(values[order] for values in self))
+        return Samples(*(values[order].cpu() for values in self))
 
 
 class Results(NamedTuple):
@@ -52,12 +53,8 @@ class Collector:
     """Collects the predictions of a classification task in a validation, by hooks.
 
     Under every strategy a step calls the task's `forward`, whose outputs are the predictions. The
-    inputs of the last layer are the features.
-
-    Args:
-        task: The task.
-        worst: How many samples of the largest loss to keep.
-        first: How many samples to keep with their features.
+    inputs of the last layer are the features. Kept are so many samples of the largest loss
+    (`worst`), and of the `first` ones with their features.
     """
 
     def __init__(self, task: LightningModule, worst: int, first: int) -> None:
@@ -104,16 +101,16 @@ class Collector:
         if self.worst_count:
             losses = F.cross_entropy(outputs, targets, reduction="none")
             worst = losses.topk(min(self.worst_count, len(losses))).indices
-            new = _on_cpu(Samples(inputs, targets, losses, probabilities).chosen(worst))
-            self._keep_worst(new)
+            new = Samples(inputs, targets, losses, probabilities).chosen(worst)
+            self.worst = _worst_of([self.worst, new], self.worst_count)
         wanted = -(-self.first_count // strategy.data_parallel_size)
         missing = wanted - sum(len(part.targets) for part in self.first)
         if missing > 0:
             if self._last is not None:
                 features = [strategy.whole_input(self._last, value) for value in features]
-            whole = _joined([part for part in strategy.of_all_parts(_cpu(features)) if part])
-            if whole is not None and len(whole) == len(targets):
-                some = _on_cpu(Samples(inputs, targets, whole, probabilities))
+            parts = [part for part in strategy.of_all_parts(_cpu(features)) if part]
+            if parts and len(whole := torch.cat(parts[-1])) == len(targets):
+                some = Samples(inputs, targets, whole, probabilities)
                 self.first.append(some.chosen(slice(missing)))
         return True
 
@@ -121,23 +118,14 @@ class Collector:
         """Gather the predictions of all ranks; None if there are none. All ranks call this."""
         if self.confusion is None or self.curves is None:
             return None
-        worst = [part for part in strategy.of_all_samples(self.worst) if part]
+        worst = _worst_of(strategy.of_all_samples(self.worst), self.worst_count)
         first = [part for parts in strategy.of_all_samples(self.first) for part in parts]
-        chosen = Samples.joined(worst) if worst else None
-        if chosen:
-            order = chosen.values.argsort(descending=True, stable=True)
-            chosen = chosen.chosen(order[: self.worst_count])
         return Results(
             strategy.reduce(self.confusion.confmat.clone(), reduce_op="sum").cpu(),
             strategy.reduce(self.curves.confmat.clone(), reduce_op="sum").cpu(),
-            chosen,
+            worst,
             Samples.joined(first).chosen(slice(self.first_count)) if first else None,
         )
-
-    def _keep_worst(self, new: Samples) -> None:
-        both = new if self.worst is None else Samples.joined([self.worst, new])
-        order = both.values.argsort(descending=True, stable=True)
-        self.worst = both.chosen(order[: self.worst_count])
 
     def _on_forward(self, task: nn.Module, inputs: Any, outputs: Any) -> None:
         # The first call: Lightning passes the result of the step through DDP's forward, too.
@@ -173,111 +161,84 @@ def _cpu(features: list[Tensor]) -> list[Tensor]:
     return [part.flatten(1).float().cpu() for part in ordered]
 
 
-def _joined(parts: list[list[Tensor]]) -> Tensor | None:
-    return torch.cat(parts[-1]) if parts else None
+def _worst_of(parts: Sequence[Samples | None], count: int) -> Samples | None:
+    there = [part for part in parts if part]
+    if not there:
+        return None
+    every = Samples.joined(there)
+    return every.chosen(every.values.argsort(descending=True, stable=True)[:count])
 
 
-def _on_cpu(samples: Samples) -> Samples:
-    return Samples(*(values.cpu() for values in samples))
+def show_results(writer: Any, results: Results, trainer: Trainer, options: Any) -> None:
+    """Draw the results of one validation: those of `callback.Options` that are on."""
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    step, names = trainer.global_step, class_names(data, len(results.confusion))
+    if options.confusion_matrix:
+        writer.figure("confusion_matrix", confusion_matrix(results.confusion, names), step)
+    if options.pr_curves:
+        writer.precision_recall(results.curves, names, step)
+    if results.worst and (figure := _predictions(results.worst, names, data)):
+        writer.figure("predictions", figure, step)
+    if first := results.first:
+        labels = [names[target] for target in first.targets.tolist()]
+        writer.embedding(first.values, labels, pictures(first.inputs, data), step)
 
 
-class Show:
-    """Draws the results of one validation.
-
-    Args:
-        writer: Of the logger.
-        results: Of all ranks.
-        trainer: For the data module and the step.
-    """
-
-    def __init__(self, writer: Any, results: Results, trainer: Trainer) -> None:
-        self.writer = writer
-        self.results = results
-        self.data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        self.step = trainer.global_step
-        self.names = class_names(self.data, len(results.confusion))
-
-    def confusion_matrix(self) -> None:
-        """Truth against prediction."""
-        figure = confusion_matrix(self.results.confusion, self.names)
-        self.writer.figure("confusion_matrix", figure, self.step)
-
-    def precision_recall(self) -> None:
-        """A curve for each class."""
-        self.writer.precision_recall(self.results.curves, self.names, self.step)
-
-    def predictions(self) -> None:
-        """Truth against prediction for the samples of the largest loss, those first."""
-        worst = self.results.worst
-        images = pictures(worst.inputs, self.data) if worst else None
-        if worst is None or images is None:
-            return
-        shares, answers = worst.predictions.max(dim=1)
-        titles, colors = [], []
-        for target, answer, share in zip(
-            worst.targets.tolist(), answers.tolist(), shares.tolist(), strict=True
-        ):
-            right = target == answer
-            titles.append(
-                f"{self.names[target]} {share:.0%}"
-                if right
-                else f"{self.names[target]}, not {self.names[answer]} {share:.0%}"
-            )
-            colors.append("black" if right else "firebrick")
-        figure = image_grid(as_arrays(images), titles, colors)
-        self.writer.figure("predictions", figure, self.step)
-
-    def embedding(self) -> None:
-        """Features of some samples, for the projector."""
-        first = self.results.first
-        if first is not None:
-            labels = [self.names[target] for target in first.targets.tolist()]
-            images = pictures(first.inputs, self.data)
-            self.writer.embedding(first.values, labels, images, self.step)
+def _predictions(worst: Samples, names: Sequence[str], data: Any) -> Figure | None:
+    """Truth against prediction for the samples of the largest loss, those first."""
+    images = pictures(worst.inputs, data)
+    if images is None:
+        return None
+    shares, answers = worst.predictions.max(dim=1)
+    titles, colors = [], []
+    for target, answer, share in zip(
+        worst.targets.tolist(), answers.tolist(), shares.tolist(), strict=True
+    ):
+        wrong = f", not {names[answer]}" if target != answer else ""
+        titles.append(f"{names[target]}{wrong} {share:.0%}")
+        colors.append("firebrick" if wrong else "black")
+    return image_grid(as_arrays(images), titles, colors)
 
 
 def confusion_matrix(counts: Tensor, class_names: Sequence[str]) -> Figure:
-    """Truth by row, prediction by column, as shares of each row.
-
-    Args:
-        counts: Samples (C, C).
-        class_names: A name for each class.
-    """
-    shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
+    """Truth by row, prediction by column: counts (C, C), coloured as shares of each row."""
     size = max(4.0, min(12.0, 0.5 * len(counts) + 1.5))
     figure = new_figure(size, size)
     axes = figure.subplots()
-    axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
-    axes.set_xlabel("predicted")
-    axes.set_ylabel("true")
-    if len(counts) <= 2 * MOST_NUMBERS:
-        axes.set_xticks(range(len(counts)), class_names, rotation=90, fontsize=8)
-        axes.set_yticks(range(len(counts)), class_names, fontsize=8)
-    if len(counts) <= MOST_NUMBERS:
-        for row, column in counts.nonzero().tolist():
-            color = "white" if shares[row, column] > 0.5 else "black"
-            number = str(int(counts[row, column]))
-            axes.text(column, row, number, ha="center", va="center", fontsize=8, color=color)
+    plot_confusion_matrix(
+        counts / counts.sum(dim=1, keepdim=True).clamp(min=1),
+        ax=axes,
+        add_text=len(counts) <= MOST_NUMBERS,
+        labels=list(class_names),
+        cmap="Blues",
+    )
+    for text, count in zip(axes.texts, counts.flatten().tolist(), strict=False):
+        text.set(text=f"{count:.0f}" if count else "", fontsize=8)
+    if len(counts) > 2 * MOST_NUMBERS:
+        axes.set(xticks=[], yticks=[])
     return figure
 
 
-def precision_recall(
-    precision: Tensor, recall: Tensor, class_names: Sequence[str], most: int = 10
-) -> Figure:
-    """A curve for each class; of many classes those with the smallest area.
+def precision_and_recall(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Both (C, T) from counts (T, C, 2, 2) by threshold, class, truth and prediction."""
+    true, false, missed = counts[..., 1, 1].T, counts[..., 0, 1].T, counts[..., 1, 0].T
+    return true / (true + false).clamp(min=1), true / (true + missed).clamp(min=1)
 
-    Args:
-        precision: Values (C, T), by rising threshold.
-        recall: Likewise.
-        class_names: A name for each class.
-        most: How many curves at most.
+
+def precision_recall_figure(
+    precision: Tensor, recall: Tensor, class_names: Sequence[str]
+) -> Figure:
+    """A curve for each class, from values (C, T) by rising threshold.
+
+    Of many classes it is of those with the smallest area.
     """
     areas = -(precision * recall.diff(dim=1, append=recall[:, -1:])).sum(dim=1)
+    chosen = areas.argsort()[:MOST_CURVES].sort().values
     figure = new_figure(5, 5)
-    axes = figure.subplots()
-    for index in areas.argsort()[:most].sort().values.tolist():
-        axes.plot(recall[index].numpy(), precision[index].numpy(), label=class_names[index])
-    axes.set_xlabel("recall")
-    axes.set_ylabel("precision")
-    axes.legend(fontsize=8)
+    plot_curve(
+        (recall[chosen], precision[chosen], torch.linspace(0, 1, THRESHOLDS)),
+        ax=figure.subplots(),
+        label_names=("recall", "precision"),
+        labels=[class_names[index] for index in chosen.tolist()],
+    )
     return figure

@@ -86,18 +86,10 @@ def show_images(writer: Any, trainer: Trainer, shares: Sequence[Batch | None], c
     writer.figure("images", image_grid(as_arrays(images), said), 0)
 
 
-def show_names(writer: Any, trainer: Trainer, run_dir: Path, charts: bool, hparams: bool) -> None:
-    """Charts and a row of hyperparameters for the metrics that the task logs."""
+def logged_names(trainer: Trainer) -> list[str]:
+    """The metrics that the task logs, those of its test, which is to come, among them."""
     logged = sorted(name for name in trainer.callback_metrics if "/" in name)
-    tests = [name.replace("val/", "test/", 1) for name in logged if name.startswith("val/")]
-    names = [*logged, *tests]
-    if charts:
-        by_metric: dict[str, list[str]] = {}
-        for name in names:
-            by_metric.setdefault(name.partition("/")[2], []).append(name)
-        writer.charts(by_metric)
-    if hparams:
-        writer.hparams(overrides(run_dir), names)
+    return logged + [name.replace("val/", "test/", 1) for name in logged if name.startswith("val/")]
 
 
 def overrides(run_dir: Path) -> dict[str, Any]:
@@ -135,17 +127,12 @@ def learning_rates(trainer: Trainer) -> dict[str, float]:
 def show_histograms(writer: Any, trainer: Trainer) -> None:
     """Histograms of all parameters and gradients. All ranks call this; rank 0 has a writer."""
     strategy: Any = trainer.strategy
-    parameters: dict[str, Tensor] = {
-        name: parameter.detach()
-        for name, parameter in trainer.lightning_module.named_parameters()
-        if not parameter.is_meta
+    named = [*trainer.lightning_module.named_parameters()]
+    kinds: dict[str, dict[str, Tensor]] = {
+        "parameters": {name: each.detach() for name, each in named if not each.is_meta},
+        "gradients": {name: each.grad for name, each in named if each.grad is not None},
     }
-    gradients: dict[str, Tensor] = {
-        name: parameter.grad
-        for name, parameter in trainer.lightning_module.named_parameters()
-        if parameter.grad is not None
-    }
-    for kind, tensors in (("parameters", parameters), ("gradients", gradients)):
+    for kind, tensors in kinds.items():
         for name, tensor in strategy.each_whole(tensors):
             if writer:
                 writer.histogram(f"{kind}/{name}", tensor.float().cpu(), trainer.global_step)

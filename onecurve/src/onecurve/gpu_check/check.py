@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ..launch.logs import redirect_output
 from ..launch.worker import RankOptions
 from ..run.outcome import RankFailed
 from . import entries, large
-from .entries import DRAWS_NOISE, LARGE, TOLERANCES, matrix
+from .entries import DRAWS_NOISE, LARGE, TOLERANCES, Entry, matrix
 
 SECONDS_OF_AN_ENTRY, SECONDS_OF_CODE = 60, 240
 """At most, of one that compiles nothing, and of one that does."""
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     if device == "cuda" and not machine.count_gpus():
         stop(UserError("--device cuda: no GPU is seen here; use --device cpu"))
     names = [LARGE, *(entry.name for entry in matrix(device == "cuda"))]
-    if not any(fnmatchcase(name, glob) for name in names for glob in asked.only):
+    if not any(_matches(name, asked.only) for name in names):
         stop(UserError(f"--only {' '.join(asked.only)}: fits no entry; such as --only 'mlp ddp *'"))
     folder = Path(asked.out)
     (folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -80,20 +81,25 @@ def _parser() -> argparse.ArgumentParser:
 
 def _checks(device: str, only: list[str], logs: Path, end: float) -> Iterator[Result]:
     """What each entry has found, one after the other."""
+
+    def run(name: str, seconds: float, function: Callable[..., Any], *arguments: Any) -> Result:
+        ranks = arguments[0].ranks if isinstance(arguments[0], Entry) else 1
+        log = logs.absolute() / f"{name.replace(' ', '_')}.log"
+        return _run(name, end, seconds, log, partial(function, *arguments), ranks)
+
     if _matches(LARGE, only):
-        yield _run(LARGE, end, SECONDS_OF_CODE, _log(logs, LARGE), large.measured, device)
+        yield run(LARGE, SECONDS_OF_CODE, large.measured, device)
     wanted = [entry for entry in matrix(device == "cuda") if _matches(entry.name, only)]
     curves: dict[str, Any] = {}
     for task in dict.fromkeys(entry.task for entry in wanted if entry.task not in DRAWS_NOISE):
         name = f"{task} plain 32-true on the CPU"
-        plain = _run(name, end, SECONDS_OF_AN_ENTRY, _log(logs, name), entries.plain_run, task)
+        plain = run(name, SECONDS_OF_AN_ENTRY, entries.plain_run, task)
         curves[task] = plain.get("loss", [])
         yield plain
     for entry in wanted:
         seconds = SECONDS_OF_CODE if entry.option == "compile" else SECONDS_OF_AN_ENTRY
-        log, arguments = _log(logs, entry.name), (entry, device, curves.get(entry.task))
-        checked = entries.check_entry
-        found = _run(entry.name, end, seconds, log, checked, *arguments, ranks=entry.ranks)
+        curve = curves.get(entry.task)
+        found = run(entry.name, seconds, entries.check_entry, entry, device, curve)
         yield {**found, "required": entry.required}
 
 
@@ -101,18 +107,8 @@ def _matches(name: str, globs: list[str]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
 
 
-def _log(logs: Path, name: str) -> Path:
-    return logs.absolute() / f"{name.replace(' ', '_')}.log"
-
-
 def _run(
-    name: str,
-    end: float,
-    seconds: float,
-    log: Path,
-    function: Callable[..., Any],
-    *arguments: Any,
-    ranks: int = 1,
+    name: str, end: float, seconds: float, log: Path, function: Callable[[], Any], ranks: int
 ) -> Result:
     """What a function returns in ranks of its own, or in one line why it returned nothing.
 
@@ -126,24 +122,23 @@ def _run(
     seconds = int(min(seconds, left))
     try:
         found |= start_ranks(
-            with_time_limit, (seconds, log, function, *arguments), RankOptions(), processes=ranks
+            with_time_limit, (seconds, log, function), RankOptions(), processes=ranks
         )
     except RankFailed as error:
         with log.open("a") as file:
             file.write(f"{error}\n")
         is_late = "SIGALRM" in str(error)
-        reason = f"did not end within {seconds} s" if is_late else _last_line(str(error))
-        found["reason"] = reason
+        found["reason"] = f"did not end within {seconds} s" if is_late else _last_line(str(error))
     except UserError as error:
         found["reason"] = str(error)
     return {**found, "seconds": round(time.monotonic() - begun, 1)}
 
 
-def with_time_limit(seconds: int, log: Path, function: Callable[..., Any], *arguments: Any) -> Any:
+def with_time_limit(seconds: int, log: Path, function: Callable[[], Any]) -> Any:
     """One rank's part, which ends with its process where it takes longer."""
     signal.alarm(seconds)
     redirect_output(log)
-    return function(*arguments)
+    return function()
 
 
 def _last_line(failure: str) -> str:
@@ -162,7 +157,7 @@ def _write(folder: Path, device: str, seconds: float, found: Sequence[Result]) -
     facts = {**_machine(device), "seconds": round(seconds, 1), "failed": len(_failed(found))}
     record = json.dumps({**facts, "entries": list(found)}, indent=1)
     (folder / "gpu_check.json").write_text(record + "\n")
-    (folder / "gpu_check.md").write_text("\n".join(_lines(facts, found)) + "\n")
+    (folder / "gpu_check.md").write_text("\n\n".join(_paragraphs(facts, found)) + "\n")
 
 
 def _machine(device: str) -> dict[str, Any]:
@@ -178,58 +173,48 @@ def _machine(device: str) -> dict[str, Any]:
     }
 
 
-def _lines(facts: dict[str, Any], found: Sequence[Result]) -> list[str]:
-    bad = _failed(found)
-    lines = [
-        f"# onecurve on {facts['card']}",
-        "",
-        f"torch {facts['torch']}, lightning {facts['lightning']}, Python {facts['python']}"
-        + (f", CUDA {facts['cuda']}" if facts["cuda"] else ""),
-        "",
-        f"{len(found)} entries in {facts['seconds']:.0f} s; "
-        + (f"{len(bad)} failed" if bad else "none failed")
-        + ".",
-    ]
-    large = next((each for each in found if each["name"] == LARGE), None)
-    if large is not None and large["outcome"] == "measured":
-        lines += ["", *_large_section(large, facts["device"])]
+def _paragraphs(facts: dict[str, Any], found: Sequence[Result]) -> Iterator[str]:
+    cuda = f", CUDA {facts['cuda']}" if facts["cuda"] else ""
+    yield f"# onecurve on {facts['card']}"
+    yield f"torch {facts['torch']}, lightning {facts['lightning']}, Python {facts['python']}{cuda}"
+    bad = f"{facts['failed']} failed" if facts["failed"] else "none failed"
+    yield f"{len(found)} entries in {facts['seconds']:.0f} s; {bad}."
+    for each in found:
+        if each["name"] == LARGE and each["outcome"] == "measured":
+            yield from _measured(each, facts["device"])
     compared = [each for each in found if "apart_from_cpu" in each]
     if compared:
         allowed = "; ".join(f"{name} {a:.0e} and {b:.0e}" for name, (a, b) in TOLERANCES.items())
-        lines += [
-            "",
-            "## Compared",
-            "",
+        yield "## Compared"
+        yield (
             "The largest relative difference of a step's loss from a plain Trainer's in 32-true on "
             "the CPU, and of a run that was resumed from one that was not interrupted. Allowed: "
-            f"{allowed}.",
-            "",
-            "| | outcome | from the CPU | resumed | seconds |",
-            "|---|---|---:|---:|---:|",
-            *(
-                f"| {each['name']} | {each['outcome']} | {_difference(each['apart_from_cpu'])} | "
-                f"{_difference(each['apart_when_resumed'])} | {each['seconds']:.1f} |"
-                for each in compared
-            ),
+            f"{allowed}."
+        )
+        rows = [
+            f"| {each['name']} | {each['outcome']} | {_difference(each['apart_from_cpu'])} | "
+            f"{_difference(each['apart_when_resumed'])} | {each['seconds']:.1f} |"
+            for each in compared
         ]
+        head = ["| | outcome | from the CPU | resumed | seconds |", "|---|---|---:|---:|---:|"]
+        yield "\n".join([*head, *rows])
     others = [each for each in found if each["outcome"] not in GOOD]
     if others:
-        lines += ["", "## What did not pass", ""]
-        lines += [
+        yield "## What did not pass"
+        yield "\n".join(
             f"- {each['name']}: {each['outcome']}: {each['reason']}"
             + ("" if each["required"] else " (does not count)")
             for each in others
-        ]
-    return lines
+        )
 
 
-def _large_section(large: Result, device: str) -> list[str]:
+def _measured(large: Result, device: str) -> Iterator[str]:
     stands_for = "" if device == "cuda" else ", which stands for 1 billion on a CPU"
+    of_process = "" if device == "cuda" else ", of the process with its libraries"
     rows = {
         "tokens a second": f"{large['tokens_per_second']:,.0f}",
         "MFU": f"{large['mfu']:.1%}" if large["mfu"] else "no peak is known",
-        "peak memory": _in_words(large["peak_bytes"])
-        + ("" if device == "cuda" else ", of the process with its libraries"),
+        "peak memory": _in_words(large["peak_bytes"]) + of_process,
         "the first step": f"{large['seconds_of_first_step']:.1f} s, and "
         f"{large['seconds_to_end_of_first_step']:.1f} s with what comes before it",
         "share of our code in a step": f"{large['share_of_our_code']:.1%} of the main thread",
@@ -238,16 +223,13 @@ def _large_section(large: Result, device: str) -> list[str]:
     if "planned_bytes" in large:
         rows["peak memory, planned"] = _in_words(large["planned_bytes"])
         rows["tokens a second, planned"] = f"{large['planned_tokens_per_second']:,.0f}"
-    return [
-        "## Measured",
-        "",
+    yield "## Measured"
+    yield (
         f"A transformer of {large['parameters']:,} parameters{stands_for}; fsdp, bf16-mixed, "
-        f"compile=layer, {large['tokens_a_step']:,} tokens a step.",
-        "",
-        "| | |",
-        "|---|---:|",
-        *(f"| {name} | {value} |" for name, value in rows.items()),
-    ]
+        f"compile=layer, {large['tokens_a_step']:,} tokens a step."
+    )
+    table = [f"| {name} | {value} |" for name, value in rows.items()]
+    yield "\n".join(["| | |", "|---|---:|", *table])
 
 
 def _difference(value: float | None) -> str:

@@ -5,7 +5,8 @@ The ranks of an entry train it, resume it, and compare both.
 
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,11 @@ STRATEGIES: dict[str, Callable[..., Any]] = {
     "fsdp": FSDP,
     "pipeline": Pipeline,
     "tensor": Tensor,
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "selective": {"activation_checkpointing": "selective"},
+    "full": {"activation_checkpointing": "full"},
+    "cpu_offload": {"cpu_offload": True},
 }
 # How far a loss may be from that of a plain Trainer in 32-true on the CPU, and how far a resumed
 # run from one that was not interrupted (a GPU adds in no fixed order), each relative.
@@ -60,45 +66,41 @@ class Entry(NamedTuple):
 
     def make_strategy(self) -> Any:
         """What trains it."""
-        options: dict[str, Any] = {}
-        if self.option in ("selective", "full"):
-            options["activation_checkpointing"] = self.option
-        elif self.option == "cpu_offload":
-            options["cpu_offload"] = True
+        options = OPTIONS.get(self.option, {})
         if self.ranks > 1:
-            options["backend"] = "gloo"  # NCCL wants a card for each rank
+            options = {**options, "backend": "gloo"}  # NCCL wants a card for each rank
         strategy = STRATEGIES[self.strategy](**options)
         strategy.compiled = "layer" if self.option == "compile" else "none"
         strategy.prints_layers = False
         return strategy
 
 
+# What is combined: tasks, strategies, precisions, options; and the number of ranks. The cheap ones
+# come first, and code that torch.compile makes last.
+ROWS: tuple[tuple[Iterable[str], Iterable[str], Iterable[str], Iterable[str], int], ...] = (
+    (["mlp", "transformer"], STRATEGIES, TOLERANCES, [""], 1),
+    (DRAWS_NOISE, STRATEGIES, ["32-true"], [""], 1),
+    (["transformer"], ["ddp", "fsdp", "pipeline", "tensor"], ["32-true"], [""], 2),
+    (["transformer"], STRATEGIES, ["bf16-mixed"], ["selective", "full"], 1),
+    (["transformer"], ["fsdp"], ["32-true", "bf16-mixed"], ["cpu_offload"], 1),
+    (["transformer"], STRATEGIES, ["bf16-mixed"], ["compile"], 1),
+)
+
+
 def matrix(on_gpu: bool) -> list[Entry]:
-    """All entries: the cheap ones first, and code that torch.compile makes last."""
-    text = "transformer"
-    plain = [
-        Entry(task, strategy, precision)
-        for task in TASKS
-        if task not in DRAWS_NOISE
-        for strategy in STRATEGIES
-        for precision in TOLERANCES
+    """All entries.
+
+    For tensors of a GPU gloo carries broadcast and all_reduce, as its documentation says, which is
+    what DDP needs: https://docs.pytorch.org/docs/stable/distributed.html#backends. Other strategies
+    are tried on two ranks of one card, and do not count.
+    """
+    return [
+        Entry(
+            task, strategy, precision, option, ranks, not on_gpu or strategy == "ddp" or ranks == 1
+        )
+        for *axes, ranks in ROWS
+        for task, strategy, precision, option in product(*axes)
     ]
-    noisy = [Entry(task, each, "32-true") for task in DRAWS_NOISE for each in STRATEGIES]
-    # For tensors of a GPU gloo carries broadcast and all_reduce, as its documentation says, which
-    # is what DDP needs: https://docs.pytorch.org/docs/stable/distributed.html#backends
-    together = [
-        Entry(text, strategy, "32-true", ranks=2, required=strategy == "ddp" or not on_gpu)
-        for strategy in STRATEGIES
-        if strategy != "single"
-    ]
-    again = [
-        Entry(text, strategy, "bf16-mixed", how)
-        for strategy in STRATEGIES
-        for how in ("selective", "full")
-    ]
-    offloaded = [Entry(text, "fsdp", each, "cpu_offload") for each in ("32-true", "bf16-mixed")]
-    compiled = [Entry(text, strategy, "bf16-mixed", "compile") for strategy in STRATEGIES]
-    return [*plain, *noisy, *together, *again, *offloaded, *compiled]
 
 
 STEPS, SAVED_AFTER = 8, 6

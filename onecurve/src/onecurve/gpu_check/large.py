@@ -20,8 +20,7 @@ from .. import process_memory
 from ..callbacks.throughput import Throughput
 from ..planner.hardware import HARDWARE, Hardware, cpu
 from ..planner.meshes import best
-from ..planner.network import Network, Precision
-from ..planner.request import Request
+from ..planner.network import Network, Precision, Request
 from ..strategies.fsdp.strategy import FSDP
 from ..strategies.layers import find_layers
 from ..strategies.mesh.sizes import Sizes
@@ -74,7 +73,7 @@ class Measured(Throughput):
 
 
 class Log(DummyLogger):
-    """Keeps the last of what Throughput tells."""
+    """Keeps the last values that Throughput logs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +86,7 @@ class Log(DummyLogger):
 def measured(device: str) -> dict[str, Any]:
     """Train it, and plan it."""
     size = BILLION if device == "cuda" else TINY
-    measures, told = Measured(), Log()
+    measures, log = Measured(), Log()
     with torch.device(device):
         task = transformer(size)
     task.to(device)  # tells Lightning
@@ -102,14 +101,14 @@ def measured(device: str) -> dict[str, Any]:
         devices=1,
         precision="bf16-mixed",
         max_steps=steps,
-        logger=told,
+        logger=log,
         callbacks=[measures],
         log_every_n_steps=1,
         **alone,
     )
     trainer.fit(task, tokens(size, steps))
     loss = float(trainer.callback_metrics["train/loss"])
-    speed = {name.removeprefix("throughput/"): value for name, value in told.last.items()}
+    speed = {name.removeprefix("throughput/"): value for name, value in log.last.items()}
     facts = measures.facts
     return {
         "outcome": "measured" if loss == loss else "differs",

@@ -61,7 +61,7 @@ def parity(
         options: Of both Trainers: ``accelerator="cpu"``, ``accumulate_grad_batches=2``, ...
 
     Raises:
-        UserError: If the strategy refuses the task.
+        UserError: If the strategy rejects the task.
         RankFailed: If a rank failed.
     """
     options["devices"] = devices or (1 if type(strategy) is Single else 2)

@@ -1,4 +1,4 @@
-"""What runs are compared by: a callback and a logger note it, and change nothing."""
+"""Records what runs are compared by: a callback and a logger, which change nothing."""
 
 import random
 import tempfile

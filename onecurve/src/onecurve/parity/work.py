@@ -18,10 +18,6 @@ from .runs import Comparison, compare_in_rank, short_run
 def work(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
     """Compare what is composed under its strategy with a plain Trainer, and print the table.
 
-    Args:
-        config: The resolved configuration of `parity.py`.
-        context: Where parity.txt and parity.html go.
-
     Returns:
         What the command ends with, if there is a difference.
     """

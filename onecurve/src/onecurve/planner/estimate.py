@@ -1,4 +1,4 @@
-"""How long a step of a mesh takes: computation, and the messages that ranks wait for.
+"""What the ranks of a mesh hold and send, and how long its step takes.
 
 A step is what its slowest rank computes, and what that rank waits for. Collectives of tensor and
 context groups stand between computations. FSDP2's gathers and reductions run beside them, except
@@ -14,92 +14,29 @@ import numpy as np
 
 from ..strategies.mesh.sizes import Sizes
 from .hardware import MEMORY, Hardware, Message, gather, group_of, reduce, send
-from .layers import BATCH, Passes
-from .memory import Bytes, bytes_of_ranks, conditions, is_sharded
+from .layers import BATCH, Conditions, Passes
+from .network import Choice, Held, Request
 from .operations import Work
 from .pipeline import Stages, approximate_duration, duration
-from .request import Choice, Request
-
-AXES = ("tensor", "context")
 
 
-def seconds(work: Work, samples: float, hardware: Hardware) -> float:
-    """Time of a pass of some samples.
+class Bytes(NamedTuple):
+    """What a rank holds at the peak of a step."""
 
-    An operation takes the time of its FLOPs, or of its bytes, or, if both are small, of its launch.
-    """
-    if not len(work.flops):
-        return 0.0
-    peak = hardware.flops * np.where(work.low > 0, 1.0, hardware.in_float32)
-    rate = peak * np.where(work.is_attention > 0, hardware.attention, hardware.matmul)
-    computing = (work.flops - work.skipped) * samples / rate
-    moving = (work.bytes * samples + work.fixed) / (hardware.bandwidth * MEMORY)
-    launching = np.where((work.bytes + work.fixed + work.flops) > 0, hardware.launch, 0.0)
-    return float(np.maximum(np.maximum(computing, moving), launching).sum())
+    parameters: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    activations: float = 0.0
+    """Saved for backward passes."""
+    buffers: float = 0.0
+    """Of the network, such as statistics."""
+    working: float = 0.0
+    """Transient: gathered, received, or used at once."""
 
-
-class LayerTimes:
-    """Seconds that layers take for a micro-batch, with the messages of their groups.
-
-    Args:
-        request: What is planned.
-        sizes: Of the mesh.
-        chain: The passes of the layers, and of the loss.
-        samples: Of a micro-batch.
-    """
-
-    def __init__(
-        self, request: Request, sizes: Sizes, chain: Sequence[Passes], samples: float
-    ) -> None:
-        self.request = request
-        self.chain = chain
-        self.samples = samples
-        self.groups = {axis: group_of(sizes, axis, request.per_node) for axis in AXES}
-        self._known: dict[tuple[int, int], tuple[float, dict[str, Message]]] = {}
-
-    def forward(self, layer: int) -> float:
-        """Seconds of a layer's forward pass."""
-        return self._of(layer, 0)[0]
-
-    def backward(self, layer: int) -> float:
-        """Seconds of a layer's backward pass."""
-        return self._of(layer, 1)[0]
-
-    def sent(self, axis: str, layers: Sequence[int], times: int) -> Message:
-        """What a rank with some layers sends along an axis in `times` micro-batches."""
-        total = Message()
-        for layer in layers:
-            for direction in (0, 1):
-                total = total.plus(self._of(layer, direction)[1][axis], times)
-        return total
-
-    def _of(self, layer: int, direction: int) -> tuple[float, dict[str, Message]]:
-        passes = self.chain[layer]
-        key = (id(passes), direction)
-        if key not in self._known:
-            work = passes.backward if direction else passes.forward
-            busy = seconds(work, self.samples, self.request.hardware) * self.request.crowd
-            messages = self._messages(passes, direction)
-            self._known[key] = (busy + sum(each.seconds for each in messages.values()), messages)
-        return self._known[key]
-
-    def _messages(self, passes: Passes, direction: int) -> dict[str, Message]:
-        hardware, traffic = self.request.hardware, passes.traffic
-        scale = self.samples / BATCH
-        found = {axis: Message() for axis in AXES}
-        group = self.groups["tensor"]
-        calls = traffic.calls[direction]
-        if group.size > 1 and calls:
-            reduced = reduce(traffic.reduced[direction] * scale, group, hardware)
-            gathered = gather(traffic.gathered[direction] * scale, group, hardware)
-            message = reduced.plus(gathered)
-            # The latency of the other collectives.
-            latency = 2 * hardware.latency * group.nodes * (calls - 1)
-            found["tensor"] = message.plus(Message(seconds=latency))
-        group = self.groups["context"]
-        if group.size > 1 and traffic.keys:
-            found["context"] = gather(traffic.keys * scale, group, hardware)
-        return found
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return sum(self)
 
 
 class Estimate(NamedTuple):
@@ -127,138 +64,280 @@ class Estimate(NamedTuple):
 def estimate(
     request: Request, sizes: Sizes, choice: Choice, stages: Stages, exact: bool = True
 ) -> Estimate:
-    """Estimate a mesh.
+    """Estimate a mesh; unless `exact`, the timeline of a schedule is its closed form."""
+    return _Mesh(request, sizes, choice, stages).estimate(exact)
 
-    Args:
-        request: What is planned.
-        sizes: Of the mesh.
-        choice: How it is run.
-        stages: Its pipeline.
-        exact: Whether the timeline of the schedule is simulated; else its closed form is used.
-    """
-    return Estimate(
-        sizes,
-        choice,
-        bytes_of_ranks(request, sizes, choice, stages),
-        *_step(request, sizes, choice, stages, exact),
+
+def bytes_of_ranks(request: Request, sizes: Sizes, choice: Choice, stages: Stages) -> list[Bytes]:
+    """What each rank of a pipeline holds; without one, the one entry stands for every rank."""
+    return _Mesh(request, sizes, choice, stages).bytes_of_ranks()
+
+
+def is_sharded(sizes: Sizes) -> bool:
+    """Whether FSDP2 holds the parameters: wherever more is sharded than a list of layers."""
+    return sizes.shard > 1 or sizes.context > 1 or sizes.tensor > 1
+
+
+def kept_at_least(request: Request, sizes: Sizes) -> float:
+    """What ranks keep from step to step, on average: a lower bound for the fullest rank."""
+    network = request.network
+    shards = sizes.shard * sizes.context
+    held = network.of_layers([range(len(network.layers))], sizes.tensor, shards)
+    return _kept(request, held).total / sizes.pipeline
+
+
+def _kept(request: Request, held: Held) -> Bytes:
+    size = request.network.precision.stored.itemsize
+    trained = held.trained * size
+    return Bytes(
+        parameters=held.parameters * size,
+        gradients=trained,
+        optimizer=trained * request.state.copies + held.tensors * request.state.bytes,
+        buffers=held.buffers,
     )
 
 
-def _step(
-    request: Request, sizes: Sizes, choice: Choice, stages: Stages, exact: bool
-) -> tuple[dict[str, Message], float, float, float]:
-    hardware, network = request.hardware, request.network
-    chain = network.chain(conditions(request, sizes, choice.checkpointing))
-    times = LayerTimes(request, sizes, chain, stages.samples)
-    groups = {axis: group_of(sizes, axis, request.per_node) for axis in sizes._fields}
-    sent = dict.fromkeys(sizes._fields, Message())
-    forward, backward = [], []
-    for stage in range(len(stages.ranges)):
-        layers = _with_loss(stages, stage, chain)
-        forward.append(sum(times.forward(layer) for layer in layers))
-        backward.append(sum(times.backward(layer) for layer in layers))
-    for rank in range(sizes.pipeline):
-        own = [layer for stage in stages.of_rank(rank) for layer in stages.ranges[stage]]
-        for axis in ("tensor", "context"):
-            message = times.sent(axis, own, stages.microbatches)
-            sent[axis] = max(sent[axis], message, key=lambda each: each.seconds)
-    idle = 0.0
-    if sizes.pipeline == 1:
-        busy = [forward[0], backward[0]]
-        loops = stages.microbatches
-    else:
-        group = groups["pipeline"]
-        hops = []
-        for stage, held in enumerate(stages.ranges[:-1]):
-            leaving = send(chain[held[-1]].output_bytes * stages.samples, group, hardware)
-            hops.append(leaving)
-            forward[stage] += leaving.seconds
-            backward[stage + 1] += leaving.seconds
-        costs = tuple(float(f"{(f + b) / 3:.4g}") for f, b in zip(forward, backward, strict=True))
-        of_schedule = duration if exact else approximate_duration
-        length, idle = of_schedule(choice.schedule, sizes.pipeline, stages.microbatches, costs)
-        busy, loops = [length, 0.0], 1
-        most = max(hops, key=lambda each: each.seconds)
-        stages_here = len(stages.of_rank(0))
-        sent["pipeline"] = Message().plus(most, 2 * stages.microbatches * stages_here)
-        # Every rank receives the outputs of the batch.
-        outputs = chain[stages.num_layers - 1].output_bytes * stages.samples * stages.microbatches
-        sent["pipeline"] = sent["pipeline"].plus(send(outputs, group, hardware))
-    waits = _data_parallel(request, sizes, stages, busy, loops, sent)
-    if sizes.pipeline > 1:
-        waits += send(outputs, group, hardware).seconds
-    seconds = sum(busy) * loops + waits + _update(request, sizes, stages)
-    plain = network.chain(conditions(request, Sizes(), "none"))
-    by_sample = sum(float(each.forward.flops.sum() + each.backward.flops.sum()) for each in plain)
-    return sent, idle, seconds, by_sample * request.batch
+def _conditions(request: Request, sizes: Sizes, checkpointing: str) -> Conditions:
+    """How the layers of a mesh are run."""
+    precision = request.network.precision
+    dtype = precision.low if is_sharded(sizes) and precision.low else None
+    if precision.low is None and precision.stored.itemsize != 4:
+        dtype = precision.stored
+    return Conditions(sizes.tensor, sizes.context, dtype, checkpointing)
 
 
-def _with_loss(stages: Stages, stage: int, chain: Sequence[Passes]) -> list[int]:
-    layers = list(stages.ranges[stage])
-    is_last = layers[-1] + 1 == stages.num_layers
-    return [*layers, stages.num_layers] if is_last and len(chain) > stages.num_layers else layers
+def _seconds(work: Work, samples: float, hardware: Hardware) -> float:
+    """Time of a pass of some samples.
+
+    An operation takes the time of its FLOPs, or of its bytes, or, if both are small, of its launch.
+    """
+    if not len(work.flops):
+        return 0.0
+    peak = hardware.flops * np.where(work.low > 0, 1.0, hardware.in_float32)
+    rate = peak * np.where(work.is_attention > 0, hardware.attention, hardware.matmul)
+    computing = (work.flops - work.skipped) * samples / rate
+    moving = (work.bytes * samples + work.fixed) / (hardware.bandwidth * MEMORY)
+    launching = np.where((work.bytes + work.fixed + work.flops) > 0, hardware.launch, 0.0)
+    return float(np.maximum(np.maximum(computing, moving), launching).sum())
 
 
-def _data_parallel(
-    request: Request,
-    sizes: Sizes,
-    stages: Stages,
-    busy: Sequence[float],
-    loops: int,
-    sent: dict[str, Message],
-) -> float:
-    """Seconds that a rank waits for parameters and gradients; `sent` is updated."""
-    hardware, network = request.hardware, request.network
-    precision = network.precision
-    low, stored = (precision.low or precision.stored).itemsize, precision.stored.itemsize
-    waits = 0.0
-    # The cores of a CPU also move the bytes.
-    beside = (0.0, 0.0) if hardware.shared_cores else busy
-    shard, replicate = (group_of(sizes, axis, request.per_node) for axis in ("shard", "replicate"))
-    shards = shard.size
-    for rank in range(sizes.pipeline):
-        layers = [layer for stage in stages.of_rank(rank) for layer in stages.ranges[stage]]
-        held = [network.held(network.kinds[i], sizes.tensor, shards) for i in layers]
-        exposed = 0.0
-        if is_sharded(sizes) and shards > 1:
-            gathers = [gather(each.gathered * low, shard, hardware) for each in held]
-            sums = [gather(each.trained * shards * stored, shard, hardware) for each in held]
-            again = 2 if sizes.pipeline == 1 else 1
-            total = Message()
-            for one, other in zip(gathers, sums, strict=True):
-                total = total.plus(one, again).plus(other)
-            gathering = sum(each.seconds for each in gathers)
-            reducing = sum(each.seconds for each in sums)
-            if sizes.pipeline == 1:
-                alone = 0.0 if hardware.shared_cores else gathers[0].seconds + sums[0].seconds
-                exposed += loops * (
-                    max(0.0, gathering - beside[0])
-                    + max(0.0, gathering * (again - 1) + reducing - beside[1])
-                    + alone
-                )
-                total = Message().plus(total, loops)
+class _Mesh:
+    """A mesh and how it is run; its ranks are told apart by their place in the pipeline."""
+
+    def __init__(self, request: Request, sizes: Sizes, choice: Choice, stages: Stages) -> None:
+        self.request, self.network, self.hardware = request, request.network, request.hardware
+        self.sizes, self.choice, self.stages = sizes, choice, stages
+        self.conditions = _conditions(request, sizes, choice.checkpointing)
+        self.chain = self.network.chain(self.conditions)
+        self.groups = {axis: group_of(sizes, axis, request.per_node) for axis in sizes._fields}
+        self.shards = sizes.shard * sizes.context
+        precision = self.network.precision
+        self.low = (precision.low or precision.stored).itemsize
+        self.stored = precision.stored.itemsize
+        # The layers of each stage of a rank, and what the rank holds of them.
+        ranks = range(sizes.pipeline)
+        self.ranges = [[stages.ranges[stage] for stage in stages.of_rank(rank)] for rank in ranks]
+        self.held = [
+            self.network.of_layers(ranges, sizes.tensor, self.shards) for ranges in self.ranges
+        ]
+        self.sent = dict.fromkeys(sizes._fields, Message())
+        self._passes: dict[tuple[int, int], tuple[float, dict[str, Message]]] = {}
+
+    def bytes_of_ranks(self) -> list[Bytes]:
+        stages, found = self.stages, []
+        samples = stages.samples
+        for rank, (ranges, held) in enumerate(zip(self.ranges, self.held, strict=True)):
+            own = stages.of_rank(rank)
+            saved = {}
+            for stage, layers in zip(own, ranges, strict=True):
+                by_sample, fixed = self.network.saved(self.conditions, layers)
+                saved[stage] = by_sample * samples + fixed
+            activations = max(
+                sum(count * saved[stage] for stage, count in moment.items())
+                for moment in stages.moments(rank)
+            )
+            if 0 in own:
+                # Micro-batches of the inputs are views of the batch.
+                activations += stages.microbatches * samples * self._saved_inputs()
+            kept, working = _kept(self.request, held), self._working(ranges, held)
+            found.append(kept._replace(activations=activations, working=working))
+        return found
+
+    def _saved_inputs(self) -> float:
+        """Bytes of a sample of the network's inputs, or views of them, that are saved."""
+        for layer in self.stages.ranges[0]:
+            each = self.chain[layer]
+            if each.holds_input:
+                return each.input_bytes
+            if not each.passes_on:
+                break
+        return 0.0
+
+    def _working(self, ranges: Sequence[range], held: Held) -> float:
+        """An upper bound of transient memory, as peaks need not coincide.
+
+        FSDP2 holds two gathered units, one of which is used while the next is gathered, and the
+        full gradients of one; in a pipeline all units of a rank are gathered for the whole step.
+        """
+        chain, stages, sizes, samples = self.chain, self.stages, self.sizes, self.stages.samples
+        kinds = {id(chain[i]): i for layers in ranges for i in layers}.values()
+        passing = max(chain[i].most - chain[i].held[0] + chain[i].output_bytes for i in kinds)
+        total = max(0.0, passing) * samples
+        if self.shards > 1 and is_sharded(sizes):
+            if sizes.pipeline > 1:
+                total += held.gathered * (self.low + self.stored)
             else:
-                exposed += gathering + reducing
-            sent["shard"] = max(sent["shard"], total, key=lambda each: each.seconds)
-        if sizes.replicate > 1:
-            size = sum(each.trained for each in held) * stored
-            message = reduce(size, replicate, hardware)
-            hidden = beside[1] if sizes.pipeline == 1 else 0.0
-            last = message.seconds * held[0].trained / max(1, sum(each.trained for each in held))
-            exposed += max(last, message.seconds - hidden)
-            sent["replicate"] = max(sent["replicate"], message, key=lambda each: each.seconds)
-        waits = max(waits, exposed)
-    return waits
+                each = (self.network.held(x, sizes.tensor, self.shards) for x in self.network.kinds)
+                units = sorted((unit.gathered for unit in each), reverse=True)
+                total += sum(units[:2]) * self.low + units[0] * self.stored
+        elif sizes.replicate > 1 and sizes.pipeline == 1:
+            # The buckets of DistributedDataParallel.
+            total += held.trained * self.stored
+        if sizes.pipeline > 1:
+            # Received by each micro-batch; and the outputs of the batch, which every rank receives.
+            last = ranges[-1][-1]
+            entering = chain[ranges[0][0]].input_bytes + chain[last].output_bytes
+            outputs = chain[stages.num_layers - 1].output_bytes
+            is_last = last == stages.num_layers - 1
+            total += (entering + outputs * (2 if is_last else 1)) * samples * stages.microbatches
+        return total
 
+    def estimate(self, exact: bool) -> Estimate:
+        sizes, stages = self.sizes, self.stages
+        forward, backward = (
+            [sum(self._pass(layer, direction)[0] for layer in layers) for layers in self._stages()]
+            for direction in (0, 1)
+        )
+        for ranges in self.ranges:
+            layers = [layer for each in ranges for layer in each]
+            for axis in ("tensor", "context"):
+                message = Message()
+                for layer in layers:
+                    for direction in (0, 1):
+                        each = self._pass(layer, direction)[1][axis]
+                        message = message.plus(each, stages.microbatches)
+                self._send(axis, message)
+        if sizes.pipeline == 1:
+            idle, loops = 0.0, stages.microbatches
+            seconds = (forward[0] + backward[0]) * loops
+            seconds += self._data_parallel((forward[0], backward[0]), loops)
+        else:
+            outputs = self._to_stages(forward, backward)
+            times = zip(forward, backward, strict=True)
+            costs = tuple(float(f"{(there + back) / 3:.4g}") for there, back in times)
+            length_of = duration if exact else approximate_duration
+            schedule = self.choice.schedule
+            length, idle = length_of(schedule, sizes.pipeline, stages.microbatches, costs)
+            seconds = length + self._data_parallel((length, 0.0), 1) + outputs
+        plain = self.network.chain(_conditions(self.request, Sizes(), "none"))
+        flops = sum(float(each.forward.flops.sum() + each.backward.flops.sum()) for each in plain)
+        return Estimate(
+            sizes,
+            self.choice,
+            self.bytes_of_ranks(),
+            self.sent,
+            idle,
+            seconds + self._update(),
+            flops * self.request.batch,
+        )
 
-def _update(request: Request, sizes: Sizes, stages: Stages) -> float:
-    """Seconds of the optimizer, which reads and writes weights and state, and reads gradients."""
-    network, hardware = request.network, request.hardware
-    shards = sizes.shard * sizes.context
-    most = 0.0
-    for rank in range(sizes.pipeline):
-        layers = [stages.ranges[stage] for stage in stages.of_rank(rank)]
-        held = network.of_layers(layers, sizes.tensor, shards)
-        most = max(most, held.trained)
-    moved = most * network.precision.stored.itemsize * (3 + 2 * request.state.copies)
-    return moved * request.crowd / (hardware.bandwidth * MEMORY)
+    def _stages(self) -> list[list[int]]:
+        """The layers of each stage; the loss, which comes last, belongs to the last of them."""
+        found = [list(layers) for layers in self.stages.ranges]
+        for layers in found:
+            if layers[-1] + 1 == self.stages.num_layers < len(self.chain):
+                layers.append(self.stages.num_layers)
+        return found
+
+    def _send(self, axis: str, message: Message) -> None:
+        self.sent[axis] = max(self.sent[axis], message, key=lambda each: each.seconds)
+
+    def _pass(self, layer: int, direction: int) -> tuple[float, dict[str, Message]]:
+        """Seconds of a layer's forward (0) or backward pass (1) of a micro-batch, with messages."""
+        passes = self.chain[layer]
+        key = (id(passes), direction)
+        if key not in self._passes:
+            work = passes.backward if direction else passes.forward
+            busy = _seconds(work, self.stages.samples, self.hardware) * self.request.crowd
+            sent = self._messages(passes, direction)
+            self._passes[key] = (busy + sum(each.seconds for each in sent.values()), sent)
+        return self._passes[key]
+
+    def _messages(self, passes: Passes, direction: int) -> dict[str, Message]:
+        hardware, traffic, scale = self.hardware, passes.traffic, self.stages.samples / BATCH
+        tensor, context = Message(), Message()
+        group, calls = self.groups["tensor"], traffic.calls[direction]
+        if group.size > 1 and calls:
+            reduced = reduce(traffic.reduced[direction] * scale, group, hardware)
+            gathered = gather(traffic.gathered[direction] * scale, group, hardware)
+            # The latency of the other collectives.
+            latency = 2 * hardware.latency * group.nodes * (calls - 1)
+            tensor = reduced.plus(gathered).plus(Message(seconds=latency))
+        group = self.groups["context"]
+        if group.size > 1 and traffic.keys:
+            context = gather(traffic.keys * scale, group, hardware)
+        return {"tensor": tensor, "context": context}
+
+    def _to_stages(self, forward: list[float], backward: list[float]) -> float:
+        """Add what stages wait for each other's outputs; seconds in which the batch's are sent."""
+        stages, group = self.stages, self.groups["pipeline"]
+        samples, hops = stages.samples, []
+        for stage, layers in enumerate(stages.ranges[:-1]):
+            hop = send(self.chain[layers[-1]].output_bytes * samples, group, self.hardware)
+            hops.append(hop)
+            forward[stage] += hop.seconds
+            backward[stage + 1] += hop.seconds
+        most = max(hops, key=lambda each: each.seconds)
+        hop_count = 2 * stages.microbatches * len(stages.of_rank(0))
+        # Every rank receives the outputs of the batch.
+        size = self.chain[stages.num_layers - 1].output_bytes * samples * stages.microbatches
+        outputs = send(size, group, self.hardware)
+        self.sent["pipeline"] = Message().plus(most, hop_count).plus(outputs)
+        return outputs.seconds
+
+    def _data_parallel(self, busy: tuple[float, float], loops: int) -> float:
+        """Seconds that a rank waits for parameters and gradients, beside so many busy ones."""
+        hardware, sizes = self.hardware, self.sizes
+        # The cores of a CPU also move the bytes.
+        beside = (0.0, 0.0) if hardware.shared_cores else busy
+        shard, replicate = self.groups["shard"], self.groups["replicate"]
+        waits = 0.0
+        for ranges in self.ranges:
+            kinds = [self.network.kinds[layer] for layers in ranges for layer in layers]
+            held = [self.network.held(kind, sizes.tensor, shard.size) for kind in kinds]
+            exposed = 0.0
+            if is_sharded(sizes) and shard.size > 1:
+                gathers = [gather(each.gathered * self.low, shard, hardware) for each in held]
+                full = [each.trained * shard.size * self.stored for each in held]
+                sums = [gather(size, shard, hardware) for size in full]
+                again = 2 if sizes.pipeline == 1 else 1
+                total = Message()
+                for one, other in zip(gathers, sums, strict=True):
+                    total = total.plus(one, again).plus(other)
+                gathering = sum(each.seconds for each in gathers)
+                reducing = sum(each.seconds for each in sums)
+                if sizes.pipeline == 1:
+                    alone = 0.0 if hardware.shared_cores else gathers[0].seconds + sums[0].seconds
+                    exposed += loops * (
+                        max(0.0, gathering - beside[0])
+                        + max(0.0, gathering * (again - 1) + reducing - beside[1])
+                        + alone
+                    )
+                else:
+                    exposed += gathering + reducing
+                self._send("shard", Message().plus(total, loops))
+            if sizes.replicate > 1:
+                trained = sum(each.trained for each in held)
+                message = reduce(trained * self.stored, replicate, hardware)
+                hidden = beside[1] if sizes.pipeline == 1 else 0.0
+                last = message.seconds * held[0].trained / max(1, trained)
+                exposed += max(last, message.seconds - hidden)
+                self._send("replicate", message)
+            waits = max(waits, exposed)
+        return waits
+
+    def _update(self) -> float:
+        """Seconds of the optimizer, which reads and writes weights and state, reads gradients."""
+        most = max(held.trained for held in self.held)
+        moved = most * self.stored * (3 + 2 * self.request.state.copies)
+        return moved * self.request.crowd / (self.hardware.bandwidth * MEMORY)

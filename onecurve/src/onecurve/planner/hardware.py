@@ -1,4 +1,4 @@
-"""What devices and links reach, by figures that others published, none fitted to a result.
+"""The rates that devices and links reach, from published figures; none is fitted to a result.
 
 Peak FLOP/s (bf16, dense; float32), memory, its bandwidth, NVLink in one direction: NVIDIA's data
 sheets. The network is one 400 Gb/s adapter a GPU (200 Gb/s for the A100), as in DGX and most

@@ -7,6 +7,7 @@ here; other modules count in full.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -54,29 +55,18 @@ class Conditions(NamedTuple):
     """Whether elementwise operations are one pass over memory."""
 
 
+@dataclass
 class Traffic:
-    """What the passes of one layer communicate: bytes of full tensors, forward and backward.
+    """What the passes of one layer communicate: bytes of full tensors, forward and backward."""
 
-    Attributes:
-        reduced: All-reduced over the tensor group.
-        gathered: Gathered over the tensor group.
-        keys: Keys and values, which a context group gathers.
-        calls: How many collectives of the tensor group there are.
-    """
-
-    def __init__(self) -> None:
-        self.reduced = [0.0, 0.0]
-        self.gathered = [0.0, 0.0]
-        self.keys = 0.0
-        self.calls = [0, 0]
-
-    def of_context_shard(self, size: int) -> "Traffic":
-        """That of a shard of every sequence; keys and values are gathered in full."""
-        shard = Traffic()
-        shard.reduced = [each / size for each in self.reduced]
-        shard.gathered = [each / size for each in self.gathered]
-        shard.keys, shard.calls = self.keys, self.calls
-        return shard
+    reduced: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """All-reduced over the tensor group."""
+    gathered: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """Gathered over the tensor group."""
+    calls: list[int] = field(default_factory=lambda: [0, 0])
+    """How many collectives of the tensor group there are."""
+    keys: float = 0.0
+    """Keys and values, which a context group gathers."""
 
 
 class Passes(NamedTuple):
@@ -115,14 +105,10 @@ def run_layer(
     styles: Mapping[str, str],
     autocast: Autocast,
 ) -> Passes:
-    """Run a layer's forward pass, and its backward pass if it has one.
+    """Run a layer's forward pass, and its backward pass if it has one, on `BATCH` samples.
 
-    Args:
-        layer: A module, whose parameters may be on the meta device, or a function of the inputs.
-        inputs: Its inputs on one rank, of `BATCH` samples.
-        conditions: How it is run.
-        styles: How modules are sharded, by their names within the layer.
-        autocast: Entered around the forward pass.
+    Parameters may be on the meta device. `styles` tell how modules are sharded, by their names
+    within the layer.
     """
     recorder, traffic = Recorder(), Traffic()
     fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -152,10 +138,10 @@ def run_layer(
                 gradients = [torch.empty(shape, dtype=dtype) for shape, dtype in shaped]
                 torch.autograd.backward(edges, gradients)
     later = {number for each in recorder.operations[forward:] for number in each.reads}
-    fused, low, done = conditions.fused, recorder.low, recorder.operations
+    fused, done = conditions.fused, recorder.operations
     return Passes(
-        forward=work(done[:forward], low[:forward], later | set(left), fused, BATCH),
-        backward=work(done[forward:], low[forward:], set(), fused, BATCH),
+        forward=work(done[:forward], later | set(left), fused, BATCH),
+        backward=work(done[forward:], set(), fused, BATCH),
         held=_by_sample(size for n, size in held.items() if n not in left and n not in entered),
         holds_input=holds_input,
         holds_output=any(number in held for number in left) and not set(left) & set(entered),
@@ -184,7 +170,10 @@ def _on_rank(
     if conditions.dtype is not None:
         _to_type(copy, conditions.dtype)
     _shard(copy, styles, conditions.tensor, traffic)
-    run = partial(_call, copy)
+
+    def run(*inputs: Tensor) -> Any:
+        return call_layer(copy, inputs)
+
     if conditions.checkpointing == "none":
         return run
     options: dict[str, Any] = {"use_reentrant": False}
@@ -219,11 +208,33 @@ def _shard(layer: nn.Module, styles: Mapping[str, str], size: int, traffic: Traf
             empty = torch.empty(shape, dtype=parameter.dtype, device=parameter.device)
             setattr(module, own, nn.Parameter(empty, parameter.requires_grad))
         if style == "rowwise" or isinstance(module, nn.Embedding):
-            module.register_forward_hook(_record_leaving(traffic))
+            module.register_forward_hook(partial(_leave, traffic))
         else:
-            module.register_forward_pre_hook(_record_entering(traffic))
+            module.register_forward_pre_hook(partial(_enter, traffic))
         if style == "colwise_gather":
-            module.register_forward_hook(_gather_outputs(traffic, size))
+            module.register_forward_hook(partial(_gather, traffic, size))
+
+
+def _enter(traffic: Traffic, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """The gradient of what all ranks read is summed."""
+    value = inputs[0]
+    if isinstance(value, Tensor) and value.requires_grad:
+        traffic.reduced[1] += float(value.nbytes)
+        traffic.calls[1] += 1
+
+
+def _leave(traffic: Traffic, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+    traffic.reduced[0] += float(output.nbytes)
+    traffic.calls[0] += 1
+
+
+def _gather(
+    traffic: Traffic, size: int, module: nn.Module, inputs: tuple[Any, ...], output: Tensor
+) -> Tensor:
+    full = torch.cat([output] * size, dim=-1)
+    traffic.gathered[0] += float(full.nbytes)
+    traffic.calls[0] += 1
+    return full
 
 
 def _dimension(style: str | None, module: nn.Module, name: str) -> int | None:
@@ -235,44 +246,12 @@ def _dimension(style: str | None, module: nn.Module, name: str) -> int | None:
     return 1 - dimension if is_flipped and dimension is not None else dimension
 
 
-def _record_entering(traffic: Traffic) -> Callable[..., None]:
-    def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        value = inputs[0]
-        if isinstance(value, Tensor) and value.requires_grad:
-            traffic.reduced[1] += float(value.nbytes)
-            traffic.calls[1] += 1
-
-    return hook
-
-
-def _gather_outputs(traffic: Traffic, size: int) -> Callable[..., Tensor]:
-    def hook(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        full = torch.cat([output] * size, dim=-1)
-        traffic.gathered[0] += float(full.nbytes)
-        traffic.calls[0] += 1
-        return full
-
-    return hook
-
-
-def _record_leaving(traffic: Traffic) -> Callable[..., None]:
-    def hook(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        traffic.reduced[0] += float(output.nbytes)
-        traffic.calls[0] += 1
-
-    return hook
-
-
 def _to_type(layer: nn.Module, dtype: torch.dtype) -> None:
     for part in layer.modules():
         for name, parameter in list(part.named_parameters(recurse=False)):
             if parameter.is_floating_point():
                 low = nn.Parameter(parameter.detach().to(dtype), parameter.requires_grad)
                 setattr(part, name, low)
-
-
-def _call(layer: nn.Module, *inputs: Tensor) -> Any:
-    return call_layer(layer, inputs)
 
 
 def _policy(every_second: bool) -> Callable[..., CheckpointPolicy]:
@@ -312,8 +291,9 @@ def on_context_shard(passes: Passes, size: int) -> Passes:
     All is as much less, but for keys and values, which it gathers: they are written, read and
     saved for the backward pass in full.
     """
-    traffic = passes.traffic.of_context_shard(size)
-    keys = traffic.keys / BATCH
+    full = passes.traffic
+    reduced, gathered = ([each / size for each in sizes] for sizes in (full.reduced, full.gathered))
+    keys = full.keys / BATCH
     by_sample, fixed = passes.held
     return passes._replace(
         forward=_sharded_work(passes.forward, size, 2 * keys),
@@ -322,7 +302,7 @@ def on_context_shard(passes: Passes, size: int) -> Passes:
         input_bytes=passes.input_bytes / size,
         output_bytes=passes.output_bytes / size,
         most=passes.most / size + keys,
-        traffic=traffic,
+        traffic=replace(full, reduced=reduced, gathered=gathered),
         outputs=tuple(_shorter(value, size) for value in passes.outputs),
     )
 

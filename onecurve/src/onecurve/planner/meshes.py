@@ -6,15 +6,16 @@ from typing import NamedTuple
 from ..errors import UserError
 from ..strategies.mesh.sizes import Sizes
 from ..strategies.pipeline.limits import SCHEDULES, takes
-from .estimate import Estimate, estimate
-from .memory import bytes_of_ranks, is_sharded, kept_at_least
+from .estimate import Estimate, bytes_of_ranks, estimate, is_sharded, kept_at_least
+from .network import Choice, Request
 from .pipeline import Stages, stages_of
-from .request import Choice, Request
 
 MICROBATCHES_PER_RANK = (1, 2, 4, 8)
 """Of a pipeline, where plan.microbatches=auto."""
 MOST_CONTEXT = 16
 """Ranks of a context group: each has all keys and values, so that more of them are no gain."""
+SIMULATED = 24
+"""For how many of the fastest the schedule is simulated, and not in closed form."""
 MOST_PASSES = 512
 """Micro-batches times ranks up to which schedules other than 1f1b are tried."""
 
@@ -28,13 +29,8 @@ class Meshes(NamedTuple):
     """Why each of the others does not fit."""
 
 
-def all_meshes(request: Request, exact: int = 24) -> Meshes:
-    """Estimate every mesh whose axes' product is the number of ranks.
-
-    Args:
-        request: What is planned.
-        exact: For how many of the fastest the schedule is simulated.
-    """
+def all_meshes(request: Request) -> Meshes:
+    """Estimate every mesh whose axes' product is the number of ranks."""
     fitting = []
     others: dict[Sizes, str] = {}
     for sizes in products(request.ranks):
@@ -44,23 +40,21 @@ def all_meshes(request: Request, exact: int = 24) -> Meshes:
         else:
             fitting.append(found)
     fitting.sort(key=lambda each: each.seconds)
-    first = [_exactly(request, each) for each in fitting[:exact]]
-    return Meshes(sorted(first, key=lambda each: each.seconds) + fitting[exact:], others)
+    first = [_exactly(request, each) for each in fitting[:SIMULATED]]
+    return Meshes(sorted(first, key=lambda each: each.seconds) + fitting[SIMULATED:], others)
 
 
 def _exactly(request: Request, found: Estimate) -> Estimate:
     if found.sizes.pipeline == 1:
         return found
     sizes, choice = found.sizes, found.choice
-    share = request.batch // sizes.data_parallel
-    stages = stages_of(
-        request.network.costs(share),
-        sizes.pipeline,
-        choice.schedule,
-        choice.microbatches,
-        share / choice.microbatches,
-    )
-    return estimate(request, sizes, choice, stages)
+    return estimate(request, sizes, choice, _stages(request, sizes, *choice[:2]))
+
+
+def _stages(request: Request, sizes: Sizes, schedule: str, microbatches: int) -> Stages:
+    share = -(-request.batch // sizes.data_parallel)
+    costs = request.network.costs(share)
+    return stages_of(costs, sizes.pipeline, schedule, microbatches, share / microbatches)
 
 
 def products(ranks: int) -> Iterator[Sizes]:
@@ -111,12 +105,8 @@ def best(request: Request, sizes: Sizes) -> Estimate | str:
     if (least := kept_at_least(request, sizes)) > request.room:
         return f"memory: needs {in_words(least)} of {in_words(request.room)}"
     for schedule, microbatches in _ways(request, sizes):
-        share = -(-request.batch // sizes.data_parallel)
-        samples = share / microbatches
         try:
-            stages = stages_of(
-                request.network.costs(share), sizes.pipeline, schedule, microbatches, samples
-            )
+            stages = _stages(request, sizes, schedule, microbatches)
         except UserError:
             reason = reason or "fewer layers than stages"
             continue

@@ -1,20 +1,21 @@
-"""The network that is planned: its layers, of which equal ones are run once."""
+"""What is planned: a network, of whose layers equal ones are run once, a batch, and devices."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
-from math import ceil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache, partial
+from math import ceil, prod
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..compat.of_torch import tree_map
+from ..compat.of_torch import tree_map_only
 from ..errors import UserError, in_short
 from ..machine import full_precision_name
 from ..strategies.pipeline.shapes import FLOPS_PER_BYTE
 from ..strategies.tensor.checks import check_one
+from .hardware import Hardware
 from .layers import (
     BATCH,
     Conditions,
@@ -104,12 +105,9 @@ class Network:
         ]
         self._first = {kind: index for index, kind in reversed(list(enumerate(self.kinds)))}
         self._passes: dict[Any, Passes] = {}
-        self.held = cache(self._held)
-        self.chain = cache(self._chain)
-        self.costs = cache(self._costs)
-        self.undivided = cache(self._undivided)
-        self.totals = cache(self._totals)
-        self.saved = cache(self._saved)
+        # Every mesh asks the same; of this network alone, which the cache must not keep alive.
+        for method in ("held", "chain", "costs", "undivided", "totals", "saved"):
+            setattr(self, method, cache(getattr(self, method)))
 
     @property
     def length(self) -> int | None:
@@ -128,7 +126,7 @@ class Network:
         """Whether it calls `scaled_dot_product_attention`."""
         return any(each.forward.is_attention.any() for each in self.chain(Conditions()))
 
-    def _undivided(self, tensor: int) -> str:
+    def undivided(self, tensor: int) -> str:
         """What a tensor group of that size does not divide; empty if it divides everything."""
         for (outer, layer), styles in zip(self.layers.items(), self.styles, strict=True):
             for name, style in styles.items():
@@ -139,7 +137,7 @@ class Network:
                     return str(error).removeprefix("tensor: ").partition(";")[0]
         return ""
 
-    def _costs(self, samples: int) -> tuple[float, ...]:
+    def costs(self, samples: int) -> tuple[float, ...]:
         """The cost of each layer, as `strategy=pipeline` computes it: see `LayerShapes.costs`."""
         found = []
         before = False
@@ -152,7 +150,7 @@ class Network:
             before = any(value.requires_grad for value in each.outputs)
         return tuple(found)
 
-    def _chain(self, conditions: Conditions) -> list[Passes]:
+    def chain(self, conditions: Conditions) -> list[Passes]:
         """The passes of each layer, and last those of the loss.
 
         Raises:
@@ -162,62 +160,56 @@ class Network:
             full = self.chain(conditions._replace(context=1))
             # Every rank computes the loss of full sequences.
             layers, loss = full[: len(self.layers)], full[len(self.layers) :]
-            return [self._context_shard(each, size) for each in layers] + loss
+            shard = [
+                self._once(("context", id(each), size), "", partial(on_context_shard, each, size))
+                for each in layers
+            ]
+            return shard + loss
         current = self.inputs
         if self.precision.low is None and self.precision.stored != torch.float32:
             current = tuple(
                 value.to(self.precision.stored) if value.is_floating_point() else value
                 for value in current
             )
-        found = []
+        found: list[Passes] = []
+        key: tuple[Any, ...]
         each_layer = zip(self.kinds, self.styles, self.layers.items(), strict=True)
         for kind, styles, (name, layer) in each_layer:
-            own = conditions if styles else conditions._replace(tensor=1)
+            own = conditions._replace(fused=self.fused)
+            own = own if styles else own._replace(tensor=1)
             key = (kind, own, *((x.shape, x.dtype, x.requires_grad) for x in current))
-            if key not in self._passes:
-                with _naming(name):
-                    self._passes[key] = run_layer(
-                        layer, current, own._replace(fused=self.fused), styles, self._context
-                    )
-            found.append(self._passes[key])
+            run = partial(run_layer, layer, current, own, styles, self.precision.context)
+            found.append(self._once(key, name, run))
             current = found[-1].outputs
         if self.loss is not None:
-            found.append(self._loss_of(current))
+            plain = Conditions(fused=self.fused)
+            key = ("loss", *((x.shape, x.dtype) for x in current))
+            run = partial(run_layer, self._loss, current, plain, {}, self.precision.context)
+            found.append(self._once(key, "the task's loss", run))
         return found
 
-    def _context_shard(self, full: Passes, size: int) -> Passes:
-        # One object for equal layers, as it is a key of what is computed from it.
-        key = ("context", id(full), size)
-        if key not in self._passes:
-            self._passes[key] = on_context_shard(full, size)
+    def _once(self, key: Any, name: str, run: Callable[[], Passes]) -> Passes:
+        """What a layer computes; equal ones share an object, as it is a key of what follows."""
+        try:
+            if key not in self._passes:
+                self._passes[key] = run()
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"model: {name} cannot run without data ({type(error).__name__}: "
+                f"{in_short(error)}); change it so that no shape and no branch depends on values"
+            ) from error
         return self._passes[key]
 
-    def _loss_of(self, outputs: Tensors) -> Passes:
-        loss = self.loss
-        assert loss is not None
+    def _loss(self, *outputs: Tensor) -> Any:
+        assert self.loss is not None
+        targets = tree_map_only(
+            Tensor, lambda x: torch.empty((BATCH, *x.shape[1:]), dtype=x.dtype), self.targets
+        )
+        return self.loss(outputs[0] if len(outputs) == 1 else outputs, targets)
 
-        def run(*values: Tensor) -> Any:
-            targets = tree_map(
-                lambda x: (
-                    torch.empty((BATCH, *x.shape[1:]), dtype=x.dtype)
-                    if isinstance(x, Tensor)
-                    else x
-                ),
-                self.targets,
-            )
-            return loss(values[0] if len(values) == 1 else values, targets)
-
-        plain = Conditions(fused=self.fused)
-        key = ("loss", *((x.shape, x.dtype) for x in outputs))
-        if key not in self._passes:
-            with _naming("the task's loss"):
-                self._passes[key] = run_layer(run, outputs, plain, {}, self._context)
-        return self._passes[key]
-
-    def _context(self) -> AbstractContextManager[Any]:
-        return self.precision.context()
-
-    def _saved(self, conditions: Conditions, stage: range) -> tuple[float, float]:
+    def saved(self, conditions: Conditions, stage: range) -> tuple[float, float]:
         """Bytes that a stage saves of a micro-batch for its backward pass: by sample, and once.
 
         What lies between two layers counts once where either saves it; not a view of what has
@@ -243,7 +235,7 @@ class Network:
             output_saved = each.holds_output
         return total + (chain[layers[-1]].output_bytes if output_saved else 0.0), once
 
-    def _totals(self, tensor: int, shards: int) -> Numbers:
+    def totals(self, tensor: int, shards: int) -> Numbers:
         """Sums of what is held of all layers before each, a column for each field of `Held`."""
         rows = [tuple(self.held(kind, tensor, shards)) for kind in self.kinds]
         return np.concatenate([np.zeros((1, len(Held._fields))), np.cumsum(rows, axis=0)])
@@ -253,13 +245,11 @@ class Network:
         totals = self.totals(tensor, shards)
         return Held(*sum(totals[each.stop] - totals[each.start] for each in layers))
 
-    def _held(self, kind: Any, tensor: int, shards: int) -> Held:
-        """What a rank holds of a layer of a kind.
+    def held(self, kind: Any, tensor: int, shards: int) -> Held:
+        """What a rank holds of a layer of one of `kinds`.
 
-        Args:
-            kind: One of `kinds`.
-            tensor: Ranks among which matrices are sharded.
-            shards: Ranks among which every parameter is sharded along its first dimension.
+        Matrices are sharded among `tensor` ranks, and the first dimension of every parameter among
+        `shards`.
         """
         index = self._first[kind]
         name, layer = list(self.layers.items())[index]
@@ -270,12 +260,10 @@ class Network:
                 continue
             module, _, own = path.rpartition(".")
             shape = local_shape(styles.get(module), layer.get_submodule(module), own, tensor)
-            first, rest = (shape or (1,))[0], 1
-            for size in shape[1:]:
-                rest *= size
-            shard = ceil(first / shards) * rest
+            first, *others = shape or (1,)
+            shard = ceil(first / shards) * prod(others)
             parameters += shard
-            gathered += first * rest
+            gathered += first * prod(others)
             if parameter.requires_grad:
                 trained += shard
                 tensors += 1
@@ -316,18 +304,62 @@ def _kind_of(
     return (str(layer), tuple(parameters), tuple(settings), tuple(styles.items()))
 
 
-@contextmanager
-def _naming(name: str) -> Iterator[None]:
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(
-            f"model: {name} cannot run without data ({type(error).__name__}: {in_short(error)}); "
-            "change it so that no shape and no branch depends on values"
-        ) from error
-
-
 def _rows(value: Tensor, number: int) -> Tensor:
     return torch.empty((number, *value.shape[1:]), dtype=value.dtype, device="meta")
+
+
+class StateSize(NamedTuple):
+    """How much an optimizer keeps."""
+
+    copies: float
+    """Numbers for each number of a parameter."""
+    bytes: float
+    """Of scalars that it keeps for each parameter, such as a count of steps."""
+
+
+ADAMW = StateSize(2, 4)
+
+
+class Request(NamedTuple):
+    """What is planned."""
+
+    network: Network
+    hardware: Hardware
+    ranks: int
+    per_node: int
+    """Ranks of a node."""
+    batch: int
+    """Samples of a step, over all ranks."""
+    state: StateSize = ADAMW
+    schedules: tuple[str, ...] = ("1f1b", "interleaved_1f1b", "zbv")
+    """Schedules that pipelines may use."""
+    microbatches: int | None = None
+    """Of a pipeline; None for the best number."""
+    checkpointing: tuple[str, ...] = ("none", "selective", "full")
+    """The first that fits is taken."""
+    free: float = 0.08
+    """Share of the memory that is left free."""
+
+    @property
+    def room(self) -> float:
+        """Bytes that a rank may hold."""
+        each = self.hardware.memory
+        if self.hardware.shared_cores:
+            # The ranks of a CPU share its memory.
+            each /= min(self.ranks, self.per_node)
+        return each * (1 - self.free)
+
+    @property
+    def crowd(self) -> float:
+        """How many ranks take turns on a core."""
+        cores = self.hardware.shared_cores
+        return max(1.0, min(self.ranks, self.per_node) / cores) if cores else 1.0
+
+
+class Choice(NamedTuple):
+    """How a mesh is run, where there are several ways."""
+
+    schedule: str
+    """Of a pipeline; empty without one."""
+    microbatches: int
+    checkpointing: str

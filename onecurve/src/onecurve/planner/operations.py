@@ -43,6 +43,8 @@ class Operation(NamedTuple):
     reads: dict[int, float]
     """Bytes by the number of the storage."""
     writes: dict[int, float]
+    low: bool
+    """Whether it computes in 16 bits."""
 
 
 class Work(NamedTuple):
@@ -71,7 +73,6 @@ class Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[Operation] = []
-        self.low: list[bool] = []
         self._known: dict[int, tuple[StorageWeakRef, int]] = {}
         self._allocated: dict[int, tuple[StorageWeakRef, float]] = {}
         self._numbers = 0
@@ -116,8 +117,8 @@ class Recorder(TorchDispatchMode):
         count = flops_of(func)
         flops = float(count(*args, **kwargs, out_val=result)) if count else 0.0
         causal = ATTENTION in str(func) and _is_causal(func, args, kwargs)
-        self.operations.append(Operation(str(func), flops, causal, reads, writes))
-        self.low.append(any(tensor.dtype in LOW for tensor in given))
+        low = any(tensor.dtype in LOW for tensor in given)
+        self.operations.append(Operation(str(func), flops, causal, reads, writes, low))
         return result
 
 
@@ -130,32 +131,28 @@ def grows_with(size: float, batch: int) -> bool:
     return size % batch == 0
 
 
-def work(
-    operations: list[Operation], low: list[bool], kept: set[int], fused: bool, batch: int
-) -> Work:
+def work(operations: list[Operation], kept: set[int], fused: bool, batch: int) -> Work:
     """The columns of some operations.
 
     Args:
         operations: In order, of a forward or a backward pass.
-        low: For each, whether it computes in 16 bits.
         kept: Numbers of storages that are read later.
         fused: Whether consecutive operations without FLOPs are one pass over memory, which reads
             what was computed before it, and writes what is read after it.
         batch: Samples that were recorded, a prime.
     """
-    moved = _fused(operations, kept) if fused else list(map(_moved_by, operations))
+    moved = [[*each.reads.values(), *each.writes.values()] for each in operations]
+    if fused:
+        moved = _fused(operations, kept)
     grows = [sum(size for size in each if grows_with(size, batch)) for each in moved]
     fixed = [sum(each) - part for each, part in zip(moved, grows, strict=True)]
     flops = [each.flops / batch for each in operations]
     skipped = [each.flops / batch / 2 if each.causal else 0.0 for each in operations]
     attention = [float(ATTENTION in each.name) for each in operations]
     by_sample = [part / batch for part in grows]
-    columns = [flops, skipped, attention, by_sample, fixed, [float(each) for each in low]]
+    low = [float(each.low) for each in operations]
+    columns = [flops, skipped, attention, by_sample, fixed, low]
     return Work(*(np.array(column, dtype=np.float64) for column in columns))
-
-
-def _moved_by(operation: Operation) -> list[float]:
-    return [*operation.reads.values(), *operation.writes.values()]
 
 
 def _fused(operations: list[Operation], kept: set[int]) -> list[list[float]]:

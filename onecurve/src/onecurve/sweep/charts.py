@@ -13,8 +13,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import TrialState, create_trial
 from plotly.colors import sample_colorscale
 
-from .results import LOSS, Job, SweepResults, as_number, label, short_keys, shown
-from .study import DIRECTIONS
+from .results import DIRECTIONS, LOSS, Job, SweepResults, as_number, label, short_keys, shown
 
 LEGEND_LETTERS = 60
 """Of a job's overrides in a legend."""

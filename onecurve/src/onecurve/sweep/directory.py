@@ -32,7 +32,7 @@ Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def identity(config: DictConfig, config_name: str, jobs: list[list[str]] | None) -> dict[str, Any]:
-    """What tells a sweep from all others, however and wherever its jobs are run.
+    """What identifies a sweep, however and wherever its jobs are run.
 
     `jobs` are the overrides of each; None for a search, which chooses them as it proceeds.
     """
@@ -101,13 +101,13 @@ def _is_unfinished(directory: Path, record: dict[str, Any]) -> bool:
         return False
     if record["jobs"] is None:
         return not (directory / COMPLETE).exists()
-    jobs = [_job_directory(directory, number) for number in range(1, 1 + len(record["jobs"]))]
-    return not all(job and read_metrics(job).get("status") in DONE for job in jobs)
+    return jobs_done(directory) < len(record["jobs"])
 
 
-def _job_directory(directory: Path, number: int) -> Path | None:
-    candidates = [directory / f"{number:02}", *directory.glob(f"{number:02}-*")]
-    return next((path for path in candidates if path.is_dir()), None)
+def jobs_done(directory: Path) -> int:
+    """How many jobs of a sweep are done, and not run again."""
+    runs = directory.glob("*/.hydra")
+    return sum(read_metrics(path.parent).get("status") in DONE for path in runs)
 
 
 def _difference(earlier: dict[str, Any], now: dict[str, Any]) -> str:

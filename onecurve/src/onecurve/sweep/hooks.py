@@ -1,11 +1,11 @@
-"""What Hydra calls before the first job of a sweep and after the last.
+"""Hydra's callback for a sweep.
 
-Before: the sweep is validated, and its directory chosen. After: the report and the exit status.
+Before the first job it validates the sweep and chooses its directory; after the last one it writes
+the report and sets the exit status.
 """
 
 import shlex
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +17,32 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from ..command.chosen import choices
 from ..command.explain import explain
-from ..command.hydra_hooks import HydraHooks, stop_once
+from ..command.hydra_hooks import ending_the_command, stop_once
 from ..compat.of_hydra import split_sweep
 from ..config.validate import validate_group
+from ..config_model import text
 from ..errors import UserError, say
 from ..run import redaction
 from ..run.invocation import invocation, override, quoted
-from .directory import DONE, RECORD, STOPPED, choose_directory, identity, read_metrics
+from .directory import DONE, RECORD, STOPPED, choose_directory, identity, jobs_done
 from .job import is_search
 from .launchers import JOBLIB, SERIAL, Interrupt, launcher_of, slurm_tasks, validate_launcher
 
 
-class SweepHooks(HydraHooks):
+class SweepHooks(Callback):
     """Hydra's callback for a sweep.
 
     It ends the command by SystemExit: of another exception Hydra would make a warning.
     """
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing: joblib and submitit copy the hooks to the processes of jobs."""
+        """Pickle nothing: joblib and submitit copy this object to the processes of jobs."""
         return {}
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -53,32 +55,26 @@ class SweepHooks(HydraHooks):
                 )
             )
 
-    def on_multirun_start(self, config: DictConfig, config_name: str, **kwargs: Any) -> None:
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """A sweep was composed, and nothing is on disk yet."""
-        try:
-            validate_launcher(config)
-            jobs = _validate(config)
-            # The lock is held as long as Hydra holds this object: until the sweep ends.
-            directory, self.lock = _begin(config, config_name, jobs)
+        config_name = kwargs["config_name"]
+        with ending_the_command(config):
+            try:
+                validate_launcher(config)
+                jobs = _validate(config)
+                # The lock is held as long as Hydra holds this object: until the sweep ends.
+                directory, self.lock = _begin(config, config_name, jobs)
+            except (HydraException, OmegaConfBaseException) as error:
+                sources = config.hydra.runtime.config_sources
+                folder = next(source.path for source in sources if source.provider == "main")
+                overrides = redaction.overrides_of(config.hydra.overrides.task)
+                say(f"error: {explain(error, Path(folder), config_name, overrides)}")
+                sys.exit(1)
             is_joblib = launcher_of(config.hydra) == JOBLIB
             self.interrupt = Interrupt(directory) if is_joblib else None
-        except UserError as error:
-            stop_once(error)
-        except (HydraException, OmegaConfBaseException) as error:
-            sources = config.hydra.runtime.config_sources
-            folder = next(source.path for source in sources if source.provider == "main")
-            overrides = redaction.overrides_of(config.hydra.overrides.task)
-            say(f"error: {explain(error, Path(folder), config_name, overrides)}")
-            sys.exit(1)
-        except Exception:
-            say(traceback.format_exc())
-            sys.exit(1)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """A job ended. Hydra keeps what it returned until the last has, but uses the value alone.
-
-        The two configurations take half a megabyte.
-        """
+        """Drop a job's two configurations, half a megabyte that Hydra would keep for the sweep."""
         job_return.cfg = job_return.hydra_cfg = None
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
@@ -89,12 +85,11 @@ class SweepHooks(HydraHooks):
                 say("stopped by Ctrl-C; the same command resumes the sweep")
                 sys.exit(130)
         try:
-            status = _end(config)
-        except Exception:
-            say(traceback.format_exc())
-            status = 1
-        if self.lock:
-            self.lock.release()
+            with ending_the_command(config):
+                status = _end(config)
+        finally:
+            if self.lock:
+                self.lock.release()
         if status:
             sys.exit(status)
 
@@ -138,15 +133,15 @@ def _begin(
     directory, lock = choose_directory(config, record)
     count = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}" if jobs else ""
     kind = f"sweep of {count}" if jobs else "search" if is_search(config) else "sweep"
-    done = [read_metrics(path.parent).get("status") in DONE for path in directory.glob("*/.hydra")]
     where = f"{kind} in {invocation().short(directory)}"
-    print(f"resuming a {where}: {sum(done)} are done" if done else where, flush=True)
+    resumed = f"resuming a {where}: {jobs_done(directory)} are done"
+    print(resumed if any(directory.glob("*/.hydra")) else where, flush=True)
 
     directory.mkdir(parents=True, exist_ok=True)
     (directory / STOPPED).unlink(missing_ok=True)
     if not (directory / RECORD).exists():
-        text = yaml.safe_dump(record, sort_keys=False, allow_unicode=True)
-        (directory / RECORD).write_text(text)
+        content = yaml.safe_dump(record, sort_keys=False, allow_unicode=True)
+        (directory / RECORD).write_text(content)
     fixed = [each.key_or_group for each in overrides if not each.is_sweep_override()]
     _set(config, "hydra.sweep.dir", str(directory))
     for key, number in slurm_tasks(config).items():
@@ -176,7 +171,7 @@ def _validate_search(config: DictConfig, overrides: list[Override]) -> None:
             "'optimizer.lr=tag(log, interval(1e-4, 1e-1))' (in quotes, for the shell)"
         )
     # Only a search waits for the import of Optuna.
-    from .study import grid_of, read_space, takes_grid
+    from .search import grid_of, read_space, takes_grid
 
     space, _ = read_space(overrides)
     if takes_grid(config.sweep):
@@ -185,11 +180,12 @@ def _validate_search(config: DictConfig, overrides: list[Override]) -> None:
         [value] if isinstance(value, str) else list(value)
         for value in (config.sweep.objective, config.sweep.direction)
     )
+    wanted = ["max"] * len(names)
     if len(names) != len(modes) or not set(modes) <= {"min", "max"}:
         raise UserError(
-            f"sweep.direction={_as_override(modes)}: must be min or max for each of "
-            f"sweep.objective={_as_override(names)}, such as "
-            f"sweep.direction={_as_override(['max'] * len(names))}"
+            f"sweep.direction={text(config.sweep.direction)}: must be min or max for each of "
+            f"sweep.objective={text(config.sweep.objective)}, such as "
+            f"sweep.direction={text(wanted if len(names) > 1 else 'max')}"
         )
     for name, mode in zip(names, modes, strict=True):
         if name == config.monitor and mode != config.mode:
@@ -197,10 +193,6 @@ def _validate_search(config: DictConfig, overrides: list[Override]) -> None:
                 f"sweep.direction={mode}: monitor={name} has mode={config.mode}; use "
                 f"sweep.direction={config.mode}, or monitor={name} mode={mode}"
             )
-
-
-def _as_override(values: list[str]) -> str:
-    return values[0] if len(values) == 1 else f"[{','.join(values)}]"
 
 
 def _grid(overrides: list[Override]) -> list[list[str]]:
@@ -220,7 +212,7 @@ def _grid(overrides: list[Override]) -> list[list[str]]:
 
 
 def _compose_each_choice(config: DictConfig, overrides: list[Override]) -> None:
-    """Compose the first job, and one with each other choice of a group, so that typos are found."""
+    """Compose the first job, and one with each other choice of a group, to find typos."""
     first = [f"{each.get_key_element()}={_first_value(each)}" for each in overrides]
     loader = GlobalHydra.instance().config_loader()
     loader.load_sweep_config(config, first)
@@ -253,9 +245,9 @@ def _set(config: DictConfig, key: str, value: str | int | list[str]) -> None:
     """Set a key of Hydra's for the sweep, and as an override for every job."""
     with read_write(config.hydra), open_dict(config.hydra):
         OmegaConf.update(config, key, value)
-        text = f"[{','.join(map(quoted, value))}]" if isinstance(value, list) else str(value)
-        text = quoted(value) if isinstance(value, str) else text
-        config.hydra.overrides.hydra.append(f"{key}={text}")
+        typed = f"[{','.join(map(quoted, value))}]" if isinstance(value, list) else str(value)
+        typed = quoted(value) if isinstance(value, str) else typed
+        config.hydra.overrides.hydra.append(f"{key}={typed}")
 
 
 def _end(config: DictConfig) -> int:

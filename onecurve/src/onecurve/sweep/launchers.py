@@ -163,9 +163,6 @@ class Interrupt:
 
     A terminal sends SIGINT to every process. Unhandled, it would make this process, which started
     the others, kill them before they have saved. A second Ctrl-C does so.
-
-    Args:
-        sweep_dir: Where a mark keeps further jobs from starting.
     """
 
     def __init__(self, sweep_dir: Path) -> None:

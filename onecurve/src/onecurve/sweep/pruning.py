@@ -9,7 +9,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from ..run.outcome import EndedEarly
 from .results import validate_objective
-from .study import NAME, storage
+from .search import NAME, storage
 
 
 class Pruning(Callback):
@@ -17,9 +17,6 @@ class Pruning(Callback):
 
     Not reported are several objectives, and one that a run has only at its end, such as that of the
     test set.
-
-    Args:
-        search: The group `sweep` of a trial's configuration.
     """
 
     def __init__(self, search: Any) -> None:

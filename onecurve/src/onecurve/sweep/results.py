@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..errors import UserError
 from .directory import read_metrics, read_record, read_yaml
@@ -17,6 +17,8 @@ from .directory import read_metrics, read_record, read_yaml
 Curve = list[tuple[int, float]]
 """Step and value of every line of metrics.csv that has the metric, in the order of the file."""
 
+DIRECTIONS: dict[str, Literal["minimize", "maximize"]] = {"min": "minimize", "max": "maximize"}
+"""What Optuna calls the modes of Lightning."""
 LOSS = "train/loss"
 """The metric that metrics.csv has for every step."""
 COMPARED_STEPS = 50
