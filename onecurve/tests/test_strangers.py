@@ -3,6 +3,7 @@
 What cannot work is said in one line that names the cause.
 """
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -22,7 +23,7 @@ from lightning.pytorch.callbacks import BaseFinetuning, EMAWeightAveraging
 from lightning.pytorch.utilities import grad_norm
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, weight_norm
 from torch.utils.data import DataLoader, Dataset
 from torchmetrics import MeanMetric
 
@@ -298,6 +299,14 @@ class Recurrent(Stranger):
         return made
 
 
+class NormedByWeight(Stranger):
+    """Has a weight that is no parameter: it is computed from two at each call."""
+
+    def __init__(self) -> None:
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):
+            super().__init__(lambda: nn.Sequential(weight_norm(nn.Linear(WIDTH, WIDTH)), *pair()))
+
+
 class Gaussian(nn.Linear):
     def forward(self, inputs: Tensor) -> Any:
         return torch.distributions.Normal(super().forward(inputs), 1.0)
@@ -494,7 +503,7 @@ EQUAL = [
     *((ScaledByANumber, name) for name in ("fsdp", "kept", "tensor")),
     (WithinAnAbstractOne, "fsdp"),
     *((AllFamilies, name) for name in ("tensor", "sequence", "fsdp")),
-    (SumsInside, "tensor"),
+    *((task, "tensor") for task in (SumsInside, NormedByWeight)),
     (OfABatch, "context"),
     *((task, name) for task in (OfADistribution, OnlyADistribution) for name in ("fsdp", "kept")),
     *((ChangesWeights, name) for name in ("fsdp", "kept")),
@@ -507,6 +516,7 @@ BY_HAND = unless_too_old(
     "manual_backward with parameters of the task's own, of which ranks have shards"
 )
 KEPT = [
+    (NormedByWeight, "tensor"),
     *((Stranger, "tensor"), (ByKeyword, "tensor"), (OfABatch, "context"), (Scaled, "fsdp")),
     (Recurrent, "fsdp"),
     *((task, "ddp") for task in (BackwardByHand, OfItsOwnAveraged)),

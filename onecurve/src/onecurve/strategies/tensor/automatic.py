@@ -8,7 +8,7 @@ from torch import nn
 
 from ...compat.of_torch import has_one_projection
 from ..layers import find_layers
-from .families import family_of, is_within
+from .families import family_of, is_linear, is_within
 
 ELEMENTWISE = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
@@ -100,7 +100,7 @@ class Automatic:
     def _pair(self, ordered: Iterable[tuple[str, nn.Module]]) -> None:
         waiting: tuple[str, nn.Linear] | None = None
         for name, layer in ordered:
-            if type(layer) is nn.Linear and self._can(name, layer):
+            if type(layer) is nn.Linear and is_linear(layer) and self._can(name, layer):
                 if waiting is None:
                     waiting = name, layer
                 else:
@@ -118,8 +118,9 @@ class Automatic:
 
     def _each(self, name: str, layer: nn.Module) -> None:
         for path, part in layer.named_modules():
-            if type(part) is nn.Linear and self._can(_in(name, path).rstrip("."), part):
-                self._left_over((_in(name, path).rstrip("."), part))
+            within = _in(name, path).rstrip(".")
+            if type(part) is nn.Linear and is_linear(part) and self._can(within, part):
+                self._left_over((within, part))
 
     def _blocks(self, name: str, layer: nn.Module) -> bool:
         """Find the innermost blocks within; whether there are any."""

@@ -244,7 +244,11 @@ def share_counts(module: nn.Module, size: int) -> None:
 def linears(module: nn.Module) -> dict[str, nn.Linear]:
     """The Linear layers that a module holds itself."""
     children: Iterable[tuple[str, Any]] = module.named_children()
-    return {name: part for name, part in children if type(part) is nn.Linear or is_transposed(part)}
+    return {
+        name: part
+        for name, part in children
+        if is_linear(part) and (type(part) is nn.Linear or is_transposed(part))
+    }
 
 
 def is_within(name: str, outer: str) -> bool:
@@ -262,8 +266,13 @@ def within(plan: Mapping[str, str], outer: str) -> dict[str, str]:
 
 
 def is_linear(part: Any) -> TypeGuard[nn.Linear]:
-    """Whether a module is one: parameters ``weight`` and, it may be, ``bias``."""
-    return isinstance(part, nn.Linear) or is_transposed(part)
+    """Whether a module is one: parameters ``weight`` and, it may be, ``bias``.
+
+    None whose weight is computed from other parameters, as by ``weight_norm``.
+    """
+    return (isinstance(part, nn.Linear) or is_transposed(part)) and "weight" in dict(
+        part.named_parameters(recurse=False)
+    )
 
 
 def is_transposed(part: Any) -> bool:
