@@ -32,6 +32,8 @@ WORDS = {
     "PyTorch cannot make another class of it; let nn.Module be the first one, or use strategy=ddp",
     "its data is not allocated yet": "numbers are read out of a shard, as Lightning's grad_norm "
     "does; take self.trainer.strategy.gradient_norm(), or use strategy=ddp",
+    "Sharding propagation failed": "{task} computes with gradients or weights that are sharded in "
+    "different ways; take self.trainer.strategy.gradient_norm() for a norm, or use strategy=fsdp",
     "aten.copy_.default got mixed": "weights are copied of which a rank has shards, as Lightning's "
     "averages of weights do; take onecurve.ExponentialMovingAverage or "
     "onecurve.StochasticWeightAveraging, or use strategy=ddp",
