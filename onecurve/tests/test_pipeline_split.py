@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import onecurve
 from onecurve.errors import UserError
-from onecurve.strategies.pipeline.split import split_network
+from onecurve.strategies.pipeline.network import split_network
 from onecurve.torch_versions import too_old
 
 

@@ -15,8 +15,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from ...figures import new_figure
-from .partition import Partition
-from .placement import Placement
+from .partition import Partition, Stages
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -165,15 +164,15 @@ def _needs(kind: Kind, stage: int, microbatch: int, num_stages: int) -> list[Pas
 
 def report_partition(
     trainer: Trainer,
-    placement: Placement,
+    stages: Stages,
     name: str,
     order: Mapping[int, Sequence[Any]],
     microbatches: int,
     batch_size: int,
 ) -> None:
     """Print the partition; where the strategy has a `report_dir`, draw it and log the picture."""
-    partition = placement.partition
-    parameters = [sum(p.numel() for p in layer.parameters()) for layer in placement.layers.values()]
+    partition, layers = stages.partition, stages.layers
+    parameters = [sum(p.numel() for p in layer.parameters()) for layer in layers.values()]
     spans = simulate(order, partition.costs)
     strategy: Any = trainer.strategy
     if strategy.prints_layers:
@@ -181,7 +180,7 @@ def report_partition(
         from ...plain_console import plain_console
 
         console = plain_console()
-        console.print(partition_table(partition, list(placement.layers), parameters))
+        console.print(partition_table(partition, list(layers), parameters))
         console.print(
             f"imbalance {partition.imbalance:.2f} (largest stage / mean)\n"
             f"{name}: {microbatches} micro-batches of {batch_size // microbatches}, "
