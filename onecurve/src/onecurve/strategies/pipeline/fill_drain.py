@@ -19,7 +19,6 @@ will do, and a batch of any size.
 
 from collections.abc import Sequence
 from itertools import product
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -209,16 +208,12 @@ def _wait(under_way: Sent) -> None:
     under_way.clear()
 
 
-def order(owner: Sequence[int], chunks: int) -> dict[int, list[Any]]:
+def order(owner: Sequence[int], chunks: int) -> dict[int, list[tuple[int, str, int]]]:
     """For each rank what it computes in which order, as `pipeline_order` of PyTorch's schedules."""
-    found: dict[int, list[Any]] = {rank: [] for rank in set(owner)}
-    for kind, stages in (("F", range(len(owner))), ("B", range(len(owner) - 1, -1, -1))):
-        for number, stage in product(range(chunks), stages):
-            found[owner[stage]].append(
-                SimpleNamespace(
-                    computation_type=SimpleNamespace(value=kind),
-                    stage_index=stage,
-                    microbatch_index=number,
-                )
-            )
+    found: dict[int, list[tuple[int, str, int]]] = {rank: [] for rank in set(owner)}
+    stages = range(len(owner))
+    for number, stage in product(range(chunks), stages):
+        found[owner[stage]].append((stage, "F", number))
+    for number, stage in product(range(chunks), reversed(stages)):
+        found[owner[stage]].append((stage, "B", number))
     return found

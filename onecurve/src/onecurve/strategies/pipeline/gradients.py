@@ -71,12 +71,7 @@ class Stash:
                 parameter.grad = gradient
 
     def attach(self, loss: Tensor, scale: float) -> Tensor:
-        """The same loss, whose backward deposits the stash.
-
-        Args:
-            loss: The value that the task returned, a scalar.
-            scale: What the stash was multiplied by against underflow.
-        """
+        """The same loss, whose backward deposits the stash, divided by its scale."""
 
         def deposit(incoming: Tensor) -> None:
             for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
@@ -93,20 +88,10 @@ class Stash:
 
 def _calling(loss: Tensor, function: Callable[[Tensor], None]) -> Tensor:
     """The same loss, whose backward pass calls a function with the gradient of the loss."""
-    made: Tensor = _Calling.apply(loss, function)
+    made = loss.view_as(loss)
+    if made.requires_grad:
+        made.register_hook(function)  # type: ignore[no-untyped-call]
     return made
-
-
-class _Calling(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, loss: Tensor, function: Callable[[Tensor], None]) -> Tensor:
-        ctx.function = function
-        return loss.view_as(loss)
-
-    @staticmethod
-    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor, None]:
-        ctx.function(incoming[0])
-        return incoming[0], None
 
 
 def ending_with(loss: Tensor, function: Callable[[], None]) -> Tensor:
@@ -155,8 +140,7 @@ class RemoteParameter(nn.Parameter):
     @property
     def grad(self) -> Tensor | None:
         """Nothing, but for a user's hook: what has a shape and no numbers."""
-        shown = RemoteParameter.is_shown and self.requires_grad
-        return torch.empty(self.shape, dtype=self.dtype, device="meta") if shown else None
+        return torch.empty_like(self) if self.is_shown and self.requires_grad else None
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:

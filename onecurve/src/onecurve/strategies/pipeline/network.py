@@ -20,6 +20,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from inspect import Parameter, signature
+from itertools import takewhile
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -44,17 +45,12 @@ class Network(NamedTuple):
 
     name: str
     """What the task calls it by."""
-
     owner: nn.Module
     """Whose call passes through the pipeline: an nn.Sequential anywhere within, or the task."""
     layers: dict[str, nn.Module]
     """In order, by their dotted names in the task."""
     blocks: Blocks | None = None
     """Where code calls the layers one by one."""
-
-    def calls(self) -> dict[str, nn.Module]:
-        """What takes tensors and returns tensors, for each layer; before any is elsewhere."""
-        return self.layers if self.blocks is None else self.blocks.layers()
 
 
 def find_network(module: LightningModule, num_stages: int, split: Sequence[str] = ()) -> Network:
@@ -66,7 +62,7 @@ def find_network(module: LightningModule, num_stages: int, split: Sequence[str] 
     those that are long enough; else the parts of the network between its modules.
     """
     if split:
-        network = Network(*split_network(module, split))
+        network = split_network(module, split)
     elif callable(getattr(module, "layers", None)) and not isinstance(module.layers, nn.Module):
         network = Network("self", module, find_layers(module) or {})
     else:
@@ -81,8 +77,8 @@ def find_network(module: LightningModule, num_stages: int, split: Sequence[str] 
         elif sequence is not None:
             name = next(name for name, part in module.named_modules() if part is sequence)
             network = Network(name, sequence, _named(name, sequence))
-        elif parts := split_at_children(module):
-            network = Network(*parts)
+        elif parts := _split_at_children(module):
+            network = parts
         else:
             raise UserError(
                 f"strategy=pipeline: {type(module).__name__} has no sequence of layers: hold them "
@@ -115,9 +111,8 @@ def _named(path: str, sequence: nn.Sequential) -> dict[str, nn.Module]:
 
 
 def _check_parameters(module: LightningModule, network: Network) -> None:
-    name = type(module).__name__
+    name, layers = type(module).__name__, network.layers.values()
     known = set(module.parameters())
-    held = {id(part) for layer in network.layers.values() for part in layer.modules()}
     for path, layer in network.layers.items():
         if not known.issuperset(layer.parameters()):
             raise UserError(
@@ -125,75 +120,65 @@ def _check_parameters(module: LightningModule, network: Network) -> None:
                 f"{name}'s; make it once, in __init__, as an attribute of {name}"
             )
     inside = {id(p): path for path, layer in network.layers.items() for p in layer.parameters()}
-    if network.owner is module and network.blocks is None:
-        for path, parameter in module.named_parameters():
-            if id(parameter) not in inside:
+    held = {id(part) for layer in layers for part in layer.modules()} | {id(module)}
+    direct = {id(attrgetter(at)(layer)) for layer in layers for at in _direct_tensors(layer)}
+    for around, part in module.named_modules():
+        for path, parameter in part.named_parameters(around, recurse=False):
+            layer_of = inside.get(id(parameter))
+            if layer_of is None and network.owner is module and network.blocks is None:
                 raise UserError(
                     f"strategy=pipeline: the parameter {path} of {name} is in none of its layers; "
                     "put it into the layer that uses it, or use strategy=fsdp"
                 )
-    direct = {
-        id(attrgetter(target)(layer))
-        for layer in network.layers.values()
-        for target in direct_tensors(layer)
-    }
-    for path, part in module.named_modules():
-        if id(part) in held or part is module:
-            continue
-        for own, parameter in part.named_parameters(path, recurse=False):
-            if id(parameter) in inside and id(parameter) not in direct:
+            if layer_of is not None and id(part) not in held and id(parameter) not in direct:
                 raise UserError(
-                    f"strategy=pipeline: {own} is also a parameter of the layer "
-                    f"{inside[id(parameter)]}, which one rank holds; untie them, or use "
-                    "strategy=fsdp"
+                    f"strategy=pipeline: {path} is also a parameter of the layer {layer_of}, which "
+                    "one rank holds; untie them, or use strategy=fsdp"
                 )
 
 
-def split_network(
-    task: LightningModule, split: Sequence[str]
-) -> tuple[str, nn.Module, dict[str, nn.Module]]:
+def split_network(task: LightningModule, split: Sequence[str]) -> Network:
     """The layers of the smallest network around some modules.
 
     Args:
         task: The task.
-        split: Dotted names of modules in the task; a layer begins with each.
-
-    Returns:
-        The name and the module whose call passes through the layers, and the layers, each named by
-        the module with which it begins.
+        split: Dotted names of modules in the task; a layer begins with each, and is named by it.
     """
-    begins = {_module(task, name, split): name for name in split}
-    path = _around(split)
-    owner = task.get_submodule(path)
-    nodes, enters, cuts = _traced(owner, begins, split)
-    for name in split:
-        if name not in cuts:
-            raise UserError(
-                f"strategy.split={_shown(split)}: {_called(path)} does not call {name}; name "
-                "modules that it calls, or use strategy=fsdp"
-            )
+    key = f"strategy.split=[{','.join(split)}]"
+    names = [each for each, _ in task.named_modules(remove_duplicate=False) if each]
+    if unknown := [name for name in split if name not in names]:
+        near = get_close_matches(unknown[0], names, 1) or names[-1:]
+        raise UserError(
+            f"{key}: {type(task).__name__} has no module {unknown[0]}, such as {near[0]}"
+        )
+    around = zip(*(name.split(".")[:-1] for name in split), strict=False)
+    path = ".".join(parts[0] for parts in takewhile(lambda each: len(set(each)) == 1, around))
+    owner, called = task.get_submodule(path), f"{path}.forward".lstrip(".")
+    tracer = _Tracer({task.get_submodule(name): name for name in split})
+    nodes, enters = _traced(owner, tracer, key)
+    if missing := [name for name in split if name not in tracer.cuts]:
+        raise UserError(
+            f"{key}: {called} does not call {missing[0]}; name modules that it calls, or use "
+            "strategy=fsdp"
+        )
     first = next(place for place, node in enumerate(nodes) if _is_work(node))
-    begin = {place: name for name, place in cuts.items()}
     # What precedes the first of them, too, unless nothing does.
-    begin = {first: path or "forward"} | begin
-    starts = {begin[place]: place for place in sorted(begin)}
-    pieces = _pieces(owner, nodes, enters, list(starts.values()), path)
-    return path or "self", owner, dict(zip(starts, pieces, strict=True))
+    begin = {first: path or "forward"} | {place: name for name, place in tracer.cuts.items()}
+    starts = sorted(begin)
+    pieces = _pieces(owner, nodes, enters, starts, called)
+    layers = {begin[place]: piece for place, piece in zip(starts, pieces, strict=True)}
+    return Network(path or "self", owner, layers)
 
 
-def split_at_children(
-    task: LightningModule,
-) -> tuple[str, nn.Module, dict[str, nn.Module]] | None:
-    """As `split_network`, before each part of the innermost network that has all parameters.
-
-    Returns:
-        None if it has no two parts, or they cannot be split.
-    """
-    path, parts = "", _parts(task, "")
+def _split_at_children(task: LightningModule) -> Network | None:
+    """Split before each part of the innermost network that has all parameters, if possible."""
+    path, parts = "", [""]
     while len(parts) == 1:
         path = parts[0]
-        parts = _parts(task.get_submodule(path), path)
-    if len(parts) < 2 or isinstance(task.get_submodule(path), CONTAINERS):
+        named = task.get_submodule(path).named_children()
+        children = [name for name, part in named if [*part.parameters()]]
+        parts = [f"{path}.{name}".lstrip(".") for name in children]
+    if not parts or isinstance(task.get_submodule(path), CONTAINERS):
         return None
     try:
         return split_network(task, parts)
@@ -201,35 +186,7 @@ def split_at_children(
         return None
 
 
-def _parts(module: nn.Module, path: str) -> list[str]:
-    children = module.named_children()
-    return [f"{path}.{name}".lstrip(".") for name, part in children if [*part.parameters()]]
-
-
-def _module(task: LightningModule, name: str, split: Sequence[str]) -> nn.Module:
-    try:
-        return task.get_submodule(name)
-    except AttributeError:
-        names = [each for each, _ in task.named_modules() if each]
-        near = get_close_matches(name, names, 1) or names[-1:]
-        raise UserError(
-            f"strategy.split={_shown(split)}: {type(task).__name__} has no module {name}, such as "
-            f"{near[0]}"
-        ) from None
-
-
-def _around(split: Sequence[str]) -> str:
-    """The dotted name of the innermost module that holds all of these and is none of them."""
-    around = [name.split(".")[:-1] for name in split]
-    common = []
-    for parts in zip(*around, strict=False):
-        if len(set(parts)) > 1:
-            break
-        common.append(parts[0])
-    return ".".join(common)
-
-
-def direct_tensors(layer: nn.Module) -> list[str]:
+def _direct_tensors(layer: nn.Module) -> list[str]:
     """Parameters and buffers that the split code uses itself, by their names in the network."""
     if not isinstance(layer, fx.GraphModule):
         return []
@@ -243,7 +200,7 @@ def share_direct_tensors(network: nn.Module, layers: Iterable[nn.Module]) -> Non
     have moved.
     """
     for layer in layers:
-        for target in direct_tensors(layer):
+        for target in _direct_tensors(layer):
             path, _, name = target.rpartition(".")
             whole, part = network.get_submodule(path), layer.get_submodule(path)
             source, other = (
@@ -275,28 +232,25 @@ class _Tracer(fx.Tracer):
         return super().call_module(m, forward, args, kwargs)
 
 
-def _traced(
-    owner: nn.Module, begins: dict[nn.Module, str], split: Sequence[str]
-) -> tuple[list[fx.Node], list[fx.Node], dict[str, int]]:
-    """The nodes of a graph, those that stand for its inputs, and where layers begin."""
-    tracer = _Tracer(begins)
+def _traced(owner: nn.Module, tracer: _Tracer, key: str) -> tuple[list[fx.Node], list[fx.Node]]:
+    """The nodes of a graph, and those that stand for its inputs."""
     parameters = signature(owner.forward).parameters.values()
     usual = {each.name: each.default for each in parameters if each.default is not Parameter.empty}
     try:
-        graph = tracer.trace(owner, concrete_args=usual)
+        nodes = list(tracer.trace(owner, concrete_args=usual).nodes)
     except Exception as error:  # whatever the code does with what has no value
         raise UserError(
-            f"strategy.split={_shown(split)}: {type(owner).__name__}.forward cannot be traced "
-            f"({in_short(error)}); let no branch there depend on values, or use strategy=fsdp"
+            f"{key}: {type(owner).__name__}.forward cannot be traced ({in_short(error)}); let no "
+            "branch there depend on values, or use strategy=fsdp"
         ) from error
-    nodes = list(graph.nodes)
     inputs = zip(parameters, (node for node in nodes if node.op == "placeholder"), strict=True)
-    enters = [node for each, node in inputs if each.name not in usual and each.kind in BY_POSITION]
-    return nodes, enters, tracer.cuts
+    return nodes, [
+        node for each, node in inputs if each.name not in usual and each.kind in BY_POSITION
+    ]
 
 
 def _pieces(
-    owner: nn.Module, nodes: list[fx.Node], enters: list[fx.Node], starts: list[int], path: str
+    owner: nn.Module, nodes: list[fx.Node], enters: list[fx.Node], starts: list[int], called: str
 ) -> list[nn.Module]:
     """A module of each part of a graph."""
     output = nodes[-1].args[0]
@@ -304,7 +258,7 @@ def _pieces(
     returned = [each for each in outputs if isinstance(each, fx.Node)]
     if len(returned) < len(outputs):
         raise UserError(
-            f"strategy=pipeline: {_called(path)} returns something else than a tensor or a tuple "
+            f"strategy=pipeline: {called} returns something else than a tensor or a tuple "
             "of tensors; change it, or use strategy=fsdp"
         )
     places = {node: place for place, node in enumerate(nodes)}
@@ -379,11 +333,3 @@ def _checks(node: fx.Node) -> bool:
     if "_assert" in getattr(node.target, "__name__", ""):
         return True
     return bool(node.users) and all(map(_checks, node.users))
-
-
-def _called(path: str) -> str:
-    return f"{path}.forward" if path else "forward"
-
-
-def _shown(split: Sequence[str]) -> str:
-    return f"[{','.join(split)}]"

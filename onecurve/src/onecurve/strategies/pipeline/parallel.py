@@ -53,10 +53,7 @@ from .shapes import LayerShapes, Tensors
 
 
 class PipelineParallel(Parallelism):
-    """Pipelines side by side: every rank with layers of its own.
-
-    Args:
-        schedule, microbatches, stages_per_rank, balance, split: See `Pipeline`.
+    """Pipelines side by side: every rank with layers of its own. See `Pipeline` for its arguments.
 
     Attributes:
         placement: Which rank of a pipeline holds what; None until the network is partitioned.
@@ -131,6 +128,11 @@ class PipelineParallel(Parallelism):
             v_shaped=self.schedule == "zbv",
             balance=self.balance,
         )
+        sequences = WholeSequences()
+        if self.ranks.context_group is not None:
+            from ..context.sequence import Pieces
+
+            sequences = Pieces(self.ranks.context_group)
         names = list(layers)
         of_stages = [{names[i]: layers[names[i]] for i in held} for held in partition.ranges]
         owned = list(zip(of_stages, partition.owner, strict=True))
@@ -140,26 +142,19 @@ class PipelineParallel(Parallelism):
             partition,
             modules={},
             shapes=shapes,
-            sequences=self._sequences(),
+            sequences=sequences,
             group=self.ranks.pipeline_group,
+            rank=rank,
             device=self.ranks.device,
             are_sharded=self.shares_stages,
         )
         return [Part(task, held, is_here=owner == rank) for held, owner in owned]
 
-    def _sequences(self) -> WholeSequences:
-        if self.ranks.context_group is None:
-            return WholeSequences()
-        from ..context.sequence import Pieces
-
-        return Pieces(self.ranks.context_group)
-
     def apply(self, task: LightningModule, parts: list[Part]) -> list[Part]:
         """Keep this rank's layers, and make a module of each stage."""
         self._placed.free_others()
-        self._beside = [
-            p for name, p in task.named_parameters() if not self._placed.is_placed(name)
-        ]
+        named = task.named_parameters()
+        self._beside = [p for name, p in named if self._placed.owner(name) is None]
         calls = list(self._calls.values())
         for index, held in enumerate(self.stages.partition.ranges):
             if parts[index].is_here:
@@ -176,14 +171,14 @@ class PipelineParallel(Parallelism):
                 task,
                 self.network.name,
                 self.stages,
-                schedule=self.schedule,
-                microbatches=self.microbatches,
-                precision=self.precision,
+                self.schedule,
+                self.microbatches,
+                self.precision,
                 # Ranks that share a layer draw alike.
                 drawing_rank=self.ranks.rank - self.ranks.coordinates.tensor,
                 rows=self._rows_here,
                 agree=self.ranks.all_agree,
-                placed=self._placed.is_placed,
+                placed=lambda name: self._placed.owner(name) is not None,
                 why_not=None if blocks is None else f"{blocks.path} is called block by block",
             )
         self._patches = ExitStack()
@@ -326,7 +321,7 @@ class PipelineParallel(Parallelism):
     def _collect(self, items: Mapping[Any, Any], names: Mapping[Any, str]) -> dict[Any, Any]:
         """On rank 0 what the ranks of its pipeline hold, on the CPU; elsewhere nothing."""
         assert self._cpu_group is not None
-        owners = {key: self._placed.owner(name) for key, name in names.items()}
+        owners = {key: self._placed.owner(name) or 0 for key, name in names.items()}
         return collect(items, owners, self._cpu_group, self.ranks.is_first_of_stage)
 
     def local_state(self, task: LightningModule) -> dict[str, Any]:

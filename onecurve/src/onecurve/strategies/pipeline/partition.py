@@ -41,21 +41,21 @@ class Partition(NamedTuple):
         v_shaped: bool,
         balance: Sequence[int] | str,
     ) -> "Partition":
-        """Partition a sequence of layers into stages.
+        """Partition a sequence of layers with these costs, in any unit.
 
-        Args:
-            costs: Cost of each layer, in any unit.
-            num_ranks: Ranks of the pipeline.
-            stages_per_rank: Stages that each of them holds.
-            v_shaped: Whether the stages go from rank to rank and back, instead of round and round.
-            balance: Number of layers of each stage, or "auto".
+        V-shaped, the stages go from rank to rank and back, instead of round and round. The balance
+        is the number of layers of each stage, or "auto".
         """
         num_stages = num_ranks * stages_per_rank
         if len(costs) < num_stages:
             raise UserError(
                 f"strategy=pipeline: {len(costs)} layers cannot make {num_stages} stages "
                 f"({num_ranks} ranks with {stages_per_rank} each); "
-                f"{_fewer_stages(len(costs), num_ranks)}"
+                + (
+                    f"use trainer.devices={len(costs)}, or a network with more layers"
+                    if len(costs) < num_ranks
+                    else "use strategy.schedule=1f1b, which needs one stage a rank"
+                )
             )
         if balance == "auto":
             counts = balanced(costs, num_stages)
@@ -63,10 +63,10 @@ class Partition(NamedTuple):
             counts = _validated(balance, len(costs), num_stages)
         stops = list(accumulate(counts))
         ranges = [range(stop - count, stop) for count, stop in zip(counts, stops, strict=True)]
-        owner = [0] * num_stages
-        for rank in range(num_ranks):
-            for stage in stages_of_rank(rank, num_ranks, stages_per_rank, v_shaped):
-                owner[stage] = rank
+        owner = [
+            2 * num_ranks - 1 - stage if v_shaped and stage >= num_ranks else stage % num_ranks
+            for stage in range(num_stages)
+        ]
         return cls(ranges, owner, [sum(costs[i] for i in range_) for range_ in ranges])
 
     @property
@@ -143,24 +143,16 @@ def _validated(given: Any, num_layers: int, num_stages: int) -> list[int]:
     )
 
 
-def _fewer_stages(num_layers: int, num_ranks: int) -> str:
-    if num_layers >= num_ranks:
-        return "use strategy.schedule=1f1b, which needs one stage a rank"
-    return f"use trainer.devices={num_layers}, or a network with more layers"
-
-
 def _written(value: Any) -> str:
     """A value as one types it on the command line."""
     return str(value).replace(" ", "")
 
 
 class Placement:
-    """Which rank holds what of a task, by name.
+    """Which rank of a pipeline holds what of a task.
 
     Args:
-        task: The task.
-        stages: The layers of each stage, by name, and the rank of the pipeline that holds it.
-        rank: This one.
+        stages: The layers of each stage, by name, and the rank that holds it.
     """
 
     def __init__(
@@ -210,24 +202,20 @@ class Placement:
                     if tensor in unset:
                         setattr(part, name, unset[tensor])
 
-    def is_placed(self, name: str) -> bool:
-        """Whether a parameter or buffer is in a layer; else every rank has it."""
-        return any(at in self._owner for at in _places(name))
-
-    def owner(self, name: str) -> int:
-        """The rank that holds a parameter or buffer; rank 0 for what is in no layer."""
-        return next((self._owner[at] for at in _places(name) if at in self._owner), 0)
+    def owner(self, name: str) -> int | None:
+        """The rank that holds a parameter or buffer; None for what is in no layer: all have it."""
+        parts = name.split(".")
+        # What is kept in a part of a layer has, as a rule, a name of its own.
+        places = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+        return next((self._owner[at] for at in places if at in self._owner), None)
 
     def holds(self, name: str) -> bool:
-        """Whether this rank holds it: its own layers', and what is in no layer."""
-        return not self.is_placed(name) or self.owner(name) == self._rank
+        """Whether this rank holds it."""
+        return self.owner(name) in (None, self._rank)
 
 
 class Stages(NamedTuple):
-    """The stages of a network of which this rank has some, and what passes between all.
-
-    By the time that they are made, their parameters are sharded.
-    """
+    """The stages of a network of which this rank has some, and what passes between all."""
 
     layers: dict[str, nn.Module]
     """Of the network, by their names in the task."""
@@ -239,24 +227,20 @@ class Stages(NamedTuple):
     """What is given of each sequence."""
     group: dist.ProcessGroup
     """The ranks of this pipeline."""
+    rank: int
+    """This one, in the group."""
     device: torch.device
-    """Where this rank computes."""
     are_sharded: bool
     """Whether FSDP2 shards them."""
 
     @property
     def owner(self) -> list[int]:
-        """For each stage of the pipeline, its rank in the group."""
+        """For each stage, its rank in the group."""
         return self.partition.owner
 
     @property
-    def rank(self) -> int:
-        """This one's, in the group."""
-        return dist.get_rank(self.group)
-
-    @property
     def last(self) -> int:
-        """The index of the last stage."""
+        """Which stage is the last."""
         return len(self.owner) - 1
 
     def boundary(self, microbatch: Tensors, stage: int) -> Tensors:
@@ -302,16 +286,13 @@ class Stages(NamedTuple):
 
 
 def collect(
-    items: Mapping[Any, Any],
-    owners: Mapping[Any, int],
-    group: dist.ProcessGroup,
-    keep: bool = True,
+    items: Mapping[Any, Any], owners: Mapping[Any, int], group: dist.ProcessGroup, keep: bool
 ) -> dict[Any, Any]:
-    """Bring items to rank 0 of a group, one by one: nothing but the result is ever held whole.
+    """Bring items to rank 0 of a group, one by one: nothing but the result is ever held in full.
 
     Args:
-        items: What this rank has, with tensors on any device; shards are put together first, for
-            which the ranks that have the others call this as well.
+        items: What this rank has; shards are put together first, for which the ranks that have the
+            others call this as well.
         owners: For every key, in the same order on all ranks, the rank that has it.
         group: Ranks with a backend for the CPU, such as gloo.
         keep: Whether this rank's group is the one to bring them together.
@@ -337,10 +318,7 @@ def collect(
 
 
 def _check_shared_tensors(stages: Sequence[dict[str, nn.Module]]) -> None:
-    """Reject a parameter or buffer that layers on different stages use.
-
-    A layer without any may be used on several.
-    """
+    """Reject a parameter or buffer that layers on different stages use."""
     user: dict[int, tuple[str, int]] = {}
     for stage, layers in enumerate(stages):
         for name, layer in layers.items():
@@ -353,9 +331,3 @@ def _check_shared_tensors(stages: Sequence[dict[str, nn.Module]]) -> None:
                         f"stages {its_stage} and {stage}; give strategy.balance=[...] that keeps "
                         "them together, untie them, or use strategy=fsdp"
                     )
-
-
-def _places(name: str) -> list[str]:
-    """``a.b.c`` gives ``a.b.c``, ``a.b``, ``a``."""
-    parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]

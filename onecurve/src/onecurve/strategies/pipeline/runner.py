@@ -12,6 +12,7 @@ logged, at the end of an epoch and before weights are saved.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from torch import Tensor
 from ...compat.of_lightning import logs_now
 from ...errors import UserError, in_short, say
 from ..changed_buffers import changed
+from ..redirect import replaced
 from ..weight import weight_of
 from .fill_drain import order, through_stages
 from .gradients import Stash, layers_used_outside_network
@@ -39,77 +41,61 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 IN_16_BITS = 2e-2
 
 
+@dataclass(eq=False)
 class Runner:
-    """Runs steps of a task whose network calls pass through a pipeline.
+    """Runs steps of a task whose network calls pass through a pipeline."""
 
-    Args:
-        task: The task.
-        network: The name of what is divided into stages.
-        stages: This rank's, of the network.
-        schedule: A key of `limits.SCHEDULES`.
-        microbatches: The wanted number of micro-batches.
-        precision: Lightning's.
-        drawing_rank: Ranks with the same number draw the same.
-        rows: This rank's samples of the batch under way; None where that is not known.
-        agree: Whether all ranks say yes.
-        placed: Whether a parameter is in a layer, by its name.
-        why_not: Why no schedule can take the loss; None if one may.
+    task: LightningModule
+    network: str
+    """The name of what is divided into stages."""
+    stages: Stages
+    schedule: str
+    microbatches: int
+    """The wanted number."""
+    precision: Precision
+    drawing_rank: int
+    """Ranks with the same number draw the same."""
+    rows: Callable[[], int | None]
+    """This rank's samples of the batch under way; None where that is not known."""
+    agree: Callable[[bool], bool]
+    """Whether all ranks say yes."""
+    placed: Callable[[str], bool]
+    """Whether a parameter is in a layer, by its name."""
+    why_not: str | None
+    """Why no schedule can take the loss; None if one may."""
 
-    Attributes:
-        takes_loss: Whether the loss of a micro-batch is computed just now.
-        loss_check: Of the fit under way.
-        inputs: What entered the network first, until somebody has looked at it.
-    """
+    loss_check: "LossCheck" = field(init=False)
+    """Of the fit under way."""
+    inputs: Tensors | None = None
+    """What entered the network first, until somebody has looked at it."""
+    takes_loss: bool = False
+    """Whether the loss of a micro-batch is computed just now."""
+    _by_schedule: bool | None = None
+    _is_in_step: bool = False
+    _calls: int = 0
+    _called: list[tuple[Tensors, Tensors]] = field(default_factory=list)
+    _losses: Tensor | None = None
+    _targets: Any = None
+    _scale: float = 1.0
+    _inputs: Tensors = ()
 
-    loss_check: "LossCheck"
-
-    def __init__(
-        self,
-        task: LightningModule,
-        network: str,
-        stages: Stages,
-        *,
-        schedule: str,
-        microbatches: int,
-        precision: Precision,
-        drawing_rank: int,
-        rows: Callable[[], int | None],
-        agree: Callable[[bool], bool],
-        placed: Callable[[str], bool],
-        why_not: str | None,
-    ) -> None:
-        self.task = task
-        self.network = network
-        self.stages = stages
-        self.precision = precision
-        self.drawing_rank = drawing_rank
-        self.rows = rows
-        self.agree = agree
-        self.placed = placed
-        self.takes_loss = False
-        self.inputs: Tensors | None = None
-        self.stash = Stash(stages.parameters())
-        weigh = partial(weight_of, task)
-        self.schedules = Schedules(schedule, microbatches, stages, self._loss_of_pieces, weigh)
-        self._never = why_not
-        self._is_in_step = False
-        self._calls = 0
-        self._called: list[tuple[Tensors, Tensors]] = []
-        self._losses: Tensor | None = None
-        self._targets: Any = None
-        self._scale = 1.0
-        self._inputs: Tensors = ()
-        self._at_first = {name: buffer.clone() for name, buffer in stages.buffers().items()}
+    def __post_init__(self) -> None:
+        self.stash = Stash(self.stages.parameters())
+        self.schedules = Schedules(
+            self.schedule,
+            self.microbatches,
+            self.stages,
+            self._loss_of_pieces,
+            partial(weight_of, self.task),
+        )
+        self._at_first = {name: buffer.clone() for name, buffer in self.stages.buffers().items()}
 
     def begin(self) -> None:
         """The first step of a fit shows what its loss is."""
-        self.loss_check = LossCheck(
-            self.task,
-            mixed=isinstance(self.precision, MixedPrecision),
-            at_once=self.stages.device.type == "cpu",
-        )
+        mixed, on_cpu = isinstance(self.precision, MixedPrecision), self.stages.device.type == "cpu"
+        self.loss_check = LossCheck(self.task, mixed, at_once=on_cpu)
         # Whether a schedule takes the loss; None until a first step has shown it.
-        self._by_schedule: bool | None = False if self.schedules.name == "gpipe" else None
+        self._by_schedule = False if self.schedule == "gpipe" else None
 
     @property
     def ran_by_schedule(self) -> bool:
@@ -117,25 +103,19 @@ class Runner:
         return self._losses is not None
 
     def run(self, step: Callable[[], Any], targets: Any, scale: float, weight: float) -> Any:
-        """Run a training step.
+        """What a training step returns, with a loss that has a backward pass.
 
         Args:
             step: The task's own.
             targets: Of the batch, or NO_TARGETS where a batch is not (inputs, targets).
             scale: What 16-bit training multiplies the loss by.
             weight: What this rank's loss is multiplied by among those of other samples.
-
-        Returns:
-            What the step returned, with a loss that has a backward pass.
         """
         self._calls, self._losses = 0, None
         self._targets, self._scale = targets, scale * weight
-        self._is_in_step = True
-        try:
+        with replaced(self, "_is_in_step", True):
             result = step()
-        finally:
-            self._is_in_step = False
-            called, self._called = self._called, []
+        called, self._called = self._called, []
         loss = result.get("loss") if isinstance(result, dict) else result
         if not isinstance(loss, Tensor):
             return result
@@ -180,7 +160,7 @@ class Runner:
         with torch.enable_grad():
             if self._by_schedule:
                 schedule, count = self.schedules.get(self.stages.sequences.cut(inputs))
-                return self.schedules.name, schedule.pipeline_order, count
+                return self.schedule, schedule.pipeline_order, count
             count = self._chunks(inputs)
         return "gpipe", order(self.stages.owner, count), count
 
@@ -194,7 +174,7 @@ class Runner:
         size = len(inputs[0]) if self._is_batch(inputs) else 0
         if torch.is_grad_enabled() and size:
             return self.schedules.split(size)[1]
-        return max(1, min(self.schedules.microbatches, size))
+        return max(1, min(self.microbatches, size))
 
     def _is_batch(self, inputs: Tensors) -> bool:
         """Whether the first dimension of all is that of the samples, beyond doubt.
@@ -247,9 +227,8 @@ class Runner:
             given = stages.sequences.cut(inputs)
             results, losses = self.schedules.forward_backward(given, self._targets, self._scale)
             outputs = stages.share_outputs(tuple(result.detach() for result in results), given)
-        if losses is None:
-            known = torch.empty(2, dtype=torch.float64, device=stages.device)
-        else:
+        known = torch.empty(2, dtype=torch.float64, device=stages.device)
+        if losses is not None:
             known = torch.stack([losses.mean(), losses.abs().mean()])
         stages.share((known,), stages.last)
         return tuple(stages.sequences.whole(output, inputs) for output in outputs), known
@@ -259,12 +238,9 @@ class Runner:
 
     def _loss(self, outputs: Any, targets: Any) -> Tensor:
         """The task's loss of the outputs for a micro-batch."""
-        self.takes_loss = True
-        try:
-            with self.precision.forward_context(), self.stages.sequences.outside():
-                loss: Tensor = self.task.loss(outputs, targets)  # type: ignore[operator]
-        finally:
-            self.takes_loss = False
+        context, outside = self.precision.forward_context(), self.stages.sequences.outside()
+        with replaced(self, "takes_loss", True), context, outside:
+            loss: Tensor = self.task.loss(outputs, targets)  # type: ignore[operator]
         return loss
 
     def _decide(self, loss: Tensor, called: list[tuple[Tensors, Tensors]]) -> None:
@@ -274,15 +250,15 @@ class Runner:
         if not self._by_schedule and dist.get_rank() == 0:
             say(
                 f"strategy=pipeline: {why or 'it cannot on other ranks'}, so "
-                f"schedule={self.schedules.name} cannot take the loss of each micro-batch; "
+                f"schedule={self.schedule} cannot take the loss of each micro-batch; "
                 "schedule=gpipe runs instead, as exact, and keeps the activations of all "
                 "micro-batches"
             )
 
     def _why_not(self, loss: Tensor, called: list[tuple[Tensors, Tensors]]) -> str | None:
         name = type(self.task).__name__
-        if self._never is not None:
-            return self._never
+        if self.why_not is not None:
+            return self.why_not
         if not self.task.automatic_optimization:
             return f"{name} optimizes manually"
         if len(called) != 1:
@@ -324,28 +300,21 @@ class Runner:
         return torch.stack([value.sum() / count, value.abs().sum() / count])
 
 
+@dataclass
 class LossCheck:
-    """Remembers the first step whose loss is not the one that was trained on.
+    """Remembers the first step whose loss is not the one that was trained on."""
 
-    Args:
-        module: The task.
-        mixed: Whether autocast computes in 16 bits.
-        at_once: Whether to read every comparison.
-    """
-
-    def __init__(self, module: LightningModule, *, mixed: bool, at_once: bool) -> None:
-        self.module = module
-        self.mixed = mixed
-        self.at_once = at_once
-        self._found: Tensor | None = None
+    module: LightningModule
+    mixed: bool
+    """Whether autocast computes in 16 bits."""
+    at_once: bool
+    """Whether to read every comparison."""
+    _found: Tensor | None = None
 
     def differs(self, returned: Tensor, losses: Tensor) -> Tensor:
         """Whether a step's loss is another than the mean over micro-batches, as a tensor.
 
-        Args:
-            returned: The step's loss, a scalar.
-            losses: Of the micro-batches, in float64: the mean, and the mean of their sizes. The
-                difference is measured by the latter, for losses of both signs cancel out.
+        The difference is measured by the mean of their sizes, for losses of both signs cancel out.
         """
         relative = IN_16_BITS if self.mixed else TOLERANCE.get(returned.dtype, IN_16_BITS)
         # What is below the smallest number of the type is lost on the way, and no mistake.
@@ -366,8 +335,7 @@ class LossCheck:
             found = torch.where(self._found[0] > 0, self._found, found)
         self._found = found
         trainer = self.module.trainer
-        logs = logs_now(trainer)
-        if self.at_once or logs or trainer.is_last_batch:
+        if self.at_once or logs_now(trainer) or trainer.is_last_batch:
             self.read()
 
     def read(self) -> None:

@@ -10,6 +10,7 @@ disturb BatchNorm's statistics.
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -104,48 +105,36 @@ def _keep_apart(parameters: Iterable[Tensor], others: Iterable[Tensor]) -> None:
         taken.add(place)
 
 
+@dataclass(eq=False)
 class Schedules:
-    """Runs batches of any size forward and backward through this rank's stages.
+    """Runs batches of any size forward and backward through this rank's stages."""
 
-    Args:
-        name: The wanted schedule.
-        microbatches: The wanted number of micro-batches.
-        stages: This rank's.
-        loss: Mean loss of outputs and targets. Called on the rank with the last stage.
-        weigh: How much counts in targets; None where that is their number.
-    """
+    name: str
+    """Of the wanted schedule."""
+    microbatches: int
+    """The wanted number."""
+    stages: Stages
+    loss: Callable[[Any, Any], Tensor]
+    """Of outputs and targets, a mean. Called on the rank with the last stage."""
+    weigh: Callable[[Any], Tensor | None]
+    """How much counts in targets; None where that is their number."""
+    _schedules: dict[Any, Any] = field(default_factory=dict)
+    _targets: Sequence[Any] = ()
+    _weights: Sequence[float] = ()
+    _scale: float = 1.0
+    _losses: list[Tensor] = field(default_factory=list)
 
-    def __init__(
-        self,
-        name: str,
-        microbatches: int,
-        stages: Stages,
-        loss: Callable[[Any, Any], Tensor],
-        weigh: Callable[[Any], Tensor | None],
-    ) -> None:
-        self.name = name
-        self.microbatches = microbatches
-        self.stages = stages
-        self.loss = loss
-        self.weigh = weigh
-        parts = (part for layer in stages.layers.values() for part in layer.modules())
+    def __post_init__(self) -> None:
+        parts = (part for layer in self.stages.layers.values() for part in layer.modules())
         # BatchNorm has no statistics of a single sample.
         self.least = 2 if any(isinstance(part, BatchNorm) for part in parts) else 1
-        self._schedules: dict[Any, Any] = {}
-        self._targets: Sequence[Any] = ()
-        self._weights: Sequence[float] = ()
-        self._scale = 1.0
-        self._losses: list[Tensor] = []
 
     def forward_backward(
-        self, inputs: Tensors, targets: Any, scale: float = 1.0
+        self, inputs: Tensors, targets: Any, scale: float
     ) -> tuple[Tensors, Tensor | None]:
-        """Run a batch; the gradients of its mean loss are left in ``.grad``.
+        """Run a batch; the gradients of its mean loss, times the scale, are left in ``.grad``.
 
-        Args:
-            inputs: What enters the network: tensors whose first dimension is the batch.
-            targets: Tensor, or nested containers of tensors, whose first dimension is the batch.
-            scale: Multiplies the gradients.
+        The first dimension of all tensors is the batch.
 
         Returns:
             On the rank with the last stage its outputs and the loss of each micro-batch, in
@@ -236,13 +225,10 @@ def relative_weights(parts: Sequence[Any], weigh: Callable[[Any], Tensor | None]
 
 
 def split_targets(targets: Any, count: int, size: int) -> list[Any]:
-    """Split targets, nested containers of tensors or sequences, into equal parts.
+    """Split targets for so many samples into equal parts.
 
-    Args:
-        targets: Tensors whose first dimension is the batch, sequences with an entry a sample, and
-            dictionaries, tuples and lists of such.
-        count: Number of parts.
-        size: Samples of the batch.
+    Targets are tensors whose first dimension is the batch, sequences with an entry a sample, and
+    dictionaries, tuples and lists of such.
     """
     if isinstance(targets, dict):
         parts = {key: split_targets(value, count, size) for key, value in targets.items()}

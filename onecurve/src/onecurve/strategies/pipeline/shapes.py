@@ -53,7 +53,7 @@ class LayerShapes:
         self._boundaries: dict[Any, list[Tensors]] = {}
 
     def boundaries(self, inputs: Tensors, training: bool, trained: Flags = ()) -> list[Tensors]:
-        """What enters each layer, and last what leaves the last one.
+        """What enters each layer, and last what leaves the last one, on the meta device.
 
         Args:
             inputs: What enters the network; only shapes, types, the device and whether they require
@@ -61,9 +61,6 @@ class LayerShapes:
             training: Whether in training mode, with gradients. Without, nothing requires any.
             trained: For each parameter of each layer whether it requires a gradient; by default as
                 at first.
-
-        Returns:
-            One more tuple than there are layers, of contiguous tensors on the meta device.
         """
         entering = ((v.shape, v.dtype, v.device, training and v.requires_grad) for v in inputs)
         key = training, trained, self._also(), *entering
@@ -78,11 +75,8 @@ class LayerShapes:
         """The work of each layer in one training step, in FLOPs.
 
         A layer's backward pass costs its forward pass once more for the gradient of its input, if
-        anything before it is trained, and once more for that of its parameters, if they are.
-
-        Args:
-            example: What enters the network. Where nobody knows, or layers take something else,
-                what they hold is counted.
+        anything before it is trained, and once more for that of its parameters, if they are. Where
+        nobody knows what enters, or layers take something else, what they hold is counted.
         """
         if example is not None:
             with suppress(UserError):
@@ -151,13 +145,11 @@ def call_layer(layer: nn.Module, inputs: Tensors) -> Any:
     Several tensors become its arguments; where it takes one argument they are that, a tuple, as
     nn.Sequential passes it on.
     """
-    return layer(inputs) if len(inputs) > 1 and _takes_one(layer) else layer(*inputs)
-
-
-def _takes_one(layer: nn.Module) -> bool:
     kinds = [parameter.kind for parameter in signature(layer.forward).parameters.values()]
-    named = [kind for kind in kinds if kind in BY_POSITION]
-    return len(named) == 1 and Parameter.VAR_POSITIONAL not in kinds
+    takes_one = sum(kind in BY_POSITION for kind in kinds) == 1
+    if len(inputs) > 1 and takes_one and Parameter.VAR_POSITIONAL not in kinds:
+        return layer(inputs)
+    return layer(*inputs)
 
 
 def as_tuple(outputs: Any) -> Tensors:
