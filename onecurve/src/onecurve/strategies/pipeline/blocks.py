@@ -181,7 +181,12 @@ class Blocks:
             raise self._rejection("does not call them one after the other, each once")
         leaves, structure = tree_flatten((args, kwargs))
         if number == 0:
-            self._begin(leaves)
+            # What enters the first block, beside what all ranks have.
+            first = next(iter(tensor_leaves(leaves)), None)
+            if first is None or not first.is_floating_point():
+                raise self._rejection("calls the first without a tensor of numbers")
+            self._inputs, self._outer = [first], {id(first): (first, Before(0))}
+            self.rows = len(first)
         sources = [self._source(leaf) for leaf in leaves]
         if not any(isinstance(source, Before) for source in sources):
             raise self._rejection("calls one without what the one before has returned")
@@ -201,15 +206,6 @@ class Blocks:
         self._forget()
         return tree_unflatten(leaves, returned.structure)
 
-    def _begin(self, leaves: list[Any]) -> None:
-        """Find what enters the first block beside what all ranks have."""
-        tensors = tensor_leaves(leaves)
-        if not tensors or not tensors[0].is_floating_point():
-            raise self._rejection("calls the first without a tensor of numbers")
-        self._inputs = [tensors[0]]
-        self._outer = {id(tensors[0]): (tensors[0], Before(0))}
-        self.rows = len(tensors[0])
-
     def _source(self, leaf: Any) -> Any:
         """Where a block has an argument from."""
         if not isinstance(leaf, Tensor):
@@ -227,19 +223,14 @@ class Blocks:
         source: Any = Here(leaf.detach())
         if leaf.requires_grad and torch.is_grad_enabled():
             source = Carried(self.num_carried)
-            self._inputs.append(self._for_each_sample(leaf))
+            if not self.has_rows(leaf) and leaf.shape[:1] != (1,):
+                raise self._rejection(
+                    f"calls one with a tensor {tuple(leaf.shape)} that is trained and of no sample"
+                )
+            self._inputs.append(leaf.expand(self.rows, *leaf.shape[1:]))
         # The tensor as well, whose id would be another's once it is gone.
         self._outer[id(leaf)] = leaf, source
         return source
-
-    def _for_each_sample(self, value: Tensor) -> Tensor:
-        if self.has_rows(value):
-            return value
-        if value.ndim and len(value) == 1:
-            return value.expand(self.rows, *value.shape[1:])
-        raise self._rejection(
-            f"calls one with a tensor {tuple(value.shape)} that is trained and of no sample"
-        )
 
     @property
     def num_carried(self) -> int:
@@ -370,6 +361,25 @@ def find_blocks(
     found = [each for each in found if len([*each.children()]) >= num_stages] or found
     blocks = [Blocks(task, container) for container in found]
     return max(blocks, key=lambda each: (each.have_parts, each.size), default=None)
+
+
+def find_other_stack(task: LightningModule, blocks: Blocks, num_stages: int) -> Blocks | None:
+    """The blocks of the encoder beside those of the decoder, or the other way round.
+
+    Of networks whose class says that they have both, and call each from its first to its last.
+    """
+    for part in task.modules():
+        has_both = getattr(getattr(part, "config", None), "is_encoder_decoder", False)
+        if not has_both and not isinstance(part, nn.Transformer):
+            continue
+        stacks = [getattr(part, name, None) for name in ("encoder", "decoder")]
+        others = [
+            each for each in stacks if each is not None and blocks.holder not in each.modules()
+        ]
+        found = find_blocks(task, num_stages, others[0]) if len(others) == 1 else None
+        if found is not None and found.have_parts and len(found.blocks) >= num_stages:
+            return found
+    return None
 
 
 def _are_alike(container: nn.Module) -> bool:

@@ -10,6 +10,7 @@ those of a rank, so that a backward pass goes through all of them on every rank:
 
     first rank   inputs ─ Enter ─ stage ─ Send ── token ── Leave ─ outputs
     last rank    inputs ─ Enter ─ token ─ Receive ─ stage ─ Leave ─ outputs
+                                             └───── token ─────┘
 
 Autograd runs what was made last first: on all ranks the last micro-batch's backward pass is the
 first. Each micro-batch passes through all of a rank's stages before the next one: with one stage a
@@ -63,7 +64,9 @@ def through_stages(stages: Stages, inputs: Tensors, chunks: int) -> Tensors:
             for index, stage in sorted(stages.modules.items()):
                 if index > 0 and owner[index - 1] != stages.rank:
                     shapes = stages.boundary(microbatch, index)
-                    left = _Receive.apply(stages, shapes, owner[index - 1], returned, token)
+                    source = owner[index - 1]
+                    received, *left = _Receive.apply(stages, shapes, source, returned, token)
+                    tokens.append(received)
                 left = as_tuple(stage(*left))
                 if isinstance(stage, FSDPModule):
                     _end_with(stage, left, number == 0)
@@ -131,7 +134,7 @@ class _Send(torch.autograd.Function):
 
 
 class _Receive(torch.autograd.Function):
-    """What the stage before has sent, which is sent the gradients."""
+    """A token, and what the stage before has sent, which is sent the gradients."""
 
     @staticmethod
     def forward(
@@ -141,10 +144,10 @@ class _Receive(torch.autograd.Function):
         values = tuple(_receive(stages, shape, source) for shape in shapes)
         pairs = zip(values, shapes, strict=True)
         ctx.mark_non_differentiable(*(v for v, shape in pairs if not shape.requires_grad))
-        return values
+        return token.clone(), *values
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, _: Tensor, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         pairs = zip(gradients, ctx.shapes, strict=True)
         wanted = [gradient for gradient, shape in pairs if shape.requires_grad]
         _send(ctx.stages, wanted, ctx.source, ctx.returned)

@@ -29,7 +29,7 @@ from torch import fx, nn
 
 from ...errors import UserError, in_short
 from ..layers import CONTAINERS, find_layers, opened
-from .blocks import Blocks, find_blocks
+from .blocks import Blocks, find_blocks, find_other_stack
 from .shapes import BY_POSITION
 
 # What is made of a shape is computed again where it is needed: only tensors travel.
@@ -53,13 +53,16 @@ class Network(NamedTuple):
     """Where code calls the layers one by one."""
 
 
-def find_network(module: LightningModule, num_stages: int, split: Sequence[str] = ()) -> Network:
-    """The layers that stages are made of; all else of the task stays whole on every rank.
+def find_networks(
+    module: LightningModule, num_stages: int, split: Sequence[str] = ()
+) -> list[Network]:
+    """The layers that stages are made of; all else of the task is in full on every rank.
 
     Where the user says at which modules the network is split, see `split_network`. Else they are
     what the task's method ``layers()`` returns, whose composition is its ``forward``; else the
     elements of the nn.Sequential, or of the nn.ModuleList of blocks, with the most parameters, of
-    those that are long enough; else the parts of the network between its modules.
+    those that are long enough; else the parts of the network between its modules. Beside blocks
+    of an encoder those of its decoder make stages as well, and the other way round.
     """
     if split:
         network = split_network(module, split)
@@ -86,8 +89,12 @@ def find_network(module: LightningModule, num_stages: int, split: Sequence[str] 
                 "split it at in strategy.split, or add a method layers() that returns in order the "
                 "layers that self(inputs) calls; change it, or use strategy=fsdp"
             )
-    _check_parameters(module, network)
-    return network
+    networks = [network]
+    if network.blocks and (other := find_other_stack(module, network.blocks, num_stages)):
+        networks.append(Network(other.name, other.holder, other.blocks, other))
+    for each in networks:
+        _check_parameters(module, each)
+    return networks
 
 
 def _sequences(module: nn.Module) -> Iterator[nn.Sequential]:

@@ -44,7 +44,7 @@ from ..step import TaskStep
 from .gradients import agree_on_overflow, average, ending_with, explained, watch_hooks
 from .gradients import set_up_optimizers as set_up
 from .limits import SCHEDULES, Schedule
-from .network import Network, find_network, share_direct_tensors
+from .network import Network, find_networks, share_direct_tensors
 from .partition import Partition, Placement, Stages, collect
 from .report import report_partition
 from .runner import NO_TARGETS, Runner
@@ -62,8 +62,8 @@ class PipelineParallel(Parallelism):
     holds_state = True
 
     placement: Placement | None = None
-    network: Network
-    stages: Stages
+    networks: list[Network]
+    stages: list[Stages]
     runner: Runner
     _cpu_group: Group | None = None
     _accumulates: bool = False
@@ -100,12 +100,6 @@ class PipelineParallel(Parallelism):
             self._cpu_group = ranks.group_of("pipeline", backend="gloo")
         step.weigh = self._weighed
 
-    @property
-    def shares_stages(self) -> bool:
-        """Whether ranks share the parameters of a stage; else each has them in full."""
-        sizes = self.ranks.sizes
-        return sizes.shard * sizes.context * sizes.tensor > 1
-
     # This rank's part
 
     def is_applied(self, task: LightningModule) -> bool:
@@ -113,64 +107,68 @@ class PipelineParallel(Parallelism):
 
     def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
         """Partition the network."""
-        sizes, rank = self.ranks.sizes, self.ranks.coordinates.pipeline
-        self.network = find_network(task, sizes.pipeline * self.stages_per_rank, self.split)
-        self._takes = signature(self.network.owner.forward)
-        layers, blocks = self.network.layers, self.network.blocks
-        self._calls = layers if blocks is None else blocks.layers()
+        rank = self.ranks.coordinates.pipeline
+        num_stages = self.ranks.sizes.pipeline * self.stages_per_rank
+        self.networks = find_networks(task, num_stages, self.split)
+        self._takes = signature(self.networks[0].owner.forward)
+        self.stages = [self._divided(task, network) for network in self.networks]
+        owned = [each for stages in self.stages for each in stages.held()]
+        self.placement = Placement(task, owned, rank)
+        return [Part(task, held, is_here=owner == rank) for held, owner in owned]
+
+    def _divided(self, task: LightningModule, network: Network) -> Stages:
+        sizes, layers, blocks = self.ranks.sizes, network.layers, network.blocks
+        calls = layers if blocks is None else blocks.layers()
         also = tuple if blocks is None else lambda: blocks.shapes
-        shapes = LayerShapes(self._calls, self.precision.forward_context, also)
-        partition = Partition.of(
-            # All ranks must divide it at the same layers.
-            task.trainer.strategy.broadcast(shapes.costs(example_of(task.trainer))),
-            num_ranks=sizes.pipeline,
-            stages_per_rank=self.stages_per_rank,
-            v_shaped=self.schedule == "zbv",
-            balance=self.balance,
-        )
+        shapes = LayerShapes(calls, self.precision.forward_context, also)
         sequences = WholeSequences()
         if self.ranks.context_group is not None:
             from ..context.sequence import Pieces
 
             sequences = Pieces(self.ranks.context_group)
-        names = list(layers)
-        of_stages = [{names[i]: layers[names[i]] for i in held} for held in partition.ranges]
-        owned = list(zip(of_stages, partition.owner, strict=True))
-        self.placement = Placement(task, owned, rank)
-        self.stages = Stages(
+        return Stages(
             layers,
-            partition,
+            list(calls.values()),
+            Partition.of(
+                # All ranks must divide it at the same layers.
+                task.trainer.strategy.broadcast(shapes.costs(example_of(task.trainer))),
+                num_ranks=sizes.pipeline,
+                stages_per_rank=self.stages_per_rank,
+                v_shaped=self.schedule == "zbv",
+                balance=self.balance if network is self.networks[0] else "auto",
+            ),
             modules={},
             shapes=shapes,
             sequences=sequences,
             group=self.ranks.pipeline_group,
-            rank=rank,
+            rank=self.ranks.coordinates.pipeline,
             device=self.ranks.device,
-            are_sharded=self.shares_stages,
+            are_sharded=sizes.shard * sizes.context * sizes.tensor > 1,
         )
-        return [Part(task, held, is_here=owner == rank) for held, owner in owned]
 
     def apply(self, task: LightningModule, parts: list[Part]) -> list[Part]:
         """Keep this rank's layers, and make a module of each stage."""
         self._placed.free_others()
         named = task.named_parameters()
         self._beside = [p for name, p in named if self._placed.owner(name) is None]
-        calls = list(self._calls.values())
-        for index, held in enumerate(self.stages.partition.ranges):
-            if parts[index].is_here:
-                layers = [calls[layer] for layer in held]
-                stage = StageModule(layers, self.precision.forward_context)
-                self.stages.modules[index] = parts[index].root = stage
+        remaining = iter(parts)
+        for stages in self.stages:
+            for index, held in enumerate(stages.partition.ranges):
+                part = next(remaining)
+                if part.is_here:
+                    layers = [stages.calls[layer] for layer in held]
+                    stage = StageModule(layers, self.precision.forward_context)
+                    stages.modules[index] = part.root = stage
         return [part for part in parts if part.is_here]
 
     def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
         """Let calls of the network go through all stages, whose parameters are sharded by now."""
-        owner, blocks = self.network.owner, self.network.blocks
+        name, owner, layers, blocks = self.networks[0]
         if not hasattr(self, "runner"):
             self.runner = Runner(
                 task,
-                self.network.name,
-                self.stages,
+                name,
+                self.stages[0],
                 self.schedule,
                 self.microbatches,
                 self.precision,
@@ -183,11 +181,12 @@ class PipelineParallel(Parallelism):
             )
         self._patches = ExitStack()
         if blocks is None:
-            share_direct_tensors(owner, self.network.layers.values())
+            share_direct_tensors(owner, layers.values())
             self._patches.enter_context(replaced(owner, "forward", self._network_forward))
-        else:
-            blocks.pipeline = self.runner.forward
-            self._patches.enter_context(blocks.connected())
+        for network, stages in zip(self.networks, self.stages, strict=True):
+            if network.blocks is not None:
+                network.blocks.pipeline = partial(self.runner.forward, stages=stages)
+                self._patches.enter_context(network.blocks.connected())
         return self._patches
 
     def set_up_optimizers(self, trainer: Trainer, optimizers: list[Optimizer]) -> None:
@@ -223,7 +222,7 @@ class PipelineParallel(Parallelism):
         """Run a step of the task, in which calls of the network go through the pipeline."""
         task = self.step.module
         self._rows_of_batch = rows(batch)
-        blocks = self.network.blocks
+        blocks = self.networks[0].blocks
         stand_in: AbstractContextManager[None] = nullcontext()
         if blocks is not None and blocks.holder is task:
             stand_in = blocks.standing_in()  # a step may go through them itself
@@ -246,9 +245,12 @@ class PipelineParallel(Parallelism):
         strategy = cast(ForCallbacks, trainer.strategy)
         of_parts = strategy.of_all_parts(self.runner.changed_buffers())
         if self.ranks.rank == 0:
-            name, order, count = self.runner.plan(inputs)
-            report_partition(trainer, self.stages, name, order, count, len(inputs[0]))
-            if count > 1:
+            for network, stages in zip(self.networks, self.stages, strict=True):
+                plan = self.runner.plan(inputs, stages)
+                is_first = network is self.networks[0]
+                title = "Pipeline" if len(self.networks) == 1 else f"Pipeline of {network.name}"
+                report_partition(trainer, stages, title, *plan, len(inputs[0]), draws=is_first)
+            if plan[-1] > 1:
                 names = [name for part in of_parts for name in part]
                 report_changed("pipeline", "micro-batch", names)
 
@@ -293,7 +295,9 @@ class PipelineParallel(Parallelism):
             return
         if self.ranks.sizes.data_parallel > 1:
             # FSDP2 has averaged those of stages that it shards.
-            full = [*([] if self.shares_stages else self.stages.parameters()), *self._beside]
+            full = list(self._beside)
+            for stages in self.stages:
+                full += [] if stages.are_sharded else stages.parameters()
             average([p.grad for p in full if p.grad is not None], self.ranks.samples_group)
         if self._scaler is not None:
             held = [p.grad for p in task.parameters() if p.grad is not None]
@@ -309,7 +313,7 @@ class PipelineParallel(Parallelism):
     def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:
         if self.placement is None:
             return None
-        return explained(error, task, self.network.name, self.name)
+        return explained(error, task, self.networks[0].name, self.name)
 
     # State
 

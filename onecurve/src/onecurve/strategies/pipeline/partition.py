@@ -219,6 +219,8 @@ class Stages(NamedTuple):
 
     layers: dict[str, nn.Module]
     """Of the network, by their names in the task."""
+    calls: list[nn.Module]
+    """Of each layer, what takes tensors and returns tensors."""
     partition: Partition
     modules: dict[int, nn.Module]
     """This rank's, by the index of the stage."""
@@ -242,6 +244,12 @@ class Stages(NamedTuple):
     def last(self) -> int:
         """Which stage is the last."""
         return len(self.owner) - 1
+
+    def held(self) -> list[tuple[dict[str, nn.Module], int]]:
+        """The layers of each stage, by name, and its rank in the group."""
+        named = list(self.layers.items())
+        of_stages = [dict(named[held.start : held.stop]) for held in self.partition.ranges]
+        return list(zip(of_stages, self.owner, strict=True))
 
     def boundary(self, microbatch: Tensors, stage: int) -> Tensors:
         """What enters a stage, on the meta device; for the number of stages, what leaves."""

@@ -161,10 +161,12 @@ def _need(kind: Kind, stage: int, microbatch: int, num_stages: int) -> Pass | No
 def report_partition(
     trainer: Trainer,
     stages: Stages,
+    title: str,
     name: str,
     order: Mapping[int, Sequence[Any]],
     microbatches: int,
     batch_size: int,
+    draws: bool,
 ) -> None:
     """Print the partition; where the strategy has a `report_dir`, draw it and log the picture."""
     partition, layers = stages.partition, stages.layers
@@ -176,20 +178,20 @@ def report_partition(
         from ...plain_console import plain_console
 
         console = plain_console()
-        console.print(partition_table(partition, list(layers), parameters))
+        console.print(partition_table(partition, list(layers), parameters, title))
         console.print(
             f"imbalance {partition.imbalance:.2f} (largest stage / mean)\n"
             f"{name}: {microbatches} micro-batches of {batch_size // microbatches}, "
             f"predicted bubble {bubble(spans):.1%}",
             highlight=False,
         )
-    if strategy.report_dir is None:
+    if strategy.report_dir is None or not draws:
         return
     # A script that asks for no picture needs nothing that draws.
     from PIL import Image
 
-    title = f"{name}, {microbatches} micro-batches"
-    picture = draw(spans, strategy.report_dir / "pipeline.png", title)
+    caption = f"{name}, {microbatches} micro-batches"
+    picture = draw(spans, strategy.report_dir / "pipeline.png", caption)
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             pixels = np.asarray(Image.open(picture).convert("RGB"))
@@ -197,12 +199,12 @@ def report_partition(
 
 
 def partition_table(
-    partition: Partition, names: Sequence[str], parameters: Sequence[int]
+    partition: Partition, names: Sequence[str], parameters: Sequence[int], title: str = "Pipeline"
 ) -> "Table":
     """One row a stage: its rank, layers, parameters and share of the cost."""
     from rich.table import Table
 
-    table = Table(title="Pipeline", title_justify="left")
+    table = Table(title=title, title_justify="left")
     for name in ("stage", "rank", "layers", "parameters", "cost"):
         table.add_column(name, justify="left" if name == "layers" else "right")
     names = _without_common_parent(names)

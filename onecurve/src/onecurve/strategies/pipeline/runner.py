@@ -155,14 +155,14 @@ class Runner:
             outputs = through_stages(stages, stages.sequences.cut(inputs), chunks)
             return tuple(stages.sequences.whole(output, inputs) for output in outputs)
 
-    def plan(self, inputs: Tensors) -> tuple[str, dict[int, list[Any]], int]:
+    def plan(self, inputs: Tensors, stages: Stages) -> tuple[str, dict[int, list[Any]], int]:
         """For a batch the schedule's name, each rank's actions in order, and its micro-batches."""
         with torch.enable_grad():
             if self._by_schedule:
-                schedule, count = self.schedules.get(self.stages.sequences.cut(inputs))
+                schedule, count = self.schedules.get(stages.sequences.cut(inputs))
                 return self.schedule, schedule.pipeline_order, count
             count = self._chunks(inputs)
-        return "gpipe", order(self.stages.owner, count), count
+        return "gpipe", order(stages.owner, count), count
 
     def changed_buffers(self) -> list[str]:
         """Names of this rank's buffers that steps have changed, as BatchNorm's statistics."""
