@@ -153,7 +153,7 @@ def cell(row: str, column: str, as_is: bool) -> Cell:
     if not found.rows:  # of another rank than the first
         return Cell()
     table = "" if found.equal else found.table()
-    if column in BY_SCHEDULE and not strategy.parallelisms[0].steps.ran_by_schedule:
+    if column in BY_SCHEDULE and not strategy.parallelisms[0].runner.ran_by_schedule:
         table = f"its steps ran by gpipe\n{table}"
     apart = max(row.relative for row in found.rows)
     return Cell(apart, made[0].held / made[-1].held, table)

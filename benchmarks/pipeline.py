@@ -113,15 +113,16 @@ def bare_loop(strategy: Any, batch: Any, steps: int) -> list[float]:
     (axis,) = strategy.parallelisms
     count = axis.microbatches
     rank = strategy.global_rank
-    ((index, stage),) = axis.passes.stages.items()
+    (stages,) = axis.stages
+    ((index, stage),) = stages.modules.items()
     microbatch = (inputs[: BATCH // count],)
     pipelined = PipelineStage(
         stage,
         index,
         STAGES,
         inputs.device,
-        input_args=axis.passes.boundary(microbatch, index),
-        output_args=axis.passes.boundary(microbatch, index + 1),
+        input_args=stages.boundary(microbatch, index),
+        output_args=stages.boundary(microbatch, index + 1),
         group=strategy.parts_group,
     )
     schedule = SCHEDULES[axis.schedule](pipelined, count, loss_fn=F.cross_entropy)

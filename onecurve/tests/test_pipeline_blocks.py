@@ -125,6 +125,27 @@ class Passing(Small):
         return hidden.mean(1)[:, :2]
 
 
+class BothStacks(Small):
+    """Has an encoder and a decoder, of which each rank holds a part."""
+
+    def network(self) -> nn.Module:
+        return nn.Transformer(6, 2, 2, 3, 8, dropout=0.0, batch_first=True)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leave = nn.Linear(6, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        seen = torch.stack([inputs, inputs.cos(), inputs.sin(), -inputs], 1)
+        return self.leave(self.net(seen, seen[:, :3].tanh()).mean(1))
+
+    def on_train_start(self) -> None:
+        for stack in (self.net.encoder, self.net.decoder):
+            remote = [layer.linear1.weight.is_meta for layer in stack.layers]
+            assert any(remote) == isinstance(self.trainer.strategy, onecurve.Pipeline)
+            assert not all(remote)
+
+
 class Keyed(Named):
     """Has its blocks in an nn.ModuleDict."""
 
@@ -210,7 +231,7 @@ class Collects(Skips):
         return torch.stack(found).mean(0)
 
 
-TRAINED = (Named, Looks, InItsStep, Passing, Keyed, Frozen)
+TRAINED = (Named, Looks, InItsStep, Passing, BothStacks, Keyed, Frozen)
 REJECTED: dict[Any, str] = {
     Skips: "does not call them one after the other",
     Stops: "calls 2 of 4 of them",

@@ -83,7 +83,7 @@ class AsOnAGpu(onecurve.Pipeline):
         super().setup(trainer)
         (axis,) = self.parallelisms
         assert isinstance(axis, PipelineParallel)
-        axis.loss_check.at_once = False
+        axis.runner.loss_check.at_once = False
 
 
 class Saves(Callback):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import onecurve
 from onecurve.errors import UserError
-from onecurve.strategies.pipeline.split import split_network
+from onecurve.strategies.pipeline.network import split_network
 from onecurve.torch_versions import too_old
 
 
@@ -205,7 +205,7 @@ def test_what_cannot_be_split_is_one_line(
 
 
 def test_only_tensors_travel() -> None:
-    name, owner, layers = split_network(Skips(), NET)
+    name, owner, layers, _ = split_network(Skips(), NET)
     assert name == "net"
     assert isinstance(owner, UNet)
     assert list(layers) == ["net", *NET]

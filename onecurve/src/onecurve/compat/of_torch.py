@@ -59,14 +59,6 @@ def at_end_of_backward(function: Callable[[], None]) -> None:
     engine.queue_callback(function)
 
 
-def keeps_graph() -> bool:
-    """Whether the backward pass under way was asked to retain_graph.
-
-    An autograd function that runs a pass of its own has to know; autograd tells nobody in public.
-    """
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
-
-
 def is_in_backward() -> bool:
     """Whether a backward pass is under way in this thread, as activation checkpointing asks."""
     return bool(torch._C._current_graph_task_id() >= 0)

@@ -22,8 +22,7 @@ from torch.utils.checkpoint import (
 )
 
 from ..compat.of_torch import FakeTensorMode
-from ..strategies.pipeline.shapes import with_tensors_on
-from ..strategies.pipeline.stage import call_layer
+from ..strategies.pipeline.shapes import call_layer, with_tensors_on
 from ..strategies.redirect import replaced
 from ..strategies.tensor.families import (
     STYLES,

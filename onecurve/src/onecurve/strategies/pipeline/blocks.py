@@ -25,12 +25,17 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from ...compat.of_torch import FakeTensorMode, tree_flatten, tree_map, tree_unflatten
+from ...compat.of_torch import (
+    FakeTensorMode,
+    tensor_leaves,
+    tree_flatten,
+    tree_map_only,
+    tree_unflatten,
+)
 from ...errors import UserError, in_short
 from ..layers import CONTAINERS
 from ..redirect import replaced
-from .shapes import with_tensors_on
-from .stage import Tensors
+from .shapes import Tensors, empty, with_tensors_on
 
 PLAIN = (bool, int, float, complex, str, Enum, torch.dtype, torch.device)
 
@@ -53,15 +58,8 @@ class Here(NamedTuple):
     value: Tensor
 
 
-class Call(NamedTuple):
-    """What a block was called with: Before, Carried, Here, or no tensor."""
-
-    leaves: list[Any]
-    structure: Any
-
-
-class Returned(NamedTuple):
-    """What a block returns for some shapes: tensors without data, or no tensors."""
+class Values(NamedTuple):
+    """A tree: what a block was called with (Before, Carried, Here, or no tensor), or returns."""
 
     leaves: list[Any]
     structure: Any
@@ -77,6 +75,8 @@ class Blocks:
     Attributes:
         holder: Whose code calls them, the innermost module around them that is no container.
         path: The container's dotted name in the task.
+        rows: Samples of the whole batch in the pass under way, where that is the first dimension.
+        kept: Which of the tensors that leave the last block the code around is given.
         pipeline: Passes tensors through all stages; set once there are stages.
     """
 
@@ -92,11 +92,9 @@ class Blocks:
         self.name, self.holder = around, task.get_submodule(around)
         held: Any = container
         self.blocks = {f"{self.path}.{key}": block for key, block in held.named_children()}
-        self.calls: list[Call] = []
+        self.calls: list[Values] = []
         self.rows = 0
-        """Samples of the whole batch in the pass under way, where that is the first dimension."""
         self.kept: list[int] = []
-        """Which of the tensors that leave the last block the code around is given."""
         self._held = held
         stand_ins = [StandIn(self, number, block) for number, block in enumerate(held.children())]
         self._stand_ins = (
@@ -106,8 +104,8 @@ class Blocks:
         )
         self._outer: dict[int, Any] = {}
         self._inputs: list[Tensor] = []
-        self._left: list[Any] = []
-        self._known: dict[Any, Returned] = {}
+        self._left: list[Tensor] = []
+        self._known: dict[Any, Values] = {}
         self._copies: list[nn.Module] = []
 
     def __deepcopy__(self, memo: Any) -> Self:
@@ -128,9 +126,8 @@ class Blocks:
         """What a stage is made of, for each block by its name in the task."""
         # As they are before they are sharded, and moved elsewhere.
         self._copies = [*with_tensors_on(torch.device("meta"), self.blocks).values()]
-        count = len(self.blocks)
         return {
-            name: BlockLayer(self, number, block, is_last=number == count - 1)
+            name: BlockLayer(self, number, block)
             for number, (name, block) in enumerate(self.blocks.items())
         }
 
@@ -184,34 +181,30 @@ class Blocks:
             raise self._rejection("does not call them one after the other, each once")
         leaves, structure = tree_flatten((args, kwargs))
         if number == 0:
-            self._begin(leaves)
+            # What enters the first block, beside what all ranks have.
+            first = next(iter(tensor_leaves(leaves)), None)
+            if first is None or not first.is_floating_point():
+                raise self._rejection("calls the first without a tensor of numbers")
+            self._inputs, self._outer = [first], {id(first): (first, Before(0))}
+            self.rows = len(first)
         sources = [self._source(leaf) for leaf in leaves]
         if not any(isinstance(source, Before) for source in sources):
             raise self._rejection("calls one without what the one before has returned")
-        self.calls.append(Call(sources, structure))
+        self.calls.append(Values(sources, structure))
         returned = self._returned(number, leaves, structure)
         if number < len(self.blocks) - 1:
             # A new object each: by that it is known again.
-            leaves = [torch.empty_like(v) if isinstance(v, Tensor) else v for v in returned.leaves]
-            self._left = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+            leaves = tree_map_only(Tensor, torch.empty_like, returned.leaves)
+            self._left = tensor_leaves(leaves)
             return tree_unflatten(leaves, returned.structure)
-        given = (self._inputs[0], self._numbers(), *self._inputs[1:])
-        tensors = [leaf for leaf in returned.leaves if isinstance(leaf, Tensor)]
         # What has no row for each sample cannot be put together from those of micro-batches.
+        tensors = tensor_leaves(returned.leaves)
         self.kept = [place for place, leaf in enumerate(tensors) if self.has_rows(leaf)]
-        outputs = iter(self.pipeline(given))
+        numbers = torch.arange(self.rows, device=self._inputs[0].device)
+        outputs = iter(self.pipeline((self._inputs[0], numbers, *self._inputs[1:])))
         leaves = [next(outputs) if self.has_rows(leaf) else leaf for leaf in returned.leaves]
         self._forget()
         return tree_unflatten(leaves, returned.structure)
-
-    def _begin(self, leaves: list[Any]) -> None:
-        """Find what enters the first block beside what all ranks have."""
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        if not tensors or not tensors[0].is_floating_point():
-            raise self._rejection("calls the first without a tensor of numbers")
-        self._inputs = [tensors[0]]
-        self._outer = {id(tensors[0]): (tensors[0], Before(0))}
-        self.rows = len(tensors[0])
 
     def _source(self, leaf: Any) -> Any:
         """Where a block has an argument from."""
@@ -229,23 +222,15 @@ class Blocks:
             return known[1]
         source: Any = Here(leaf.detach())
         if leaf.requires_grad and torch.is_grad_enabled():
-            source = Carried(len(self._inputs) - 1)
-            self._inputs.append(self._for_each_sample(leaf))
+            source = Carried(self.num_carried)
+            if not self.has_rows(leaf) and leaf.shape[:1] != (1,):
+                raise self._rejection(
+                    f"calls one with a tensor {tuple(leaf.shape)} that is trained and of no sample"
+                )
+            self._inputs.append(leaf.expand(self.rows, *leaf.shape[1:]))
         # The tensor as well, whose id would be another's once it is gone.
         self._outer[id(leaf)] = leaf, source
         return source
-
-    def _for_each_sample(self, value: Tensor) -> Tensor:
-        if self.has_rows(value):
-            return value
-        if value.ndim and len(value) == 1:
-            return value.expand(self.rows, *value.shape[1:])
-        raise self._rejection(
-            f"calls one with a tensor {tuple(value.shape)} that is trained and of no sample"
-        )
-
-    def _numbers(self) -> Tensor:
-        return torch.arange(self.rows, device=self._inputs[0].device)
 
     @property
     def num_carried(self) -> int:
@@ -262,7 +247,7 @@ class Blocks:
         """Whether a tensor has a row for each sample of the whole batch."""
         return isinstance(value, Tensor) and value.shape[:1] == (self.rows,)
 
-    def _returned(self, number: int, leaves: list[Any], structure: Any) -> Returned:
+    def _returned(self, number: int, leaves: list[Any], structure: Any) -> Values:
         """What a block returns, without data."""
         is_training = [*self.blocks.values()][number].training
         block = self._copies[number].train(is_training)
@@ -280,20 +265,15 @@ class Blocks:
             fakes = FakeTensorMode(allow_non_fake_inputs=True)
             try:
                 with torch.inference_mode(False), torch.no_grad(), fakes:
-                    made = with_tensors_on(device, {"": block})[""]
-                    fake = [
-                        torch.empty(leaf.shape, dtype=leaf.dtype, device=device)
-                        if isinstance(leaf, Tensor)
-                        else leaf
-                        for leaf in leaves
-                    ]
-                    args, kwargs = tree_unflatten(fake, structure)
-                    returned = made(*args, **kwargs)
+                    unset = tree_map_only(Tensor, lambda leaf: empty(leaf, device), leaves)
+                    args, kwargs = tree_unflatten(unset, structure)
+                    returned = with_tensors_on(device, {"": block})[""](*args, **kwargs)
             except Exception as error:  # whatever a block does with what has no data
                 raise self._rejection(
                     f"calls one that cannot be measured without data ({in_short(error)})"
                 ) from error
-            self._known[key] = Returned(*tree_flatten(tree_map(_without_data, returned)))
+            without_data = tree_map_only(Tensor, lambda value: empty(value, "meta"), returned)
+            self._known[key] = Values(*tree_flatten(without_data))
         return self._known[key]
 
     def _rejection(self, what: str) -> UserError:
@@ -329,12 +309,11 @@ class StandIn(nn.Module):
 class BlockLayer(nn.Module):
     """A block as a layer of a stage: tensors enter and leave."""
 
-    def __init__(self, blocks: Blocks, number: int, block: nn.Module, is_last: bool) -> None:
+    def __init__(self, blocks: Blocks, number: int, block: nn.Module) -> None:
         super().__init__()
         self.blocks = blocks
         self.number = number
         self.block = block
-        self.is_last = is_last
 
     def forward(self, *inputs: Tensor) -> Any:
         """Call the block.
@@ -350,9 +329,8 @@ class BlockLayer(nn.Module):
         before, rows, carried = inputs[:at], inputs[at], inputs[at + 1 :]
         leaves = [self._argument(leaf, before, rows, carried) for leaf in call.leaves]
         args, kwargs = tree_unflatten(leaves, call.structure)
-        outputs = self.block(*args, **kwargs)
-        left = [leaf for leaf in tree_flatten(outputs)[0] if isinstance(leaf, Tensor)]
-        if not self.is_last:
+        left = tensor_leaves(self.block(*args, **kwargs))
+        if self.number < len(self.blocks.blocks) - 1:
             return (*left, rows, *carried)
         kept = tuple(left[number] for number in self.blocks.kept)
         return kept[0] if len(kept) == 1 else kept
@@ -368,30 +346,43 @@ class BlockLayer(nn.Module):
         return leaf
 
 
-def find_blocks(task: LightningModule, num_stages: int) -> Blocks | None:
+def find_blocks(
+    task: LightningModule, num_stages: int, within: nn.Module | None = None
+) -> Blocks | None:
     """The nn.ModuleList or nn.ModuleDict with the most parameters that holds blocks of one class.
 
     One of single layers comes last: between those stands what has no parameters, as a rule.
     """
     found = [
         part
-        for part in task.modules()
+        for part in (within or task).modules()
         if isinstance(part, CONTAINERS) and len([*part.children()]) > 1 and _are_alike(part)
     ]
     found = [each for each in found if len([*each.children()]) >= num_stages] or found
-    if not found:
-        return None
     blocks = [Blocks(task, container) for container in found]
-    return max(blocks, key=lambda each: (each.have_parts, each.size))
+    return max(blocks, key=lambda each: (each.have_parts, each.size), default=None)
+
+
+def find_other_stack(task: LightningModule, blocks: Blocks, num_stages: int) -> Blocks | None:
+    """The blocks of the encoder beside those of the decoder, or the other way round.
+
+    Of networks whose class says that they have both, and call each from its first to its last.
+    """
+    for part in task.modules():
+        has_both = getattr(getattr(part, "config", None), "is_encoder_decoder", False)
+        if not has_both and not isinstance(part, nn.Transformer):
+            continue
+        stacks = [getattr(part, name, None) for name in ("encoder", "decoder")]
+        others = [
+            each for each in stacks if each is not None and blocks.holder not in each.modules()
+        ]
+        found = find_blocks(task, num_stages, others[0]) if len(others) == 1 else None
+        if found is not None and found.have_parts and len(found.blocks) >= num_stages:
+            return found
+    return None
 
 
 def _are_alike(container: nn.Module) -> bool:
     blocks = [*container.children()]
     has_some = all(next(block.parameters(), None) is not None for block in blocks)
     return len({type(block) for block in blocks}) == 1 and has_some
-
-
-def _without_data(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    return torch.empty(value.shape, dtype=value.dtype, device="meta")

@@ -5,216 +5,218 @@ what a step makes of the network's outputs, how often it calls the network, and 
 gradient of are the task's affair. PyTorch's schedules take the loss of each micro-batch within, so
 they have to be given it (`schedule.py`); they cannot pause there.
 
-    step of the task   x ──> forward passes ──> outputs ──> loss
-    loss.backward()    x.grad <── backward passes <── gradient of the outputs
+Sending and receiving are operations of autograd. A number without meaning, the token, connects
+those of a rank, so that a backward pass goes through all of them on every rank:
 
-Each micro-batch passes through all of a rank's stages before the next one: with one stage a rank
-the ranks work at the same time, with several they wait for each other. Any layout of stages will
-do, and a batch of any size.
+    first rank   inputs ─ Enter ─ stage ─ Send ── token ── Leave ─ outputs
+    last rank    inputs ─ Enter ─ token ─ Receive ─ stage ─ Leave ─ outputs
+                                             └───── token ─────┘
+
+Autograd runs what was made last first: on all ranks the last micro-batch's backward pass is the
+first. Each micro-batch passes through all of a rank's stages before the next one: with one stage a
+rank the ranks work at the same time, with several they wait for each other. Any layout of stages
+will do, and a batch of any size.
 """
 
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from itertools import product
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from .placement import Stages
-from .stage import Tensors, as_tuple
+from ...errors import UserError
+from .partition import Stages
+from .shapes import Tensors, as_tuple, empty
 
-Sent = tuple[Any, Tensor]
-
-
-class Kept(NamedTuple):
-    """What the backward pass of one micro-batch through one stage needs."""
-
-    stage: int
-    entered: Tensors
-    left: Tensors
+Sent = list[tuple[Any, Tensor]]
+"""What is under way, with its data, which must not be freed."""
 
 
-class FillDrain:
-    """Passes batches through the stages of a pipeline, of which this rank has some."""
+def through_stages(stages: Stages, inputs: Tensors, chunks: int) -> Tensors:
+    """Pass a batch through all stages, of which this rank has some.
 
-    def __init__(self, stages: Stages) -> None:
-        self.stages = stages.modules
-        self.owner = stages.owner
-        self.boundary = stages.boundary
-        self.group = stages.group
-        self.device = stages.device
-        self.rank = dist.get_rank(self.group)
-        self.last = len(self.owner) - 1
+    Args:
+        stages: This rank's.
+        inputs: What enters the network.
+        chunks: Number of micro-batches of the first dimension; sizes may differ by one.
 
-    def forward(self, inputs: Tensors, chunks: int) -> tuple[Tensors, list[list[Kept]]]:
-        """Pass a batch through all stages.
-
-        Args:
-            inputs: What enters the network. With gradients enabled, one is computed for those that
-                require it.
-            chunks: Number of micro-batches of the first dimension; sizes may differ by one.
-
-        Returns:
-            On the rank with the last stage the outputs for the whole batch, else nothing; and for
-            each micro-batch what `backward` needs.
-        """
-        results: list[Tensors] = []
-        kept: list[list[Kept]] = []
-        sent: list[Sent] = []
-        for microbatch in zip(*(value.tensor_split(chunks) for value in inputs), strict=True):
-            first = tuple(
-                part.detach().requires_grad_(whole.requires_grad)
-                for part, whole in zip(microbatch, inputs, strict=True)
-            )
-            passed: list[Kept] = []
-            for index, stage in sorted(self.stages.items()):
-                if index == 0:
-                    entered = first
-                elif self.owner[index - 1] == self.rank:
-                    left = passed[-1].left
-                    entered = tuple(v.detach().requires_grad_(v.requires_grad) for v in left)
-                else:
-                    entered = self._receive(self.boundary(first, index), self.owner[index - 1])
-                passed.append(Kept(index, entered, as_tuple(stage(*entered))))
-                if index == self.last:
-                    results.append(tuple(value.detach() for value in passed[-1].left))
-                elif self.owner[index + 1] != self.rank:
-                    sent += self._send(passed[-1].left, self.owner[index + 1])
-            kept.append(passed if torch.is_grad_enabled() else [])
+    Returns:
+        On every rank the network's outputs, which gradients pass back through.
+    """
+    owner, trains = stages.owner, torch.is_grad_enabled() and stages.need_gradient(inputs)
+    with torch.set_grad_enabled(trains):
+        # Ranks whose own part is frozen take part in the backward pass all the same.
+        leaf = torch.ones((), device=stages.device, requires_grad=trains)
+        wanted = [value for value in inputs if value.requires_grad]
+        returned: Sent = []
+        token, *entered = _Enter.apply(stages, returned, leaf, *wanted)
+        of_inputs = iter(entered)
+        first = [next(of_inputs) if value.requires_grad else value for value in inputs]
+        sent: Sent = []
+        tokens: list[Tensor] = [token]
+        results: list[Tensor] = []
+        parts = zip(*(value.tensor_split(chunks) for value in first), strict=True)
+        for number, microbatch in enumerate(parts):
+            left = microbatch
+            for index, stage in sorted(stages.modules.items()):
+                if index > 0 and owner[index - 1] != stages.rank:
+                    shapes = stages.boundary(microbatch, index)
+                    source = owner[index - 1]
+                    received, *left = _Receive.apply(stages, shapes, source, returned, token)
+                    tokens.append(received)
+                left = as_tuple(stage(*left))
+                if isinstance(stage, FSDPModule):
+                    _end_with(stage, left, number == 0)
+                if index == stages.last:
+                    results += left
+                elif owner[index + 1] != stages.rank:
+                    tokens.append(_Send.apply(stages, owner[index + 1], sent, *left))
         _wait(sent)
-        if len(results) == 1:
-            return results[0], kept
-        return tuple(torch.cat(pieces) for pieces in zip(*results, strict=True)), kept
+        outputs: Tensors = _Leave.apply(stages, inputs, len(tokens), chunks, *tokens, *results)
+    if stages.are_sharded and not trains:
+        from ..fsdp.sharding import reshard
 
-    def backward(
-        self, kept: list[list[Kept]], gradients: Sequence[Tensor], retain_graph: bool
-    ) -> tuple[Tensors, dict[Tensor, Tensor]]:
-        """Pass the gradients of the outputs back through all stages.
-
-        Args:
-            kept: What `forward` returned.
-            gradients: Of the outputs for the whole batch; used on the rank with the last stage.
-            retain_graph: Whether there will be another pass over the same.
-
-        Returns:
-            On the rank with the first stage the gradients of what entered and requires one, for
-            the whole batch; and the gradients of this rank's parameters. Those that FSDP2 has
-            sharded are in their ``.grad`` instead, averaged after the last micro-batch.
-        """
-        of_inputs: list[Tensors] = []
-        total: dict[Tensor, Tensor] = {}
-        sent: list[Sent] = []
-        pieces = self._pieces(kept, gradients)
-        for number, passed in enumerate(kept):
-            handed_back: Tensors = ()
-            for stage, entered, left in reversed(passed):
-                wants = tuple(value for value in left if value.requires_grad)
-                if stage == self.last:
-                    incoming = pieces[number]
-                elif self.owner[stage + 1] == self.rank:
-                    incoming = handed_back
-                else:
-                    incoming = self._receive(wants, self.owner[stage + 1])
-                ends = number == len(kept) - 1
-                module = self.stages[stage]
-                handed_back = _of_stage(module, entered, wants, incoming, total, ends, retain_graph)
-                if stage == 0:
-                    of_inputs.append(handed_back)
-                elif self.owner[stage - 1] != self.rank:
-                    sent += self._send(handed_back, self.owner[stage - 1])
-            if not retain_graph:
-                passed.clear()
-        _wait(sent)
-        return tuple(torch.cat(parts) for parts in zip(*of_inputs, strict=True)), total
-
-    def _pieces(self, kept: list[list[Kept]], gradients: Sequence[Tensor]) -> list[Tensors]:
-        """On the rank with the last stage, for each micro-batch the gradients that it wants."""
-        if self.last not in self.stages:
-            return []
-        outputs = [passed[-1].left for passed in kept]
-        columns: list[Sequence[Tensor]]
-        if len(outputs) == 1:
-            columns = [(gradient,) for gradient in gradients]
-        else:
-            columns = [
-                gradient.split_with_sizes([len(left[column]) for left in outputs])
-                for column, gradient in enumerate(gradients)
-            ]
-        return [
-            tuple(column[i] for column, v in zip(columns, left, strict=True) if v.requires_grad)
-            for i, left in enumerate(outputs)
-        ]
-
-    def _receive(self, shapes: Tensors, source: int) -> Tensors:
-        values = tuple(
-            torch.empty(shape.shape, dtype=shape.dtype, device=self.device) for shape in shapes
-        )
-        for value, shape in zip(values, shapes, strict=True):
-            dist.recv(value, group=self.group, group_src=source)
-            value.requires_grad_(shape.requires_grad and torch.is_grad_enabled())
-        return values
-
-    def _send(self, values: Tensors, target: int) -> list[Sent]:
-        # What is under way must not be freed.
-        ready = [value.detach().contiguous() for value in values]
-        return [(dist.isend(value, group=self.group, group_dst=target), value) for value in ready]
+        for stage in stages.modules.values():
+            reshard(stage)
+    return outputs
 
 
-def _of_stage(
-    stage: nn.Module,
-    entered: Tensors,
-    left: Tensors,
-    incoming: Tensors,
-    total: dict[Tensor, Tensor],
-    ends: bool,
-    retain_graph: bool,
-) -> Tensors:
-    """The gradients of what entered a stage; those of its parameters are added to the total."""
-    wanted = [value for value in entered if value.requires_grad]
-    found: list[Tensor | None] = [None] * len(wanted)
-    if left and isinstance(stage, FSDPModule):
+def _end_with(stage: FSDPModule, left: Tensors, ends: bool) -> None:
+    """Average the gradients of a stage in the backward pass of one micro-batch, the last."""
+
+    def decide(_: Tensor) -> None:
         stage.set_requires_gradient_sync(ends)
         # Ranks that share a stage may have different numbers of micro-batches: gather once.
         stage.set_reshard_after_backward(ends)
-        for value in wanted:
-            value.grad = None
-        torch.autograd.backward(left, incoming, retain_graph=retain_graph)
-        found = [value.grad for value in wanted]
-    elif left:
-        trained = [weight for weight in stage.parameters() if weight.requires_grad]
-        found = list(
-            torch.autograd.grad(
-                left, [*wanted, *trained], incoming, retain_graph=retain_graph, allow_unused=True
+
+    for value in left:
+        if value.requires_grad:
+            value.register_hook(decide)  # type: ignore[no-untyped-call]
+
+
+class _Enter(torch.autograd.Function):
+    """The inputs that want a gradient, which every rank gets, and the token."""
+
+    @staticmethod
+    def forward(ctx: Any, stages: Stages, returned: Sent, leaf: Tensor, *inputs: Tensor) -> Tensors:
+        ctx.stages, ctx.returned, ctx.shapes = stages, returned, [empty(v, "meta") for v in inputs]
+        return leaf.clone(), *(value.view_as(value) for value in inputs)
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        _wait(ctx.returned)
+        if 0 not in ctx.stages.modules:
+            gradients = tuple(empty(shape, ctx.stages.device) for shape in ctx.shapes)
+        shared = ctx.stages.share(tuple(map(Tensor.contiguous, gradients)), stage=0)
+        return None, None, None, *shared
+
+
+class _Send(torch.autograd.Function):
+    """A token of what was sent to the next stage, whose gradients it receives."""
+
+    @staticmethod
+    def forward(ctx: Any, stages: Stages, target: int, sent: Sent, *left: Tensor) -> Tensor:
+        _send(stages, left, target, sent)
+        ctx.stages, ctx.target = stages, target
+        ctx.shapes = [empty(value, "meta") if value.requires_grad else None for value in left]
+        return torch.zeros((), device=stages.device)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = [
+            None if shape is None else _receive(ctx.stages, shape, ctx.target)
+            for shape in ctx.shapes
+        ]
+        return None, None, None, *gradients
+
+
+class _Receive(torch.autograd.Function):
+    """A token, and what the stage before has sent, which is sent the gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, stages: Stages, shapes: Tensors, source: int, returned: Sent, token: Tensor
+    ) -> Tensors:
+        ctx.stages, ctx.shapes, ctx.source, ctx.returned = stages, shapes, source, returned
+        values = tuple(_receive(stages, shape, source) for shape in shapes)
+        pairs = zip(values, shapes, strict=True)
+        ctx.mark_non_differentiable(*(v for v, shape in pairs if not shape.requires_grad))
+        return token.clone(), *values
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        pairs = zip(gradients, ctx.shapes, strict=True)
+        wanted = [gradient for gradient, shape in pairs if shape.requires_grad]
+        _send(ctx.stages, wanted, ctx.source, ctx.returned)
+        return None, None, None, None, torch.zeros((), device=ctx.stages.device)
+
+
+class _Leave(torch.autograd.Function):
+    """The outputs of all micro-batches, which every rank gets.
+
+    What is left on a rank: tokens, and on the last one the outputs of each micro-batch.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, stages: Stages, inputs: Tensors, tokens: int, chunks: int, *left: Tensor
+    ) -> Tensors:
+        ctx.save_for_backward(left[0])
+        pieces = left[tokens:]
+        count = len(pieces) // chunks
+        columns = [pieces[column::count] for column in range(count)]
+        ctx.tokens = tokens
+        ctx.sizes = [[len(piece) for piece in column] for column in columns if chunks > 1]
+        joined = [torch.cat(each) if chunks > 1 else each[0].clone() for each in columns]
+        outputs = stages.share_outputs(tuple(joined), inputs)
+        ctx.is_last = bool(pieces)
+        ctx.mark_non_differentiable(*(each for each in outputs if not each.is_floating_point()))
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise UserError(
+                "strategy=pipeline: a gradient that is to be differentiated once more "
+                "(create_graph=True) does not pass through stages; use strategy=ddp"
             )
-        )
-        for weight, gradient in zip(trained, found[len(wanted) :], strict=True):
-            if gradient is not None:
-                before = total.get(weight)
-                total[weight] = gradient if before is None else before + gradient
-    return tuple(
-        torch.zeros_like(value) if gradient is None else gradient
-        for value, gradient in zip(wanted, found, strict=False)
-    )
+        (token,) = ctx.saved_tensors  # on all ranks an error if the graph has been freed
+        pieces: Sequence[Tensor] = gradients if ctx.is_last else ()
+        if ctx.sizes:
+            columns = map(torch.split_with_sizes, gradients, ctx.sizes)
+            pieces = [piece for microbatch in zip(*columns, strict=True) for piece in microbatch]
+        of_tokens = [torch.zeros_like(token)] * ctx.tokens
+        return None, None, None, None, *of_tokens, *pieces
 
 
-def _wait(sent: list[Sent]) -> None:
-    for work, _ in sent:
+def _receive(stages: Stages, shape: Tensor, source: int) -> Tensor:
+    value = empty(shape, stages.device)
+    dist.recv(value, group=stages.group, group_src=source)
+    return value
+
+
+def _send(stages: Stages, values: Sequence[Tensor], target: int, under_way: Sent) -> None:
+    for value in values:
+        ready = value.detach().contiguous()
+        under_way.append((dist.isend(ready, group=stages.group, group_dst=target), ready))
+
+
+def _wait(under_way: Sent) -> None:
+    for work, _ in under_way:
         if work is not None:
             work.wait()
+    under_way.clear()
 
 
-def order(owner: Sequence[int], chunks: int) -> dict[int, list[Any]]:
+def order(owner: Sequence[int], chunks: int) -> dict[int, list[tuple[int, str, int]]]:
     """For each rank what it computes in which order, as `pipeline_order` of PyTorch's schedules."""
-    found: dict[int, list[Any]] = {rank: [] for rank in set(owner)}
-    for kind, stages in (("F", range(len(owner))), ("B", range(len(owner) - 1, -1, -1))):
-        for number in range(chunks):
-            for stage in stages:
-                action = SimpleNamespace(
-                    computation_type=SimpleNamespace(value=kind),
-                    stage_index=stage,
-                    microbatch_index=number,
-                )
-                found[owner[stage]].append(action)
+    found: dict[int, list[tuple[int, str, int]]] = {rank: [] for rank in set(owner)}
+    stages = range(len(owner))
+    for number, stage in product(range(chunks), stages):
+        found[owner[stage]].append((stage, "F", number))
+    for number, stage in product(range(chunks), reversed(stages)):
+        found[owner[stage]].append((stage, "B", number))
     return found

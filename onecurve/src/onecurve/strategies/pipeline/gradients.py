@@ -1,28 +1,53 @@
-"""How the gradients of a schedule reach the optimizer in Lightning's order: stash and deposit.
+"""How a schedule's gradients reach the optimizer in Lightning's order, and what hooks see of them.
 
 A schedule that takes the loss runs forward and backward of all micro-batches as one. Lightning
 instead asks for a loss first, then clears old gradients (unless it accumulates), then calls
-``loss.backward()``. So:
+``loss.backward()``. So they are stashed, and deposited:
 
     training_step:  .grad set aside -> schedule -> fresh gradients into the stash -> .grad put back
     loss.backward:  stash x incoming gradient is added to .grad
 
 The incoming gradient carries what Lightning and the precision plugin do to the loss: division by
 the number of accumulated batches, the weight of an uneven share, the scale of 16-bit training.
+
+A rank has the gradients of its own layers. A hook that takes a norm over "all" of them, as
+Lightning's `grad_norm` does in `on_before_optimizer_step`, would get another number on every rank.
+(PyTorch's `clip_grad_norm_` does not: see `clip.py`.) So for the length of a hook the gradient of
+a remote parameter is a tensor on the meta device: what changes each gradient alone works on it,
+and what asks for its numbers cannot have them, and says so.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.optim import LBFGS, Optimizer
 
+from ...compat.of_lightning import results_of
 from ...compat.of_torch import at_end_of_backward
+from ...errors import UserError
+from ..redirect import replaced
 
 BUCKET_BYTES = 25 * 2**20
+HOOKS = (
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "configure_gradient_clipping",
+    "on_train_batch_end",
+    "on_before_zero_grad",
+)
+# Callbacks of Lightning and of this library ask the strategy.
+KNOWN = ("lightning", "onecurve")
+# Where a user's code is not.
+PACKAGES = {"torch", *KNOWN}
 
 
 class Stash:
@@ -46,39 +71,33 @@ class Stash:
                 parameter.grad = gradient
 
     def attach(self, loss: Tensor, scale: float) -> Tensor:
-        """The same loss, whose backward deposits the stash.
+        """The same loss, whose backward deposits the stash, divided by its scale."""
 
-        Args:
-            loss: The value that the task returned, a scalar.
-            scale: What the stash was multiplied by against underflow.
-        """
+        def deposit(incoming: Tensor) -> None:
+            for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+                if gradient is not None:
+                    gradient.mul_(incoming / scale)
+                    before = parameter.grad
+                    parameter.grad = gradient if before is None else before.add_(gradient)
+            self.gradients = []
+
         # Autograd calls a function's backward only if one of its inputs needs a gradient.
-        needs_gradient = torch.ones((), device=loss.device, requires_grad=True)
-        attached: Tensor = _Deposit.apply(loss.detach(), needs_gradient, self, scale)
-        return attached
-
-    def deposit(self, factor: Tensor) -> None:
-        """Add the stash times a factor to ``.grad``."""
-        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
-            if gradient is None:
-                continue
-            gradient.mul_(factor)
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-        self.gradients = []
+        needs_gradient = torch.ones_like(loss.detach(), requires_grad=True)
+        return _calling(loss.detach() * needs_gradient, deposit)
 
 
-class _Deposit(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, loss: Tensor, needs_gradient: Tensor, stash: Stash, scale: float
-    ) -> Tensor:
-        ctx.stash, ctx.scale = stash, scale
-        return loss.clone()
+def _calling(loss: Tensor, function: Callable[[Tensor], None]) -> Tensor:
+    """The same loss, whose backward pass calls a function with the gradient of the loss."""
+    made = loss.view_as(loss)
+    if made.requires_grad:
+        made.register_hook(function)  # type: ignore[no-untyped-call]
+    return made
 
-    @staticmethod
-    def backward(ctx: Any, *incoming: Tensor) -> tuple[None, None, None, None]:
-        ctx.stash.deposit(incoming[0] / ctx.scale)
-        return None, None, None, None
+
+def ending_with(loss: Tensor, function: Callable[[], None]) -> Tensor:
+    """The same loss, whose backward pass ends with a call, before any hook sees gradients."""
+    # FSDP2 ends its own work so, and asks for that later than this loss.
+    return _calling(loss, lambda _: at_end_of_backward(partial(at_end_of_backward, function)))
 
 
 def average(gradients: list[Tensor], group: dist.ProcessGroup) -> None:
@@ -112,19 +131,109 @@ def agree_on_overflow(gradients: list[Tensor], device: torch.device) -> None:
         parts[0].div_(finite)
 
 
-def ending_with(loss: Tensor, function: Callable[[], None]) -> Tensor:
-    """The same loss, whose backward pass ends with a call, before any hook sees gradients."""
-    made: Tensor = _Ending.apply(loss, function)
-    return made
+class RemoteParameter(nn.Parameter):
+    """A parameter without memory, because another rank holds it."""
+
+    is_shown = False
+    """Whether a user's hook runs now."""
+
+    @property
+    def grad(self) -> Tensor | None:
+        """Nothing, but for a user's hook: what has a shape and no numbers."""
+        return torch.empty_like(self) if self.is_shown and self.requires_grad else None
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        assert value is None or value.is_meta, "a gradient of what has no memory"
 
 
-class _Ending(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, loss: Tensor, function: Callable[[], None]) -> Tensor:
-        ctx.function = function
-        return loss.view_as(loss)
+def watch_hooks(trainer: Trainer, until: ExitStack) -> None:
+    """Show gradients of remote parameters to the hooks of the task and of users' callbacks."""
+    module = trainer.lightning_module
+    _watch(module, "clip_gradients", False, until)
+    for name in HOOKS:
+        if getattr(type(module), name) is not getattr(LightningModule, name):
+            _watch(module, name, True, until)
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if type(callback).__module__.partition(".")[0] not in KNOWN:
+            for name in HOOKS:
+                if callable(getattr(callback, name, None)):
+                    _watch(callback, name, True, until)
 
-    @staticmethod
-    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor, None]:
-        at_end_of_backward(ctx.function)
-        return incoming[0], None
+
+def _watch(owner: Any, name: str, shows: bool, until: ExitStack) -> None:
+    inner: Callable[..., Any] = getattr(owner, name)
+
+    @wraps(inner)
+    def watched(*args: Any, **options: Any) -> Any:
+        try:
+            with replaced(RemoteParameter, "is_shown", shows):
+                return inner(*args, **options)
+        # PyTorch has no class of its own for it.
+        except (NotImplementedError, RuntimeError) as error:
+            if not shows or "meta" not in str(error):
+                raise
+            raise UserError(
+                f"strategy=pipeline: {type(owner).__name__}.{name} asks for a gradient that "
+                "another rank has; use trainer.gradient_clip_val, self.clip_gradients(...) or "
+                "self.trainer.strategy.gradient_norm(), which know all of them, or strategy=ddp"
+            ) from None
+
+    until.enter_context(replaced(owner, name, watched))
+
+
+def set_up_optimizers(optimizers: Iterable[Optimizer]) -> None:
+    """Reject LBFGS; drop what others prepare for remote parameters beforehand, as Adagrad does."""
+    for optimizer in optimizers:
+        if isinstance(optimizer, LBFGS):
+            raise UserError(
+                "strategy=pipeline: LBFGS updates a weight by the gradients of all others, of "
+                "which a rank has only those of its layers; use another optimizer, such as AdamW, "
+                "or strategy=ddp"
+            )
+        for parameter in [each for each in optimizer.state if each.is_meta]:
+            del optimizer.state[parameter]
+
+
+def explained(
+    error: BaseException, module: LightningModule, network: str, strategy: str
+) -> UserError | None:
+    """What an error about layers that another rank has means in a task, in one line, if it is."""
+    message, frames = str(error), extract_tb(error.__traceback__)
+    copies = any(frame.name == "deepcopy" for frame in frames)
+    if copies and "cannot pickle" in message and "ProcessGroup" in message:
+        return UserError(
+            f"strategy={strategy}: a module is copied whose layers are a pipeline; make the copy "
+            "in __init__, or use strategy=ddp"
+        )
+    if not isinstance(error, NotImplementedError | RuntimeError) or "meta" not in message.lower():
+        return None
+    if any(frame.name == "_call_task" for frame in frames):
+        return layers_used_outside_network(module, network)
+    if "aten::equal" in message:
+        line = (
+            "parameters are compared (BaseFinetuning does it to unfreeze them), of which another "
+            "rank has some; unfreeze by requires_grad alone, or use strategy=ddp"
+        )
+    else:
+        at = [frame for frame in frames if not PACKAGES & {*Path(frame.filename).parts}][-1:]
+        where = "".join(
+            f" in {frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in at
+        )
+        line = (
+            f"the numbers of a parameter are read{where} that another rank has; leave that to "
+            "the layer that holds it, or use strategy=ddp"
+        )
+    return UserError(f"strategy={strategy}: {line}")
+
+
+def layers_used_outside_network(module: LightningModule, network: str) -> UserError:
+    """For a loss that depends on layers of other ranks, whatever PyTorch says of them."""
+    results = results_of(module.trainer)
+    if results is not None:
+        results.clear()  # Lightning would move what was logged of it as it ends
+    return UserError(
+        f"strategy=pipeline: a step of {type(module).__name__} uses layers, or their parameters, "
+        f"in another way than by calling {network}, and one rank holds them; use weight_decay of "
+        "the optimizer for a penalty, or strategy=fsdp"
+    )

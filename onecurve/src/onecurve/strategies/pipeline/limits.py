@@ -67,14 +67,8 @@ def split(
 
     Equal, because a mean over micro-batches is the batch's only then. The number is the wanted one
     where it divides the batch, else the nearest that does, up to twice as many; a batch for which
-    `1f1b` finds none goes through `gpipe`, which takes any.
-
-    Args:
-        schedule: A key of `SCHEDULES`.
-        microbatches: The wanted number.
-        num_ranks: Ranks of the pipeline.
-        batch_size: Samples that there are.
-        least: Samples of a micro-batch, if there are so many.
+    `1f1b` finds none goes through `gpipe`, which takes any. A micro-batch has `least` samples, if
+    there are so many.
     """
     most = max(1, min(batch_size // least, 2 * microbatches))
     divisors = [number for number in range(1, most + 1) if batch_size % number == 0]

@@ -1,16 +1,43 @@
-"""The network of a task that is cut into stages, and what it is called by."""
+"""The network of a task that is divided into stages, what it is called by, and its layers.
 
-from collections.abc import Iterator, Sequence
+A network that is no sequence of layers is split before modules: those that the user names in
+``strategy.split``, or its own children. torch.fx traces the code that calls these modules, and no
+other: a module that holds none of them is called as it stands, whatever its code does. Each part of
+the graph between two of them becomes a layer of the pipeline. What a later part needs, such as the
+skip connections of a U-Net, travels with the micro-batches through the parts between.
+
+    net.forward   x ── down1 ──┬── down2 ── up1 ──┬── head ──> y
+                               └──────────────────┘
+    layers        [down1]  ->  [down2]  ->  [up1 .. head]
+    what passes   x        a           (b, a)               y
+
+torch.distributed.pipelining's own tracer, torch.export, is not used: its graph is that of one mode
+and one batch size, while a fit trains and validates, and its last batch may be smaller.
+https://docs.pytorch.org/docs/stable/fx.html
+"""
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from inspect import Parameter, signature
+from itertools import takewhile
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lightning.pytorch import LightningModule
-from torch import nn
+from torch import fx, nn
 
-from ...errors import UserError
-from ..layers import find_layers, opened
-from .blocks import Blocks, find_blocks
-from .split import direct_tensors, split_at_children, split_network
+from ...errors import UserError, in_short
+from ..layers import CONTAINERS, find_layers, opened
+from .blocks import Blocks, find_blocks, find_other_stack
+from .shapes import BY_POSITION
+
+# What is made of a shape is computed again where it is needed: only tensors travel.
+OF_A_SHAPE = {"shape", "ndim", "dtype", "device"}
+ARITHMETIC = {
+    *(operator.getitem, operator.add, operator.sub, operator.mul, operator.floordiv),
+    *(operator.truediv, operator.mod, operator.neg, min, max, int, len, tuple),
+}
 
 
 class Network(NamedTuple):
@@ -18,7 +45,6 @@ class Network(NamedTuple):
 
     name: str
     """What the task calls it by."""
-
     owner: nn.Module
     """Whose call passes through the pipeline: an nn.Sequential anywhere within, or the task."""
     layers: dict[str, nn.Module]
@@ -26,21 +52,20 @@ class Network(NamedTuple):
     blocks: Blocks | None = None
     """Where code calls the layers one by one."""
 
-    def calls(self) -> dict[str, nn.Module]:
-        """What takes tensors and returns tensors, for each layer; before any is elsewhere."""
-        return self.layers if self.blocks is None else self.blocks.layers()
 
-
-def find_network(module: LightningModule, num_stages: int, split: Sequence[str] = ()) -> Network:
-    """The layers that stages are made of; all else of the task stays whole on every rank.
+def find_networks(
+    module: LightningModule, num_stages: int, split: Sequence[str] = ()
+) -> list[Network]:
+    """The layers that stages are made of; all else of the task is in full on every rank.
 
     Where the user says at which modules the network is split, see `split_network`. Else they are
     what the task's method ``layers()`` returns, whose composition is its ``forward``; else the
     elements of the nn.Sequential, or of the nn.ModuleList of blocks, with the most parameters, of
-    those that are long enough; else the parts of the network between its modules.
+    those that are long enough; else the parts of the network between its modules. Beside blocks
+    of an encoder those of its decoder make stages as well, and the other way round.
     """
     if split:
-        network = Network(*split_network(module, split))
+        network = split_network(module, split)
     elif callable(getattr(module, "layers", None)) and not isinstance(module.layers, nn.Module):
         network = Network("self", module, find_layers(module) or {})
     else:
@@ -55,8 +80,8 @@ def find_network(module: LightningModule, num_stages: int, split: Sequence[str] 
         elif sequence is not None:
             name = next(name for name, part in module.named_modules() if part is sequence)
             network = Network(name, sequence, _named(name, sequence))
-        elif parts := split_at_children(module):
-            network = Network(*parts)
+        elif parts := _split_at_children(module):
+            network = parts
         else:
             raise UserError(
                 f"strategy=pipeline: {type(module).__name__} has no sequence of layers: hold them "
@@ -64,8 +89,12 @@ def find_network(module: LightningModule, num_stages: int, split: Sequence[str] 
                 "split it at in strategy.split, or add a method layers() that returns in order the "
                 "layers that self(inputs) calls; change it, or use strategy=fsdp"
             )
-    _check_parameters(module, network)
-    return network
+    networks = [network]
+    if network.blocks and (other := find_other_stack(module, network.blocks, num_stages)):
+        networks.append(Network(other.name, other.holder, other.blocks, other))
+    for each in networks:
+        _check_parameters(module, each)
+    return networks
 
 
 def _sequences(module: nn.Module) -> Iterator[nn.Sequential]:
@@ -89,9 +118,8 @@ def _named(path: str, sequence: nn.Sequential) -> dict[str, nn.Module]:
 
 
 def _check_parameters(module: LightningModule, network: Network) -> None:
-    name = type(module).__name__
+    name, layers = type(module).__name__, network.layers.values()
     known = set(module.parameters())
-    held = {id(part) for layer in network.layers.values() for part in layer.modules()}
     for path, layer in network.layers.items():
         if not known.issuperset(layer.parameters()):
             raise UserError(
@@ -99,25 +127,216 @@ def _check_parameters(module: LightningModule, network: Network) -> None:
                 f"{name}'s; make it once, in __init__, as an attribute of {name}"
             )
     inside = {id(p): path for path, layer in network.layers.items() for p in layer.parameters()}
-    if network.owner is module and network.blocks is None:
-        for path, parameter in module.named_parameters():
-            if id(parameter) not in inside:
+    held = {id(part) for layer in layers for part in layer.modules()} | {id(module)}
+    direct = {id(attrgetter(at)(layer)) for layer in layers for at in _direct_tensors(layer)}
+    for around, part in module.named_modules():
+        for path, parameter in part.named_parameters(around, recurse=False):
+            layer_of = inside.get(id(parameter))
+            if layer_of is None and network.owner is module and network.blocks is None:
                 raise UserError(
                     f"strategy=pipeline: the parameter {path} of {name} is in none of its layers; "
                     "put it into the layer that uses it, or use strategy=fsdp"
                 )
-    direct = {
-        id(attrgetter(target)(layer))
-        for layer in network.layers.values()
-        for target in direct_tensors(layer)
-    }
-    for path, part in module.named_modules():
-        if id(part) in held or part is module:
-            continue
-        for own, parameter in part.named_parameters(path, recurse=False):
-            if id(parameter) in inside and id(parameter) not in direct:
+            if layer_of is not None and id(part) not in held and id(parameter) not in direct:
                 raise UserError(
-                    f"strategy=pipeline: {own} is also a parameter of the layer "
-                    f"{inside[id(parameter)]}, which one rank holds; untie them, or use "
-                    "strategy=fsdp"
+                    f"strategy=pipeline: {path} is also a parameter of the layer {layer_of}, which "
+                    "one rank holds; untie them, or use strategy=fsdp"
                 )
+
+
+def split_network(task: LightningModule, split: Sequence[str]) -> Network:
+    """The layers of the smallest network around some modules.
+
+    Args:
+        task: The task.
+        split: Dotted names of modules in the task; a layer begins with each, and is named by it.
+    """
+    key = f"strategy.split=[{','.join(split)}]"
+    names = [each for each, _ in task.named_modules(remove_duplicate=False) if each]
+    if unknown := [name for name in split if name not in names]:
+        near = get_close_matches(unknown[0], names, 1) or names[-1:]
+        raise UserError(
+            f"{key}: {type(task).__name__} has no module {unknown[0]}, such as {near[0]}"
+        )
+    around = zip(*(name.split(".")[:-1] for name in split), strict=False)
+    path = ".".join(parts[0] for parts in takewhile(lambda each: len(set(each)) == 1, around))
+    owner, called = task.get_submodule(path), f"{path}.forward".lstrip(".")
+    tracer = _Tracer({task.get_submodule(name): name for name in split})
+    nodes, enters = _traced(owner, tracer, key)
+    if missing := [name for name in split if name not in tracer.cuts]:
+        raise UserError(
+            f"{key}: {called} does not call {missing[0]}; name modules that it calls, or use "
+            "strategy=fsdp"
+        )
+    first = next(place for place, node in enumerate(nodes) if _is_work(node))
+    # What precedes the first of them, too, unless nothing does.
+    begin = {first: path or "forward"} | {place: name for name, place in tracer.cuts.items()}
+    starts = sorted(begin)
+    pieces = _pieces(owner, nodes, enters, starts, called)
+    layers = {begin[place]: piece for place, piece in zip(starts, pieces, strict=True)}
+    return Network(path or "self", owner, layers)
+
+
+def _split_at_children(task: LightningModule) -> Network | None:
+    """Split before each part of the innermost network that has all parameters, if possible."""
+    path, parts = "", [""]
+    while len(parts) == 1:
+        path = parts[0]
+        named = task.get_submodule(path).named_children()
+        children = [name for name, part in named if [*part.parameters()]]
+        parts = [f"{path}.{name}".lstrip(".") for name in children]
+    if not parts or isinstance(task.get_submodule(path), CONTAINERS):
+        return None
+    try:
+        return split_network(task, parts)
+    except UserError:
+        return None
+
+
+def _direct_tensors(layer: nn.Module) -> list[str]:
+    """Parameters and buffers that the split code uses itself, by their names in the network."""
+    if not isinstance(layer, fx.GraphModule):
+        return []
+    return [str(node.target) for node in layer.graph.nodes if node.op == "get_attr"]
+
+
+def share_direct_tensors(network: nn.Module, layers: Iterable[nn.Module]) -> None:
+    """Let a network and its layers hold the same tensors again, of those that both name.
+
+    Parameters are the layers', which may be sharded since; buffers are the network's, which may
+    have moved.
+    """
+    for layer in layers:
+        for target in _direct_tensors(layer):
+            path, _, name = target.rpartition(".")
+            whole, part = network.get_submodule(path), layer.get_submodule(path)
+            source, other = (
+                (part, whole) if isinstance(getattr(part, name), nn.Parameter) else (whole, part)
+            )
+            setattr(other, name, getattr(source, name))
+
+
+class _Tracer(fx.Tracer):
+    """Goes into the modules that hold one of those where a layer begins.
+
+    Attributes:
+        cuts: The number of nodes before the first call of each of them, by name.
+    """
+
+    proxy_buffer_attributes = True
+
+    def __init__(self, begins: dict[nn.Module, str]) -> None:
+        super().__init__()
+        self.begins = begins
+        self.cuts: dict[str, int] = {}
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return not any(part in self.begins for part in m.modules() if part is not m)
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if name := self.begins.get(m):
+            self.cuts.setdefault(name, len(self.graph.nodes))
+        return super().call_module(m, forward, args, kwargs)
+
+
+def _traced(owner: nn.Module, tracer: _Tracer, key: str) -> tuple[list[fx.Node], list[fx.Node]]:
+    """The nodes of a graph, and those that stand for its inputs."""
+    parameters = signature(owner.forward).parameters.values()
+    usual = {each.name: each.default for each in parameters if each.default is not Parameter.empty}
+    try:
+        nodes = list(tracer.trace(owner, concrete_args=usual).nodes)
+    except Exception as error:  # whatever the code does with what has no value
+        raise UserError(
+            f"{key}: {type(owner).__name__}.forward cannot be traced ({in_short(error)}); let no "
+            "branch there depend on values, or use strategy=fsdp"
+        ) from error
+    inputs = zip(parameters, (node for node in nodes if node.op == "placeholder"), strict=True)
+    return nodes, [
+        node for each, node in inputs if each.name not in usual and each.kind in BY_POSITION
+    ]
+
+
+def _pieces(
+    owner: nn.Module, nodes: list[fx.Node], enters: list[fx.Node], starts: list[int], called: str
+) -> list[nn.Module]:
+    """A module of each part of a graph."""
+    output = nodes[-1].args[0]
+    outputs = list(output) if isinstance(output, list | tuple) else [output]
+    returned = [each for each in outputs if isinstance(each, fx.Node)]
+    if len(returned) < len(outputs):
+        raise UserError(
+            f"strategy=pipeline: {called} returns something else than a tensor or a tuple "
+            "of tensors; change it, or use strategy=fsdp"
+        )
+    places = {node: place for place, node in enumerate(nodes)}
+    passing = [enters]
+    for start in starts[1:]:
+        later = [node for node in nodes[start:-1] if _is_work(node)]
+        needed = {each for node in later for each in _tensors(node) if places[each] < start}
+        needed |= {each for each in returned if places[each] < start}
+        passing.append(sorted(needed, key=places.__getitem__))
+    passing.append(returned)
+    ends = [*starts[1:], len(nodes) - 1]
+    return [
+        _piece(owner, nodes[start:end], enters, leaves)
+        for start, end, enters, leaves in zip(starts, ends, passing, passing[1:], strict=False)
+    ]
+
+
+def _piece(
+    owner: nn.Module, nodes: list[fx.Node], enters: list[fx.Node], leaves: list[fx.Node]
+) -> nn.Module:
+    graph = fx.Graph()
+    copies = {node: graph.placeholder(node.name) for node in enters}
+
+    def copied(node: fx.Node) -> fx.Node:
+        if node not in copies:
+            for each in node.all_input_nodes:
+                copied(each)
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        return copies[node]
+
+    for node in nodes:
+        if _is_work(node):
+            copied(node)
+    out = tuple(copied(node) for node in leaves)
+    graph.output(out[0] if len(out) == 1 else out)
+    held = [str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")]
+    return fx.GraphModule({name: attrgetter(name)(owner) for name in held}, graph)
+
+
+def _is_work(node: fx.Node) -> bool:
+    """Whether a node makes a tensor of what passes through the network."""
+    is_one = node.op not in ("placeholder", "output")
+    return is_one and not _is_copied(node) and not _checks(node)
+
+
+def _is_copied(node: fx.Node) -> bool:
+    """Whether a node is copied to where it is used: what is made of a shape, or a parameter."""
+    if node.op == "get_attr":
+        return True
+    if node.op == "call_method":
+        return node.target in ("size", "dim")
+    if node.op != "call_function":
+        return False
+    if node.target is getattr:
+        return node.args[1] in OF_A_SHAPE
+    inputs = node.all_input_nodes
+    return node.target in ARITHMETIC and bool(inputs) and all(map(_is_copied, inputs))
+
+
+def _tensors(node: fx.Node) -> set[fx.Node]:
+    """What a node is made of that has to be there."""
+    found = set()
+    for each in node.all_input_nodes:
+        found |= _tensors(each) if _is_copied(each) else {each}
+    return found
+
+
+def _checks(node: fx.Node) -> bool:
+    """Whether a node only asserts something, as torch.fx does of an optional argument."""
+    if node.op != "call_function":
+        return False
+    if "_assert" in getattr(node.target, "__name__", ""):
+        return True
+    return bool(node.users) and all(map(_checks, node.users))

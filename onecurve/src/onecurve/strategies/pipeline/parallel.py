@@ -3,7 +3,7 @@
 The task's steps run on every rank: where they call the network, the pipeline runs instead and every
 rank gets the last stage's outputs; so loss, metrics and logs are those of the whole batch,
 everywhere. What is not in the layers (`network.py`) stays whole on every rank, and is computed
-there. PyTorch's own schedules do the work where they can take the loss (`steps.py`).
+there. PyTorch's own schedules do the work where they can take the loss (`runner.py`).
 
 Exact: the loss curve of `single`, to float tolerance, for every schedule, batch size, number of
 micro-batches and of replicas, with accumulation, clipping and frozen layers, several calls of the
@@ -41,30 +41,19 @@ from ..prepared import example_of
 from ..redirect import replaced
 from ..sequences import WholeSequences
 from ..step import TaskStep
-from . import state
-from .gradients import agree_on_overflow, average, ending_with
+from .gradients import agree_on_overflow, average, ending_with, explained, watch_hooks
+from .gradients import set_up_optimizers as set_up
 from .limits import SCHEDULES, Schedule
-from .network import Network, find_network
-from .partition import Partition
-from .passes import Passes
-from .placement import Placement, Stages
-from .remote_parameters import drop_remote_state, explained, reject_lbfgs, watch_hooks
+from .network import Network, find_networks, share_direct_tensors
+from .partition import Partition, Placement, Stages, collect
 from .report import report_partition
-from .shapes import LayerShapes
-from .split import share_direct_tensors
-from .stage import Tensors
-from .steps import NO_TARGETS, LossCheck, Steps
+from .runner import NO_TARGETS, Runner
+from .schedule import StageModule
+from .shapes import LayerShapes, Tensors
 
 
 class PipelineParallel(Parallelism):
-    """Pipelines side by side: every rank with layers of its own.
-
-    Args:
-        schedule: A key of `limits.SCHEDULES`.
-        microbatches: How many a batch.
-        stages_per_rank: Stages a rank holds; "auto" takes what the schedule is made for.
-        balance: "auto", or the number of layers of each stage.
-        split: Names of modules with which layers begin, for a network that is no sequence.
+    """Pipelines side by side: every rank with layers of its own. See `Pipeline` for its arguments.
 
     Attributes:
         placement: Which rank of a pipeline holds what; None until the network is partitioned.
@@ -73,9 +62,9 @@ class PipelineParallel(Parallelism):
     holds_state = True
 
     placement: Placement | None = None
-    network: Network
-    passes: Passes
-    steps: Steps
+    networks: list[Network]
+    stages: list[Stages]
+    runner: Runner
     _cpu_group: Group | None = None
     _accumulates: bool = False
     _is_reported: bool = False
@@ -97,13 +86,10 @@ class PipelineParallel(Parallelism):
                 "such as strategy.schedule=1f1b"
             )
         require(f"strategy.schedule={schedule}")
+        usual = SCHEDULES[schedule].stages_per_rank
         self.schedule = schedule
         self.microbatches = microbatches
-        self.stages_per_rank = (
-            SCHEDULES[schedule].stages_per_rank
-            if stages_per_rank == "auto"
-            else int(stages_per_rank)
-        )
+        self.stages_per_rank = usual if stages_per_rank == "auto" else int(stages_per_rank)
         self.balance = balance
         self.split = list(split or ())
 
@@ -114,12 +100,6 @@ class PipelineParallel(Parallelism):
             self._cpu_group = ranks.group_of("pipeline", backend="gloo")
         step.weigh = self._weighed
 
-    @property
-    def shares_stages(self) -> bool:
-        """Whether ranks share the parameters of a stage; else each has them in full."""
-        sizes = self.ranks.sizes
-        return sizes.shard * sizes.context * sizes.tensor > 1
-
     # This rank's part
 
     def is_applied(self, task: LightningModule) -> bool:
@@ -127,101 +107,100 @@ class PipelineParallel(Parallelism):
 
     def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
         """Partition the network."""
-        sizes = self.ranks.sizes
-        self.network = find_network(task, sizes.pipeline * self.stages_per_rank, self.split)
-        self._takes = signature(self.network.owner.forward)
-        calls, blocks = self.network.calls(), self.network.blocks
-        also = tuple if blocks is None else lambda: blocks.shapes
-        self._shapes = LayerShapes(calls, self.precision.forward_context, also)
-        partition = Partition.of(
-            # All ranks must divide it at the same layers.
-            task.trainer.strategy.broadcast(self._shapes.costs(example_of(task.trainer))),
-            num_ranks=sizes.pipeline,
-            stages_per_rank=self.stages_per_rank,
-            v_shaped=self.schedule == "zbv",
-            balance=self.balance,
-        )
         rank = self.ranks.coordinates.pipeline
-        self.placement = placement = Placement(task, self.network.layers, calls, partition, rank)
-        return [
-            Part(task, placement.layers_of(stage), is_here=owner == rank)
-            for stage, owner in enumerate(partition.owner)
-        ]
+        num_stages = self.ranks.sizes.pipeline * self.stages_per_rank
+        self.networks = find_networks(task, num_stages, self.split)
+        self._takes = signature(self.networks[0].owner.forward)
+        self.stages = [self._divided(task, network) for network in self.networks]
+        owned = [each for stages in self.stages for each in stages.held()]
+        self.placement = Placement(task, owned, rank)
+        return [Part(task, held, is_here=owner == rank) for held, owner in owned]
+
+    def _divided(self, task: LightningModule, network: Network) -> Stages:
+        sizes, layers, blocks = self.ranks.sizes, network.layers, network.blocks
+        calls = layers if blocks is None else blocks.layers()
+        also = tuple if blocks is None else lambda: blocks.shapes
+        shapes = LayerShapes(calls, self.precision.forward_context, also)
+        sequences = WholeSequences()
+        if self.ranks.context_group is not None:
+            from ..context.sequence import Pieces
+
+            sequences = Pieces(self.ranks.context_group)
+        return Stages(
+            layers,
+            list(calls.values()),
+            Partition.of(
+                # All ranks must divide it at the same layers.
+                task.trainer.strategy.broadcast(shapes.costs(example_of(task.trainer))),
+                num_ranks=sizes.pipeline,
+                stages_per_rank=self.stages_per_rank,
+                v_shaped=self.schedule == "zbv",
+                balance=self.balance if network is self.networks[0] else "auto",
+            ),
+            modules={},
+            shapes=shapes,
+            sequences=sequences,
+            group=self.ranks.pipeline_group,
+            rank=self.ranks.coordinates.pipeline,
+            device=self.ranks.device,
+            are_sharded=sizes.shard * sizes.context * sizes.tensor > 1,
+        )
 
     def apply(self, task: LightningModule, parts: list[Part]) -> list[Part]:
         """Keep this rank's layers, and make a module of each stage."""
-        placed = self._placed
-        self._stages = placed.take_part(self.precision.forward_context)
-        self._beside = [p for name, p in task.named_parameters() if not placed.is_placed(name)]
-        for index, stage in self._stages.items():
-            parts[index].root = stage
+        self._placed.free_others()
+        named = task.named_parameters()
+        self._beside = [p for name, p in named if self._placed.owner(name) is None]
+        remaining = iter(parts)
+        for stages in self.stages:
+            for index, held in enumerate(stages.partition.ranges):
+                part = next(remaining)
+                if part.is_here:
+                    layers = [stages.calls[layer] for layer in held]
+                    stage = StageModule(layers, self.precision.forward_context)
+                    stages.modules[index] = part.root = stage
         return [part for part in parts if part.is_here]
-
-    def _made_passes(self, task: LightningModule) -> Passes:
-        group, device = self.ranks.pipeline_group, self.ranks.device
-        modules, sequences = self._stages, self._sequences()
-        return Passes(
-            task,
-            self.network.name,
-            Stages(self._placed, modules, self._shapes, sequences, group, device),
-            schedule=self.schedule,
-            microbatches=self.microbatches,
-            context=self.precision.forward_context,
-            # Ranks that share a layer draw alike.
-            drawing_rank=self.ranks.rank - self.ranks.coordinates.tensor,
-            rows=self._rows_here,
-            is_sharded=self.shares_stages,
-        )
-
-    def _sequences(self) -> WholeSequences:
-        if self.ranks.context_group is None:
-            return WholeSequences()
-        from ..context.sequence import Pieces
-
-        return Pieces(self.ranks.context_group)
 
     def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
         """Let calls of the network go through all stages, whose parameters are sharded by now."""
-        if not hasattr(self, "passes"):
-            self.passes = self._made_passes(task)
+        name, owner, layers, blocks = self.networks[0]
+        if not hasattr(self, "runner"):
+            self.runner = Runner(
+                task,
+                name,
+                self.stages[0],
+                self.schedule,
+                self.microbatches,
+                self.precision,
+                # Ranks that share a layer draw alike.
+                drawing_rank=self.ranks.rank - self.ranks.coordinates.tensor,
+                rows=self._rows_here,
+                agree=self.ranks.all_agree,
+                placed=lambda name: self._placed.owner(name) is not None,
+                why_not=None if blocks is None else f"{blocks.path} is called block by block",
+            )
         self._patches = ExitStack()
-        owner, blocks = self.network.owner, self.network.blocks
         if blocks is None:
-            share_direct_tensors(owner, self.network.layers.values())
+            share_direct_tensors(owner, layers.values())
             self._patches.enter_context(replaced(owner, "forward", self._network_forward))
-        else:
-            blocks.pipeline = self._passed
-            self._patches.enter_context(blocks.connected())
+        for network, stages in zip(self.networks, self.stages, strict=True):
+            if network.blocks is not None:
+                network.blocks.pipeline = partial(self.runner.forward, stages=stages)
+                self._patches.enter_context(network.blocks.connected())
         return self._patches
-
-    def _passed(self, inputs: Tensors) -> Tensors:
-        """What leaves the last stage."""
-        return self.steps.forward(inputs)
 
     def set_up_optimizers(self, trainer: Trainer, optimizers: list[Optimizer]) -> None:
         """See who looks at gradients."""
         if self.ranks.sizes.pipeline > 1:
-            reject_lbfgs(optimizers)
-            drop_remote_state(optimizers)
+            set_up(optimizers)
             watch_hooks(trainer, self._patches)
 
     def begin(self, task: LightningModule) -> None:
-        """The first step of a fit shows what its loss is."""
-        mixed = isinstance(self.precision, MixedPrecision)
-        on_cpu = self.ranks.device.type == "cpu"
-        self.loss_check = LossCheck(task, mixed=mixed, at_once=on_cpu)
-        blocks = self.network.blocks
-        self.steps = Steps(
-            task,
-            self.passes,
-            self.loss_check,
-            self.ranks.all_agree,
-            why_not=None if blocks is None else f"{blocks.path} is called block by block",
-        )
+        self.runner.begin()
 
     def check(self) -> None:
         """Nothing is saved that was trained on another loss than it logged."""
-        self.loss_check.read()
+        self.runner.loss_check.read()
 
     # Steps
 
@@ -236,14 +215,14 @@ class PipelineParallel(Parallelism):
                 f"{', '.join(type(value).__name__ for value in inputs) or 'nothing'}; take them "
                 "out of what holds them before, or use strategy=fsdp"
             )
-        outputs = self.steps.forward(inputs)
+        outputs = self.runner.forward(inputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
     def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
         """Run a step of the task, in which calls of the network go through the pipeline."""
         task = self.step.module
         self._rows_of_batch = rows(batch)
-        blocks = self.network.blocks
+        blocks = self.networks[0].blocks
         stand_in: AbstractContextManager[None] = nullcontext()
         if blocks is not None and blocks.holder is task:
             stand_in = blocks.standing_in()  # a step may go through them itself
@@ -254,21 +233,24 @@ class PipelineParallel(Parallelism):
             targets = NO_TARGETS if prepared is None else prepared.targets
             # What 16-bit training multiplies the loss by, a schedule must, too.
             scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
-            result = self.steps.run(step, targets, scale, self.step.weight)
-        if not self._is_reported and self.steps.inputs:
-            inputs, self.steps.inputs = self.steps.inputs, ()
+            result = self.runner.run(step, targets, scale, self.step.weight)
+        if not self._is_reported and self.runner.inputs:
             self._is_reported = True
-            self._report(task.trainer, inputs)
+            self._report(task.trainer, self.runner.inputs)
+            self.runner.inputs = ()
         return result
 
-    def _report(self, trainer: Trainer, inputs: tuple[Tensor, ...]) -> None:
+    def _report(self, trainer: Trainer, inputs: Tensors) -> None:
         """Say once how the network is divided, when it is known how steps run."""
         strategy = cast(ForCallbacks, trainer.strategy)
-        of_parts = strategy.of_all_parts(self.passes.changed_buffers())
+        of_parts = strategy.of_all_parts(self.runner.changed_buffers())
         if self.ranks.rank == 0:
-            name, order, count = self.steps.plan(inputs)
-            report_partition(trainer, self._placed, name, order, count, len(inputs[0]))
-            if count > 1:
+            for network, stages in zip(self.networks, self.stages, strict=True):
+                plan = self.runner.plan(inputs, stages)
+                is_first = network is self.networks[0]
+                title = "Pipeline" if len(self.networks) == 1 else f"Pipeline of {network.name}"
+                report_partition(trainer, stages, title, *plan, len(inputs[0]), draws=is_first)
+            if plan[-1] > 1:
                 names = [name for part in of_parts for name in part]
                 report_changed("pipeline", "micro-batch", names)
 
@@ -282,15 +264,15 @@ class PipelineParallel(Parallelism):
 
     def _weighed(self, loss: Tensor, weight: float) -> Tensor:
         """Gradients of a schedule are weighed within: FSDP2 averages them there."""
-        return loss + loss.detach() * (weight - 1) if self.steps.ran_by_schedule else loss * weight
+        return loss + loss.detach() * (weight - 1) if self.runner.ran_by_schedule else loss * weight
 
     @property
     def sees_share(self) -> bool:  # type: ignore[override]
-        return not self.passes.takes_loss
+        return not self.runner.takes_loss
 
     def forward(self, task: LightningModule, inputs: Any) -> None:
         """Without micro-batches."""
-        self.passes.forward((inputs,), chunks=1)
+        self.runner.fill_drain((inputs,), chunks=1)
 
     @property
     def _scaler(self) -> torch.amp.GradScaler | None:
@@ -304,11 +286,8 @@ class PipelineParallel(Parallelism):
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        self._accumulates = True
-        try:
+        with replaced(self, "_accumulates", True):
             yield
-        finally:
-            self._accumulates = False
 
     def average_gradients(self, task: LightningModule) -> None:
         """Average over the replicas, once for all accumulated batches."""
@@ -316,7 +295,9 @@ class PipelineParallel(Parallelism):
             return
         if self.ranks.sizes.data_parallel > 1:
             # FSDP2 has averaged those of stages that it shards.
-            full = [*([] if self.shares_stages else self.passes.parameters), *self._beside]
+            full = list(self._beside)
+            for stages in self.stages:
+                full += [] if stages.are_sharded else stages.parameters()
             average([p.grad for p in full if p.grad is not None], self.ranks.samples_group)
         if self._scaler is not None:
             held = [p.grad for p in task.parameters() if p.grad is not None]
@@ -332,7 +313,7 @@ class PipelineParallel(Parallelism):
     def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:
         if self.placement is None:
             return None
-        return explained(error, task, self.network.name, self.name)
+        return explained(error, task, self.networks[0].name, self.name)
 
     # State
 
@@ -341,22 +322,24 @@ class PipelineParallel(Parallelism):
         assert self.placement is not None
         return self.placement
 
-    @property
-    def _to_rank_0(self) -> tuple[Group, bool]:
-        """The ranks of this pipeline on the CPU, and whether their first one is rank 0."""
+    def _collect(self, items: Mapping[Any, Any], names: Mapping[Any, str]) -> dict[Any, Any]:
+        """On rank 0 what the ranks of its pipeline hold, on the CPU; elsewhere nothing."""
         assert self._cpu_group is not None
-        return self._cpu_group, self.ranks.is_first_of_stage
+        owners = {key: self._placed.owner(name) or 0 for key, name in names.items()}
+        return collect(items, owners, self._cpu_group, self.ranks.is_first_of_stage)
 
     def local_state(self, task: LightningModule) -> dict[str, Any]:
         self.check()
-        return state.model_part(task, self._placed)
+        return {name: v for name, v in task.state_dict().items() if self._placed.holds(name)}
 
     def full_state(self, task: LightningModule) -> dict[str, Any]:
         self.check()
-        return state.whole_model_state(task, self._placed, *self._to_rank_0)
+        state = task.state_dict()
+        return self._collect(state, {name: name for name in state})
 
     def full_optimizer_state(self, task: LightningModule, optimizer: Optimizer) -> dict[str, Any]:
-        return state.whole_optimizer_state(task, optimizer, self._placed, *self._to_rank_0)
+        state = optimizer.state_dict()
+        return {**state, "state": self._collect(state["state"], _names(task, optimizer))}
 
     def load_state(self, task: LightningModule, given: Mapping[str, Any], strict: bool) -> None:
         if self.placement is None:
@@ -364,20 +347,34 @@ class PipelineParallel(Parallelism):
             return
         own = task.state_dict()
         here = model_state_here(given, own)
-        sharded = {name: cut_like(value, own.get(name)) for name, value in here.items()}
-        state.load_model_part(task, sharded, self.placement, strict)
+        if strict and (different := sorted(set(here) ^ set(own))):
+            raise UserError(
+                f"the checkpoint is of another network: they differ in {', '.join(different[:5])}; "
+                "give one of this network"
+            )
+        held = {
+            name: cut_like(value, own.get(name))
+            for name, value in here.items()
+            if self.placement.holds(name)
+        }
+        task.load_state_dict(held, strict=False)
 
     def load_optimizer_state(
         self, task: LightningModule, optimizer: Optimizer, given: Mapping[str, Any]
     ) -> None:
-        part = state.optimizer_part(task, optimizer, dict(given), self._placed)
-        super().load_optimizer_state(task, optimizer, part)
+        names = _names(task, optimizer)
+        held = {i: v for i, v in given["state"].items() if self._placed.holds(names[i])}
+        super().load_optimizer_state(task, optimizer, {**given, "state": held})
 
     def each_full(
         self, task: LightningModule, tensors: Mapping[str, Tensor]
     ) -> Iterator[tuple[str, Tensor]]:
         for name, _ in task.named_parameters():
-            here = {name: tensors[name]} if self._placed.holds(name) and name in tensors else {}
-            yield from state.collect(
-                here, {name: self._placed.owner(name)}, *self._to_rank_0
-            ).items()
+            yield from self._collect(tensors, {name: name}).items()
+
+
+def _names(task: LightningModule, optimizer: Optimizer) -> dict[int, str]:
+    """The name of each parameter by its id in the optimizer's state."""
+    names = {parameter: name for name, parameter in task.named_parameters()}
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return {number: names[parameter] for number, parameter in enumerate(parameters)}

@@ -1,16 +1,24 @@
-"""Which layers make a stage, and which rank holds it.
+"""Which layers make a stage, which rank holds it, and what passes between the stages.
 
-Exact: of all ways to cut the sequence of layers, the one whose largest stage costs least. With
-several stages a rank it is still the largest stage that counts, not the rank's sum: every stage is
-a step that the others wait for.
+Exact: of all ways to partition the sequence of layers, the one whose largest stage costs least.
+With several stages a rank it is still the largest stage that counts, not the rank's sum: every
+stage is a step that the others wait for.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
 from ...errors import UserError
+from ..fsdp.state import gather
+from ..sequences import WholeSequences
+from .gradients import RemoteParameter
+from .shapes import Flags, LayerShapes, Tensors, empty
 
 
 class Partition(NamedTuple):
@@ -33,32 +41,32 @@ class Partition(NamedTuple):
         v_shaped: bool,
         balance: Sequence[int] | str,
     ) -> "Partition":
-        """Cut a sequence of layers into stages.
+        """Partition a sequence of layers with these costs, in any unit.
 
-        Args:
-            costs: Cost of each layer, in any unit.
-            num_ranks: Ranks of the pipeline.
-            stages_per_rank: Stages that each of them holds.
-            v_shaped: Whether the stages go from rank to rank and back, instead of round and round.
-            balance: Number of layers of each stage, or "auto".
+        V-shaped, the stages go from rank to rank and back, instead of round and round. The balance
+        is the number of layers of each stage, or "auto".
         """
         num_stages = num_ranks * stages_per_rank
         if len(costs) < num_stages:
             raise UserError(
                 f"strategy=pipeline: {len(costs)} layers cannot make {num_stages} stages "
                 f"({num_ranks} ranks with {stages_per_rank} each); "
-                f"{_fewer_stages(len(costs), num_ranks)}"
+                + (
+                    f"use trainer.devices={len(costs)}, or a network with more layers"
+                    if len(costs) < num_ranks
+                    else "use strategy.schedule=1f1b, which needs one stage a rank"
+                )
             )
         if balance == "auto":
             counts = balanced(costs, num_stages)
         else:
-            counts = by_hand(balance, len(costs), num_stages)
+            counts = _validated(balance, len(costs), num_stages)
         stops = list(accumulate(counts))
         ranges = [range(stop - count, stop) for count, stop in zip(counts, stops, strict=True)]
-        owner = [0] * num_stages
-        for rank in range(num_ranks):
-            for stage in stages_of_rank(rank, num_ranks, stages_per_rank, v_shaped):
-                owner[stage] = rank
+        owner = [
+            2 * num_ranks - 1 - stage if v_shaped and stage >= num_ranks else stage % num_ranks
+            for stage in range(num_stages)
+        ]
         return cls(ranges, owner, [sum(costs[i] for i in range_) for range_ in ranges])
 
     @property
@@ -68,10 +76,10 @@ class Partition(NamedTuple):
 
 
 def balanced(costs: Sequence[float], num_stages: int) -> list[int]:
-    """Cut a sequence of layers so that the most expensive stage is as cheap as possible.
+    """Partition a sequence of layers so that the most expensive stage is as cheap as possible.
 
     Among the ways that reach this minimum it takes one with the smallest sum of squared stage
-    costs, the most even one. Dynamic programming over all ways to cut, layers² × stages steps.
+    costs, the most even one. Dynamic programming over all ways, layers² × stages steps.
 
     Returns:
         The number of layers of each stage, at least 1.
@@ -83,21 +91,6 @@ def balanced(costs: Sequence[float], num_stages: int) -> list[int]:
 
     _, counts = _cheapest(costs, num_stages, add_square)
     return counts
-
-
-def by_hand(given: Any, num_layers: int, num_stages: int) -> list[int]:
-    """Check the numbers of layers that somebody chose."""
-    counts = list(given) if isinstance(given, Sequence) else []
-    whole = all(isinstance(count, int) and count >= 1 for count in counts)
-    if whole and len(counts) == num_stages and sum(counts) == num_layers:
-        return counts
-    # Rounded down at each boundary, so that they add up.
-    stops = [num_layers * stage // num_stages for stage in range(num_stages + 1)]
-    even = [stop - start for start, stop in pairwise(stops)]
-    raise UserError(
-        f"strategy.balance={_written(given)}: must be {num_stages} numbers from 1 that add up to "
-        f"{num_layers} layers, such as 'strategy.balance={_written(even)}', or auto"
-    )
 
 
 def stages_of_rank(
@@ -112,23 +105,21 @@ def stages_of_rank(
 def _cheapest(
     costs: Sequence[float], num_stages: int, combine: Callable[[float, float], float]
 ) -> tuple[float, list[int]]:
-    """The cut with the least total, where `combine` adds a stage's cost to the total before it."""
+    """The way with the least total, where `combine` adds a stage's cost to the total before it."""
     before = [0.0, *accumulate(costs)]
-    layers = range(1, len(costs) + 1)
-    # least[n]: the least total of the first n layers, cut into the stages so far.
+    # least[n]: the least total of the first n layers, in the stages so far.
     least = [0.0] + [math.inf] * len(costs)
     starts = []
     for _ in range(num_stages):
-        totals, start_of = [math.inf], [0]
-        for stop in layers:
-            total, start = min(
+        found = [(math.inf, 0)] + [
+            min(
                 (combine(least[start], before[stop] - before[start]), start)
                 for start in range(stop)
             )
-            totals.append(total)
-            start_of.append(start)
-        least = totals
-        starts.append(start_of)
+            for stop in range(1, len(costs) + 1)
+        ]
+        least = [total for total, _ in found]
+        starts.append([start for _, start in found])
     counts = []
     stop = len(costs)
     for start_of in reversed(starts):
@@ -137,12 +128,214 @@ def _cheapest(
     return least[-1], counts[::-1]
 
 
-def _fewer_stages(num_layers: int, num_ranks: int) -> str:
-    if num_layers >= num_ranks:
-        return "use strategy.schedule=1f1b, which needs one stage a rank"
-    return f"use trainer.devices={num_layers}, or a network with more layers"
+def _validated(given: Any, num_layers: int, num_stages: int) -> list[int]:
+    """The numbers of layers that somebody chose."""
+    counts = list(given) if isinstance(given, Sequence) else []
+    whole = all(isinstance(count, int) and count >= 1 for count in counts)
+    if whole and len(counts) == num_stages and sum(counts) == num_layers:
+        return counts
+    # Rounded down at each boundary, so that they add up.
+    stops = [num_layers * stage // num_stages for stage in range(num_stages + 1)]
+    even = [stop - start for start, stop in pairwise(stops)]
+    raise UserError(
+        f"strategy.balance={_written(given)}: must be {num_stages} numbers from 1 that add up to "
+        f"{num_layers} layers, such as 'strategy.balance={_written(even)}', or auto"
+    )
 
 
 def _written(value: Any) -> str:
     """A value as one types it on the command line."""
     return str(value).replace(" ", "")
+
+
+class Placement:
+    """Which rank of a pipeline holds what of a task.
+
+    Args:
+        stages: The layers of each stage, by name, and the rank that holds it.
+    """
+
+    def __init__(
+        self, task: nn.Module, stages: Sequence[tuple[dict[str, nn.Module], int]], rank: int
+    ) -> None:
+        self._task = task
+        self._stages = stages
+        self._rank = rank
+        _check_shared_tensors([layers for layers, _ in stages])
+        owner_of = {
+            id(held): owner
+            for layers, owner in stages
+            for layer in layers.values()
+            for held in (*layer.modules(), *layer.parameters(), *layer.buffers())
+        }
+        # A tensor has a name for each place where it is used, or kept.
+        named = (task.named_modules, task.named_parameters, task.named_buffers)
+        self._owner = {
+            name: owner_of[id(held)]
+            for names in named
+            for name, held in names(remove_duplicate=False)
+            if id(held) in owner_of
+        }
+
+    def free_others(self) -> None:
+        """Free the memory of other ranks' layers.
+
+        Every module and parameter keeps its name and place, so that `configure_optimizers` and
+        checkpoints know no difference; what is used, or kept, in several places stays one tensor.
+        """
+        others = [
+            layer
+            for layers, owner in self._stages
+            if owner != self._rank
+            for layer in layers.values()
+        ]
+        unset: dict[Tensor, Tensor] = {}
+        for layer in others:
+            for parameter in layer.parameters():
+                meta = parameter.detach().to("meta")
+                unset[parameter] = RemoteParameter(meta, parameter.requires_grad)
+            for buffer in layer.buffers():
+                unset[buffer] = buffer.to("meta")
+        for part in {*self._task.modules(), *(part for each in others for part in each.modules())}:
+            for names in (part.named_parameters, part.named_buffers):
+                for name, tensor in list(names(recurse=False, remove_duplicate=False)):
+                    if tensor in unset:
+                        setattr(part, name, unset[tensor])
+
+    def owner(self, name: str) -> int | None:
+        """The rank that holds a parameter or buffer; None for what is in no layer: all have it."""
+        parts = name.split(".")
+        # What is kept in a part of a layer has, as a rule, a name of its own.
+        places = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+        return next((self._owner[at] for at in places if at in self._owner), None)
+
+    def holds(self, name: str) -> bool:
+        """Whether this rank holds it."""
+        return self.owner(name) in (None, self._rank)
+
+
+class Stages(NamedTuple):
+    """The stages of a network of which this rank has some, and what passes between all."""
+
+    layers: dict[str, nn.Module]
+    """Of the network, by their names in the task."""
+    calls: list[nn.Module]
+    """Of each layer, what takes tensors and returns tensors."""
+    partition: Partition
+    modules: dict[int, nn.Module]
+    """This rank's, by the index of the stage."""
+    shapes: LayerShapes
+    sequences: WholeSequences
+    """What is given of each sequence."""
+    group: dist.ProcessGroup
+    """The ranks of this pipeline."""
+    rank: int
+    """This one, in the group."""
+    device: torch.device
+    are_sharded: bool
+    """Whether FSDP2 shards them."""
+
+    @property
+    def owner(self) -> list[int]:
+        """For each stage, its rank in the group."""
+        return self.partition.owner
+
+    @property
+    def last(self) -> int:
+        """Which stage is the last."""
+        return len(self.owner) - 1
+
+    def held(self) -> list[tuple[dict[str, nn.Module], int]]:
+        """The layers of each stage, by name, and its rank in the group."""
+        named = list(self.layers.items())
+        of_stages = [dict(named[held.start : held.stop]) for held in self.partition.ranges]
+        return list(zip(of_stages, self.owner, strict=True))
+
+    def boundary(self, microbatch: Tensors, stage: int) -> Tensors:
+        """What enters a stage, on the meta device; for the number of stages, what leaves."""
+        training = torch.is_grad_enabled()
+        with self.sequences.outside():
+            boundaries = self.shapes.boundaries(microbatch, training, self.trained())
+        return boundaries[sum(map(len, self.partition.ranges[:stage]))]
+
+    def trained(self) -> Flags:
+        """Which parameters are trained: a callback may freeze some, or a GAN toggle them."""
+        return tuple(p.requires_grad for layer in self.layers.values() for p in layer.parameters())
+
+    def need_gradient(self, inputs: Tensors) -> bool:
+        """Whether there is anything to train, in any stage or before the first one."""
+        return any(self.trained()) or any(value.requires_grad for value in inputs)
+
+    def parameters(self) -> list[Tensor]:
+        """Those of this rank."""
+        return [p for module in self.modules.values() for p in module.parameters()]
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Those of this rank, by name."""
+        return {
+            f"{name}.{path}": buffer
+            for name, layer in self.layers.items()
+            for path, buffer in layer.named_buffers()
+            if not buffer.is_meta
+        }
+
+    def share(self, tensors: Tensors, stage: int) -> Tensors:
+        """Give the tensors of the rank with a stage to every rank."""
+        for tensor in tensors:
+            dist.broadcast(tensor, group=self.group, group_src=self.owner[stage])
+        return tensors
+
+    def share_outputs(self, outputs: Tensors, inputs: Tensors) -> Tensors:
+        """Give the last stage's outputs for a batch to every rank."""
+        if not outputs:
+            shapes = self.boundary(inputs, len(self.owner))
+            outputs = tuple(empty(shape, self.device) for shape in shapes)
+        return self.share(outputs, self.last)
+
+
+def collect(
+    items: Mapping[Any, Any], owners: Mapping[Any, int], group: dist.ProcessGroup, keep: bool
+) -> dict[Any, Any]:
+    """Bring items to rank 0 of a group, one by one: nothing but the result is ever held in full.
+
+    Args:
+        items: What this rank has; shards are put together first, for which the ranks that have the
+            others call this as well.
+        owners: For every key, in the same order on all ranks, the rank that has it.
+        group: Ranks with a backend for the CPU, such as gloo.
+        keep: Whether this rank's group is the one to bring them together.
+
+    Returns:
+        On rank 0 all items that their owners have, tensors on the CPU; elsewhere nothing.
+    """
+    rank = dist.get_rank(group)
+    result: dict[Any, Any] = {}
+    for key, owner in owners.items():
+        item = gather(items.get(key), keep) if rank == owner else None
+        if not keep:
+            continue
+        if owner != 0 and rank == owner:
+            dist.send_object_list([item], group=group, group_dst=0)
+        elif owner != 0 and rank == 0:
+            box: list[Any] = [None]
+            dist.recv_object_list(box, group=group, group_src=owner)
+            item = box[0]
+        if rank == 0 and item is not None:
+            result[key] = item
+    return result
+
+
+def _check_shared_tensors(stages: Sequence[dict[str, nn.Module]]) -> None:
+    """Reject a parameter or buffer that layers on different stages use."""
+    user: dict[int, tuple[str, int]] = {}
+    for stage, layers in enumerate(stages):
+        for name, layer in layers.items():
+            for tensor in (*layer.parameters(), *layer.buffers()):
+                other, its_stage = user.setdefault(id(tensor), (name, stage))
+                if its_stage != stage:
+                    what = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
+                    raise UserError(
+                        f"strategy=pipeline: layers {other} and {name} share a {what}, but are on "
+                        f"stages {its_stage} and {stage}; give strategy.balance=[...] that keeps "
+                        "them together, untie them, or use strategy=fsdp"
+                    )

@@ -15,8 +15,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from ...figures import new_figure
-from .partition import Partition
-from .placement import Placement
+from .partition import Partition, Stages
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -69,11 +68,11 @@ def simulate(order: Mapping[int, Sequence[Any | None]], costs: Sequence[float]) 
         for rank, passes in waiting.items():
             while passes:
                 (kind, stage, microbatch), units = passes[0]
-                needs = _needs(kind, stage, microbatch, len(costs))
-                if not all(need in done for need in needs):
+                need = _need(kind, stage, microbatch, len(costs))
+                if need is not None and need not in done:
                     break
                 passes.popleft()
-                start = max([free[rank], *(done[need] for need in needs)])
+                start = free[rank] if need is None else max(free[rank], done[need])
                 stop = start + units * costs[stage]
                 free[rank] = done[kind, stage, microbatch] = stop
                 spans.append(Span(rank, start, stop, kind, stage, microbatch))
@@ -90,11 +89,7 @@ def bubble(spans: Sequence[Span]) -> float:
 
 
 def draw(spans: Sequence[Span], path: Path, title: str) -> Path:
-    """Draw ranks × time; the number in a box is that of the micro-batch.
-
-    Returns:
-        `path`.
-    """
+    """Draw ranks × time, in this file; the number in a box is that of the micro-batch."""
     # Only the rank that draws needs it.
     from matplotlib.patches import Patch
 
@@ -140,11 +135,11 @@ def _passes(actions: Sequence[Any | None]) -> deque[tuple[Pass, float]]:
     """
     forwards: Counter[int] = Counter()
     passes: deque[tuple[Pass, float]] = deque()
-    for action in actions:
-        if action is None or action.computation_type.value not in ACTIONS:
+    for stage, letter, microbatch, *_ in filter(None, actions):
+        name = getattr(letter, "value", letter)
+        if name not in ACTIONS:
             continue
-        kind, units = ACTIONS[action.computation_type.value]
-        stage, microbatch = action.stage_index, action.microbatch_index
+        kind, units = ACTIONS[name]
         if kind == "forward":
             microbatch = forwards[stage]
             forwards[stage] += 1
@@ -152,28 +147,30 @@ def _passes(actions: Sequence[Any | None]) -> deque[tuple[Pass, float]]:
     return passes
 
 
-def _needs(kind: Kind, stage: int, microbatch: int, num_stages: int) -> list[Pass]:
-    """The passes that must be over before one can start."""
+def _need(kind: Kind, stage: int, microbatch: int, num_stages: int) -> Pass | None:
+    """The pass that must be over before one can start."""
     if kind == "weight":
-        return [("backward", stage, microbatch)]
+        return "backward", stage, microbatch
     if kind == "forward":
-        return [("forward", stage - 1, microbatch)] if stage > 0 else []
+        return ("forward", stage - 1, microbatch) if stage > 0 else None
     if stage == num_stages - 1:
-        return [("forward", stage, microbatch)]
-    return [("backward", stage + 1, microbatch)]
+        return "forward", stage, microbatch
+    return "backward", stage + 1, microbatch
 
 
 def report_partition(
     trainer: Trainer,
-    placement: Placement,
+    stages: Stages,
+    title: str,
     name: str,
     order: Mapping[int, Sequence[Any]],
     microbatches: int,
     batch_size: int,
+    draws: bool,
 ) -> None:
     """Print the partition; where the strategy has a `report_dir`, draw it and log the picture."""
-    partition = placement.partition
-    parameters = [sum(p.numel() for p in layer.parameters()) for layer in placement.layers.values()]
+    partition, layers = stages.partition, stages.layers
+    parameters = [sum(p.numel() for p in layer.parameters()) for layer in layers.values()]
     spans = simulate(order, partition.costs)
     strategy: Any = trainer.strategy
     if strategy.prints_layers:
@@ -181,20 +178,20 @@ def report_partition(
         from ...plain_console import plain_console
 
         console = plain_console()
-        console.print(partition_table(partition, list(placement.layers), parameters))
+        console.print(partition_table(partition, list(layers), parameters, title))
         console.print(
             f"imbalance {partition.imbalance:.2f} (largest stage / mean)\n"
             f"{name}: {microbatches} micro-batches of {batch_size // microbatches}, "
             f"predicted bubble {bubble(spans):.1%}",
             highlight=False,
         )
-    if strategy.report_dir is None:
+    if strategy.report_dir is None or not draws:
         return
     # A script that asks for no picture needs nothing that draws.
     from PIL import Image
 
-    title = f"{name}, {microbatches} micro-batches"
-    picture = draw(spans, strategy.report_dir / "pipeline.png", title)
+    caption = f"{name}, {microbatches} micro-batches"
+    picture = draw(spans, strategy.report_dir / "pipeline.png", caption)
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             pixels = np.asarray(Image.open(picture).convert("RGB"))
@@ -202,17 +199,14 @@ def report_partition(
 
 
 def partition_table(
-    partition: Partition, names: Sequence[str], parameters: Sequence[int]
+    partition: Partition, names: Sequence[str], parameters: Sequence[int], title: str = "Pipeline"
 ) -> "Table":
     """One row a stage: its rank, layers, parameters and share of the cost."""
     from rich.table import Table
 
-    table = Table(title="Pipeline", title_justify="left")
-    table.add_column("stage", justify="right")
-    table.add_column("rank", justify="right")
-    table.add_column("layers")
-    table.add_column("parameters", justify="right")
-    table.add_column("cost", justify="right")
+    table = Table(title=title, title_justify="left")
+    for name in ("stage", "rank", "layers", "parameters", "cost"):
+        table.add_column(name, justify="left" if name == "layers" else "right")
     names = _without_common_parent(names)
     for stage, layers in enumerate(partition.ranges):
         first, last = names[layers[0]], names[layers[-1]]
@@ -225,9 +219,7 @@ def partition_table(
 
 def _without_common_parent(names: Sequence[str]) -> list[str]:
     """Drop what all names begin with, as in ``network.c1`` and ``network.s2``."""
-    shortened = list(names)
-    while len({name.partition(".")[0] for name in shortened}) == 1 and all(
-        "." in name for name in shortened
-    ):
-        shortened = [name.partition(".")[2] for name in shortened]
-    return shortened
+    parts = [name.split(".") for name in names]
+    while len({each[0] for each in parts}) == 1 and all(len(each) > 1 for each in parts):
+        parts = [each[1:] for each in parts]
+    return [".".join(each) for each in parts]

@@ -8,94 +8,151 @@ layers; the shapes between stages come from `LayerShapes`, never from a trial ru
 disturb BatchNorm's statistics.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.distributed.pipelining import schedules
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, schedules
 
-from ...compat.of_torch import BatchNorm, tree_leaves
+from ...compat.of_torch import BatchNorm, tree_leaves, tree_map_only
 from ...torch_versions import require
 from ..weight import no_loss
 from .limits import SCHEDULES, split
-from .placement import Stages
-from .stage import Stage, Tensors
+from .partition import Stages
+from .shapes import Tensors, as_tuple, call_layer
 
 MOST_SHAPES = 8
 
 
-class Schedules:
-    """Runs batches of any size forward and backward through this rank's stages.
+class StageModule(nn.Module):
+    """Consecutive layers as one module.
 
     Args:
-        name: The wanted schedule.
-        microbatches: The wanted number of micro-batches.
-        stages: This rank's.
-        loss: Mean loss of outputs and targets. Called on the rank with the last stage.
-        weigh: How much counts in targets; None where that is their number.
+        layers: The layers.
+        context: Entered around each forward pass, such as autocast. (Around the whole schedule it
+            would also hold for the backward pass.)
     """
 
     def __init__(
-        self,
-        name: str,
-        microbatches: int,
-        stages: Stages,
-        loss: Callable[[Any, Any], Tensor],
-        weigh: Callable[[Any], Tensor | None],
+        self, layers: list[nn.Module], context: Callable[[], AbstractContextManager[Any]]
     ) -> None:
-        self.name = name
-        self.microbatches = microbatches
-        self.stages = stages
-        self.loss = loss
-        self.weigh = weigh
-        layers = stages.placement.layers.values()
-        parts = (part for layer in layers for part in layer.modules())
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.context = context
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """Pass tensors through the layers.
+
+        What comes from another stage is a leaf of autograd, which a layer that works in place may
+        not change; what goes to another must be contiguous.
+        """
+        outputs: Any = tuple(value.clone() if value.requires_grad else value for value in inputs)
+        with self.context():
+            for layer in self.layers:
+                outputs = call_layer(layer, as_tuple(outputs))
+        return tree_map_only(Tensor, Tensor.contiguous, outputs)
+
+
+class Stage(PipelineStage):
+    """A stage whose gradients share no memory.
+
+    Autograd hands one tensor to both terms of ``a + b``, or on to the stage before, and PyTorch
+    then adds the next micro-batch's gradients to it in place: it would count twice. It also
+    detaches in place what a stage returned, which layers may have kept for gradients of weights:
+    a schedule without bubbles computes gradients of a stage's input first and those of its weights
+    later, along the paths that it has found from one to the other.
+
+    Attributes:
+        splits_backward: Whether its schedule does so.
+    """
+
+    splits_backward: bool = False
+
+    def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
+        """Pass a micro-batch through the layers."""
+        outputs = super().forward_maybe_with_nosync(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return tree_map_only(Tensor, torch.clone, outputs) if self.splits_backward else outputs
+
+    def backward_maybe_with_nosync(
+        self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False
+    ) -> Any:
+        """Compute gradients of one micro-batch: of the input, the weights, or, in full, of both."""
+        if backward_type == "weight":
+            saved = tree_leaves([group["grads"] for group in bwd_kwargs["param_groups"]])
+            new = [parameter for parameter in self.submod.parameters() if parameter.grad is None]
+        result = super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+        if backward_type == "weight":
+            _keep_apart(new, [gradient for gradient in saved if gradient is not None])
+        # What is sent must be contiguous.
+        return tree_map_only(Tensor, Tensor.contiguous, result[0]), result[1]
+
+
+def _keep_apart(parameters: Iterable[Tensor], others: Iterable[Tensor]) -> None:
+    """Copy gradients that lie where another one or one of other tensors does."""
+    taken = {other.untyped_storage().data_ptr() for other in others}
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        place = gradient.untyped_storage().data_ptr()
+        # One that was expanded lies in a single place.
+        if place in taken or 0 in gradient.stride():
+            parameter.grad = gradient.clone()
+        taken.add(place)
+
+
+@dataclass(eq=False)
+class Schedules:
+    """Runs batches of any size forward and backward through this rank's stages."""
+
+    name: str
+    """Of the wanted schedule."""
+    microbatches: int
+    """The wanted number."""
+    stages: Stages
+    loss: Callable[[Any, Any], Tensor]
+    """Of outputs and targets, a mean. Called on the rank with the last stage."""
+    weigh: Callable[[Any], Tensor | None]
+    """How much counts in targets; None where that is their number."""
+    _schedules: dict[Any, Any] = field(default_factory=dict)
+    _targets: Sequence[Any] = ()
+    _weights: Sequence[float] = ()
+    _scale: float = 1.0
+    _losses: list[Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        parts = (part for layer in self.stages.layers.values() for part in layer.modules())
         # BatchNorm has no statistics of a single sample.
         self.least = 2 if any(isinstance(part, BatchNorm) for part in parts) else 1
-        self._schedules: dict[Any, Any] = {}
-        self._targets: Sequence[Any] = ()
-        self._weights: Sequence[float] = ()
-        self._scale = 1.0
-        self._losses: list[Tensor] = []
 
     def forward_backward(
-        self, inputs: Tensors, targets: Any, scale: float = 1.0
+        self, inputs: Tensors, targets: Any, scale: float
     ) -> tuple[Tensors, Tensor | None]:
-        """Run a batch; the gradients of its mean loss are left in ``.grad``.
+        """Run a batch; the gradients of its mean loss, times the scale, are left in ``.grad``.
 
-        Args:
-            inputs: What enters the network: tensors whose first dimension is the batch.
-            targets: Tensor, or nested containers of tensors, whose first dimension is the batch.
-            scale: Multiplies the gradients.
+        The first dimension of all tensors is the batch.
 
         Returns:
             On the rank with the last stage its outputs and the loss of each micro-batch, in
             float64, whose mean is that of the batch; elsewhere an empty tuple and None.
         """
         schedule, count = self.get(inputs)
+        # Contiguous, as what is planned for: torch 2.11 and 2.12 compare strides.
+        arguments = [v.contiguous() for v in inputs] if 0 in self.stages.modules else []
+        if self.stages.last not in self.stages.modules:
+            schedule.step(*arguments)
+            return (), None
         self._targets = split_targets(targets, count, len(inputs[0]))
+        self._weights = relative_weights(self._targets, self.weigh)
         self._scale = scale / count
         self._losses = []
-        self._weights = [1.0] * count
         # Micro-batches are told apart by number: `target` may only be one tensor.
-        numbers = torch.arange(count)
-        # Contiguous, as what is planned for: torch 2.11 and 2.12 compare strides.
-        arguments = (
-            tuple(value.contiguous() for value in inputs) if 0 in self.stages.modules else ()
-        )
-        if len(self.stages.owner) - 1 in self.stages.modules:
-            self._weights = relative_weights(self._targets, self.weigh)
-            outputs = schedule.step(*arguments, target=numbers, losses=[])
-            losses = torch.stack([loss.double() for loss in self._losses])
-            return outputs if isinstance(outputs, tuple) else (outputs,), losses
-        schedule.step(*arguments)
-        return (), None
-
-    def forget(self) -> None:
-        """Drop all schedules: what stages send to each other has changed."""
-        self._schedules.clear()
+        outputs = schedule.step(*arguments, target=torch.arange(count), losses=[])
+        return as_tuple(outputs), torch.stack([loss.double() for loss in self._losses])
 
     def split(self, size: int) -> tuple[str, int]:
         """The schedule and the number of micro-batches for so many samples."""
@@ -107,7 +164,9 @@ class Schedules:
         size = len(inputs[0])
         name, count = self.split(size)
         microbatch = tuple(value[: size // count] for value in inputs)
-        key = (name, count, *((value.shape, value.dtype) for value in microbatch))
+        # Stages send more or less where a callback has frozen layers, or thawed them.
+        shapes = ((value.shape, value.dtype) for value in microbatch)
+        key = (name, count, self.stages.trained(), *shapes)
         if key not in self._schedules:
             if len(self._schedules) == MOST_SHAPES:
                 self._schedules.pop(next(iter(self._schedules)))
@@ -120,7 +179,8 @@ class Schedules:
         mixed = any(len({value.requires_grad for value in border}) > 1 for border in borders[1:-1])
         if name != "gpipe" and mixed:
             require("strategy=pipeline whose stages pass on what has no gradient")
-        if SCHEDULES[name].splits_backward:
+        splits_backward = SCHEDULES[name].splits_backward
+        if splits_backward:
             # Without a gradient of its input, a stage that follows frozen layers would silently
             # miss weights: PyTorch finds them on the way from the output to the input.
             borders[1:-1] = [
@@ -140,7 +200,7 @@ class Schedules:
             for index, module in sorted(self.stages.modules.items())
         ]
         for stage in stages:
-            stage.splits_backward = SCHEDULES[name].splits_backward
+            stage.splits_backward = splits_backward
         build = getattr(schedules, SCHEDULES[name].torch_class)
         one_stage = issubclass(build, schedules.PipelineScheduleSingle)
         # The mean over micro-batches is taken in the loss: `scale_grads` would divide gradients
@@ -165,13 +225,10 @@ def relative_weights(parts: Sequence[Any], weigh: Callable[[Any], Tensor | None]
 
 
 def split_targets(targets: Any, count: int, size: int) -> list[Any]:
-    """Cut targets, nested containers of tensors or sequences, into equal parts.
+    """Split targets for so many samples into equal parts.
 
-    Args:
-        targets: Tensors whose first dimension is the batch, sequences with an entry a sample, and
-            dictionaries, tuples and lists of such.
-        count: Number of parts.
-        size: Samples of the batch.
+    Targets are tensors whose first dimension is the batch, sequences with an entry a sample, and
+    dictionaries, tuples and lists of such.
     """
     if isinstance(targets, dict):
         parts = {key: split_targets(value, count, size) for key, value in targets.items()}

@@ -11,6 +11,7 @@ Rejects: layers whose shapes or branches depend on values.
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from copy import deepcopy
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -19,10 +20,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ...compat.of_torch import FakeTensorMode
 from ...errors import UserError, in_short
-from .stage import Tensors, as_tuple, call_layer
 
+Tensors = tuple[Tensor, ...]
 Flags = tuple[bool, ...]
 
+BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 FLOPS_PER_BYTE = 10
 """What a processor computes while it moves one byte: the order of magnitude, for all of them."""
 
@@ -32,6 +34,11 @@ class LayerShapes:
 
     It keeps a copy of the layers whose parameters and buffers have no memory, so that it may be
     asked at any time, whatever has become of the layers themselves.
+
+    Args:
+        layers: By name, in order.
+        autocast: Entered around their forward passes.
+        also: On what else than their inputs the shapes depend.
     """
 
     def __init__(
@@ -46,7 +53,7 @@ class LayerShapes:
         self._boundaries: dict[Any, list[Tensors]] = {}
 
     def boundaries(self, inputs: Tensors, training: bool, trained: Flags = ()) -> list[Tensors]:
-        """What enters each layer, and last what leaves the last one.
+        """What enters each layer, and last what leaves the last one, on the meta device.
 
         Args:
             inputs: What enters the network; only shapes, types, the device and whether they require
@@ -54,16 +61,9 @@ class LayerShapes:
             training: Whether in training mode, with gradients. Without, nothing requires any.
             trained: For each parameter of each layer whether it requires a gradient; by default as
                 at first.
-
-        Returns:
-            One more tuple than there are layers, of contiguous tensors on the meta device.
         """
-        key = (
-            training,
-            trained,
-            self._also(),
-            *((v.shape, v.dtype, v.device, training and v.requires_grad) for v in inputs),
-        )
+        entering = ((v.shape, v.dtype, v.device, training and v.requires_grad) for v in inputs)
+        key = training, trained, self._also(), *entering
         if key not in self._boundaries:
             parameters = [p for layer in self._layers.values() for p in layer.parameters()]
             for parameter, flag in zip(parameters, trained, strict=False):
@@ -75,11 +75,8 @@ class LayerShapes:
         """The work of each layer in one training step, in FLOPs.
 
         A layer's backward pass costs its forward pass once more for the gradient of its input, if
-        anything before it is trained, and once more for that of its parameters, if they are.
-
-        Args:
-            example: What enters the network. Where nobody knows, or layers take something else,
-                what they hold is counted.
+        anything before it is trained, and once more for that of its parameters, if they are. Where
+        nobody knows what enters, or layers take something else, what they hold is counted.
         """
         if example is not None:
             with suppress(UserError):
@@ -101,21 +98,12 @@ class LayerShapes:
 
     def _run(self, inputs: Tensors, training: bool) -> tuple[list[Tensors], list[int]]:
         """The boundaries, and the FLOPs of each layer's forward pass."""
-        device = inputs[0].device
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         flops = []
         # Tensors that are made in inference mode could never require gradients.
         with torch.inference_mode(False), torch.set_grad_enabled(training), fake:
-            layers = with_tensors_on(device, self._layers)
-            current = tuple(
-                torch.empty(
-                    v.shape,
-                    dtype=v.dtype,
-                    device=v.device,
-                    requires_grad=training and v.requires_grad,
-                )
-                for v in inputs
-            )
+            layers = with_tensors_on(inputs[0].device, self._layers)
+            current = tuple(empty(v).requires_grad_(training and v.requires_grad) for v in inputs)
             boundaries = [current]
             # No leaf, which a layer that works in place may not change.
             current = tuple(v.clone() if v.requires_grad else v for v in current)
@@ -126,7 +114,10 @@ class LayerShapes:
                     boundaries.append(current)
                     flops.append(counter.get_total_flops())
         # Outside of the mode, in which every new tensor is a fake one.
-        return [_meta(values) for values in boundaries], flops
+        return [
+            tuple(empty(value, "meta").requires_grad_(value.requires_grad) for value in values)
+            for values in boundaries
+        ], flops
 
 
 def _call(name: str, layer: nn.Module, inputs: Tensors) -> Tensors:
@@ -148,6 +139,24 @@ def _call(name: str, layer: nn.Module, inputs: Tensors) -> Tensors:
     return tensors
 
 
+def call_layer(layer: nn.Module, inputs: Tensors) -> Any:
+    """Call a layer with what the one before it returned.
+
+    Several tensors become its arguments; where it takes one argument they are that, a tuple, as
+    nn.Sequential passes it on.
+    """
+    kinds = [parameter.kind for parameter in signature(layer.forward).parameters.values()]
+    takes_one = sum(kind in BY_POSITION for kind in kinds) == 1
+    if len(inputs) > 1 and takes_one and Parameter.VAR_POSITIONAL not in kinds:
+        return layer(inputs)
+    return layer(*inputs)
+
+
+def as_tuple(outputs: Any) -> Tensors:
+    """What a layer returned, also where that is a single tensor."""
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
 def with_tensors_on(device: torch.device, layers: dict[str, nn.Module]) -> dict[str, nn.Module]:
     """A copy of the layers with new, unset parameters and buffers, shared where they were."""
     copies: dict[int, Any] = {}
@@ -155,8 +164,8 @@ def with_tensors_on(device: torch.device, layers: dict[str, nn.Module]) -> dict[
         for buffer in layer.buffers():
             copies[id(buffer)] = torch.empty_like(buffer, device=device)
         for parameter in layer.parameters():
-            empty = torch.empty_like(parameter, device=device)
-            copies[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
+            unset = torch.empty_like(parameter, device=device)
+            copies[id(parameter)] = nn.Parameter(unset, parameter.requires_grad)
         for value in (value for part in layer.modules() for value in vars(part).values()):
             if isinstance(value, torch.Generator):  # whose own copy is read from a tensor
                 copies[id(value)] = value.clone_state()
@@ -169,14 +178,9 @@ def with_tensors_on(device: torch.device, layers: dict[str, nn.Module]) -> dict[
     return result
 
 
-def _meta(values: Tensors) -> Tensors:
-    # Contiguous, as buffers for what another rank sends must be.
-    return tuple(
-        torch.empty(value.shape, dtype=value.dtype, device="meta").requires_grad_(
-            value.requires_grad
-        )
-        for value in values
-    )
+def empty(value: Tensor, device: torch.device | str | None = None) -> Tensor:
+    """An unset tensor of the same shape and type: contiguous, as a buffer for what is sent is."""
+    return torch.empty(value.shape, dtype=value.dtype, device=device or value.device)
 
 
 def _cannot_measure(name: str, error: Exception) -> UserError:

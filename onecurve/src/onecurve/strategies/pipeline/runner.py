@@ -1,0 +1,357 @@
+"""The steps of a task, in which a call of its network passes a batch through the pipeline.
+
+PyTorch's schedules beside GPipe start the backward pass of one micro-batch before the forward pass
+of the next has ended. For that they take the loss of each by itself, ``loss(outputs, targets)``.
+The first step of a fit runs as GPipe, which asks for nothing (`fill_drain.py`), and shows whether
+that, as a mean over micro-batches, is what the step returns; if so, the schedule does the rest.
+Later steps are compared, too: were it another loss one day, a curve would be logged that nothing
+was trained on. The comparison stays on the device, where nobody waits for it; who reads it must. On
+a CPU that costs nothing, and a mistake ends the very step. On a GPU it is read where something is
+logged, at the end of an epoch and before weights are saved.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from lightning.pytorch import LightningModule
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from torch import Tensor
+
+from ...compat.of_lightning import logs_now
+from ...errors import UserError, in_short, say
+from ..changed_buffers import changed
+from ..redirect import replaced
+from ..weight import weight_of
+from .fill_drain import order, through_stages
+from .gradients import Stash, layers_used_outside_network
+from .partition import Stages
+from .schedule import Schedules, relative_weights, split_targets
+from .shapes import Tensors
+
+NO_TARGETS = object()
+
+# How far two computations of a value may be apart: some thousand times its rounding.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+IN_16_BITS = 2e-2
+
+
+@dataclass(eq=False)
+class Runner:
+    """Runs steps of a task whose network calls pass through a pipeline."""
+
+    task: LightningModule
+    network: str
+    """The name of what is divided into stages."""
+    stages: Stages
+    schedule: str
+    microbatches: int
+    """The wanted number."""
+    precision: Precision
+    drawing_rank: int
+    """Ranks with the same number draw the same."""
+    rows: Callable[[], int | None]
+    """This rank's samples of the batch under way; None where that is not known."""
+    agree: Callable[[bool], bool]
+    """Whether all ranks say yes."""
+    placed: Callable[[str], bool]
+    """Whether a parameter is in a layer, by its name."""
+    why_not: str | None
+    """Why no schedule can take the loss; None if one may."""
+
+    loss_check: "LossCheck" = field(init=False)
+    """Of the fit under way."""
+    inputs: Tensors | None = None
+    """What entered the network first, until somebody has looked at it."""
+    takes_loss: bool = False
+    """Whether the loss of a micro-batch is computed just now."""
+    _by_schedule: bool | None = None
+    _is_in_step: bool = False
+    _calls: int = 0
+    _called: list[tuple[Tensors, Tensors]] = field(default_factory=list)
+    _losses: Tensor | None = None
+    _targets: Any = None
+    _scale: float = 1.0
+    _inputs: Tensors = ()
+
+    def __post_init__(self) -> None:
+        self.stash = Stash(self.stages.parameters())
+        self.schedules = Schedules(
+            self.schedule,
+            self.microbatches,
+            self.stages,
+            self._loss_of_pieces,
+            partial(weight_of, self.task),
+        )
+        self._at_first = {name: buffer.clone() for name, buffer in self.stages.buffers().items()}
+
+    def begin(self) -> None:
+        """The first step of a fit shows what its loss is."""
+        mixed, on_cpu = isinstance(self.precision, MixedPrecision), self.stages.device.type == "cpu"
+        self.loss_check = LossCheck(self.task, mixed, at_once=on_cpu)
+        # Whether a schedule takes the loss; None until a first step has shown it.
+        self._by_schedule = False if self.schedule == "gpipe" else None
+
+    @property
+    def ran_by_schedule(self) -> bool:
+        """Whether a schedule that takes the loss has run in the step under way."""
+        return self._losses is not None
+
+    def run(self, step: Callable[[], Any], targets: Any, scale: float, weight: float) -> Any:
+        """What a training step returns, with a loss that has a backward pass.
+
+        Args:
+            step: The task's own.
+            targets: Of the batch, or NO_TARGETS where a batch is not (inputs, targets).
+            scale: What 16-bit training multiplies the loss by.
+            weight: What this rank's loss is multiplied by among those of other samples.
+        """
+        self._calls, self._losses = 0, None
+        self._targets, self._scale = targets, scale * weight
+        with replaced(self, "_is_in_step", True):
+            result = step()
+        called, self._called = self._called, []
+        loss = result.get("loss") if isinstance(result, dict) else result
+        if not isinstance(loss, Tensor):
+            return result
+        if loss.is_meta:
+            raise layers_used_outside_network(self.task, self.network)
+        if self._losses is None:
+            if self._by_schedule is None:
+                self._decide(loss, called)
+            return result
+        self.loss_check.compare(loss, self._losses)
+        attached = self.stash.attach(loss, scale)
+        return {**result, "loss": attached} if isinstance(result, dict) else attached
+
+    def forward(self, inputs: Tensors, stages: Stages | None = None) -> Tensors:
+        """What a call of the network returns, on every rank."""
+        trains = self._is_in_step and torch.is_grad_enabled()
+        has_targets = self._targets is not NO_TARGETS
+        if trains and self._by_schedule and has_targets and self._is_batch(inputs):
+            if self._losses is not None:
+                raise UserError(
+                    "strategy=pipeline: training_step calls its network more than once, and did "
+                    "not at first; use strategy.schedule=gpipe, which takes any number"
+                )
+            outputs, self._losses = self._train(inputs)
+            return outputs
+        outputs = self.fill_drain(inputs, self._chunks(inputs), stages)
+        if trains and self.inputs is None:
+            self.inputs = inputs
+        if trains and self._by_schedule is None:
+            self._called.append((inputs, tuple(output.detach() for output in outputs)))
+        return outputs
+
+    def fill_drain(self, inputs: Tensors, chunks: int, stages: Stages | None = None) -> Tensors:
+        """The network's outputs, which gradients pass back through."""
+        stages = stages or self.stages
+        with self._own_random_numbers(), stages.sequences.working(inputs):
+            outputs = through_stages(stages, stages.sequences.cut(inputs), chunks)
+            return tuple(stages.sequences.whole(output, inputs) for output in outputs)
+
+    def plan(self, inputs: Tensors, stages: Stages) -> tuple[str, dict[int, list[Any]], int]:
+        """For a batch the schedule's name, each rank's actions in order, and its micro-batches."""
+        with torch.enable_grad():
+            if self._by_schedule:
+                schedule, count = self.schedules.get(stages.sequences.cut(inputs))
+                return self.schedule, schedule.pipeline_order, count
+            count = self._chunks(inputs)
+        return "gpipe", order(stages.owner, count), count
+
+    def changed_buffers(self) -> list[str]:
+        """Names of this rank's buffers that steps have changed, as BatchNorm's statistics."""
+        before, self._at_first = self._at_first, {}
+        return changed(before, self.stages.buffers())
+
+    def _chunks(self, inputs: Tensors) -> int:
+        """How many micro-batches inputs make: one, if their first dimension is not the batch."""
+        size = len(inputs[0]) if self._is_batch(inputs) else 0
+        if torch.is_grad_enabled() and size:
+            return self.schedules.split(size)[1]
+        return max(1, min(self.microbatches, size))
+
+    def _is_batch(self, inputs: Tensors) -> bool:
+        """Whether the first dimension of all is that of the samples, beyond doubt.
+
+        Of as many positions as samples, nobody could tell which of the two comes first.
+        """
+        rows = self.rows()
+        return rows is not None and all(
+            value.shape[:1] == (rows,)
+            and not (
+                value.shape[1:2] == (rows,) and (value.ndim > 2 or not value.is_floating_point())
+            )
+            for value in inputs
+        )
+
+    @contextmanager
+    def _own_random_numbers(self) -> Iterator[None]:
+        """Let layers draw from (seed, batch, rank, call), and leave the common generator untouched.
+
+        The task's steps run on every rank and must draw the same there, whatever the layers draw.
+        """
+        batches = self.task.trainer.fit_loop.epoch_loop.total_batch_idx
+        seed = (torch.initial_seed(), max(batches, 0), self.drawing_rank, self._calls)
+        self._calls += 1
+        devices = [self.stages.device] if self.stages.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+            torch.manual_seed(int(state[0]) % 2**63)
+            yield
+
+    # By a schedule that takes the loss
+
+    def _train(self, inputs: Tensors) -> tuple[Tensors, Tensor]:
+        """Forward and backward of a batch; the gradients are in the stash.
+
+        Returns:
+            On every rank the outputs, detached; and of the micro-batches' losses, in float64, the
+            mean and the mean of their sizes.
+        """
+        stages, self._inputs = self.stages, inputs
+        # The schedule enters autocast itself, around forward passes alone.
+        no_autocast = torch.autocast(stages.device.type, enabled=False)
+        with (
+            no_autocast,
+            torch.enable_grad(),
+            self._own_random_numbers(),
+            self.stash.collect(),
+            stages.sequences.working(inputs),
+        ):
+            given = stages.sequences.cut(inputs)
+            results, losses = self.schedules.forward_backward(given, self._targets, self._scale)
+            outputs = stages.share_outputs(tuple(result.detach() for result in results), given)
+        known = torch.empty(2, dtype=torch.float64, device=stages.device)
+        if losses is not None:
+            known = torch.stack([losses.mean(), losses.abs().mean()])
+        stages.share((known,), stages.last)
+        return tuple(stages.sequences.whole(output, inputs) for output in outputs), known
+
+    def _loss_of_pieces(self, outputs: Any, targets: Any) -> Tensor:
+        return self._loss(self.stages.sequences.whole(outputs, self._inputs), targets)
+
+    def _loss(self, outputs: Any, targets: Any) -> Tensor:
+        """The task's loss of the outputs for a micro-batch."""
+        context, outside = self.precision.forward_context(), self.stages.sequences.outside()
+        with replaced(self, "takes_loss", True), context, outside:
+            loss: Tensor = self.task.loss(outputs, targets)  # type: ignore[operator]
+        return loss
+
+    def _decide(self, loss: Tensor, called: list[tuple[Tensors, Tensors]]) -> None:
+        """See whether a schedule can train on what a step returned."""
+        why = self._why_not(loss, called)
+        self._by_schedule = self.agree(why is None)
+        if not self._by_schedule and dist.get_rank() == 0:
+            say(
+                f"strategy=pipeline: {why or 'it cannot on other ranks'}, so "
+                f"schedule={self.schedule} cannot take the loss of each micro-batch; "
+                "schedule=gpipe runs instead, as exact, and keeps the activations of all "
+                "micro-batches"
+            )
+
+    def _why_not(self, loss: Tensor, called: list[tuple[Tensors, Tensors]]) -> str | None:
+        name = type(self.task).__name__
+        if self.why_not is not None:
+            return self.why_not
+        if not self.task.automatic_optimization:
+            return f"{name} optimizes manually"
+        if len(called) != 1:
+            return f"{name}.training_step does not call its network once"
+        if self._targets is NO_TARGETS:
+            return f"a batch is not (inputs, targets) and {name} has no method prepare(batch)"
+        if not callable(getattr(self.task, "loss", None)):
+            return f"{name} has no loss(outputs, targets)"
+        trained = (path for path, p in self.task.named_parameters() if p.requires_grad)
+        if beside := [path for path in trained if not self.placed(path)]:
+            return f"{name} trains parameters beside its layers, such as {beside[0]}"
+        ((inputs, outputs),) = called
+        if not self._is_batch(inputs):
+            return "what enters the network is not the batch"
+        try:
+            losses = self._of_microbatches(outputs, len(inputs[0]))
+        except Exception as error:  # whatever a loss that takes something else does
+            return f"{name}.loss fails on the network's outputs ({in_short(error, 80)})"
+        if self.loss_check.differs(loss, losses):
+            return (
+                f"{name}.training_step returned {loss.item():.6g}, and loss(outputs, targets) is "
+                f"{losses[0].item():.6g} on average over micro-batches"
+            )
+        return None
+
+    @torch.no_grad()
+    def _of_microbatches(self, outputs: Tensors, size: int) -> Tensor:
+        """The mean over micro-batches of the loss, and of its size, in float64."""
+        count = self.schedules.split(size)[1]
+        parts = split_targets(self._targets, count, size)
+        losses = []
+        for number, weight in enumerate(relative_weights(parts, self.schedules.weigh)):
+            rows = slice(number * size // count, (number + 1) * size // count)
+            given = tuple(output[rows] for output in outputs)
+            if weight:
+                loss = self._loss(given[0] if len(given) == 1 else given, parts[number])
+                losses.append(loss.double() * weight)
+        value = torch.stack(losses) if losses else torch.zeros(1, dtype=torch.float64)
+        return torch.stack([value.sum() / count, value.abs().sum() / count])
+
+
+@dataclass
+class LossCheck:
+    """Remembers the first step whose loss is not the one that was trained on."""
+
+    module: LightningModule
+    mixed: bool
+    """Whether autocast computes in 16 bits."""
+    at_once: bool
+    """Whether to read every comparison."""
+    _found: Tensor | None = None
+
+    def differs(self, returned: Tensor, losses: Tensor) -> Tensor:
+        """Whether a step's loss is another than the mean over micro-batches, as a tensor.
+
+        The difference is measured by the mean of their sizes, for losses of both signs cancel out.
+        """
+        relative = IN_16_BITS if self.mixed else TOLERANCE.get(returned.dtype, IN_16_BITS)
+        # What is below the smallest number of the type is lost on the way, and no mistake.
+        smallest = torch.finfo(returned.dtype).tiny
+        value, (mean, size) = returned.detach().double().reshape(()), losses.unbind()
+        wrong = (value - mean).abs() > relative * size + smallest
+        # The loss itself shows what is not finite; see also callbacks=nan_guard.
+        return wrong & value.isfinite() & mean.isfinite()
+
+    def compare(self, returned: Tensor, losses: Tensor) -> None:
+        """Remember whether they differ, and read it where that costs nothing."""
+        if returned.requires_grad:
+            raise self._another("depends on parameters beside its network")
+        value, mean = returned.detach().double().reshape(()), losses[0]
+        step = torch.full_like(mean, self.module.trainer.global_step)
+        found = torch.stack([self.differs(returned, losses).double(), step, value, mean])
+        if self._found is not None:
+            found = torch.where(self._found[0] > 0, self._found, found)
+        self._found = found
+        trainer = self.module.trainer
+        if self.at_once or logs_now(trainer) or trainer.is_last_batch:
+            self.read()
+
+    def read(self) -> None:
+        """Wait for the device, and reject what was found."""
+        if self._found is None:
+            return
+        wrong, step, value, mean = self._found.tolist()
+        self._found = None
+        if wrong:
+            raise self._another(
+                f"returned {value:.10g} in step {step:.0f}, and {mean:.10g} was trained on"
+            )
+
+    def _another(self, what: str) -> UserError:
+        return UserError(
+            f"strategy=pipeline: {type(self.module).__name__}.training_step {what}, which is the "
+            "mean of loss(outputs, targets) over micro-batches and was the step's loss at first; "
+            "put all of the loss into it, or use strategy.schedule=gpipe, which takes any"
+        )
