@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 import onecurve
 from onecurve.errors import UserError
-from onecurve.optim.fused import fuses, tidied
+from onecurve.optim.fused import fuses, make_contiguous
 from onecurve.optim.optimizers import build_optimizer
 
 OURS = (
@@ -177,10 +177,10 @@ def test_sparse_gradients_and_thawed_layers_go_on_with_the_default() -> None:
         optimizer = build([first, second], momentum=momentum, **options)
         assert optimizer.param_groups[0]["fused"] is True
         first.grad, second.grad = torch.eye(2), None
-        tidied(optimizer)
+        make_contiguous(optimizer)
         optimizer.step()
         second.grad = later
-        tidied(optimizer)
+        make_contiguous(optimizer)
         assert optimizer.param_groups[0]["fused"] is None
         optimizer.step()
     assert torch.equal(second.detach(), -torch.eye(2))

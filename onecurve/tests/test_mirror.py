@@ -75,7 +75,7 @@ def test_an_address_that_fails_never_ends_a_run(train: Cli, tmp_path: Path) -> N
     away = ("+callbacks.away._target_=test_mirror.TakeAway", f"+callbacks.away.folder={bucket}")
     run = train(*ONE, f"checkpoint.mirror_to=file://{bucket}", *away)
     assert f"last.ckpt could not be sent to file://{bucket}: " in run.err
-    assert "training goes on" in run.err
+    assert "training continues" in run.err
     assert "has nothing of this process; the newest" in run.err
 
 
@@ -96,7 +96,7 @@ def test_a_checkpoint_at_an_address_is_evaluated_and_begun_from(
     assert "there is: best.ckpt, last.ckpt" in missing.err
     again = cli("train.py", *TINY, f"checkpoint.mirror_to={there}")
     assert (again.status, again.runs) == (2, [])
-    assert f"another run (best.ckpt, last.ckpt); go on with them: resume={there}, " in again.err
+    assert f"another run (best.ckpt, last.ckpt); resume from them: resume={there}, " in again.err
     last = listed(bucket)["last.ckpt"]
     file = bucket / str(last["folder"]) / "last.ckpt"
     content = bytearray(file.read_bytes())
@@ -176,12 +176,12 @@ def test_ranks_that_are_started_again_keep_their_address(tmp_path: Path, trained
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        ("checkpoint.mirror_to=bucket", "is no address"),
-        ("checkpoint.mirror_to=s4://bucket/run", "s4 is no scheme"),
-        ("checkpoint.mirror_to=s3://", "is no address"),
+        ("checkpoint.mirror_to=bucket", "is not an address"),
+        ("checkpoint.mirror_to=s4://bucket/run", "s4 is not a known scheme"),
+        ("checkpoint.mirror_to=s3://", "is not an address"),
         ("checkpoint.mirror_to=file:///dev/null/run", "cannot be written to"),
-        ("resume=s4://bucket/run", "s4 is no scheme"),
-        ("init=s4://bucket/run", "s4 is no scheme"),
+        ("resume=s4://bucket/run", "s4 is not a known scheme"),
+        ("init=s4://bucket/run", "s4 is not a known scheme"),
         ("resume=file:///not/there", "there is no checkpoint"),
         ("hydra.run.dir=s3://bucket/run", "a run directory is on a local disk"),
         ("checkpoint.miror_to=file:///tmp/x", "mirror_to"),

@@ -74,8 +74,8 @@ def test_a_restart_starts_the_ranks_of_both_nodes(
     assert not (tmp_path / "stranger").exists()
     assert has_the_curve_of_one_node(one_run(tmp_path), trained)
     out = "".join(out for out, _ in said)
-    assert "restart 1 of 2: the ranks go on from the start" in out
-    assert "restart 2 of 2: the ranks go on from last.ckpt" in out
+    assert "restart 1 of 2: the ranks continue from the start" in out
+    assert "restart 2 of 2: the ranks continue from last.ckpt" in out
 
 
 class Touch:
@@ -120,7 +120,7 @@ def test_a_node_that_was_killed_takes_its_place_again(
     assert killed.returncode == -signal.SIGKILL
     finish(left, start(*command, numbers[1]))
     assert has_the_curve_of_one_node(one_run(tmp_path), trained)
-    assert "restart 1 of 1: the ranks go on from last.ckpt" in left.stdout.read_text()
+    assert "restart 1 of 1: the ranks continue from last.ckpt" in left.stdout.read_text()
 
 
 @pytest.mark.long
@@ -215,7 +215,7 @@ def test_nodes_without_a_shared_disk_resume_from_the_mirror(
     mirror = f"checkpoint.mirror_to=file://{tmp_path}/bucket"
     typed = (*die, "launch.max_restarts=1", mirror)
     said, (first, other) = on_disks_of_their_own(start_by, monkeypatch, tmp_path, *typed)
-    assert "restart 1 of 1: the ranks go on from last.ckpt" in said
+    assert "restart 1 of 1: the ranks continue from last.ckpt" in said
     (run,) = run_directories(first)
     assert has_the_curve_of_one_node(run, trained)
     assert {path.name for path in other.rglob("*") if path.is_file()} == {"rank_1.log"}

@@ -1,8 +1,8 @@
 """One loss curve, every parallelism: strategies, checkpoints and runs for PyTorch Lightning.
 
-What a plain Lightning script needs is here, by name; the rooms beside this file have the rest.
-Nothing is imported before it is asked for: every start of the command line passes through here, and
-must not wait for torch.
+What a plain Lightning script needs is here by name; the subpackages have the rest. Names are
+imported at their first use: every start of the command line imports this file, and must not wait
+for torch.
 """
 
 from importlib import import_module
@@ -89,7 +89,7 @@ def __getattr__(name: str) -> Any:
         except PackageNotFoundError:
             raise AttributeError("onecurve is not installed, and only that has a version") from None
     if name in ("launch", "parity"):
-        # A package of that name, which can be called: as importing any part of it would bind it.
+        # The package of that name, which is callable: importing a part of it binds this attribute.
         return import_module(f".{name}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """A package that can be called as its main function: ``onecurve.launch(function, devices=2)``.
 
-It would else hide a function of that name, for Python binds a package to its parent's attribute.
+Python binds a package to an attribute of its parent, where it would hide a function of that name.
 https://docs.python.org/3/reference/datamodel.html#customizing-module-attribute-access
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def make_callable(package: str, module: str, function: str) -> None:
-    """Let a call of a package be one of a function, which is imported then.
+    """Make a package callable: the call imports a function and calls it.
 
     Args:
         package: Its name.

@@ -1,4 +1,4 @@
-"""Cross entropy over a large vocabulary whose logits are never there as a whole.
+"""Cross entropy over a large vocabulary, without all logits in memory at once.
 
 Exact. The `linear_cross_entropy` of PyTorch 2.15 can do so, too, but older ones cannot; and it
 computes gradients in the forward pass, for which torch.compile falls back.
@@ -26,10 +26,10 @@ def chunked_cross_entropy(
     matrix product more. Call it in the layer that holds the weight, whose outputs are then losses.
 
     Args:
-        hidden: What the last linear layer is given (..., width).
+        hidden: Inputs of the last linear layer (..., width).
         weight: Its weight (classes, width).
         targets: Class indices (...).
-        chunks: How many parts the rows are cut into.
+        chunks: How many chunks the rows are split into.
         bias: Its bias (classes,).
         options: Of `torch.nn.functional.cross_entropy`, but for `reduction`.
 

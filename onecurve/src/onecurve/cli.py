@@ -27,7 +27,7 @@ def evaluate(script: str) -> None:
 
 
 def predict(script: str) -> None:
-    """Use a checkpoint."""
+    """Predict with the model of a checkpoint."""
     _run(script, "onecurve.run.predict.work")
 
 
@@ -42,7 +42,7 @@ def parity(script: str) -> None:
 
 
 def plan(script: str) -> None:
-    """Tell which mesh to take."""
+    """Rank meshes by their estimated step time."""
     _run(script, "onecurve.planner.project.work")
 
 

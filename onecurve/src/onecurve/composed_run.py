@@ -1,4 +1,4 @@
-"""What the rules of combinations (`Config.refusals`) ask about a run; torch is not imported."""
+"""Facts about a composed run, for rules about combinations of keys (`Config.refusals`)."""
 
 from typing import Any
 

@@ -1,14 +1,14 @@
-"""`Config`: a pydantic model of what a class or a group of the configuration takes.
+"""`Config`: a pydantic model of the arguments of a class, or of the keys of a group.
 
-A class says beside itself what may be configured, in the words of pydantic::
+A class describes its arguments in a nested model::
 
     class GradientNoise(Callback):
         class Config(onecurve.Config):
             scale: float = Field(gt=0, le=1, description="Standard deviation of the noise.")
             every: int | None = Field(None, ge=1)
 
-A value outside of it gets one line, which this file makes of the types: what is allowed, and a
-value that works.
+A value that it rejects gets one line, derived from the types: what is allowed, and a value that
+works.
 """
 
 import shlex
@@ -35,21 +35,21 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from .meant import nearest, no_such_key
+from .suggestions import nearest, no_such_key
 
 KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 BOUNDS = {Gt: ("above", "gt"), Ge: ("from", "ge"), Le: ("to", "le"), Lt: ("and below", "lt")}
 
 
 class Config(BaseModel):
-    """What a class or a group takes. Another key is an error, but for ``extra="allow"``."""
+    """The arguments of a class or keys of a group; others are errors, unless ``extra="allow"``."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, defer_build=True, protected_namespaces=()
     )
 
     def refusals(self, run: Any, key: str) -> Iterator[str]:
-        """Why it cannot go together with the rest of a run, a line each; none by default.
+        """Lines that reject a combination with the rest of a run; none by default.
 
         Args:
             run: The composed run, an `onecurve.composed_run.ComposedRun`.
@@ -64,7 +64,7 @@ class Config(BaseModel):
         changed: dict[str, Any] = {}
         problems: dict[Any, Problem] = {}
         for name, value in given.items():
-            # Of other kinds there is but one meaning.
+            # Other kinds are not converted.
             if isinstance(value, int | float | list) and not isinstance(value, bool):
                 if _has_nan(value):
                     problems[name] = Problem(cls, name, "no_number", None, given)
@@ -90,7 +90,7 @@ Model = TypeVar("Model", bound=Config)
 
 
 class Checked(NamedTuple, Generic[Model]):
-    """What came of checking values by key.
+    """The result of checking values by key.
 
     Attributes:
         model: Of the values; None where one is wrong.
@@ -121,7 +121,7 @@ class Problem(NamedTuple):
     values: Mapping[str, Any]
 
     def line(self, place: str, usual: Any = None) -> str:
-        """The line to show.
+        """The error line.
 
         Args:
             place: Where the configuration has what the model describes; empty for the top.
@@ -154,14 +154,14 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Words:
-    """What a refusal calls a type that pydantic has no words for, and a value that works."""
+    """What an error line calls a type, and a value that works, where pydantic has no words."""
 
     words: str
     example: Any
 
 
 def missing(value: str) -> str | None:
-    """Why a path is that of no file or folder; None if it is."""
+    """Why a path is not a file or folder; None if it is one."""
     path = Path(value).expanduser()
     if not path.exists():
         return "there is no such file"
@@ -170,7 +170,7 @@ def missing(value: str) -> str | None:
 
 
 def existing(wanted: str) -> AfterValidator:
-    """Make a key one of a file or folder that has to be there.
+    """Let a key be the path of a file or folder that must exist.
 
     Args:
         wanted: What to give, and an example: ``Annotated[Any, existing("a folder of images")]``.
@@ -179,7 +179,7 @@ def existing(wanted: str) -> AfterValidator:
 
 
 def existing_path(value: Any, wanted: str, damage: Callable[[str], str | None] = missing) -> Any:
-    """The text of a path, which is there and whole; null is none.
+    """The text of a path that exists and is intact; null stays null.
 
     Raises:
         ValueError: With what is wrong, and what to give instead.
@@ -197,7 +197,7 @@ def existing_path(value: Any, wanted: str, damage: Callable[[str], str | None] =
 
 
 def text(value: Any) -> str:
-    """A value as in an override."""
+    """A value as it is written in an override."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -210,25 +210,25 @@ def text(value: Any) -> str:
 
 
 def as_override(key: str, value: Any) -> str:
-    """KEY=VALUE for a command line, quoted where a shell has a meaning for what is in it."""
+    """KEY=VALUE for a command line, quoted for the shell where needed."""
     return shlex.quote(f"{key}={text(value)}")
 
 
 @cache
 def fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """By the names that a configuration has, which may be words of Python's such as `async`."""
+    """Fields by their names in a configuration, which may be Python keywords such as `async`."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def annotation_of(field: FieldInfo) -> Any:
-    """The type of a field with all that is said beside it."""
+    """The annotation of a field, with its metadata."""
     if not field.metadata:
         return field.annotation
     return Annotated[field.annotation, *field.metadata]
 
 
 def alternatives(annotation: Any) -> list[Any]:
-    """The parts of a union, or the one type."""
+    """The members of a union, or the type itself."""
     if get_origin(annotation) in (Union, UnionType):
         return [part for each in get_args(annotation) for part in alternatives(each)]
     if get_origin(annotation) is Annotated:
@@ -238,7 +238,7 @@ def alternatives(annotation: Any) -> list[Any]:
 
 
 def as_meant(annotation: Any, value: Any) -> Any:
-    """`1e3` is 1000 where a whole number is meant, and 88 a text where only a text may stand."""
+    """Convert a value to the annotated type: `1e3` to the int 1000, or 88 to a text."""
     if value is None or isinstance(value, str | Mapping):
         return value
     parts = alternatives(annotation)
@@ -253,7 +253,7 @@ def as_meant(annotation: Any, value: Any) -> Any:
 
 
 def _reason(error: Any) -> str | None:
-    """What a validator says, or pydantic of a part of a value; None for a value as a whole."""
+    """The message of a validator, or of pydantic about an entry; None for the value itself."""
     if error["type"] in ("value_error", "assertion_error"):
         return str(error["ctx"]["error"])
     if len(error["loc"]) > 1 and error["type"] in ("missing", "extra_forbidden"):
@@ -262,7 +262,7 @@ def _reason(error: Any) -> str | None:
 
 
 def _reads_as_number(value: Any) -> bool:
-    """Whether a text would be none without quotes."""
+    """Whether YAML reads a text as a number without quotes."""
     try:
         return isinstance(value, str) and isfinite(float(value))
     except ValueError:
@@ -276,12 +276,12 @@ def _has_nan(value: Any) -> bool:
 
 
 def _plain(part: Any) -> Any:
-    """The type without what is said beside it."""
+    """The type without its metadata."""
     return part.__origin__ if get_origin(part) is Annotated else part
 
 
 def beside(part: Any) -> list[Any]:
-    """What is said beside a type: bounds, words."""
+    """The metadata of a type: bounds, words."""
     if get_origin(part) is not Annotated:
         return []
     said = part.__metadata__
@@ -291,13 +291,13 @@ def beside(part: Any) -> list[Any]:
 
 
 def _entry(part: Any) -> Any:
-    """The type of a list's entries; None where a type is none of a list."""
+    """The type of a list's entries; None for a type that is not a list."""
     part = _plain(part)
     return get_args(part)[0] if get_origin(part) in (list, Sequence) else None
 
 
 def choices(part: Any) -> list[Any]:
-    """The values of a literal, or of null; nothing where a type is none of a choice."""
+    """The values of a literal, or null; empty for other types."""
     if part in (None, NoneType):
         return [None]
     return list(get_args(part)) if get_origin(part) is Literal else []
@@ -308,7 +308,7 @@ def _choices(parts: Sequence[Any]) -> list[Any]:
 
 
 def _must_be(field: FieldInfo, value: Any, key: str, usual: Any, holds: bool) -> str:
-    """What is allowed, and a value that works."""
+    """The part of the line that says what is allowed, with a value that works."""
     parts = alternatives(annotation_of(field))
     if all(map(choices, parts)):
         allowed = _choices(parts)
@@ -320,7 +320,7 @@ def _must_be(field: FieldInfo, value: Any, key: str, usual: Any, holds: bool) ->
 
 
 def _bounds(part: Any) -> dict[Any, float]:
-    """What is said of a number's size, by kind of bound."""
+    """The bounds of a number, by kind."""
     return {
         kind: getattr(each, name)
         for kind, (_, name) in BOUNDS.items()

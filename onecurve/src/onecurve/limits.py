@@ -1,7 +1,6 @@
-"""Deprecated: limits in the annotations of a signature, which nothing reads any more.
+"""Deprecated: limits in annotations have no effect; `onecurve.Config` describes arguments now.
 
-What a class takes is said by a model beside it, `onecurve.Config`. These names stay for a release,
-so that a project that has them in its annotations still starts.
+The names stay for a release, so that a project that has them in its annotations still starts.
 """
 
 import warnings
@@ -11,7 +10,7 @@ NAMES = ("Existing", "Number", "Pattern")
 
 
 def __getattr__(name: str) -> Any:
-    """Say what took the place of a name: https://peps.python.org/pep-0562/."""
+    """Warn what replaces a name: https://peps.python.org/pep-0562/."""
     if name not in NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     warnings.warn(

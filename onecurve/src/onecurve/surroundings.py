@@ -114,10 +114,10 @@ def node_rank(config: "DictConfig") -> int | None:
     It does where the number of nodes may change.
     """
     smallest, largest = nodes_asked(config)
-    typed = config.launch.get("node_rank", "auto")
-    if smallest < largest or typed is None:
+    asked = config.launch.get("node_rank", "auto")
+    if smallest < largest or asked is None:
         return None
-    return node_around().number if typed == "auto" else int(typed)
+    return node_around().number if asked == "auto" else int(asked)
 
 
 def first_host(hosts: str) -> str:

@@ -1,7 +1,6 @@
-"""What older versions of PyTorch cannot do: one table, and the line by which it is refused.
+"""What older versions of PyTorch cannot do: one table, and the error line; torch is not imported.
 
-Torch is not imported: a command refuses before it is. A feature that works from the floor in
-pyproject.toml on has no entry.
+A feature that works from the floor in pyproject.toml on has no entry.
 """
 
 from functools import cache
@@ -12,11 +11,11 @@ from .errors import UserError
 
 
 class Needs(NamedTuple):
-    """From which version on PyTorch can do something."""
+    """The PyTorch version that a feature needs."""
 
     first: tuple[int, int]
     fault: str
-    """What an older one does."""
+    """What an older one does wrong."""
     instead: str
     """What works there."""
 
@@ -49,7 +48,7 @@ TABLE = {
 
 @cache
 def installed() -> tuple[int, int]:
-    """The version of torch here, without its last number."""
+    """Major and minor version of the installed torch."""
     major, minor = version("torch").split(".")[:2]
     return int(major), int(minor)
 
@@ -69,7 +68,7 @@ def too_old(asked: str, key: str | None = None) -> str | None:
 
     Args:
         asked: As in the table, such as "strategy.schedule=zbv".
-        key: What was typed, where the strategy is below another key.
+        key: The override, where the strategy is below another key.
     """
     needs = TABLE.get(asked)
     if needs is None or installed() >= needs.first:

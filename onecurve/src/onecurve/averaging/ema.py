@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 
+from ..compat.of_lightning import callbacks_of
 from .average import Averaging
 
 
@@ -50,9 +51,8 @@ class ExponentialMovingAverage(Averaging):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Save the average as the weights, unless another average is being saved."""
-        others: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        averages = [each for each in others if isinstance(each, Averaging)]
-        if self.average.count and not any(each.is_saving for each in averages):
+        is_another_saved = any(each.is_saving for each in callbacks_of(trainer, Averaging))
+        if self.average.count and not is_another_saved:
             checkpoint.setdefault("averages", {})["live"] = checkpoint["state_dict"]
             checkpoint["state_dict"] = self.average.gathered(trainer)
 

@@ -136,6 +136,11 @@ def set_device(module: LightningModule, device: torch.device) -> None:
     module._device = device
 
 
+def callbacks_of(trainer: Trainer, kind: type) -> list[Any]:
+    """The callbacks of a class or protocol; Lightning declares no type of `Trainer.callbacks`."""
+    return [each for each in trainer.callbacks if isinstance(each, kind)]  # type: ignore[attr-defined]
+
+
 # Lightning: what is logged
 
 

@@ -12,7 +12,7 @@ from ..checkpoint.file import damage
 from ..composed_run import ComposedRun
 from ..config_model import Config
 from ..machine import count_cores
-from ..metric_names import better
+from ..suggestions import better
 from ..torch_versions import too_old
 from .values import Count, Group, Seed, there
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ..composed_run import ComposedRun
 from ..config_model import Config
-from ..extras import missing
+from ..errors import missing_packages
 
 
 class _Logger(Config, extra="allow"):
@@ -48,7 +48,7 @@ class SameRunMLFlowLogger(_Logger, extra="allow"):
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
         """Why it cannot be used."""
         needed = ("mlflow", "sqlalchemy", "alembic")
-        if refusal := missing(
+        if refusal := missing_packages(
             f"logger={key.partition('.')[2]}", needed, "mlflow", "logger=tensorboard"
         ):
             yield refusal
@@ -88,7 +88,7 @@ class SameRunCometLogger(_Logger, extra="allow"):
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
         """Why it cannot be used, or reached."""
-        if refusal := missing(
+        if refusal := missing_packages(
             f"logger={key.partition('.')[2]}", ("comet_ml",), "comet", "logger=tensorboard"
         ):
             yield refusal

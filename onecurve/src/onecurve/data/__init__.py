@@ -1,1 +1,1 @@
-"""Images that fit in memory: loaders that cut a batch as one tensor."""
+"""Images that fit in memory: loaders that take a batch as one tensor."""

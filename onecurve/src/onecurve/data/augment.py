@@ -1,7 +1,7 @@
-"""Augmentations that draw anew for each image of a batch.
+"""Augmentations with random numbers of their own for each image of a batch.
 
-Torchvision's transforms draw once for all that they are given, which for a batch means that all
-its images are cropped or flipped alike.
+Torchvision's transforms draw once per call, so that all images of a batch are cropped or flipped
+alike.
 """
 
 import torch
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 
 class RandomCrop(nn.Module):
-    """Surround each image with black, then cut a piece of its old size out at a random place.
+    """Pad each image with black, then crop it to its size at a random place.
 
     Args:
         padding: pixels of black on each side.

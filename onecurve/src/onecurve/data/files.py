@@ -1,16 +1,17 @@
-"""Image files: finding them, reading one, checking that it is one."""
+"""Image files: found, checked, read, and resized to the square that the network gets."""
 
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from ..errors import UserError
-from .resize import resize_images
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+RESIZE_MODES = ("pad", "stretch")
 PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
@@ -93,3 +94,31 @@ def _unreadable(path: str | Path, error: Exception) -> UnreadableImageError:
     return UnreadableImageError(
         f"{path}: cannot be read as an image ({reason}); replace it or take it away"
     )
+
+
+def resize_images(images: Tensor, size: int, mode: str) -> Tensor:
+    """Bring images to `size` x `size` pixels.
+
+    Args:
+        images: (N, C, H, W), uint8.
+        size: height and width of the result.
+        mode: `pad` centres the image in a black square (as LeNet-5's paper does with 28 -> 32) and
+            shrinks it first, in proportion, if it is too large. `stretch` scales height and width
+            to the square. Scaling is bilinear, with antialiasing.
+    """
+    if mode == "stretch":
+        return scale_images(images, size, size)
+    height, width = images.shape[-2:]
+    if max(height, width) > size:
+        shrink = size / max(height, width)
+        height, width = max(1, round(height * shrink)), max(1, round(width * shrink))
+        images = scale_images(images, height, width)
+    top, left = (size - height) // 2, (size - width) // 2
+    return F.pad(images, (left, size - width - left, top, size - height - top))
+
+
+def scale_images(images: Tensor, height: int, width: int) -> Tensor:
+    """Scale uint8 images (N, C, H, W) to `height` x `width`."""
+    if images.shape[-2:] == (height, width):
+        return images
+    return F.interpolate(images, (height, width), mode="bilinear", antialias=True)

@@ -1,4 +1,4 @@
-"""What all data modules of images share: loaders, and how a batch becomes the network's input."""
+"""The base of image data modules: loaders, and how a batch becomes the network's input."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,15 +10,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import UserError
-from .files import list_images, read_image
+from .files import RESIZE_MODES, list_images, read_image, resize_images
 from .in_memory import Batch, InMemoryImages, whole_batch
-from .resize import RESIZE_MODES, resize_images
 
 Datasets = tuple[Dataset[Batch], Dataset[Batch], Dataset[Batch]]
 
 
 class ImageDataModule(LightningDataModule):
-    """Base of the data modules: a subclass says in `load_datasets` where the images come from.
+    """Base of image data modules: a subclass implements `load_datasets`.
 
     The loaders deliver uint8 images (N, C, H, W) and int64 labels (N,). On the device the images
     become floats in 0..1, are augmented (in training only) and normalised, batch by batch.

@@ -1,4 +1,4 @@
-"""Images that fit in memory, cut into batches as whole tensors."""
+"""Images that fit in memory; a batch is indexed as one tensor."""
 
 from collections.abc import Sequence
 from typing import Any, Self

@@ -1,4 +1,4 @@
-"""Cutting one set of samples into parts that all show the classes in the same proportions."""
+"""Stratified splits: parts of a data set with the same proportions of the classes."""
 
 from collections.abc import Sequence
 

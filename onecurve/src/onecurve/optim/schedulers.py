@@ -41,13 +41,9 @@ def cosine(
         final: learning rate at the end, as a part of the highest.
 
     Raises:
-        UserError: the length of the run is not known, or `warmup` is outside of 0 to 1.
+        UserError: the length of the run is not known.
     """
     steps = finite_steps("cosine", total_steps)
-    if not 0 <= warmup <= 1:
-        raise UserError(
-            f"scheduler.warmup={warmup}: a part of the run, from 0 to 1; try scheduler.warmup=0.05"
-        )
     warmup_steps = round(warmup * steps)
 
     def factor(step: int) -> float:

@@ -36,7 +36,7 @@ from ..compat.of_lightning import (
 )
 from ..compat.of_torch import never_captured
 from ..errors import UserError, say
-from ..optim.fused import keep_kernels, leave_unscaling, tidied
+from ..optim.fused import keep_kernels, leave_unscaling, make_contiguous
 from ..torch_versions import require
 from .clip import clipping_over_ranks
 from .explained import explained
@@ -381,7 +381,7 @@ class OneCurve(ForCallbacks):
             result = closure()
             if isinstance(optimizer, LBFGS):
                 return self.reduce(result)
-            tidied(optimizer)
+            make_contiguous(optimizer)
             return result
 
         return super().optimizer_step(optimizer, backward, model, **kwargs)

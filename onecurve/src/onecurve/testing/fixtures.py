@@ -22,17 +22,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _runs_lie_where_a_test_stands() -> Iterator[None]:
-    """And not in the project's folder, which the tests of other people's machines share."""
+def _runs_below_the_current_folder() -> Iterator[None]:
+    """Put runs below the current folder, and not into the project."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROJECT_ROOT", ".")
         yield
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _composition_is_quick() -> Iterator[None]:
+def _composes_fast() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        composition.is_quick(patch)
+        composition.speed_up(patch)
         yield
 
 
@@ -69,7 +69,7 @@ def cli(
 def once(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Training runs that several tests of a file read: ``once("strategy=ddp")``.
 
-    Each is made where it is first asked for, and must succeed. Returns its directory.
+    Each is made when it is first requested, and must succeed. Returns its directory.
     """
     folder = tmp_path_factory.mktemp("once")
     made: dict[tuple[str, ...], Path] = {}
@@ -85,15 +85,15 @@ def once(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..
     return run
 
 
-def _told_about_ranks() -> dict[str, str]:
+def _variables_of_ranks() -> dict[str, str]:
     names = ("RANK", "LOCAL_", "NODE_", "WORLD_", "MASTER_", "SLURM_", "TORCHELASTIC_", "PL_")
     return {name: value for name, value in os.environ.items() if name.startswith(names)}
 
 
 @pytest.fixture(autouse=True)
-def _nothing_of_a_run_stays() -> Iterator[None]:
-    """What a run tells its ranks must not reach the run after it in this process."""
-    before = _told_about_ranks()
+def _environment_is_restored() -> Iterator[None]:
+    """Variables that a run sets for its ranks must not reach the next run in this process."""
+    before = _variables_of_ranks()
     yield
-    assert _told_about_ranks() == before
+    assert _variables_of_ranks() == before
     assert not torch.distributed.is_initialized()

@@ -1,6 +1,6 @@
-"""What is meant by a name that there is not: the nearest that there is, in one line."""
+"""Suggestions in error lines: for keys and names that do not exist, and for metrics to monitor."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 # Keys of earlier releases, and what to do instead.
@@ -18,7 +18,7 @@ REMOVED = {
 
 
 def nearest(name: str, options: Sequence[str]) -> str | None:
-    """The option that takes the fewest changes to a name; None if none is like it."""
+    """The option at the smallest edit distance from a name; None if none is close."""
     exchanged = [option for option in options if sorted(option) == sorted(name)]
     close = exchanged or get_close_matches(name, options, 5)
     # One letter that is wrong before one too many: dpp is ddp, and not dp.
@@ -27,11 +27,11 @@ def nearest(name: str, options: Sequence[str]) -> str | None:
 
 
 def no_such_key(key: str, known: Sequence[str]) -> str:
-    """The line about a dotted key that there is not.
+    """The error line for a dotted key that does not exist.
 
     Args:
-        key: What was typed, such as "optimizer.rl".
-        known: Dotted keys that there are.
+        key: Such as "optimizer.rl".
+        known: Dotted keys that exist.
     """
     if key in REMOVED:
         return f"{key}: {REMOVED[key]}"
@@ -48,7 +48,7 @@ def no_such_key(key: str, known: Sequence[str]) -> str:
 
 
 def _meant(key: str, known: Sequence[str], beside: Sequence[str]) -> list[str]:
-    """The keys that are meant, first those of the same group."""
+    """Keys to suggest: those of the same group, else of others."""
     group, dot, name = key.rpartition(".")
     if short := [each for each in beside if _initials(each) == name or each == _initials(name)]:
         return [f"{group}{dot}{each}" for each in short]
@@ -89,3 +89,34 @@ def changes(word: str, other: str) -> int:
                 least = min(least, last[place - 2] + 1)
             row.append(least)
     return row[-1]
+
+
+# Metrics to monitor
+
+BETTER = {
+    "min": {"bits_per_byte", "loss", "error", "mse", "mae", "rmse", "perplexity", "seconds"},
+    "max": {
+        "acc",
+        "accuracy",
+        "auroc",
+        "f1",
+        "iou",
+        "precision",
+        "r2",
+        "recall",
+        "samples_per_second",
+    },
+}
+
+
+def better(name: str) -> str | None:
+    """The mode of a well-known metric, "min" or "max"; None for other names."""
+    last = name.rpartition("/")[2]
+    return next((direction for direction, names in BETTER.items() if last in names), None)
+
+
+def to_compare_by(names: Iterable[str]) -> str:
+    """Overrides that monitor one of these metrics: `monitor=val/acc mode=max`."""
+    name = next((each for each in sorted(names) if each.startswith("val/")), "val/loss")
+    mode = better(name)
+    return f"monitor={name} mode={mode}" if mode else f"monitor={name}"
