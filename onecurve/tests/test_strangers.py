@@ -508,7 +508,7 @@ BY_HAND = unless_too_old(
 )
 KEPT = [
     *((Stranger, "tensor"), (ByKeyword, "tensor"), (OfABatch, "context"), (Scaled, "fsdp")),
-    *((Recurrent, "fsdp"), (AllFamilies, "sequence")),
+    (Recurrent, "fsdp"),
     *((task, "ddp") for task in (BackwardByHand, OfItsOwnAveraged)),
     (ScaledByANumber, "fsdp"),
     *((OnlyADistribution, name) for name in ("fsdp", "kept")),

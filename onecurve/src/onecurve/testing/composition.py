@@ -19,14 +19,12 @@ from omegaconf import OmegaConf
 from omegaconf.base import Metadata
 from omegaconf.grammar_parser import parse
 
-from ..compat.of_hydra import ConfigLoaderImpl, Hydra
+from ..compat.of_hydra import ConfigLoaderImpl
 from ..compat.of_hydra import defaults_list as defaults_lists
 
 
 def speed_up(patch: pytest.MonkeyPatch) -> None:
     """Cache what composing a configuration repeats, until the patch is undone."""
-    # All would be composed twice, first to look for `hydra.mode`, which no test sets.
-    patch.setattr(Hydra, "get_mode", lambda *_, **__: None)
     # For each group that --help lists, all that is known would be copied.
     patch.setattr(ConfigLoaderImpl, "get_group_options", _listed)
     patch.setattr(ConfigLoaderImpl, "list_groups", _groups)
