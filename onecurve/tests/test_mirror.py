@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from conftest import FLOAT64, ROUNDING, STRATEGIES, TINY, Cli, one_of_a_kind
 from lightning.pytorch import Callback
 
 from onecurve.checkpoint import mirror
+from onecurve.checkpoint.remote import claim
 
 SHORT = ("test=false", FLOAT64, "callbacks.checkpoint.last_every_n_steps=4")
 ONE = (*SHORT, "trainer.max_epochs=1")
@@ -126,6 +129,38 @@ def test_what_was_copied_there_by_hand_is_fetched_too(
         half = cli("train.py", *TINY, f"resume=file://{there}/checkpoints/last.ckpt")
         assert (half.status, half.runs) == (2, [])
         assert "there is no checkpoint" in half.err
+
+
+def test_of_several_with_one_name_only_the_newest_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, file = f"file://{tmp_path}/bucket", tmp_path / "run/last.ckpt"
+    file.parent.mkdir()
+    claim(address, file.parent, resumes=False)
+    begun, free, sent = Event(), Event(), []
+    send = mirror._sent
+
+    def wait_and_send(files: Any, source: Path, target: str) -> dict[str, Any]:
+        begun.set()
+        assert free.wait(60)
+        sent.append(source.read_text())
+        return send(files, source, target)
+
+    monkeypatch.setattr(mirror, "_sent", wait_and_send)
+    uploads = mirror.Mirror(address, file.parent)
+    for number in range(4):
+        file.with_name("new").write_text(str(number))
+        file.with_name("new").replace(file)
+        uploads.put(file)
+        assert begun.wait(60)
+    free.set()
+    uploads.finish()
+    # The first was on its way; what took its place meanwhile was sent once.
+    assert sent == ["0", "3"]
+    uploads.remove(file)
+    uploads.finish()
+    assert not listed(tmp_path / "bucket")
+    assert [each.name for each in (tmp_path / "bucket").iterdir()] == ["checkpoints.json"]
 
 
 @pytest.mark.long
