@@ -42,8 +42,8 @@ def test_what_a_network_takes_and_returns_may_be_trees() -> None:
 
 
 REFUSED = {
-    "mask": "an attention mask has the shape (6, 6), made of a piece of the sequence; use",
-    "mean": "the network returns the shape (3, 5) for 6 of 12 positions, so it brings positions",
+    "mask": "an attention mask has the shape (6, 6), which fits a shard of the sequence only; use",
+    "mean": "the network returns the shape (3, 5) for 6 of 12 positions, so it combines positions",
 }
 
 

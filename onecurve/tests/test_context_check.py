@@ -13,7 +13,7 @@ import onecurve
 from onecurve.errors import UserError
 from onecurve.strategies.context.attention import until_backward_ends, working_on
 from onecurve.strategies.context.axis import Piece, current
-from onecurve.strategies.context.sequence import cut
+from onecurve.strategies.context.sequence import shard_sequences
 
 
 class Of(NamedTuple):
@@ -32,7 +32,7 @@ CANNOT_BE_CUT: dict[str, tuple[list[tuple[int, ...]], str]] = {
         "the sequence of 30; use strategy.context=3, or sequences of 32",
     ),
     "no sequence": ([(8,)], "the shape (8,), and no dimension 1"),
-    "two lengths": ([(2, 16, 8), (2, 4, 8)], "another has whole sequences of that length"),
+    "two lengths": ([(2, 16, 8), (2, 4, 8)], "another has full sequences of that length"),
 }
 
 
@@ -40,13 +40,13 @@ CANNOT_BE_CUT: dict[str, tuple[list[tuple[int, ...]], str]] = {
 def test_inputs_that_cannot_be_cut_are_refused(name: str) -> None:
     shapes, line = CANNOT_BE_CUT[name]
     with pytest.raises(UserError, match=r"^strategy.context=4: ") as refusal:
-        cut(tuple(torch.zeros(shape) for shape in shapes), Of(4))
+        shard_sequences(tuple(torch.zeros(shape) for shape in shapes), Of(4))
     assert line in str(refusal.value)
 
 
 def test_what_is_no_sequence_is_given_whole() -> None:
     text, labels, condition = torch.zeros(2, 16), torch.zeros(2), torch.zeros(2, 4)
-    shapes = [tuple(piece.shape) for piece in cut((text, labels, condition), Of(4))]
+    shapes = [tuple(piece.shape) for piece in shard_sequences((text, labels, condition), Of(4))]
     assert shapes == [(2, 4), (2,), (2, 4)]
 
 

@@ -120,13 +120,15 @@ def test_it_goes_on_in_a_later_epoch_where_data_are_asked_for_early(
 def test_what_has_no_position_is_refused_inside_an_epoch(tmp_path: Path) -> None:
     file = tmp_path / "inside.ckpt"
     losses(data.stream, tasks.Plain, save=file)
-    with pytest.raises(onecurve.UserError, match=r"Stream cannot be put where it .* torchdata's"):
+    with pytest.raises(
+        onecurve.UserError, match=r"Stream cannot restore its position.* torchdata's"
+    ):
         losses(data.stream, tasks.Plain, resume=file)
     losses(data.plain, tasks.Plain, save=file)
     with pytest.raises(onecurve.UserError, match=r"with 1 training loaders, and there are 2; give"):
         losses(data.two, tasks.TwoLoaders, resume=file)
     losses(lambda: Batches(data.plain()), tasks.Plain, save=file)
-    with pytest.raises(onecurve.UserError, match=r"Batches cannot be put where it stood"):
+    with pytest.raises(onecurve.UserError, match=r"Batches cannot restore its position"):
         losses(lambda: Batches(data.plain()), tasks.Plain, resume=file)
 
 

@@ -15,7 +15,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 from onecurve.errors import UserError
-from onecurve.strategies.fsdp.limits import reject_scalars
+from onecurve.strategies.fsdp.unsupported import reject_scalars
 
 # 247 training samples: 4 batches of 50 and one of 47, which the ranks share unevenly.
 UNEVEN = ("data.batch_size=50", "trainer.max_epochs=1", "data.samples=424")

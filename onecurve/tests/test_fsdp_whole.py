@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import LBFGS, Adafactor, AdamW
 
 from onecurve.errors import UserError
-from onecurve.strategies.fsdp.limits import reject_optimizers, reject_sparse
+from onecurve.strategies.fsdp.unsupported import reject_optimizers, reject_sparse
 
 
 def adafactor(parameters: Iterable[nn.Parameter], **options: Any) -> Adafactor:

@@ -261,7 +261,9 @@ def test_a_plain_trainer_predicts(name: str, ranks_share: bool) -> None:
 
 
 def test_one_process_refuses_to_be_a_rank() -> None:
-    with pytest.raises(onecurve.UserError, match="Single is one process, and torchrun started 2"):
+    with pytest.raises(
+        onecurve.UserError, match="Single needs one process, and torchrun started 2"
+    ):
         onecurve.launch(fit, onecurve.Single(), devices=2)
 
 

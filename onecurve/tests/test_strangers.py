@@ -503,9 +503,7 @@ EQUAL = [
 ]
 
 
-BY_HAND = unless_too_old(
-    "manual_backward with parameters of the task's own, of which ranks have shards"
-)
+BY_HAND = unless_too_old("manual_backward with sharded parameters of the task itself")
 KEPT = [
     *((Stranger, "tensor"), (ByKeyword, "tensor"), (OfABatch, "context"), (Scaled, "fsdp")),
     *((Recurrent, "fsdp"), (AllFamilies, "sequence")),
@@ -788,7 +786,7 @@ LINES: dict[str, Any] = {
     "one sample": (
         Normalized,
         "ddp",
-        "strategy=ddp: BatchNorm can take no statistics of one sample",
+        "strategy=ddp: BatchNorm cannot compute statistics of one sample",
         {"batch_size": 3},
     ),
     **{
@@ -804,9 +802,9 @@ LINES: dict[str, Any] = {
     "flattens": (
         partial(Stranger, one_block),
         "tensor",
-        "strategy.plan: model.0.attention has a share of its heads or features here",
+        "strategy.plan: model.0.attention holds only some of its heads or features",
     ),
-    "nothing": (OfNeighbours, "tensor", "nothing to cut in OfNeighbours: it has no Linear layer"),
+    "nothing": (OfNeighbours, "tensor", "nothing to shard in OfNeighbours: it has no Linear layer"),
     "copies": (Copies, "fsdp", "Copies copies a module whose parameters are sharded"),
     "copies layers": (Copies, "pipeline", "a module is copied whose layers are a pipeline"),
     "penalty": (Penalized, "fsdp", "the loss of Penalized depends on parameters, of which a rank"),
@@ -818,7 +816,7 @@ LINES: dict[str, Any] = {
     "input": (
         partial(Stranger, changed_input),
         "fsdp",
-        "a layer changes what it is given in place",
+        "a layer changes its input in place",
     ),
     "abstract": (AbstractTask, "fsdp", "strategy=fsdp: AbstractTask has another base"),
     "unfreezes": (Unfreezes, "tensor", "parameters are compared (BaseFinetuning does it"),
@@ -879,7 +877,7 @@ def test_copies_that_drift_apart_are_said_once() -> None:
 
 
 def test_so_is_a_part_of_one_sample() -> None:
-    with pytest.raises(UserError, match=r"strategy=dp: BatchNorm can take no statistics of one"):
+    with pytest.raises(UserError, match=r"strategy=dp: BatchNorm cannot compute statistics of one"):
         onecurve.launch(partial(fit, batch_size=3), Normalized, onecurve.DP(), devices=1)
 
 

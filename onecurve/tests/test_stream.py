@@ -142,7 +142,7 @@ def test_whole_batches_are_cut_by_rows_or_refused() -> None:
         def __iter__(self) -> Iterator[Any]:
             yield ["a", "b"]
 
-    with pytest.raises(onecurve.UserError, match=r"Texts yields whole batches .* let it yield sam"):
+    with pytest.raises(onecurve.UserError, match=r"Texts yields full batches .* let it yield sam"):
         next(iter(shares(DataLoader(Texts(), None), 2)[0]))
 
 

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from onecurve.compat.of_torch import TorchDispatchMode
-from onecurve.strategies.tensor.apply import apply_plan
+from onecurve.strategies.tensor.parallelize import apply_plan
 from onecurve.strategies.tensor.plan import check_plan, find_plan
 from onecurve.strategies.tensor.report import shares
 from onecurve.strategies.tensor.sharded_logits import sharded_logits

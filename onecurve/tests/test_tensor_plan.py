@@ -247,8 +247,8 @@ def test_a_given_plan_alone_counts() -> None:
 
 
 REFUSED = {
-    "unknown": ("gpt", {"block*": "columns"}, 2, "block*=columns is no style; use one of col"),
-    "misspelt": ("gpt", {"blok1.mlp.0": "colwise"}, 2, "blok1.mlp.0 fits no module; use names"),
+    "unknown": ("gpt", {"block*": "columns"}, 2, "block*=columns is not a style; use one of col"),
+    "misspelt": ("gpt", {"blok1.mlp.0": "colwise"}, 2, "blok1.mlp.0 matches no module; use names"),
     "text": ("gpt", "all", 2, "strategy.plan=all: must be auto"),
     "heads": (
         "gpt",
@@ -261,17 +261,22 @@ REFUSED = {
         "gpt",
         {"norm": "rowwise"},
         2,
-        "network.norm is LayerNorm, and rowwise is of Linear",
+        "network.norm is LayerNorm, and rowwise is for Linear",
     ),
     "fused": (
         "gpt",
         {"block1.attention.qkv": "fused"},
         2,
-        "network.block1.attention.qkv is fused, which is of one projection for queries",
+        "network.block1.attention.qkv is fused, which is for one projection of queries",
     ),
     "fused, of heads": ("fused", None, 4, "cannot share the 2 heads of network.1.attention evenly"),
-    "nothing": ("gpt", {"norm": "sequence"}, 2, "nothing to cut in Task"),
-    "tied": ("gpt", {"head": "vocab"}, 2, "are one weight, cut in two ways (whole, colwise)"),
+    "nothing": ("gpt", {"norm": "sequence"}, 2, "nothing to shard in Task"),
+    "tied": (
+        "gpt",
+        {"head": "vocab"},
+        2,
+        "are one weight, sharded in two ways (unsharded, colwise)",
+    ),
 }
 
 

@@ -118,7 +118,7 @@ CASES: dict[str, Case] = {
         lambda: compiled(Single(activation_checkpointing="selective"), "inductor"),
         small_transformer,
     ),
-    "manual_backward with parameters of the task's own, of which ranks have shards": (
+    "manual_backward with sharded parameters of the task itself": (
         FSDP, by_hand,
     ),
     "strategy=fsdp with Rprop": (FSDP, with_rprop),

@@ -37,7 +37,7 @@ TABLE = {
         (2, 13), "keeps attention's sums in float32", "activation_checkpointing=full"
     ),
     # A segmentation fault: parameters that are in no part are freed before it.
-    "manual_backward with parameters of the task's own, of which ranks have shards": Needs(
+    "manual_backward with sharded parameters of the task itself": Needs(
         (2, 13), "ends the process in the backward pass", "strategy=ddp"
     ),
     # "aten.index_put_.default does not have a sharding strategy registered"

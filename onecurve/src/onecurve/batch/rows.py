@@ -1,4 +1,4 @@
-"""A rank's rows of a batch that was read or made as a whole."""
+"""Takes a rank's rows out of a global batch that every rank has read."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +13,11 @@ from ..errors import UserError
 from .share import part_of
 
 Batch = tuple[Any, int, int]
-"""A share, the samples of the whole batch, and a number that tells that from other batches."""
+"""A share, the number of samples in the global batch, and the batch's fingerprint."""
 
 
-class Cut:
-    """Collates a rank's share of each global batch, in the process where it is read."""
+class CollateShare:
+    """Collates a rank's share of each global batch, in the process that reads the batch."""
 
     def __init__(self, collate: Callable[[Any], Any], rank: int, num_replicas: int) -> None:
         self.collate = collate
@@ -32,13 +32,16 @@ class Cut:
 
 
 def cut_rows(batch: Any, rank: int, num_replicas: int, name: str) -> tuple[Any, int]:
-    """The same for a stream that yields whole batches (``batch_size=None``).
+    """Take a rank's rows of a batch that a data set yields as such (``batch_size=None``).
 
     Args:
-        batch: Tensors in any containers, whose first dimension is the batch.
-        rank: Coordinate of this rank among the ranks that see different samples.
-        num_replicas: Number of those ranks.
-        name: The class of the stream.
+        batch: Tensors in any containers; their first dimension is the batch.
+        rank: This rank's number among the ranks that see different samples.
+        num_replicas: The number of those ranks.
+        name: The class of the data set, for the error.
+
+    Returns:
+        The rows, and the number of samples in the batch.
     """
     leaves = tree_leaves(batch)
     sizes = {leaf.shape[:1] if isinstance(leaf, Tensor) else None for leaf in leaves}
@@ -47,16 +50,16 @@ def cut_rows(batch: Any, rank: int, num_replicas: int, name: str) -> tuple[Any, 
         return batch, size[0] if size else 1
     if not size:
         raise UserError(
-            f"strategy: {name} yields whole batches (batch_size=None), which {num_replicas} ranks "
-            "can share only where all in them are tensors of as many rows; let it yield samples: "
-            "DataLoader(stream, batch_size=..., collate_fn=...)"
+            f"strategy: {name} yields full batches (batch_size=None), which {num_replicas} ranks "
+            "can share only if they contain nothing but tensors with equally many rows; let it "
+            "yield samples: DataLoader(stream, batch_size=..., collate_fn=...)"
         )
     part = part_of(size[0], rank, num_replicas)
     return tree_map(lambda rows: rows[part], batch), size[0]
 
 
 def fingerprint(samples: Any) -> int:
-    """A number that tells samples from others, of what has the same bytes wherever it is made."""
+    """A checksum of the numbers and strings in samples, the same in every process."""
     number = 0
     for leaf in tree_leaves(samples):
         if isinstance(leaf, Tensor) and leaf.layout == torch.strided:

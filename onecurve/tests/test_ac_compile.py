@@ -24,7 +24,7 @@ from torch._dynamo.testing import CompileCounter
 from torch.utils.flop_counter import FlopCounterMode
 
 from onecurve.config.commands import has_compiler
-from onecurve.strategies.layers_made import make_layers
+from onecurve.strategies.ac_compile import apply_ac_and_compile
 
 # 97 samples: three batches of 32, and one of a single sample.
 SEQUENCES = (
@@ -110,7 +110,7 @@ def test_what_is_computed_again_and_dropout_draws_the_same_masks() -> None:
     expected, flops, everything = step(Task())
     for kept in ("selective", "full"):
         task = Task()
-        make_layers(task, kept)  # type: ignore[arg-type]
+        apply_ac_and_compile(task, kept)  # type: ignore[arg-type]
         found, also, size = step(task)
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
         if kept == "selective":
@@ -160,7 +160,7 @@ def test_compiling_changes_no_number(train: Cli, trained: Cli, strategy: str, wh
 
 def test_blocks_that_are_alike_share_code_whatever_the_batch() -> None:
     counter, task = CompileCounter(), Task()
-    make_layers(task, "none", "layer", backend=counter)
+    apply_ac_and_compile(task, "none", "layer", backend=counter)
     seen = []
     for size in (8, 7, 5, 8, 3):
         tokens = torch.zeros(size, 12, dtype=torch.long)
@@ -181,7 +181,7 @@ def test_code_gives_the_gradients_of_eager_ones() -> None:
     gradients = []
     for compiled in ("none", "layer"):
         task = Task().double()
-        make_layers(task, "selective", compiled, layers=task.network[1:2])  # type: ignore[arg-type]
+        apply_ac_and_compile(task, "selective", compiled, layers=task.network[1:2])  # type: ignore[arg-type]
         torch.manual_seed(1)
         tokens = torch.randint(32, (8, 12))
         task.loss(task(tokens), tokens[:, 0] % 4).backward()
