@@ -199,4 +199,7 @@ def test_a_compiler_is_asked_for_before_torch_is(
     assert (refused.status, len(refused.err.splitlines())) == (2, 1)
     assert "compile=layer: needs a C++ compiler" in refused.err
     refused = cli("train.py", *TINY, "compile=whole", "compile_backend=eager", "strategy=pipeline")
-    assert "compile=whole: a pipeline has some layers a rank; use compile=layer" in refused.err
+    assert (
+        "compile=whole: in a pipeline a rank holds only some layers; use compile=layer"
+        in refused.err
+    )

@@ -124,8 +124,8 @@ def test_rules_in_a_file_of_an_earlier_release_are_said_to_be_elsewhere_now(
     outcome = cli("train.py", "+callbacks.noise._target_=old_rules.noise.GradientNoise")
     assert outcome.status == 2
     assert outcome.err == (
-        f"error: {folder}/noise_refusals.py: is not read any more; write what it refuses into a "
-        "method `refusals` of a onecurve.Config, under 'noise.GradientNoise' of MODELS in "
+        f"error: {folder}/noise_refusals.py: is no longer read; move its rules to a method "
+        "`refusals` of a onecurve.Config, under 'noise.GradientNoise' of MODELS in "
         "old_rules/config_models.py, and remove this file\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["code"]

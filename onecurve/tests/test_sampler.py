@@ -180,7 +180,7 @@ def test_what_cannot_be_shared_is_refused() -> None:
     reject_shared(Collated(TEN, 4), 2)
     assert not has_indices(Own(TEN))
     reject_shared(Own(TEN, 4), 1)
-    with pytest.raises(UserError, match=r"Own decides .* 2 ranks; .*strategy=single"):
+    with pytest.raises(UserError, match=r"Own .* 2 ranks cannot share .*; .*strategy=single"):
         reject_shared(Own(TEN, 4), 2)
     shared = DataLoader(TEN, sampler=DistributedSampler(TEN, num_replicas=2, rank=0))
     with pytest.raises(UserError, match=r"has a DistributedSampler.* leave it out"):

@@ -142,7 +142,7 @@ def test_keys_are_explained() -> None:
     assert ema["properties"]["decay"]["description"].startswith("Share of the average that a step")
     assert ema["properties"]["decay"]["default"] == 0.999
     train, trainer = SCHEMAS["train"]["properties"], SCHEMAS["trainer"]["properties"]
-    assert train["monitor"]["description"].startswith("The metric by which checkpoints, early")
+    assert train["monitor"]["description"].startswith("The metric that checkpoints, early")
     assert trainer["devices"]["description"].startswith("Devices on this node. Without a GPU")
     assert "gradients over k batches" in trainer["accumulate_grad_batches"]["description"]
 
