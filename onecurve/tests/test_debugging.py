@@ -52,7 +52,7 @@ def test_the_chosen_rank_has_the_terminal(tmp_path: Path) -> None:
         os.close(theirs)
     assert process.returncode == 0, shown.decode()
     assert "'IN 1 OF 2'" in shown.decode()
-    passed = "rank 0 passes over breakpoint(), where rank 1 stops; launch.debug_rank=0 stops this"
+    passed = "rank 0 ignores breakpoint(), at which rank 1 stops; launch.debug_rank=0 stops this"
     assert shown.decode().count(passed) == 1
     assert "Training finished" in shown.decode()
 
@@ -63,7 +63,7 @@ def test_without_a_terminal_it_says_so_and_goes_on(tmp_path: Path) -> None:
     process = Command(tmp_path, "train.py", *typed)
     _, err = process.communicate()
     assert process.returncode == 0, err
-    assert err.count("rank 0 passes over breakpoint(): there is no terminal here") == 1
+    assert err.count("rank 0 ignores breakpoint(): there is no terminal;") == 1
 
 
 def test_a_rank_that_is_not_there(cli: Cli) -> None:

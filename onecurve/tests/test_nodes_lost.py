@@ -229,7 +229,7 @@ def test_nodes_without_a_shared_disk_or_a_mirror_are_told_so(
     die = ("+callbacks.die._target_=test_resume.Die", "+callbacks.die.at=[8]")
     typed = (*die, "launch.max_restarts=1")
     said, _ = on_disks_of_their_own(start_by, monkeypatch, tmp_path, *typed, status=2)
-    assert "1 of 2 ranks do not see" in said
+    assert "1 of 2 ranks have no access to" in said
     assert "checkpoint.mirror_to" in said
 
 

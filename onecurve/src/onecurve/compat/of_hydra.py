@@ -1,4 +1,4 @@
-"""Private names of Hydra that are used, each with what would make it unneeded."""
+"""Private names of Hydra that we use, each with what would make it unnecessary."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -10,17 +10,17 @@ from hydra._internal.hydra import Hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.types import Override
 
-# What composes: tests of many commands make it faster in their own process.
+# The first three compose configurations; `testing.composition` caches their results for tests.
 __all__ = ["ConfigLoaderImpl", "Hydra", "defaults_list", "hydra_options", "split_sweep"]
 
 
 def hydra_options() -> ArgumentParser:
-    """The parser of Hydra's own options; one that raises instead of printing its usage would do."""
+    """The parser of Hydra's own options; a public one that raises errors would do."""
     parser: ArgumentParser = get_args_parser()
     return parser
 
 
 def split_sweep(overrides: list[Override]) -> list[list[str]]:
-    """The overrides of every job of a grid; Hydra tells nobody in public before it runs them."""
+    """The overrides of every job of a grid; Hydra has no public function for it."""
     jobs: Any = BasicSweeper.split_arguments(overrides, None)
     return [list(job) for job in jobs[0]]

@@ -204,6 +204,7 @@ def _no_target(key: str, node: dict[str, Any]) -> str | None:
     if old and old.is_file():
         return (
             f"{old}: is no longer read; move its rules to a method `refusals` of a "
-            f"onecurve.Config, under {inside!r} of MODELS in {top}/config_models.py, and remove this file"
+            f"onecurve.Config, under {inside!r} of MODELS in {top}/config_models.py, and remove "
+            "this file"
         )
     return None
