@@ -9,15 +9,15 @@ from conftest import ZBV, Cli
 # What is typed after strategy=mesh: what the line must say.
 MISTAKES = {
     "strategy.pipeline=3": [
-        "strategy.pipeline=3: a multiple of 3 ranks are needed, and there are 2",
+        "strategy.pipeline=3: a multiple of 3 ranks are needed, but there are 2",
         "use strategy.pipeline=2, or trainer.devices=3",
     ],
     "strategy.pipeline=2 strategy.shard=2": [
-        "strategy.pipeline=2 strategy.shard=2: 4 ranks are needed, and there are 2",
+        "strategy.pipeline=2 strategy.shard=2: 4 ranks are needed, but there are 2",
         "use strategy.shard=1, or trainer.devices=4",
     ],
     "strategy.shard=1 strategy.replicate=2 trainer.devices=4": [
-        "strategy.replicate=2: 2 ranks are needed, and there are 4",
+        "strategy.replicate=2: 2 ranks are needed, but there are 4",
         "use strategy.shard=auto",
     ],
     "strategy.tensor=0": ["strategy.tensor=0", "a whole number from 1"],
