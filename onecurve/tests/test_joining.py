@@ -59,7 +59,7 @@ def test_a_place_where_nobody_is_gives_up(start: Start, tmp_path: Path) -> None:
     place = "launch.rendezvous=192.0.2.1:29500"
     ((_, err),) = finish(start(*TRAIN, *NODE, place, "launch.timeout_seconds=1"), status=2)
     assert len(err.splitlines()) == 1, err
-    assert "nobody answered" in err
+    assert "nothing answered" in err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -100,7 +100,7 @@ MISTAKES = {
         2,
         ["hydra.sweep.dir=s3://bucket/run", "local"],
     ),
-    "callbacks.checkpoint.dirpath=s3://bucket": (2, ["dirpath=s3://bucket", "a local disk"]),
+    "callbacks.checkpoint.dirpath=s3://bucket": (2, ["dirpath=s3://bucket", "a local or mounted disk"]),
     "callbacks.checkpoint.dirpath=/proc/x": (
         2,
         ["callbacks.checkpoint.dirpath=/proc/x: cannot be created: ", "dirpath=checkpoints"],
@@ -122,7 +122,7 @@ MISTAKES = {
     ),
     "strategy=ddp launch.nodes=1:2 launch.node_rank=0 launch.rendezvous=a:1": (
         2,
-        ["launch.node_rank=0: nodes that come and go", "launch.node_rank=null"],
+        ["launch.node_rank=0: torch numbers nodes that come and go", "launch.node_rank=null"],
     ),
     "strategy=ddp launch.nodes=2 launch.node_rank=2 launch.rendezvous=a:1": (
         2,
