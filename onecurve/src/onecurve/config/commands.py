@@ -43,7 +43,7 @@ class Command(Config, extra="allow"):
     seed: Seed = Field(0, description=SEED)
     monitor: str | None = Field(None, description=MONITOR)
     mode: Literal["min", "max"] = Field("min", description=MODE)
-    paths: Group = Field(description="Where things are.")
+    paths: Group = Field(description="Folders that the project uses.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
         """Reject combinations of keys that cannot run."""
