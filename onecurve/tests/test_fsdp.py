@@ -1,4 +1,4 @@
-"""strategy=fsdp: whatever is sharded, and however, the numbers stay."""
+"""strategy=fsdp: the results do not depend on what is sharded, and how."""
 
 import json
 from collections.abc import Callable
@@ -202,7 +202,7 @@ def test_mixed_precision_stays_near_single(train: Cli) -> None:
 
 @pytest.mark.compares
 def test_batch_norm_keeps_float32_and_the_statistics_of_rank_0(train: Cli) -> None:
-    """Also where it is a part of a layer whose activations are computed again."""
+    """Also inside a layer with activation checkpointing."""
     run = train(
         "task._target_=test_fsdp.Normalized", "trainer.precision=bf16-mixed", "strategy=fsdp",
         "strategy.activation_checkpointing=full",
@@ -227,8 +227,8 @@ def test_a_gan_trains(cli: Cli) -> None:
         assert largest_difference(*(column(run.run, name) for run in runs)) <= ROUNDING
 
 
-def test_a_parameter_without_a_dimension_is_refused_within_a_pipeline() -> None:
-    """Of `fsdp` and `tensor` it is trained: see test_strangers.py."""
+def test_a_parameter_without_a_dimension_is_rejected_in_a_pipeline() -> None:
+    """`fsdp` and `tensor` train it: see test_strangers.py."""
     scaled = nn.Linear(2, 2)
     scaled.temperature = nn.Parameter(torch.ones(()))
     with pytest.raises(UserError, match="strategy=mesh: parameter temperature has no dimension"):
@@ -254,7 +254,7 @@ class Counted(Callback):
 
 @pytest.mark.parametrize(("frees", "gathered"), [("true", 6), ("auto", 5), ("false", 3)])
 def test_the_head_is_gathered_once_a_step(train: Cli, frees: str, gathered: int) -> None:
-    """Three layers with parameters: each for the forward pass, and again for the backward."""
+    """Three layers with parameters: each is gathered for the forward and for the backward pass."""
     train(
         "strategy=fsdp", f"strategy.reshard_after_forward={frees}", "trainer.max_steps=2",
         "model.hidden=[16,16]", "+callbacks.counted._target_=test_fsdp.Counted", "test=false",

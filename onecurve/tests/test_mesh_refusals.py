@@ -1,4 +1,4 @@
-"""Meshes that cannot be are refused in one line, before torch is imported."""
+"""Impossible meshes are rejected in one line, before torch is imported."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("typed", MISTAKES)
-def test_a_mesh_that_cannot_be_gets_one_line(
+def test_an_impossible_mesh_is_rejected_in_one_line(
     cli: Cli, is_accepted: Callable[..., bool], typed: str
 ) -> None:
     words = ["strategy=mesh", *typed.split()]
@@ -48,6 +48,6 @@ def test_a_mesh_that_cannot_be_gets_one_line(
 @pytest.mark.parametrize(
     "typed", ["strategy.pipeline=2", "strategy.replicate=2", "strategy.shard=auto"]
 )
-def test_an_axis_that_takes_all_ranks_is_taken(cli: Cli, typed: str) -> None:
+def test_one_axis_may_take_all_ranks(cli: Cli, typed: str) -> None:
     outcome = cli("train.py", "strategy=mesh", typed, "--cfg", "job")
     assert outcome.status == 0

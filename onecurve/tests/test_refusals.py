@@ -1,4 +1,4 @@
-"""Mistakes that people make get one clear line, and leave nothing behind."""
+"""Mistakes on the command line get one clear line, and leave nothing behind."""
 
 import json
 from collections.abc import Callable
@@ -100,7 +100,10 @@ MISTAKES = {
         2,
         ["hydra.sweep.dir=s3://bucket/run", "local"],
     ),
-    "callbacks.checkpoint.dirpath=s3://bucket": (2, ["dirpath=s3://bucket", "a local or mounted disk"]),
+    "callbacks.checkpoint.dirpath=s3://bucket": (
+        2,
+        ["dirpath=s3://bucket", "a local or mounted disk"],
+    ),
     "callbacks.checkpoint.dirpath=/proc/x": (
         2,
         ["callbacks.checkpoint.dirpath=/proc/x: cannot be created: ", "dirpath=checkpoints"],
@@ -289,7 +292,7 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(cli: Cli, tmp_path: Path, ty
 
 
 @pytest.mark.parametrize("typed", one_of_a_kind(MISTAKES, kept=[*MISTAKES][::6]))
-def test_what_the_line_proposes_is_accepted(
+def test_the_alternatives_in_an_error_are_accepted(
     cli: Cli, is_accepted: Callable[..., bool], typed: str
 ) -> None:
     outcome = cli("train.py", *typed.split())
@@ -324,7 +327,7 @@ def test_a_file_that_python_cannot_read_gets_one_line(
 
 
 @pytest.mark.parametrize("word", ["project=a\nb", "callbacks.check\npoint.filename=a", "a\r\n"])
-def test_a_line_break_is_one_line(cli: Cli, tmp_path: Path, word: str) -> None:
+def test_an_error_with_a_line_break_is_one_line(cli: Cli, tmp_path: Path, word: str) -> None:
     outcome = cli("train.py", word)
     assert outcome.status == 1
     assert outcome.err.count("\n") == 1, outcome.err
@@ -347,7 +350,7 @@ def test_a_missing_checkpoint_gets_one_line(cli: Cli, tmp_path: Path, script: st
     assert files(tmp_path) == set()
 
 
-def test_a_refused_job_of_a_sweep_does_not_stop_the_others(cli: Cli) -> None:
+def test_a_rejected_job_of_a_sweep_does_not_stop_the_others(cli: Cli) -> None:
     outcome = cli("train.py", "-m", "data.batch_size=0,64", "debug=limit", "callbacks=[]")
     assert outcome.status == 1
     assert "job 1 of 2 failed: data.batch_size=0: must be a whole number" in outcome.err
@@ -356,7 +359,7 @@ def test_a_refused_job_of_a_sweep_does_not_stop_the_others(cli: Cli) -> None:
     assert states == ["failed", "finished"]
 
 
-def test_what_a_constructor_refuses_has_its_traceback_where_that_is_asked_for(
+def test_errors_of_constructors_have_a_traceback_with_hydra_full_error(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")

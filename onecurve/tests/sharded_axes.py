@@ -1,10 +1,10 @@
-"""Sequences that are cut between ranks beside another axis, in four ranks."""
+"""Sharded sequences combined with another axis, in four ranks."""
 
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from cut_sequences import LENGTH, WIDTH, Attention, Checkpointed, Embedding
+from sharded_sequences import LENGTH, WIDTH, Attention, Checkpointed, Embedding
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard

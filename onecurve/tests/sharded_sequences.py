@@ -1,4 +1,4 @@
-"""Networks on pieces of a sequence in several ranks, beside the same on the whole of it."""
+"""Networks on sharded sequences in several ranks, compared with the same on full sequences."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
