@@ -309,6 +309,6 @@ def test_a_number_is_converted_where_only_text_is_allowed() -> None:
 
 
 def test_limits_of_an_earlier_release_are_still_imported() -> None:
-    with pytest.warns(DeprecationWarning, match="no effect any more"):
+    with pytest.warns(DeprecationWarning, match="no longer has any effect"):
         from onecurve.limits import Number
     assert Annotated[int, Number(least=1)].__origin__ is int

@@ -151,7 +151,7 @@ MISTAKES = {
     "data.mean=[a]": (2, ["data.mean=[a]", "each entry a number"]),
     "scheduler.warmup=nan": (2, ["scheduler.warmup=nan", "a number"]),
     # A number would be a text: 3.5.ckpt.
-    "callbacks.checkpoint.filename=[a]": (2, ["filename=[a]: must be a text or null"]),
+    "callbacks.checkpoint.filename=[a]": (2, ["filename=[a]: must be text or null"]),
     "callbacks.checkpoint.every_n_train_steps=nan": (2, ["=nan: must be a whole number", "=null"]),
     "callbacks.checkpoint.save_top_k=nan": (2, ["callbacks.checkpoint.save_top_k=nan"]),
     "callbacks.lr_monitor.logging_interval=abc": (2, ["must be one of step, epoch, null"]),
@@ -177,7 +177,7 @@ MISTAKES = {
     "paths.root=/proc/nowhere": (2, ["/proc/nowhere/runs", "cannot be made", "paths.runs=runs"]),
     "paths.runs=/dev/null/runs": (2, ["/dev/null/runs", "Not a directory"]),
     f"init=weights init.file={300 * 'x'}": (2, ["File name too long; give a file with weights"]),
-    "callbacks.checkpoint.monitor=[]": (2, ["callbacks.checkpoint.monitor=[]: must be a text"]),
+    "callbacks.checkpoint.monitor=[]": (2, ["callbacks.checkpoint.monitor=[]: must be text"]),
     "-paths.root=x": (2, ["-paths.root=x: is no option", "a key has no dash"]),
     "resume=0": (2, ["resume=0: there is no such file"]),
     "resume=[a]": (2, ["resume=[a]: there is no such file"]),

@@ -1,4 +1,4 @@
-"""Whether less or more of a metric is better, by its name."""
+"""Whether a smaller or a larger value of a metric is better, by its name."""
 
 from collections.abc import Iterable
 

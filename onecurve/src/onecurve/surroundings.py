@@ -142,11 +142,11 @@ def tell_lightning(ranks: Ranks) -> None:
 def unchanged_environment(
     names: Sequence[str], meanwhile: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Variables are afterwards as they were before, for the next job of a sweep.
+    """Restore environment variables at the end of the context, for the next job of a sweep.
 
     Args:
-        names: Which.
-        meanwhile: What some of them are until then.
+        names: The variables to restore.
+        meanwhile: Values to set within the context.
     """
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(meanwhile or {})

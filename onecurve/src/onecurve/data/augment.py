@@ -1,7 +1,7 @@
-"""Augmentations that draw anew for each image of a batch.
+"""Augmentations that draw new random numbers for each image of a batch.
 
-Torchvision's transforms draw once for all that they are given, which for a batch means that all
-its images are cropped or flipped alike.
+Torchvision's transforms draw once per call, so all images of a batch would be cropped or flipped
+in the same way.
 """
 
 import torch

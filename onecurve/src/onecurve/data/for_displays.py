@@ -1,4 +1,4 @@
-"""What displays ask of a data module. To have the attribute or the method is to take part."""
+"""Optional attributes and methods of data modules that displays use."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable

@@ -1,4 +1,4 @@
-"""Building an optimizer, with a learning rate of its own for each part of the network."""
+"""Builds optimizers with a learning rate for each part of the network."""
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,14 +29,14 @@ def build_optimizer(
         named_parameters: what `network.named_parameters()` returns.
         algorithm: dotted name of the class, such as `torch.optim.AdamW`.
         lr: learning rate.
-        lr_scale: factors of the learning rate by the beginning of the parameters' names, for
-            instance `{backbone: 0.1}`. Where several fit, the longest counts. Null is no factor.
-        options: every other argument of the algorithm; `fused="auto"` takes its fused kernel where
+        lr_scale: factors of the learning rate by prefixes of parameter names, for
+            instance `{backbone: 0.1}`. The longest matching prefix counts. Null is no factor.
+        options: every other argument of the algorithm; `fused="auto"` uses its fused kernel if
             there is one for these parameters.
 
     Raises:
-        UserError: a value that the algorithm refuses, a name in `lr_scale` that fits no parameter,
-            or a network with nothing to train.
+        UserError: a value that the algorithm rejects, a name in `lr_scale` that matches no
+            parameter, or a network with nothing to train.
     """
     if not isinstance(lr, int | float) or lr <= 0:
         raise UserError(f"optimizer.lr={lr}: must be a positive number; try optimizer.lr=0.001")
@@ -109,7 +109,7 @@ def parameter_groups(
 
 
 def _flatten(lr_scale: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, float]]:
-    """Yield ("backbone.layer4_1", 0.1) for that key and for {backbone: {layer4_1: 0.1}} alike."""
+    """Yield ("backbone.layer4_1", 0.1), also for {backbone: {layer4_1: 0.1}}."""
     for key, value in lr_scale.items():
         name = f"{parent}{key}"
         if isinstance(value, Mapping):

@@ -37,8 +37,8 @@ def cosine(
         total_steps: optimizer steps in the run.
         monitor: not used.
         mode: not used.
-        warmup: part of the run in which the learning rate rises, 0 to 1.
-        final: learning rate at the end, as a part of the highest.
+        warmup: share of the run in which the learning rate rises, 0 to 1.
+        final: last learning rate, as a share of the highest.
 
     Raises:
         UserError: the length of the run is not known, or `warmup` is outside of 0 to 1.
@@ -68,7 +68,7 @@ def step(
     step_size: int,
     **options: Any,
 ) -> LRScheduler:
-    """Multiply by a factor every so many epochs: `StepLR` and its arguments."""
+    """Multiply by a factor every `step_size` epochs: `StepLR` and its arguments."""
     return {"scheduler": StepLR(optimizer, step_size, **options), "interval": "epoch"}
 
 
