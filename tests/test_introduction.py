@@ -115,14 +115,9 @@ def table() -> dict[tuple[str, str], str]:
     return said
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "row",
-    [
-        "classifier",
-        *(pytest.param(row, marks=pytest.mark.long) for row in ("autoencoder", "the same")),
-    ],
-)
+@pytest.mark.parametrize("row", ROWS)
 def test_a_row_of_the_readme_is_what_comes_out(tmp_path: Path, row: str) -> None:
     name = ROWS[row]
     project = bake(tmp_path / "out")

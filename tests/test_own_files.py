@@ -98,6 +98,7 @@ def test_what_is_called_shipped_is_there(tmp_path: Path) -> None:
     assert [n for n in named if not (project / "configs" / f"{n}.yaml").exists()] == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_files_of_ones_own_break_no_test(tmp_path: Path) -> None:
     project = bake(tmp_path / "out")

@@ -11,6 +11,7 @@ ALL_STRATEGIES = "tests/test_strategies.py::test_every_loss_is_that_of_single"
 
 
 # The default is what `make test` bakes, and tests whole.
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_bare_one_trains(tmp_path: Path) -> None:
     project = bake(tmp_path / "out", starter="bare")

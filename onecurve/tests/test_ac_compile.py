@@ -150,7 +150,7 @@ COMPILED = [(way, "layer") for way in STRATEGIES] + [
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "what"),
-    one_of_a_kind(COMPILED, kept=[("fsdp", "layer")]),
+    one_of_a_kind(COMPILED, kept=[("single", "whole")]),
 )
 def test_compiling_changes_no_result(train: Cli, trained: Cli, strategy: str, what: str) -> None:
     """With a backend that traces but generates no code, which would take long."""

@@ -140,7 +140,7 @@ def test_the_average_is_that_of_the_epochs_ends(
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("name", one_of_a_kind(FOUR, kept=["fsdp"]))
+@pytest.mark.parametrize("name", one_of_a_kind(FOUR, kept=["ddp"]))
 def test_the_exponential_average_is_that_of_the_steps(
     train: Cli, trained: Cli, cli: Cli, tmp_path: Path, name: str
 ) -> None:
@@ -227,7 +227,7 @@ def test_a_run_that_ends_before_says_so(train: Cli) -> None:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("name", one_of_a_kind(FOUR, kept=["pipeline"]))
+@pytest.mark.parametrize("name", one_of_a_kind(FOUR, kept=["single"]))
 def test_the_average_can_be_validated(train: Cli, trained: Cli, cli: Cli, name: str) -> None:
     live = trained(*NET, *WAYS[name], "test=false").run
     options = (*NET, *WAYS[name], *SWA, "test=false")

@@ -203,6 +203,7 @@ def test_writing_in_the_background_changes_nothing(train: Cli) -> None:
         assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.long
 def test_nothing_but_torch_is_needed_to_read_one(train: Cli) -> None:
     best = train("test=false").run / "checkpoints/best.ckpt"
     program = (

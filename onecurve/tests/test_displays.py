@@ -100,7 +100,7 @@ def as_numbers(events: Events) -> dict[str, list[Any]]:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("name", one_of_a_kind(WAYS, kept=["single", "pipeline"]))
+@pytest.mark.parametrize("name", one_of_a_kind(WAYS, kept=["pipeline"]))
 def test_every_display_is_there_once(trained: Cli, name: str) -> None:
     outcome = trained(*WAYS[name], *SHOWN, FLOAT64)
     events = Events(outcome.run)
@@ -169,6 +169,7 @@ def test_each_display_can_be_switched_off(train: Cli) -> None:
     assert {name for name in tags["scalars"] if "/" not in name} == {"epoch"}
 
 
+@pytest.mark.long
 def test_a_run_that_goes_on_shows_once(train: Cli, cli: Cli) -> None:
     run = train(*SHOWN, "trainer.max_epochs=1", "test=false").run
     assert cli("train.py", "resume=last", "trainer.max_epochs=2").status == 0

@@ -92,7 +92,7 @@ def broken(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
             )
             for when in ("train", "validation")
         ],
-        kept=[("single", 0, "train"), ("ddp", 1, "validation"), ("pipeline", 0, "train")],
+        kept=[("single", 0, "train"), ("ddp", 1, "validation")],
     ),
 )
 def test_an_exception_is_shown_once(broken: Cli, strategy: str, rank: int, when: str) -> None:

@@ -201,6 +201,7 @@ def largest_difference_of(ours: dict[str, Any], theirs: dict[str, Any]) -> float
     return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
 
 
+@pytest.mark.long
 def test_a_checkpoint_moves_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut-step=6.ckpt"
     expected, validated = trained(

@@ -44,7 +44,7 @@ def _classes_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
-@pytest.mark.parametrize("name", one_of_a_kind(ALL, kept=["single", "ddp", "pipeline"]))
+@pytest.mark.parametrize("name", one_of_a_kind(ALL, kept=["single", "pipeline"]))
 def test_the_layer_is_named_and_the_batch_is_kept(cli: Cli, name: str) -> None:
     outcome = cli(
         "train.py", *TINY, *ALL[name], "callbacks=[nan_guard]", "optimizer.lr=0.05",

@@ -53,6 +53,7 @@ def test_llama_on_eight_gpus_is_as_fast_as_torchtitan_says() -> None:
     assert found.fullest.total / 2**30 == pytest.approx(82.4, rel=0.25)
 
 
+@pytest.mark.long
 def test_every_product_is_a_mesh_that_fits_or_has_a_reason() -> None:
     network = llama.planned("1B", length=1024)
     request = Request(network, HARDWARE["h100"], 8, 4, 64, checkpointing=("none",))

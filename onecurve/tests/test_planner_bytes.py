@@ -103,7 +103,7 @@ def compare(run: Any, mesh: str, checkpointing: str = "none") -> None:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("mesh", one_of_a_kind(MESHES, kept=["fsdp", "1f1b"]))
+@pytest.mark.parametrize("mesh", one_of_a_kind(MESHES, kept=["fsdp"]))
 def test_a_plan_says_what_each_rank_holds(train: Cli, mesh: str) -> None:
     compare(train(*FEW, *TRANSFORMER, *MESHES[mesh][0]).run, mesh)
 

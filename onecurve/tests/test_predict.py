@@ -87,9 +87,7 @@ def rows_of(run: Path) -> Any:
 @pytest.mark.compares
 @pytest.mark.parametrize(
     "strategy",
-    one_of_a_kind(
-        [name for name in ALL if name != "single"], kept=["dp", "fsdp", "pipeline x tensor"]
-    ),
+    one_of_a_kind([name for name in ALL if name != "single"], kept=["dp", "fsdp", "pipeline"]),
 )
 def test_every_strategy_predicts_the_rows_of_one_process(
     trained: Cli, warm: Cli, strategy: str

@@ -153,8 +153,9 @@ def test_a_run_that_was_killed_before_it_saved_starts_again(train: Cli, cli: Cli
     assert is_whole(run, whole)
 
 
+@pytest.mark.long
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", one_of_a_kind(["ddp", "pipeline"], kept=["pipeline"]))
+@pytest.mark.parametrize("strategy", ["ddp", "pipeline"])
 def test_ranks_that_died_are_started_again(train: Cli, strategy: str) -> None:
     options = (*RANDOM, f"strategy={strategy}")
     whole = train(*options).run

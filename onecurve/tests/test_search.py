@@ -148,6 +148,7 @@ def test_the_best_or_the_last_value_of_a_run_counts(cli: Cli, value: str) -> Non
         assert trial.value == (max(values) if value == "best" else values[-1])
 
 
+@pytest.mark.long
 def test_a_search_takes_up_the_trial_that_was_under_way(cli: Cli, fake_jobs: FakeJobs) -> None:
     """What comes after it is what would have come."""
     search = ("train.py", "-m", "sweep=optuna", *SHORT, *SPACE, "sweep.trials=4")

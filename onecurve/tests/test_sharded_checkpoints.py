@@ -67,6 +67,7 @@ def test_every_strategy_goes_on_with_the_shards_of_another(
         assert largest_difference(WHOLE, curve) <= ROUNDING, resumer
 
 
+@pytest.mark.long
 @pytest.mark.compares
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")  # of run_module, below
 def test_it_holds_what_one_file_holds_and_becomes_one(

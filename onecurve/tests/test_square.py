@@ -37,9 +37,7 @@ WHOLE: list[float] = []
 
 @pytest.mark.compares
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "saver", one_of_a_kind(RUNS, kept=["single(1)", "dp(3)", "ddp(2)", "fsdp(3)", "pipeline(2)"])
-)
+@pytest.mark.parametrize("saver", one_of_a_kind(RUNS, kept=["ddp(2)", "fsdp(3)", "pipeline(2)"]))
 def test_every_strategy_goes_on_with_the_checkpoint(train: Cli, saver: str) -> None:
     if not WHOLE:
         WHOLE.extend(column(train(*SAME, "strategy=single").run, "train/loss"))

@@ -4,9 +4,16 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Cli
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from onecurve.compat.of_hydra import ConfigLoaderImpl, Hydra, composed_once
 
 
 @pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-", ">&- 2>&-"])
@@ -47,6 +54,43 @@ def test_answers_without_torch(
     heavy = {"torch", "lightning", "torchvision", "numpy", "matplotlib", "rich"}
     assert imported.isdisjoint(heavy), imported & heavy
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def composed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A word for each configuration that Hydra composes from here on."""
+    words: list[str] = []
+    compose = ConfigLoaderImpl._load_configuration_impl
+
+    def counted(loader: ConfigLoaderImpl, **options: Any) -> Any:
+        words.append(options["run_mode"].name)
+        return compose(loader, **options)
+
+    monkeypatch.setattr(ConfigLoaderImpl, "_load_configuration_impl", counted)
+    return words
+
+
+@pytest.mark.parametrize("override", ["data.batch_size=0", "data.batch_size=0,8"])
+def test_a_command_is_composed_once(cli: Cli, composed: list[str], override: str) -> None:
+    assert cli("train.py", override).status != 0
+    assert composed == ["RUN"]
+
+
+@pytest.mark.parametrize("mode", RunMode)
+@pytest.mark.parametrize("overrides", [["data.batch_size=8", "strategy=ddp"], ["hydra.mode=RUN"]])
+def test_what_is_composed_once_is_what_hydra_composes(mode: RunMode, overrides: list[str]) -> None:
+    def compose(hydra: Hydra) -> Any:
+        given = [*overrides]
+        if hydra.get_mode("train", given) is None:
+            given.append(f"hydra.mode={mode.name}")
+        return OmegaConf.to_container(hydra.compose_config("train", given, mode))
+
+    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        expected = compose(hydra)
+        with composed_once(mode):
+            assert compose(hydra) == expected
 
 
 IMPORTED = """

@@ -506,7 +506,7 @@ EQUAL = [
 BY_HAND = unless_too_old("manual_backward with sharded parameters of the task itself")
 KEPT = [
     *((Stranger, "tensor"), (ByKeyword, "tensor"), (OfABatch, "context"), (Scaled, "fsdp")),
-    *((Recurrent, "fsdp"), (AllFamilies, "sequence")),
+    (Recurrent, "fsdp"),
     *((task, "ddp") for task in (BackwardByHand, OfItsOwnAveraged)),
     (ScaledByANumber, "fsdp"),
     *((OnlyADistribution, name) for name in ("fsdp", "kept")),

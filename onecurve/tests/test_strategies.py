@@ -34,6 +34,7 @@ def test_a_batch_smaller_than_the_ranks_counts_by_sample(train: Cli) -> None:
     assert difference <= ROUNDING
 
 
+@pytest.mark.long
 @pytest.mark.compares
 def test_every_job_of_a_sweep_has_its_own_world(cli: Cli) -> None:
     """Three jobs make three directories, each with the right world size."""
@@ -64,13 +65,10 @@ def test_gradients_may_be_sent_in_16_bits(train: Cli, dtype: str) -> None:
     assert 1e-6 < largest_difference(whole, short) < 0.01
 
 
+@pytest.mark.long
 @pytest.mark.compares
 @pytest.mark.parametrize(
-    "key",
-    one_of_a_kind(
-        ["find_unused_parameters=true", "static_graph=true", "gradient_as_bucket_view=false"],
-        kept=["static_graph=true"],
-    ),
+    "key", ["find_unused_parameters=true", "static_graph=true", "gradient_as_bucket_view=false"]
 )
 def test_other_keys_of_ddp_change_no_number(train: Cli, trained: Cli, key: str) -> None:
     whole = column(trained("strategy=ddp", FLOAT64).run, "train/loss")

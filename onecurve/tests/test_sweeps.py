@@ -333,6 +333,7 @@ def test_a_new_sweep_where_resuming_is_not_wanted(cli: Cli) -> None:
     assert [len(cli(*sweep).runs) for _ in range(2)] == [2, 2]
 
 
+@pytest.mark.long
 def test_a_job_is_a_run_like_any_other(cli: Cli) -> None:
     """Its checkpoint is measured and its directory resumed, by names as they are."""
     sweep = cli("train.py", "-m", *SHORT, "optimizer.lr=choice(1e-3)", "strategy=single,ddp")
@@ -380,6 +381,7 @@ def test_what_cannot_be_swept_is_refused_in_a_line(cli: Cli, tmp_path: Path, nam
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fake_jobs")
 def test_a_directory_of_another_sweep_is_refused(cli: Cli, tmp_path: Path) -> None:
     place = "hydra.sweep.dir=runs/mine"

@@ -32,7 +32,7 @@ WATCHED = (
 )  # fmt: skip
 
 
-WAYS = one_of_a_kind(ALL, kept=["single", "ddp", "pipeline"])
+WAYS = one_of_a_kind(ALL, kept=["single", "pipeline"])
 
 
 @pytest.mark.parametrize("name", WAYS)

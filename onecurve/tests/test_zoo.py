@@ -14,7 +14,15 @@ from torch.utils._pytree import tree_flatten
 from torch.utils.data import DataLoader
 from zoo.data import NoLoader, pairs
 from zoo.gan import LATENT, Gan
-from zoo.rows import ALSO_REPLICATED, IN_ONE_BATCH, REPLICATED, ROWS, STRATEGIES, Row
+from zoo.rows import (
+    ALSO_REPLICATED,
+    IN_ONE_BATCH,
+    OF_EACH_KIND,
+    REPLICATED,
+    ROWS,
+    STRATEGIES,
+    Row,
+)
 from zoo.tasks import Skips
 from zoo.train import DEVICES, LIGHTNING, train_rows, trained
 
@@ -27,16 +35,15 @@ def rows_of(strategy: str) -> tuple[str, ...]:
 
 
 CELLS = [(strategy, name) for strategy in STRATEGIES for name in rows_of(strategy)]
-KEPT = [(strategy, name) for strategy, name in CELLS if strategy not in ("dp", "ddp")]
-Column = Callable[[str], dict[str, Any]]
+KEPT = [(strategy, name) for strategy in ("fsdp", "pipeline") for name in OF_EACH_KIND]
+Column = Callable[..., dict[str, Any]]
 
 
-def trained_rows(strategy: str) -> dict[str, Any]:
-    """All rows under a strategy, in one go."""
+def trained_rows(strategy: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """Rows under a strategy, in one go."""
     if strategy in ("single", "dp"):
         with unchanged_environment(LIGHTNING):
-            return train_rows(strategy, rows_of(strategy))
-    names = ALSO_REPLICATED if strategy in REPLICATED else rows_of(strategy)
+            return train_rows(strategy, names)
     processes = DEVICES.get(strategy, 2)
     result: dict[str, Any] = warm_ranks.run(
         "zoo.train.train_rows", (strategy, names), processes=processes
@@ -46,13 +53,22 @@ def trained_rows(strategy: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def column(shared: Shared) -> Column:
-    return cache(lambda strategy: shared(strategy, partial(trained_rows, strategy)))
+    """``column(strategy, names)``; all rows where none are named."""
+
+    def read(strategy: str, names: tuple[str, ...] = ()) -> dict[str, Any]:
+        names = names or rows_of(strategy)
+        name = f"{strategy}, {len(names)} rows"
+        rows: dict[str, Any] = shared(name, partial(trained_rows, strategy, names))
+        return rows
+
+    return cache(read)
 
 
 @pytest.mark.compares
 @pytest.mark.parametrize(("strategy", "name"), one_of_a_kind(CELLS, kept=KEPT))
 def test_a_cell(column: Column, strategy: str, name: str) -> None:
-    row, single, result = ROWS[name], column("single")[name], column(strategy)[name]
+    names = OF_EACH_KIND if (strategy, name) in KEPT else ()
+    row, single, result = ROWS[name], column("single")[name], column(strategy, names)[name]
     assert not isinstance(single, str), single
     if strategy in row.refused:
         assert isinstance(result, str), "it was trained"
@@ -78,7 +94,7 @@ def test_a_cell(column: Column, strategy: str, name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", REPLICATED)
 def test_a_cell_of_two_axes(column: Column, name: str, strategy: str) -> None:
-    single, result = column("single")[name], column(strategy)[name]
+    single, result = column("single")[name], column(strategy, ALSO_REPLICATED)[name]
     assert not isinstance(result, str), result
     assert_equal(result, single)
 

@@ -19,12 +19,12 @@ SHORT = (
 pytestmark = shipped("callbacks/weight_norm", "callbacks/checkpoint")
 
 
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "interleaved"])
+@pytest.mark.parametrize("strategy", [n for n in ("single", "fsdp", "pipeline") if n in STRATEGIES])
 def test_norms_are_those_of_single_and_training_is_what_it_was(once: Any, strategy: str) -> None:
     measured = once(*SHORT, "callbacks=[checkpoint,weight_norm]", *STRATEGIES[strategy])
-    without = once(*SHORT, "callbacks=[checkpoint]", *STRATEGIES[strategy])
-    assert column(measured, "train/loss") == column(without, "train/loss")
     single = once(*SHORT, "callbacks=[checkpoint]", *STRATEGIES["single"])
+    losses, without = column(measured, "train/loss"), column(single, "train/loss")
+    assert losses == pytest.approx(without, rel=1e-11, abs=0)
     state = torch.load(single / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
     network: Any = instantiate(composed().model)
     names = [f"network.{name}" for name, _ in network.named_parameters()]

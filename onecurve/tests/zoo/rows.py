@@ -188,6 +188,24 @@ ROWS = {
     "negatives of all ranks": Row(tasks.ContrastiveOfAll, announced=BY_GPIPE, trainer=FULL_BATCHES),
     "sampling": Row(tasks.Sampling),
 }
+# What `make test` trains under strategies; the others are more of a kind.
+OF_EACH_KIND = (
+    "accumulated",
+    "batches of other sizes",
+    "dictionaries",
+    "padded sequences, prepared",
+    "two training loaders",
+    "a stream that shuffles",
+    "noise in hooks",
+    "thawed later",
+    "Adafactor",
+    "LBFGS",
+    "two optimizers",
+    "an unused layer",
+    "a log for some batches",
+    "padding, with a weight",
+    "negatives of all ranks",
+)
 # For rows that accumulate, those that make the same steps of one batch each.
 IN_ONE_BATCH = {
     "accumulated": Row(

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
-from ..compat.of_hydra import hydra_options
+from ..compat.of_hydra import composed_once, hydra_options
 from ..errors import REFUSED, UserError, interrupted, one_line, say, stop, user_error_behind
 from ..launch import one_run
 from ..launch.logs import print_lines_at_once
@@ -147,8 +147,8 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
         arguments = resume.expand(typed[1:], config_dir, config_name)
         # Hydra would not understand `-m` between two overrides.
         sys.argv = [typed[0], *sorted(arguments, key=lambda word: word not in resume.SWEEP_FLAGS)]
-        _refuse_options(sys.argv[1:])
-        main()
+        with composed_once(_mode_asked_for(sys.argv[1:])):
+            main()
     except Ended as end:
         if isinstance(end.error, UserError):
             if before == "1" and end.error.__cause__ is not None:
@@ -202,8 +202,12 @@ def _read_variables(project: Path) -> None:
         stop(refusal)
 
 
-def _refuse_options(arguments: list[str]) -> None:
-    """Say in one line what Hydra's own parser would say under a page of usage."""
+def _mode_asked_for(arguments: list[str]) -> RunMode:
+    """Parse Hydra's own options.
+
+    Raises:
+        UserError: In one line what Hydra's parser would say under a page of usage.
+    """
     parser = hydra_options()
 
     def refuse(message: str) -> NoReturn:
@@ -214,6 +218,7 @@ def _refuse_options(arguments: list[str]) -> None:
     # `-paths.root` is read as `-p aths.root`, which says of which part --cfg is to show.
     if given.package is not None and given.cfg is None:
         refuse(f"-p{given.package}: is no option of a run")
+    return RunMode.MULTIRUN if given.multirun else RunMode.RUN
 
 
 def _below_hydra(trace: TracebackType | None) -> TracebackType | None:

@@ -19,14 +19,12 @@ from omegaconf import OmegaConf
 from omegaconf.base import Metadata
 from omegaconf.grammar_parser import parse
 
-from ..compat.of_hydra import ConfigLoaderImpl, Hydra
+from ..compat.of_hydra import ConfigLoaderImpl
 from ..compat.of_hydra import defaults_list as defaults_lists
 
 
 def is_quick(patch: pytest.MonkeyPatch) -> None:
     """Install the patches, until `patch` is undone."""
-    # Hydra composes everything twice, first to look for `hydra.mode`, which no test sets.
-    patch.setattr(Hydra, "get_mode", lambda *_, **__: None)
     # Hydra copies its repository for each group that --help lists.
     patch.setattr(ConfigLoaderImpl, "get_group_options", _listed)
     patch.setattr(ConfigLoaderImpl, "list_groups", _groups)
