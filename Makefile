@@ -48,14 +48,14 @@ fi; \
 test -x ".venv/bin/python" || "$(PYTHON)" -m venv ".venv" || { rm -rf ".venv"; exit 2; }
 endef
 
-# PyTorch's own index has wheels without CUDA's gigabytes for a machine without a GPU; uv looks what there is.
-# Where a network lets nobody there, the ordinary wheels do.
+# PyTorch's own index has wheels without CUDA's gigabytes for a machine without a GPU; uv selects the wheel.
+# If the network blocks that index, the ordinary wheels are used.
 define FIND_WHEELS
 test -n "$$UV_TORCH_BACKEND" || { \
   printf 'torch\ntorchvision\n' | UV_HTTP_RETRIES=0 UV_HTTP_TIMEOUT=10 uv pip compile --quiet --no-deps \
     --python ".venv/bin/python" --constraint '$(SOURCE)/constraints.txt' --torch-backend auto - >/dev/null 2>&1 \
   && export UV_TORCH_BACKEND=auto \
-  || echo "PyTorch's own index is not reached: its ordinary wheels are taken, with CUDA in them."; }
+  || echo "PyTorch's own index cannot be reached: using the ordinary wheels, which include CUDA."; }
 endef
 
 .DEFAULT_GOAL := help

@@ -35,9 +35,9 @@ REFUSED = 2
 
 
 def say(line: str) -> None:
-    """Print a line to stderr, and ignore if that fails, for example on a full disk.
+    """Print a line to stderr; a failure, for example on a full disk, is ignored.
 
-    What follows must not depend on it.
+    The run must not depend on it.
     """
     # ValueError: stderr was closed.
     with suppress(OSError, ValueError):

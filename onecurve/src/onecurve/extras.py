@@ -1,4 +1,4 @@
-"""Packages of an extra, such as ``.[onnx]``, and the error line where they are missing."""
+"""Packages of an extra, such as ``.[onnx]``, and the error line if they are missing."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Whether a smaller or a larger value of a metric is better, by its name."""
+"""Tells by a metric's name whether a smaller or a larger value is better."""
 
 from collections.abc import Iterable
 

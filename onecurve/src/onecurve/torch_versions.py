@@ -1,4 +1,4 @@
-"""What older versions of PyTorch cannot do: a table, and the error line for its entries.
+"""A table of features that need a newer PyTorch, and the error line for them.
 
 Torch is not imported, because commands report the error before that. Features that work with the
 lowest supported version (pyproject.toml) have no entry.

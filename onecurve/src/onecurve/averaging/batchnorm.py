@@ -1,4 +1,4 @@
-"""BatchNorm statistics of averaged weights, which no forward pass of training has used."""
+"""Computes BatchNorm statistics for averaged weights, which no training step has used."""
 
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -28,8 +28,7 @@ from ..compat.of_torch import iterator_of
 from ..errors import UserError
 from .proxy import ResumedSampler
 from .random import Draws, RankStream
-from .rows import cut_rows
-from .share import SharedLoader, part_of
+from .share import SharedLoader, cut_rows, part_of
 from .stream import StreamLoader
 
 END = object()

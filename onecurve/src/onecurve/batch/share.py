@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from torch import Tensor
 
 from ..compat.of_lightning import is_one_after_the_other
+from ..compat.of_torch import tree_leaves, tree_map
+from ..errors import UserError
 from .proxy import Proxy
 
 
@@ -40,6 +43,33 @@ def part_of(total: int, rank: int, num_replicas: int) -> slice:
     """
     start, stop = share_of(total, rank, num_replicas)[:2]
     return slice(start, stop) if stop > start else slice(total - 1, total)
+
+
+def cut_rows(batch: Any, rank: int, num_replicas: int, name: str) -> tuple[Any, int]:
+    """Take a rank's rows of a batch that a data set yields as such (``batch_size=None``).
+
+    Args:
+        batch: Tensors in any containers; their first dimension is the batch.
+        rank: This rank's number among the ranks that see different samples.
+        num_replicas: The number of those ranks.
+        name: The class of the data set, for the error.
+
+    Returns:
+        The rows, and the number of samples in the batch.
+    """
+    leaves = tree_leaves(batch)
+    sizes = {leaf.shape[:1] if isinstance(leaf, Tensor) else None for leaf in leaves}
+    size = next(iter(sizes)) if len(sizes) == 1 else None
+    if num_replicas == 1:
+        return batch, size[0] if size else 1
+    if not size:
+        raise UserError(
+            f"strategy: {name} yields full batches (batch_size=None), which {num_replicas} ranks "
+            "can share only if they contain only tensors with equally many rows; let it "
+            "yield samples: DataLoader(stream, batch_size=..., collate_fn=...)"
+        )
+    part = part_of(size[0], rank, num_replicas)
+    return tree_map(lambda rows: rows[part], batch), size[0]
 
 
 def combined_share(shares: Sequence[Share]) -> Share:

@@ -11,16 +11,19 @@ process, or if the loader has them, like torchdata's StatefulDataLoader. The sta
 the full stream, so any number of ranks can resume from it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy, deepcopy
 from typing import Any
+from zlib import crc32
 
+import numpy as np
+import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ..compat.of_torch import iterator_of, set_iterator
+from ..compat.of_torch import iterator_of, set_iterator, tree_leaves
 from .random import from_tensors, get_state, set_state, to_tensors
-from .rows import CollateShare, cut_rows, fingerprint
-from .share import SharedLoader, part_of
+from .share import SharedLoader, cut_rows, part_of
 
 END = object()
 
@@ -173,3 +176,32 @@ class StreamLoader(SharedLoader):
 def is_stateful(part: Any) -> bool:
     """Whether a loader or a data set can save and restore its position."""
     return hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
+
+
+class CollateShare:
+    """Collates a rank's share of each global batch, in the process that reads the batch."""
+
+    def __init__(self, collate: Callable[[Any], Any], rank: int, num_replicas: int) -> None:
+        self.collate = collate
+        self.rank = rank
+        self.num_replicas = num_replicas
+        self._is_first = True
+
+    def __call__(self, samples: list[Any]) -> tuple[Any, int, int]:
+        """The share, the number of samples in the global batch, and the batch's fingerprint."""
+        is_first, self._is_first = self._is_first, False
+        part = part_of(len(samples), self.rank, self.num_replicas)
+        return self.collate(samples[part]), len(samples), fingerprint(samples) if is_first else 0
+
+
+def fingerprint(samples: Any) -> int:
+    """A checksum of the numbers and strings in samples, the same in every process."""
+    number = 0
+    for leaf in tree_leaves(samples):
+        if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
+            leaf = leaf.detach().cpu().flatten().view(torch.uint8).numpy()
+        if isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:
+            number = crc32(leaf.tobytes(), number)
+        elif isinstance(leaf, int | float | str | bytes):
+            number = crc32(repr(leaf).encode(), number)
+    return number

@@ -27,7 +27,7 @@ __all__ = [
 
 
 def hydra_options() -> ArgumentParser:
-    """The parser of Hydra's own options; a public one that raises errors would do."""
+    """The parser of Hydra's own options; a public one that raises errors would replace it."""
     parser: ArgumentParser = get_args_parser()
     return parser
 

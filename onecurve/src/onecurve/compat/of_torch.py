@@ -53,7 +53,7 @@ def tensor_leaves(tree: Any) -> list[Tensor]:
 def at_end_of_backward(function: Callable[[], None]) -> None:
     """Call a function at the end of the current backward pass, before `backward` returns.
 
-    DistributedDataParallel and FSDP2 do so; a public hook for the end of the pass would do.
+    DistributedDataParallel and FSDP2 do so; a public hook for the end of the pass would replace it.
     """
     engine: Any = torch.autograd.Variable._execution_engine
     engine.queue_callback(function)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 @runtime_checkable
 class NamesClasses(Protocol):
-    """A data module whose labels mean something.
+    """A data module whose labels have names.
 
     Attributes:
         class_names: What the labels 0, 1, ... mean.
@@ -19,7 +19,7 @@ class NamesClasses(Protocol):
 
 @runtime_checkable
 class NamesTargets(Protocol):
-    """A data module whose targets are no classes, but can be said: captions, for example."""
+    """A data module whose targets are not classes but have a text, such as captions."""
 
     def titles(self, targets: Tensor) -> list[str]:
         """A line for each of the targets (N, ...)."""
@@ -27,7 +27,7 @@ class NamesTargets(Protocol):
 
 @runtime_checkable
 class Denormalizes(Protocol):
-    """A data module that can show what enters the network as it was."""
+    """A data module that can turn the network's input back into images."""
 
     def denormalize(self, inputs: Tensor) -> Tensor:
-        """Images (N, C, H, W) in 0..1 out of what it made of them."""
+        """Turn the network's input back into images (N, C, H, W) in 0..1."""

@@ -1,4 +1,4 @@
-"""Bringing images of any size to the square that the network gets."""
+"""Resizes images of any size to the square that the network gets."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,7 +9,7 @@ RESIZE_MODES = ("pad", "stretch")
 
 
 def resize_images(images: Tensor, size: int, mode: str) -> Tensor:
-    """Bring images to `size` x `size` pixels.
+    """Resize images to `size` x `size` pixels.
 
     Args:
         images: (N, C, H, W), uint8.

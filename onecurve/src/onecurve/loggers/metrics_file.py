@@ -15,12 +15,12 @@ Row = dict[str, Any]
 class MetricsFile(ExperimentWriter):
     """The writer of `CSVLogger`.
 
-    Lightning's own deletes an existing file, empties it before it adds a column, and leaves a
+    Lightning's writer deletes an existing file, empties it before it adds a column, and leaves a
     partial row on a full disk.
 
     Args:
         log_dir: The run directory.
-        keep: How many rows of an earlier file to keep; None starts a new file.
+        keep: Number of rows of an earlier file to keep; None starts a new file.
         waiting: Rows to write after these.
     """
 
@@ -76,7 +76,7 @@ class MetricsFile(ExperimentWriter):
             raise
 
     def _replace(self, rows: list[Row]) -> None:
-        """Replace the file by one with the present columns."""
+        """Replace the file by one with the current columns."""
         unfinished = self.path.with_suffix(".csv.new")
         try:
             unfinished.write_text(self._text(rows, header=True), newline="")

@@ -30,7 +30,7 @@ def build_optimizer(
         algorithm: dotted name of the class, such as `torch.optim.AdamW`.
         lr: learning rate.
         lr_scale: factors of the learning rate by prefixes of parameter names, for
-            instance `{backbone: 0.1}`. The longest matching prefix counts. Null is no factor.
+            instance `{backbone: 0.1}`. The longest matching prefix counts. Null means no factor.
         options: every other argument of the algorithm; `fused="auto"` uses its fused kernel if
             there is one for these parameters.
 

@@ -80,7 +80,7 @@ def _of_curves(name: str, plain: Curve, other: Curve, tolerance: float) -> Row:
 def _of_weights(
     name: str, plain: dict[str, Tensor], other: dict[str, Tensor], step: int, tolerance: float
 ) -> Row:
-    """Compare all weights together: the gradient of a single one may be nothing but rounding."""
+    """Compare all weights together: the gradient of a single one may be only rounding."""
     if unlike := plain.keys() ^ other.keys():
         return Row(name, math.inf, math.inf, step, f"only one of them has {min(unlike)}")
     sizes = {key: tensor.double().norm() for key, tensor in plain.items()}

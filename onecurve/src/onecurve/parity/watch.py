@@ -1,4 +1,4 @@
-"""A callback and a logger that record the quantities by which runs are compared."""
+"""A callback and a logger that record the quantities to compare."""
 
 import random
 import tempfile

@@ -23,7 +23,7 @@ from ..compat.of_hydra import ConfigLoaderImpl
 from ..compat.of_hydra import defaults_list as defaults_lists
 
 
-def is_quick(patch: pytest.MonkeyPatch) -> None:
+def speed_up(patch: pytest.MonkeyPatch) -> None:
     """Install the patches, until `patch` is undone."""
     # Hydra copies its repository for each group that --help lists.
     patch.setattr(ConfigLoaderImpl, "get_group_options", _listed)

@@ -22,17 +22,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _runs_lie_where_a_test_stands() -> Iterator[None]:
-    """Not in the project's folder, which parallel tests would share."""
+def _runs_in_current_folder() -> Iterator[None]:
+    """Write runs to the current folder: parallel tests would share the project's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROJECT_ROOT", ".")
         yield
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _composition_is_quick() -> Iterator[None]:
+def _faster_composition() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        composition.is_quick(patch)
+        composition.speed_up(patch)
         yield
 
 
@@ -53,7 +53,7 @@ def cli(
     monkeypatch.chdir(tmp_path)
 
     def run(script: str, *arguments: str) -> Outcome:
-        # A test may have gone to another folder.
+        # A test may have changed the current folder.
         folder = Path.cwd()
         before = set(run_directories(folder))
         capfd.readouterr()
@@ -91,8 +91,8 @@ def _rank_variables() -> dict[str, str]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_of_a_run_stays() -> Iterator[None]:
-    """Environment variables and process groups of a run must not reach the next one."""
+def _clean_after_each_run() -> Iterator[None]:
+    """Remove environment variables and process groups of a run before the next test."""
     before = _rank_variables()
     yield
     assert _rank_variables() == before

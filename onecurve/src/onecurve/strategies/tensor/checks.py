@@ -1,4 +1,4 @@
-"""Rejects plans by which layers cannot be sharded, in one line before training."""
+"""Rejects plans that cannot shard the layers, in one line before training."""
 
 from collections.abc import Mapping
 
@@ -29,7 +29,7 @@ def check_plan(
     key: str = "strategy=tensor",
     sequence: bool = False,
 ) -> None:
-    """Reject a plan by which the module cannot be sharded over `size` ranks."""
+    """Reject a plan that cannot shard the module over `size` ranks."""
     parts = dict(module.named_modules(remove_duplicate=False))
     if all(style == "sequence" for style in plan.values()):
         fit = [name for name, part in parts.items() if holds_parameters(part)]
