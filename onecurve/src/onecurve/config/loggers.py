@@ -110,7 +110,6 @@ def _has_wandb_key() -> bool:
 
 
 def _has_comet_key() -> bool:
-    """Whether Comet finds an API key."""
     if os.environ.get("COMET_API_KEY"):
         return True
     files = [Path(os.environ.get("COMET_CONFIG", ""))]

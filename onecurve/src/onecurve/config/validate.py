@@ -144,7 +144,6 @@ def _described(
 
 
 def _is_needed(key: str, nodes: Mapping[str, Any], config_name: str) -> bool:
-    """Whether a deleted key is required."""
     place, _, name = key.rpartition(".")
     node = nodes.get(place)
     model = model_of(place, node, config_name) if isinstance(node, dict) else None

@@ -208,7 +208,6 @@ def passing_on(ranks: Path, processes: int) -> Iterator[list[int]]:
 
 
 def _lives(pid: int) -> bool:
-    """Whether a process with this PID exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

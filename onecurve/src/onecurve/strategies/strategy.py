@@ -398,7 +398,6 @@ class OneCurve(ForCallbacks):
             exception.__cause__ = self._explain(exception) or exception.__cause__
 
     def _explain(self, error: BaseException) -> BaseException | None:
-        """Explain an error of PyTorch in one line; None for any other error."""
         if isinstance(error, UserError):
             return None
         task = self._connected_module

@@ -103,7 +103,6 @@ def _attention(
 
 
 def _length(tensor: Tensor) -> int:
-    """The length of queries, keys or values (..., T, E)."""
     return tensor.shape[-2]
 
 
