@@ -211,7 +211,7 @@ def test_more_gradients_to_a_step_from_epoch_to_epoch(
                 "callbacks=[gradient_accumulation]",
                 "callbacks.gradient_accumulation.batches=[1,2]",
             ),
-            "must be rising epochs from 0, with as many numbers from 1 in batches=[1, 2], such as",
+            "must be increasing epochs from 0, with as many numbers from 1 in batches=[1, 2], such",
         ),
         (
             ("callbacks=[gradient_accumulation,swa]", "callbacks.swa.start=2"),

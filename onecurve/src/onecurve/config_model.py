@@ -1,14 +1,13 @@
 """`Config`: a pydantic model of the arguments of a class, or of the keys of a group.
 
-A class describes its arguments in a nested model::
+A class can define its model inside of itself::
 
     class GradientNoise(Callback):
         class Config(onecurve.Config):
             scale: float = Field(gt=0, le=1, description="Standard deviation of the noise.")
             every: int | None = Field(None, ge=1)
 
-A value that it rejects gets one line, derived from the types: what is allowed, and a value that
-works.
+A wrong value gets one line, which this file builds from the types: what is allowed, and an example.
 """
 
 import shlex
@@ -37,34 +36,34 @@ from pydantic.fields import FieldInfo
 
 from .suggestions import nearest, no_such_key
 
-KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 BOUNDS = {Gt: ("above", "gt"), Ge: ("from", "ge"), Le: ("to", "le"), Lt: ("and below", "lt")}
 
 
 class Config(BaseModel):
-    """The arguments of a class or keys of a group; others are errors, unless ``extra="allow"``."""
+    """The keys of a class or a group. Other keys are errors, unless ``extra="allow"``."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, defer_build=True, protected_namespaces=()
     )
 
     def refusals(self, run: Any, key: str) -> Iterator[str]:
-        """Lines that reject a combination with the rest of a run; none by default.
+        """Yield one error line for each combination with other keys that cannot run.
 
         Args:
             run: The composed run, an `onecurve.composed_run.ComposedRun`.
-            key: Where the configuration has the object, such as "callbacks.swa".
+            key: The key of the object in the configuration, such as "callbacks.swa".
         """
         yield from ()
 
     @classmethod
     def checked(cls, given: Mapping[str, Any]) -> "Checked[Self]":
-        """Check values by key."""
+        """Validate values by key."""
         known = fields(cls)
         changed: dict[str, Any] = {}
         problems: dict[Any, Problem] = {}
         for name, value in given.items():
-            # Other kinds are not converted.
+            # Values of other types need no conversion.
             if isinstance(value, int | float | list) and not isinstance(value, bool):
                 if _has_nan(value):
                     problems[name] = Problem(cls, name, "no_number", None, given)
@@ -80,7 +79,7 @@ class Config(BaseModel):
             for each in error.errors(include_url=False, include_input=False):
                 key = str(each["loc"][0]) if each["loc"] else None
                 reason = _reason(each)
-                # Of a union that which says most.
+                # For a union, keep the most specific reason.
                 if key not in problems or reason:
                     problems[key] = Problem(cls, key, each["type"], reason, given)
             return Checked(None, list(problems.values()), changed)
@@ -90,12 +89,12 @@ Model = TypeVar("Model", bound=Config)
 
 
 class Checked(NamedTuple, Generic[Model]):
-    """The result of checking values by key.
+    """The result of validating values by key.
 
     Attributes:
-        model: Of the values; None where one is wrong.
+        model: The model with the values; None if one of them is wrong.
         problems: What is wrong.
-        changed: The values that are meant otherwise: 1000 for `1e3`, and "88" for 88.
+        changed: Values that were converted: 1000 for `1e3`, and "88" for 88.
     """
 
     model: Model | None
@@ -107,11 +106,11 @@ class Problem(NamedTuple):
     """What is wrong with one key.
 
     Attributes:
-        model: Of the keys beside it.
-        name: The key; None for what is wrong with several together.
-        kind: Pydantic's name for what is wrong.
-        reason: The words of a validator, if one has raised ValueError.
-        values: By key.
+        model: The model of the group.
+        name: The key; None if several keys together are wrong.
+        kind: Pydantic's name of the error.
+        reason: The message of a validator, if one has raised ValueError.
+        values: The values by key.
     """
 
     model: type[Config]
@@ -121,11 +120,11 @@ class Problem(NamedTuple):
     values: Mapping[str, Any]
 
     def line(self, place: str, usual: Any = None) -> str:
-        """The error line.
+        """The error line to show.
 
         Args:
-            place: Where the configuration has what the model describes; empty for the top.
-            usual: The value of the default configuration, or None.
+            place: The key of the group in the configuration; empty for the top.
+            usual: The value in the default configuration, or None.
         """
         if self.name is None:
             return f"{place}: {self.reason}"
@@ -154,23 +153,23 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Words:
-    """What an error line calls a type, and a value that works, where pydantic has no words."""
+    """How an error line describes a type, and a value that works."""
 
     words: str
     example: Any
 
 
 def missing(value: str) -> str | None:
-    """Why a path is not a file or folder; None if it is one."""
+    """Why a path is not that of a file or folder; None if it is."""
     path = Path(value).expanduser()
     if not path.exists():
         return "there is no such file"
-    # A device or a pipe may never end.
+    # Not a device or a pipe, which may never end.
     return None if path.is_file() or path.is_dir() else "is neither a file nor a folder"
 
 
 def existing(wanted: str) -> AfterValidator:
-    """Let a key be the path of a file or folder that must exist.
+    """Validate that a value is the path of an existing file or folder.
 
     Args:
         wanted: What to give, and an example: ``Annotated[Any, existing("a folder of images")]``.
@@ -179,7 +178,7 @@ def existing(wanted: str) -> AfterValidator:
 
 
 def existing_path(value: Any, wanted: str, damage: Callable[[str], str | None] = missing) -> Any:
-    """The text of a path that exists and is intact; null stays null.
+    """The text of a path, after checking that it exists and is intact; None for null.
 
     Raises:
         ValueError: With what is wrong, and what to give instead.
@@ -189,7 +188,7 @@ def existing_path(value: Any, wanted: str, damage: Callable[[str], str | None] =
     try:
         reason = missing(text(value)) or damage(text(value))
     except OSError as error:
-        # It may be no path at all: too long, for example.
+        # The value may not be a valid path: it may be too long, for example.
         reason = str(error.strerror)
     if reason:
         raise ValueError(f"{reason}; give {wanted}")
@@ -210,7 +209,7 @@ def text(value: Any) -> str:
 
 
 def as_override(key: str, value: Any) -> str:
-    """KEY=VALUE for a command line, quoted for the shell where needed."""
+    """KEY=VALUE for a command line, quoted if a shell would interpret it."""
     return shlex.quote(f"{key}={text(value)}")
 
 
@@ -221,7 +220,7 @@ def fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def annotation_of(field: FieldInfo) -> Any:
-    """The annotation of a field, with its metadata."""
+    """The type of a field including its metadata."""
     if not field.metadata:
         return field.annotation
     return Annotated[field.annotation, *field.metadata]
@@ -238,7 +237,7 @@ def alternatives(annotation: Any) -> list[Any]:
 
 
 def as_meant(annotation: Any, value: Any) -> Any:
-    """Convert a value to the annotated type: `1e3` to the int 1000, or 88 to a text."""
+    """Convert `1e3` to 1000 where only integers are allowed, and 88 to text where only text is."""
     if value is None or isinstance(value, str | Mapping):
         return value
     parts = alternatives(annotation)
@@ -253,7 +252,7 @@ def as_meant(annotation: Any, value: Any) -> Any:
 
 
 def _reason(error: Any) -> str | None:
-    """The message of a validator, or of pydantic about an entry; None for the value itself."""
+    """The message of a validator, or pydantic's about a part of a value; otherwise None."""
     if error["type"] in ("value_error", "assertion_error"):
         return str(error["ctx"]["error"])
     if len(error["loc"]) > 1 and error["type"] in ("missing", "extra_forbidden"):
@@ -262,7 +261,7 @@ def _reason(error: Any) -> str | None:
 
 
 def _reads_as_number(value: Any) -> bool:
-    """Whether YAML reads a text as a number without quotes."""
+    """Whether a text would be read as a number without quotes."""
     try:
         return isinstance(value, str) and isfinite(float(value))
     except ValueError:
@@ -291,13 +290,13 @@ def beside(part: Any) -> list[Any]:
 
 
 def _entry(part: Any) -> Any:
-    """The type of a list's entries; None for a type that is not a list."""
+    """The type of a list's entries; None if the type is not a list."""
     part = _plain(part)
     return get_args(part)[0] if get_origin(part) in (list, Sequence) else None
 
 
 def choices(part: Any) -> list[Any]:
-    """The values of a literal, or null; empty for other types."""
+    """The values of a Literal, or null; empty for any other type."""
     if part in (None, NoneType):
         return [None]
     return list(get_args(part)) if get_origin(part) is Literal else []

@@ -10,14 +10,14 @@ from typing import NoReturn
 
 
 class UserError(Exception):
-    """An error that the user can correct.
+    """A mistake that the user can correct.
 
     Raise it with one line that names the config key, its value, what is allowed and a working
     alternative. The command prints that line and ends with status 2.
     """
 
     def __str__(self) -> str:
-        """On one line, also where a key or a value contains a line break."""
+        """The message on one line, because a key or a value may contain a line break."""
         return one_line(super().__str__())
 
 
@@ -29,14 +29,18 @@ def one_line(text: str) -> str:
 FULL_DISK = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)}
 
 OTHER_PACKAGE = re.compile("must be a `LightningModule`|strategy=<onecurve")
-"""Messages of either of Lightning's two packages about an object of the other."""
+"""Messages of Lightning's two packages about objects of the other package."""
 
 REFUSED = 2
-"""Exit status after a UserError; after an error of Hydra's own it is 1."""
+"""The exit status after a UserError; Hydra's own errors end with 1."""
 
 
 def say(line: str) -> None:
-    """Print a line to stderr; the run goes on if that is closed, or a file on a full disk."""
+    """Print a line to stderr; a failure, for example on a full disk, is ignored.
+
+    The run must not depend on it.
+    """
+    # ValueError: stderr was closed.
     with suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)
 
@@ -48,7 +52,7 @@ def stop(error: UserError) -> NoReturn:
 
 
 def some_of(names: Sequence[str], shown: int = 3) -> str:
-    """The first of many names, and how many more there are."""
+    """The first of many names, and the number of the others."""
     more = len(names) - shown
     return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
 
@@ -72,12 +76,12 @@ def missing_packages(asked: str, packages: Sequence[str], extra: str, instead: s
 
 
 def in_short(error: BaseException, at_most: int = 200) -> str:
-    """The message of an error on one line, truncated."""
+    """The message of an error on one line, shortened."""
     return " ".join(str(error).split())[:at_most]
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and its causes and contexts, each once: they may form a cycle."""
+    """An error and its causes, each once, even if two errors name each other as the cause."""
     passed: set[int] = set()
     while error is not None and id(error) not in passed:
         passed.add(id(error))
@@ -86,25 +90,26 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C caused an error.
+    """Whether Ctrl-C is among the causes of an error.
 
-    A library that it interrupts may fail otherwise: OmegaConf with an AttributeError.
+    An interrupted library may raise another error while it cleans up: OmegaConf, for example, an
+    AttributeError.
     """
     return any(isinstance(each, KeyboardInterrupt) for each in chain(error))
 
 
 def of_syntax(error: SyntaxError) -> UserError:
-    """The line for a Python file that cannot be parsed."""
+    """The UserError for a file with a syntax error."""
     return UserError(
         f"{error.filename}, line {error.lineno}: {error.msg} ({type(error).__name__}); correct it"
     )
 
 
 def user_error_behind(error: BaseException | None) -> UserError | None:
-    """The UserError behind an exception, which a library may have wrapped; None if there is none.
+    """The UserError among the causes of an error; None if there is none.
 
-    A full disk, a syntax error in a file, and a class of the package pytorch_lightning become one.
-    After Ctrl-C there is none.
+    Errors of the user are also a full disk, a syntax error, and objects of Lightning's other
+    package; but not an error that Ctrl-C has caused.
     """
     if interrupted(error):
         return None
@@ -115,11 +120,11 @@ def user_error_behind(error: BaseException | None) -> UserError | None:
             return of_syntax(each)
         if isinstance(each, OSError) and each.errno in FULL_DISK:
             where = f"{each.filename}: " if each.filename else ""
-            return UserError(f"{where}the disk is full; make room, then continue with resume=last")
+            return UserError(f"{where}the disk is full; make room, then resume with resume=last")
         if "pytorch_lightning" in sys.modules and OTHER_PACKAGE.search(str(each)):
             return UserError(
-                "onecurve is for the package lightning, and pytorch_lightning is another, whose "
-                "classes are others; write import lightning.pytorch as pl instead of import "
+                "onecurve works with the package lightning, and the classes of pytorch_lightning "
+                "are different ones; write import lightning.pytorch as pl instead of import "
                 f"pytorch_lightning as pl ({in_short(each, 90)})"
             )
     return None

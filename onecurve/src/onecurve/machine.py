@@ -20,7 +20,7 @@ from .surroundings import Ranks, node_around, ranks_around
 
 __all__ = ["Ranks", "ranks_around"]
 
-# Small test machines may have more processes than cores, but not by mistake.
+# Small test machines may run more processes than cores, but only within this limit.
 MOST_PROCESSES_ON_A_SMALL_CPU = 8
 # Lightning's short names of precisions, of which it warns.
 PRECISIONS = {"16": "16-mixed", "32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}

@@ -1,4 +1,4 @@
-"""Exponential moving average of the weights, which is validated and kept as best."""
+"""Exponential moving average of the weights, which is validated and saved as the best."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from .average import Averaging
 class ExponentialMovingAverage(Averaging):
     """Averages the weights after every optimizer step, and validates the average.
 
-    Checkpoints have the average, which was validated, as the network's weights, and beside it the
+    Checkpoints hold the average, which was validated, as the network's weights, and beside it the
     weights of training. Buffers, such as BatchNorm statistics, are not averaged. Training itself
     does not use the average.
 
@@ -59,7 +59,7 @@ class ExponentialMovingAverage(Averaging):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep both until the module is sharded or split."""
+        """Keep the average and the weights of training until the module is sharded or split."""
         averages = checkpoint.get("averages", {})
         if "live" in averages:
             self._restored = {"live": averages["live"], "average": checkpoint["state_dict"]}

@@ -23,14 +23,14 @@ class StochasticWeightAveraging(Averaging):
     learning rate, if one is given. At the end BatchNorm statistics are computed for the average,
     and it is saved.
 
-    Lightning's own averages the weights at the start of epochs, and makes an extra step for
+    Lightning's callback averages the weights at the start of epochs, and makes an extra step for
     BatchNorm.
 
     Args:
-        file: Where the average is saved, as every checkpoint.
-        start: When averaging starts: a share of the run (0.75), or after how many epochs (10).
-        every_n_steps: Average every so many optimizer steps; None for the end of each epoch.
-        lr: Learning rate from then on; None leaves it to the scheduler. Where parameter groups have
+        file: Where the average is saved, in the format of every checkpoint.
+        start: When averaging starts: a share of the run (0.75), or a number of epochs (10).
+        every_n_steps: Average after this number of optimizer steps; None for the end of each epoch.
+        lr: Learning rate from then on; None leaves it to the scheduler. If parameter groups have
             different learning rates, it is that of the first, and the others keep their ratio.
         anneal_epochs: Epochs in which the learning rate is annealed to `lr`.
         annealing: "cosine" or "linear".
@@ -125,7 +125,7 @@ class StochasticWeightAveraging(Averaging):
 
     @contextmanager
     def in_place(self, trainer: Trainer) -> Iterator[None]:
-        """Put the average and its own BatchNorm statistics into the module meanwhile."""
+        """Put the average and its own BatchNorm statistics into the module within the context."""
         module = trainer.lightning_module
         buffers = {name: each.clone() for name, each in module.named_buffers() if not each.is_meta}
         with self.average.in_place(module):
@@ -153,7 +153,7 @@ class StochasticWeightAveraging(Averaging):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep it until the module is sharded or split."""
+        """Keep the average until the module is sharded or split."""
         state = checkpoint["callbacks"].get(self.state_key, {})
         average = checkpoint.get("averages", {}).get("swa", state.get("average_model_state"))
         if average and _count(state):

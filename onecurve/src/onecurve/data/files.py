@@ -1,4 +1,4 @@
-"""Image files: found, checked, read, and resized to the square that the network gets."""
+"""Finds, reads and checks image files."""
 
 from pathlib import Path
 
@@ -16,16 +16,16 @@ PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 class UnreadableImageError(UserError):
-    """A file that is not the image it should be."""
+    """A file that is not an image, or a damaged one."""
 
     def __init__(self, message: str) -> None:
         # What a DataLoader worker raises, PyTorch raises again in the training process with the
-        # whole formatted traceback as the message. It ends with the line that is wanted.
+        # whole formatted traceback as the message. The wanted line is the last one.
         super().__init__(message.rsplit(f"{type(self).__name__}: ", 1)[-1].strip())
 
 
 def list_images(path: str | Path) -> list[Path]:
-    """List the images in a folder and in all folders below it, sorted; or the one file named.
+    """List the images in a folder and in all folders below it, sorted; or the one file given.
 
     Raises:
         UserError: there is no such file or folder.
@@ -60,10 +60,10 @@ def read_image(path: str | Path, channels: int, image_size: int, resize: str) ->
     """
     try:
         with Image.open(path) as image:
-            # Cameras store how they were held beside the pixels.
+            # Cameras store their orientation in the metadata.
             upright = ImageOps.exif_transpose(image)
             if upright.mode.startswith("I;16"):
-                # Pillow would cut 16-bit grey values off at 255.
+                # Pillow would clip 16-bit grey values at 255.
                 upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
             pixels = np.array(upright.convert(PILLOW_MODES[channels]))
     except Exception as error:  # Pillow's decoders raise almost anything on a damaged file.
@@ -76,7 +76,7 @@ def check_image(path: str | Path) -> None:
     """Check a file without decoding its pixels.
 
     Raises:
-        UserError: it is not an image, or is damaged where that shows without decoding.
+        UserError: it is not an image, or its damage is visible without decoding.
     """
     try:
         with Image.open(path) as image:

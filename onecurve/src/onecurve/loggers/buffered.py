@@ -4,7 +4,7 @@ The Trainer calls `save` of every logger after every step. Opening, writing and 
 time costs as much as the step of a small network.
 
 A checkpoint contains the `position` of each logger, taken when everything logged is on the disk. A
-run that resumes in the same directory passes it to `go_on_from`, which drops what came after it.
+run that resumes in the same directory passes it to `go_on_from`, which drops everything after it.
 """
 
 import csv
@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 @runtime_checkable
 class ResumableLogger(Protocol):
-    """A logger that a run which resumes in the same directory rewinds to the checkpoint.
+    """A logger that is rewound to the checkpoint if a run resumes in the same directory.
 
     A logger without these methods logs some steps twice.
     """
@@ -42,7 +42,7 @@ class ResumableLogger(Protocol):
         """
 
     def go_on_from(self, position: dict[str, Any] | None) -> None:
-        """Drop what was logged after a position, before anything else is logged.
+        """Drop everything logged after a position; called before anything else is logged.
 
         Args:
             position: What `position` returned; None if the checkpoint has none of this logger.
@@ -138,9 +138,9 @@ class BufferedCSVLogger(CSVLogger):
 
     Args:
         save_dir: Where its folder is created.
-        name: Of the experiment; empty for no folder of its own.
-        version: Likewise.
-        flush_logs_every_n_steps: How many rows are buffered.
+        name: The experiment's name, a folder in `save_dir`; empty for no such folder.
+        version: The version's name, a folder in that of the experiment; empty for none.
+        flush_logs_every_n_steps: Number of rows that are buffered.
         options: The other arguments of CSVLogger.
     """
 
@@ -168,7 +168,7 @@ class BufferedCSVLogger(CSVLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> MetricsFile:
-        """The file, opened when first asked for."""
+        """The file, opened at the first access."""
         if self._experiment is None:
             self._experiment = MetricsFile(self.log_dir, self._keep, self._waiting)
         return self._experiment
@@ -191,7 +191,7 @@ class BufferedCSVLogger(CSVLogger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Write what is buffered. Lightning calls this at the end, also after a failure."""
+        """Write the buffered values. Lightning calls this at the end, also after a failure."""
         if self._experiment is not None:
             self._write()
 
@@ -242,7 +242,7 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
         return {"step": self._last_step, "values": self._at_last_step}
 
     def go_on_from(self, position: dict[str, Any] | None) -> None:
-        """Let TensorBoard purge what was logged after a position."""
+        """Let TensorBoard purge everything logged after a position."""
         step = position["step"] if position else None
         self._kwargs["purge_step"] = step or 0
         if position and step is not None:
@@ -250,13 +250,16 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
         self._wait_for_a_later_name()
 
     def _wait_for_a_later_name(self) -> None:
-        """TensorBoard reads files in the order of their names, which begin with a second."""
+        """Wait until a new file's name, which begins with the time in seconds, comes last.
+
+        TensorBoard reads files in the order of their names.
+        """
         made = [
             path.name.split(".")[3] for path in Path(self.log_dir).glob("events.out.tfevents.*")
         ]
         newest = max((int(second) for second in made if second.isdigit()), default=0)
         wait = newest + 1 - time.time()
-        # A clock of another machine may be far ahead.
+        # The clock of another machine may be far ahead.
         if 0 < wait <= 2:
             time.sleep(wait)
 
@@ -267,7 +270,7 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
 
     @rank_zero_only
     def show(self, draw: "Callable[[SummaryWriter], object]") -> None:
-        """Call a function with TensorBoard's writer."""
+        """Pass TensorBoard's writer to a function."""
         try:
             draw(self.experiment)
         except OSError:
@@ -280,7 +283,7 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Write what is buffered. Lightning calls this at the end, also after a failure."""
+        """Write the buffered values. Lightning calls this at the end, also after a failure."""
         self._write()
         super().finalize(status)
 

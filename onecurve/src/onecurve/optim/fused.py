@@ -39,7 +39,7 @@ def fuses(kind: type[Optimizer], parameters: Iterable[Tensor], options: Mapping[
 def has_kernel(
     kind: type[Optimizer], parameters: Iterable[Tensor], options: Mapping[str, Any]
 ) -> bool:
-    """Whether an optimizer has a fused kernel for these parameters, tried on small ones like them.
+    """Whether an optimizer has a fused kernel for these parameters, tried on small copies.
 
     For sharded parameters PyTorch supports Adam's kernel, but not SGD's or Adagrad's (2.15).
     """

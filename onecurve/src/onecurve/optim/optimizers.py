@@ -1,4 +1,4 @@
-"""Building an optimizer, with a learning rate of its own for each part of the network."""
+"""Builds optimizers with a learning rate for each part of the network."""
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,14 +30,14 @@ def build_optimizer(
         named_parameters: what `network.named_parameters()` returns.
         algorithm: dotted name of the class, such as `torch.optim.AdamW`.
         lr: learning rate.
-        lr_scale: factors of the learning rate by the beginning of the parameters' names, for
-            instance `{backbone: 0.1}`. Where several fit, the longest counts. Null is no factor.
-        options: every other argument of the algorithm; `fused="auto"` takes its fused kernel where
+        lr_scale: factors of the learning rate by prefixes of parameter names, for
+            instance `{backbone: 0.1}`. The longest matching prefix counts. Null means no factor.
+        options: every other argument of the algorithm; `fused="auto"` uses its fused kernel if
             there is one for these parameters.
 
     Raises:
-        UserError: a value that the algorithm rejects, a name in `lr_scale` that fits no parameter,
-            or a network with nothing to train.
+        UserError: a value that the algorithm rejects, a name in `lr_scale` that matches no
+            parameter, or a network with nothing to train.
     """
     optimizer_class = get_class(algorithm)
     known = set(inspect.signature(optimizer_class).parameters)
@@ -106,7 +106,7 @@ def parameter_groups(
 
 
 def _flatten(lr_scale: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, float]]:
-    """Yield ("backbone.layer4_1", 0.1) for that key and for {backbone: {layer4_1: 0.1}} alike."""
+    """Yield ("backbone.layer4_1", 0.1), also for {backbone: {layer4_1: 0.1}}."""
     for key, value in lr_scale.items():
         name = f"{parent}{key}"
         if isinstance(value, Mapping):

@@ -1,7 +1,8 @@
-"""Makes Hydra compose faster in a process that composes hundreds of configurations.
+"""Speeds up Hydra and OmegaConf in a test process that composes hundreds of configurations.
 
-Files and interpolations are parsed once, and constants are not copied, which saves more than half
-of a short test; the result is the same. Commands in processes of their own are unchanged.
+They read every file, parse every interpolation and copy constant objects again each time, which is
+more than half of a short test. The results stay the same. Commands in other processes are not
+affected.
 """
 
 import copy
@@ -23,13 +24,13 @@ from ..compat.of_hydra import defaults_list as defaults_lists
 
 
 def speed_up(patch: pytest.MonkeyPatch) -> None:
-    """Cache what composing a configuration repeats, until the patch is undone."""
-    # For each group that --help lists, all that is known would be copied.
+    """Install the patches, until `patch` is undone."""
+    # Hydra copies its repository for each group that --help lists.
     patch.setattr(ConfigLoaderImpl, "get_group_options", _listed)
     patch.setattr(ConfigLoaderImpl, "list_groups", _groups)
-    # For each file, what the interpolations of its defaults could mean, of which few have one.
+    # Hydra prepares interpolations for the defaults of each file, but few have any.
     patch.setattr(defaults_lists, "_create_interpolation_map", _map_if_needed)
-    # Whoever reads a tree does not change it.
+    # Parse trees are not changed by their readers.
     parsed_once = cache(parse)
     patch.setattr(omegaconf.base, "parse", parsed_once)
     patch.setattr(omegaconf._utils, "parse", parsed_once)
@@ -56,7 +57,7 @@ def _map_if_needed(overrides: Any, defaults: Any, self_added: bool) -> Any:
 
 
 class _Loaded:
-    """``OmegaConf.load``, by the text of a file that is open."""
+    """``OmegaConf.load`` with a cache by the text of an open file."""
 
     def __init__(self, load: Any) -> None:
         self.load = load
@@ -72,7 +73,7 @@ class _Loaded:
 
 
 def _copied(metadata: Metadata, memo: dict[int, Any]) -> Metadata:
-    """A copy; only two of its fields can change."""
+    """Copy metadata; only two of its fields can change."""
     new = object.__new__(type(metadata))
     new.__dict__.update(metadata.__dict__)
     new.flags = None if metadata.flags is None else dict(metadata.flags)
