@@ -48,14 +48,14 @@ fi; \
 test -x ".venv/bin/python" || "$(PYTHON)" -m venv ".venv" || { rm -rf ".venv"; exit 2; }
 endef
 
-# PyTorch's own index has wheels without CUDA's gigabytes for a machine without a GPU; uv looks what there is.
-# Where a network lets nobody there, the ordinary wheels do.
+# PyTorch's own index has wheels without CUDA's gigabytes for a machine without a GPU; uv selects the wheel.
+# If the network blocks that index, the ordinary wheels are used.
 define FIND_WHEELS
 test -n "$$UV_TORCH_BACKEND" || { \
   printf 'torch\ntorchvision\n' | UV_HTTP_RETRIES=0 UV_HTTP_TIMEOUT=10 uv pip compile --quiet --no-deps \
     --python ".venv/bin/python" --constraint '$(SOURCE)/constraints.txt' --torch-backend auto - >/dev/null 2>&1 \
   && export UV_TORCH_BACKEND=auto \
-  || echo "PyTorch's own index is not reached: its ordinary wheels are taken, with CUDA in them."; }
+  || echo "PyTorch's own index cannot be reached: using the ordinary wheels, which include CUDA."; }
 endef
 
 .DEFAULT_GOAL := help
@@ -77,7 +77,7 @@ test: bake ## run the tests: the template's, the generated project's, the librar
 	$(MAKE) test-library
 
 # On every push, too; only what somebody types and waits for leaves them out.
-test-long: bake .venv/huggingface ## run the long tests, which `make test` leaves out: nodes that wait, more of a kind
+test-long: bake .venv/huggingface ## run the long tests, which `make test` leaves out: several nodes, further variants
 	$(HERE) pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m long $(ARGS)
 	$(IN_LIBRARY) pytest --numprocesses 3 --dist worksteal -m long $(ARGS)
 
@@ -86,10 +86,10 @@ test-starters: .venv/installed ## run all tests of a project of each other start
 	  $(MAKE) bake STARTER=$$starter && $(MAKE) -C $(PROJECT) test VENV=../../.venv || exit 1; \
 	done; $(MAKE) bake
 
-test-library: .venv/installed ## run the library's tests alone; make test-library ARGS=tests/test_fsdp.py
+test-library: .venv/installed ## run only the library's tests; make test-library ARGS=tests/test_fsdp.py
 	$(IN_LIBRARY) pytest --numprocesses 2 --dist worksteal -m 'not long' $(ARGS)
 
-test-storage: bake ## run the tests of checkpoints in object storage, with a server that is installed for them
+test-storage: bake ## run the tests of checkpoints in object storage, with a local server
 	@$(INSTALL) --editable './$(LIBRARY)[s3-test]'
 	$(IN_LIBRARY) pytest tests/storage $(ARGS)
 
@@ -120,13 +120,13 @@ lint: .venv/installed ## check style, types, layers and workflows of the templat
 	$(IN_LIBRARY) mypy
 	cd $(LIBRARY) && PYTHONPATH=src '$(CURDIR)/$(BIN)/lint-imports' --no-logo --no-cache
 
-format: .venv/installed ## put the template's own code and the library into style
+format: .venv/installed ## format the template's own code and the library
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
 	$(IN_LIBRARY) ruff check --fix --exit-zero .
 	$(IN_LIBRARY) ruff format .
 
-browser: bake ## look at TensorBoard's and a sweep's pages in Chromium, which must be there; see build/browser
+browser: bake ## check TensorBoard's and a sweep's pages in Chromium, which must be installed; see build/browser
 	@$(INSTALL) playwright
 	$(BIN)/python -m pytest tests/browser $(ARGS)
 
@@ -149,7 +149,7 @@ docs: .venv/installed ## make the site: the template's pages, a project's, the l
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --config-file docs/mkdocs.yml $(ARGS)
 	@echo 'Open build/docs/site/index.html.'
 
-face: bake ## train for the two pictures of the README, and draw them anew
+face: bake ## train for the two pictures of the README, and draw them again
 	@PATH="$(abspath $(BIN)):$$PATH" python docs/record.py docs/pictures/terminal.svg $(PROJECT) \
 	  "python train.py strategy=ddp trainer.max_epochs=3" \
 	  "python train.py resume=last trainer.max_epochs=4 strategy=pipeline"

@@ -1,4 +1,4 @@
-"""Measure a checkpoint on the test set: ``python evaluate.py checkpoint=PATH``."""
+"""Evaluate a checkpoint on the test set: ``python evaluate.py checkpoint=PATH``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Hand a trained network on: ``python export.py checkpoint=PATH format=onnx``."""
+"""Export a trained network: ``python export.py checkpoint=PATH format=onnx``."""
 
 import sys
 

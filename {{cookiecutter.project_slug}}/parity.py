@@ -1,4 +1,4 @@
-"""Whether a strategy trains as a plain Trainer does: ``python parity.py strategy=fsdp``."""
+"""Compare a strategy with a plain Trainer: ``python parity.py strategy=fsdp``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Which mesh to take: ``python plan.py trainer.devices=64 plan.gpu=h100``."""
+"""Estimate which mesh to use: ``python plan.py trainer.devices=64 plan.gpu=h100``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Use what was trained: ``python predict.py checkpoint=PATH``."""
+"""Predict with a checkpoint: ``python predict.py checkpoint=PATH``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What a refusal proposes, and the command lines of those who do as they are told."""
+"""Follows the alternatives that an error line proposes, and builds the command lines for them."""
 
 import re
 import shlex

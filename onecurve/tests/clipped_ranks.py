@@ -1,4 +1,4 @@
-"""Gradients of a network that lies on several meshes, beside those of the whole, in four ranks."""
+"""Clips gradients of a network on several meshes, in four ranks, and compares with the full one."""
 
 from collections.abc import Callable
 from typing import Any

@@ -211,7 +211,7 @@ def test_more_gradients_to_a_step_from_epoch_to_epoch(
                 "callbacks=[gradient_accumulation]",
                 "callbacks.gradient_accumulation.batches=[1,2]",
             ),
-            "must be rising epochs from 0, with as many numbers from 1 in batches=[1, 2], such as",
+            "must be increasing epochs from 0, with as many numbers from 1 in batches=[1, 2], such",
         ),
         (
             ("callbacks=[gradient_accumulation,swa]", "callbacks.swa.start=2"),
@@ -253,7 +253,7 @@ def test_a_metric_that_is_not_due_is_not_called_unknown(cli: Cli) -> None:
     outcome = cli("train.py", *TINY, *early, "trainer.check_val_every_n_epoch=2")
     assert outcome.status == 2
     assert outcome.err == (
-        "error: monitor=val/acc: is asked for before the first validation "
+        "error: monitor=val/acc: is needed before the first validation "
         "(trainer.check_val_every_n_epoch=2, trainer.val_check_interval=1.0); use "
         "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0, or "
         "monitor=train/loss mode=min; what was trained is saved: resume=last "

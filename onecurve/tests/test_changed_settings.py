@@ -44,7 +44,7 @@ def checkpoint(trained: Cli) -> Path:
 def test_another_learning_rate_is_taken(train: Cli, checkpoint: Path) -> None:
     changed = ("optimizer.lr=0.01", "optimizer.weight_decay=0.1")
     resumed = train(*SGD, *changed, f"resume={checkpoint}")
-    assert "optimizer.lr=0.01 (was 0.02): all learning rates go on times 0.5" in resumed.out
+    assert "optimizer.lr=0.01 (was 0.02): all learning rates are multiplied by 0.5" in resumed.out
     by_hand = train(*SGD, "+callbacks.hand._target_=test_changed_settings.InTheSecondEpoch")
     ours, theirs = (
         torch.load(run.run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]

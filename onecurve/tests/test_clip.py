@@ -1,4 +1,4 @@
-"""Clipping knows the norm of all gradients, whatever meshes they lie on."""
+"""Clipping uses the norm of all gradients, whatever meshes they are on."""
 
 from functools import cache
 from typing import Any
@@ -28,7 +28,7 @@ def clipped() -> dict[str, Any]:
         ("sums", "clipped"),
     ],
 )
-def test_the_norm_is_that_of_the_whole(layout: str, how: str) -> None:
+def test_the_norm_is_that_of_the_full_network(layout: str, how: str) -> None:
     norm, gradients = clipped()[layout][how]
     assert norm <= 1e-12
     assert gradients <= 1e-12
@@ -46,7 +46,7 @@ def test_one_process_clips_as_torch_does() -> None:
     assert all(map(torch.equal, *([p.grad for p in net.parameters()] for net in nets)))
 
 
-def test_what_is_not_of_the_task_is_clipped_as_ever() -> None:
+def test_parameters_of_other_modules_are_clipped_as_usual() -> None:
     other = nn.Linear(3, 2)
     other(torch.ones(2, 3)).square().sum().backward()
     expected = get_total_norm([parameter.grad for parameter in other.parameters()])

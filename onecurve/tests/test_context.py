@@ -1,4 +1,4 @@
-"""Sequences cut between ranks: outputs and gradients are those of whole ones."""
+"""Context parallelism: outputs and gradients are those of full sequences."""
 
 from functools import cache
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import warm_ranks
 from conftest import ROUNDING, unless_too_old
-from cut_sequences import CASES
+from sharded_sequences import CASES
 
 
 @cache
@@ -24,32 +24,32 @@ QUICK = tuple(name for name in CASES if name not in SLOW)
 @pytest.mark.parametrize(
     "name", [*QUICK, *(pytest.param(name, marks=[pytest.mark.long, COMPILES]) for name in SLOW)]
 )
-def test_pieces_are_as_the_whole(name: str) -> None:
+def test_sharded_sequences_give_the_results_of_full_ones(name: str) -> None:
     together = SLOW if name in SLOW else QUICK
-    found = on_ranks("cut_sequences.differences", 2, together)[name]
+    found = on_ranks("sharded_sequences.differences", 2, together)[name]
     assert {"training", "evaluation"} < set(found)
     assert max(found.values()) <= ROUNDING, found
 
 
-def test_what_a_network_returns_is_no_view() -> None:
+def test_gathered_outputs_are_not_views() -> None:
     # FSDP2 hangs its hooks on it, and warns.
-    assert not on_ranks("cut_sequences.is_view_of_one_sample", 2)
+    assert not on_ranks("sharded_sequences.is_view_of_one_sample", 2)
 
 
 @pytest.mark.compares
-def test_what_a_network_takes_and_returns_may_be_trees() -> None:
-    assert max(on_ranks("cut_sequences.in_a_tree", 2).values()) <= 1e-6
+def test_inputs_and_outputs_may_be_trees() -> None:
+    assert max(on_ranks("sharded_sequences.in_a_tree", 2).values()) <= 1e-6
 
 
 REFUSED = {
-    "mask": "an attention mask has the shape (6, 6), made of a piece of the sequence; use",
-    "mean": "the network returns the shape (3, 5) for 6 of 12 positions, so it brings positions",
+    "mask": "an attention mask has the shape (6, 6), which fits a shard of the sequence only; use",
+    "mean": "the network returns the shape (3, 5) for 6 of 12 positions, so it combines positions",
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_needs_its_neighbours_is_refused_where_a_shape_tells(name: str) -> None:
-    line = on_ranks("cut_sequences.refusals", 2)[name]
+def test_networks_that_combine_positions_are_rejected(name: str) -> None:
+    line = on_ranks("sharded_sequences.refusals", 2)[name]
     assert line.startswith("strategy.context=2: ")
     assert REFUSED[name] in line
     assert "strategy.context=1" in line.partition("; ")[2]
@@ -58,5 +58,5 @@ def test_what_needs_its_neighbours_is_refused_where_a_shape_tells(name: str) -> 
 
 @pytest.mark.compares
 @pytest.mark.parametrize("axes", ["shard x context", "context x tensor", "pipeline x context"])
-def test_pieces_beside_another_axis(axes: str) -> None:
-    assert on_ranks("cut_axes.differences", 4)[axes] <= ROUNDING
+def test_context_combines_with_another_axis(axes: str) -> None:
+    assert on_ranks("sharded_axes.differences", 4)[axes] <= ROUNDING

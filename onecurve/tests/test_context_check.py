@@ -1,10 +1,10 @@
-"""What enters a network in pieces, where they are, and what is refused in one line."""
+"""Context parallelism: how inputs are sharded, `positions`, and inputs that are rejected."""
 
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from cut_sequences import WIDTH
+from sharded_sequences import WIDTH
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
@@ -13,7 +13,7 @@ import onecurve
 from onecurve.errors import UserError
 from onecurve.strategies.context.attention import until_backward_ends, working_on
 from onecurve.strategies.context.axis import Piece, current
-from onecurve.strategies.context.sequence import cut
+from onecurve.strategies.context.sequence import shard_sequences
 
 
 class Of(NamedTuple):
@@ -29,24 +29,24 @@ class Of(NamedTuple):
 CANNOT_BE_CUT: dict[str, tuple[list[tuple[int, ...]], str]] = {
     "does not divide": (
         [(2, 30, 8)],
-        "the sequence of 30; use strategy.context=3, or sequences of 32",
+        "the sequence length 30; use strategy.context=3, or sequences of 32",
     ),
-    "no sequence": ([(8,)], "the shape (8,), and no dimension 1"),
-    "two lengths": ([(2, 16, 8), (2, 4, 8)], "another has whole sequences of that length"),
+    "no sequence": ([(8,)], "the shape (8,), so there is no dimension 1"),
+    "two lengths": ([(2, 16, 8), (2, 4, 8)], "another has full sequences of that length"),
 }
 
 
 @pytest.mark.parametrize("name", CANNOT_BE_CUT)
-def test_inputs_that_cannot_be_cut_are_refused(name: str) -> None:
+def test_inputs_that_cannot_be_sharded_are_rejected(name: str) -> None:
     shapes, line = CANNOT_BE_CUT[name]
     with pytest.raises(UserError, match=r"^strategy.context=4: ") as refusal:
-        cut(tuple(torch.zeros(shape) for shape in shapes), Of(4))
+        shard_sequences(tuple(torch.zeros(shape) for shape in shapes), Of(4))
     assert line in str(refusal.value)
 
 
-def test_what_is_no_sequence_is_given_whole() -> None:
+def test_inputs_without_a_sequence_are_passed_in_full() -> None:
     text, labels, condition = torch.zeros(2, 16), torch.zeros(2), torch.zeros(2, 4)
-    shapes = [tuple(piece.shape) for piece in cut((text, labels, condition), Of(4))]
+    shapes = [tuple(piece.shape) for piece in shard_sequences((text, labels, condition), Of(4))]
     assert shapes == [(2, 4), (2,), (2, 4)]
 
 
@@ -76,8 +76,8 @@ class Fails(torch.autograd.Function):
         raise MemoryError
 
 
-def test_a_backward_pass_that_fails_leaves_nothing_on() -> None:
-    """As one does that runs out of memory, where a callback looks for the largest batch."""
+def test_a_failed_backward_pass_restores_attention() -> None:
+    """For example when it runs out of memory, because a callback searches the largest batch."""
     value, as_it_is = torch.randn(2, 4, WIDTH, requires_grad=True), F.scaled_dot_product_attention
     with pytest.raises(MemoryError):
         Fails.apply(value).sum().backward()

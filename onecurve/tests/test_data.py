@@ -13,8 +13,8 @@ from lightning import LightningModule, Trainer
 
 from onecurve.command.resolvers import register_resolvers
 from onecurve.data.augment import RandomCrop, RandomHorizontalFlip
+from onecurve.data.files import resize_images
 from onecurve.data.images import ImageDataModule
-from onecurve.data.resize import resize_images
 from onecurve.data.splits import stratified_split
 from onecurve.errors import UserError
 

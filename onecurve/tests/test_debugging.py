@@ -1,4 +1,4 @@
-"""`breakpoint()` under ranks: one of them has the terminal, and the run goes on after it."""
+"""`breakpoint()` in ranks: one of them gets the terminal, and the run continues afterwards."""
 
 import logging
 import os
@@ -52,21 +52,21 @@ def test_the_chosen_rank_has_the_terminal(tmp_path: Path) -> None:
         os.close(theirs)
     assert process.returncode == 0, shown.decode()
     assert "'IN 1 OF 2'" in shown.decode()
-    passed = "rank 0 passes over breakpoint(), where rank 1 stops; launch.debug_rank=0 stops this"
+    passed = "rank 0 ignores breakpoint(), at which rank 1 stops; launch.debug_rank=0 stops this"
     assert shown.decode().count(passed) == 1
     assert "Training finished" in shown.decode()
 
 
 @pytest.mark.slow
-def test_without_a_terminal_it_says_so_and_goes_on(tmp_path: Path) -> None:
+def test_without_a_terminal_a_breakpoint_is_ignored_with_a_message(tmp_path: Path) -> None:
     typed = [*TINY, *STOPS, "strategy=ddp", "trainer.max_epochs=1"]
     process = Command(tmp_path, "train.py", *typed)
     _, err = process.communicate()
     assert process.returncode == 0, err
-    assert err.count("rank 0 passes over breakpoint(): there is no terminal here") == 1
+    assert err.count("rank 0 ignores breakpoint(): there is no terminal;") == 1
 
 
-def test_a_rank_that_is_not_there(cli: Cli) -> None:
+def test_a_debug_rank_out_of_range_is_rejected(cli: Cli) -> None:
     refused = cli("train.py", *TINY, "strategy=ddp", "launch.debug_rank=2")
     assert refused.status == 2
     assert refused.err == (

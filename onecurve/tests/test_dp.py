@@ -1,4 +1,4 @@
-"""strategy=dp: the batch is split at `forward` and put together again, whatever it is."""
+"""strategy=dp: batches of any kind are split at `forward`, and outputs joined."""
 
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,7 @@ def test_every_call_of_a_step_is_split(train: Cli) -> None:
     assert largest_difference(*curves) <= ROUNDING
 
 
-def test_a_number_for_the_whole_batch_is_refused(cli: Cli) -> None:
+def test_a_scalar_output_is_rejected(cli: Cli) -> None:
     outcome = cli(
         "train.py", "model=mlp", "data.image_size=8", "logger=csv", "callbacks=[]",
         "strategy=dp", "task._target_=test_dp.Number",
@@ -102,7 +102,7 @@ def test_a_number_for_the_whole_batch_is_refused(cli: Cli) -> None:
     assert "strategy=dp: forward returned a number" in outcome.err
 
 
-def test_arguments_are_cut_and_outputs_joined_whatever_holds_them() -> None:
+def test_arguments_are_split_and_outputs_joined_in_any_container() -> None:
     tokens, mask = torch.arange(10).view(5, 2), torch.arange(5)
     arguments = ((tokens, "same"), {"options": {"mask": mask, "scale": 2}})
     parts = split(arguments, 3)
@@ -115,7 +115,7 @@ def test_arguments_are_cut_and_outputs_joined_whatever_holds_them() -> None:
     assert len(split(arguments, 8)) == 5
 
 
-def test_an_argument_that_is_no_batch_is_refused() -> None:
+def test_an_argument_without_the_batch_dimension_is_rejected() -> None:
     table = torch.zeros(3, 2)
     with pytest.raises(UserError, match=r"\[5, 1\], \[3, 2\]; use strategy=ddp"):
         split(((torch.zeros(5, 1), table), {}), 2)
@@ -157,7 +157,7 @@ def losses_of(strategy: Any, devices: int) -> Tensor:
 
 
 @pytest.mark.compares
-def test_what_may_be_positions_is_not_split(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ambiguous_batch_dimensions_are_not_split(capsys: pytest.CaptureFixture[str]) -> None:
     plain, dp = losses_of("auto", 1), losses_of(onecurve.DP(), 2)
     assert len(plain) == 4
     torch.testing.assert_close(dp, plain, rtol=ROUNDING, atol=ROUNDING)
@@ -166,7 +166,7 @@ def test_what_may_be_positions_is_not_split(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.compares
-def test_gradients_go_through_the_cut() -> None:
+def test_gradients_pass_through_the_split() -> None:
     layer = nn.Linear(3, 2, dtype=torch.float64)
     inputs = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     joined([layer(*args) for args, _ in split(((inputs,), {}), 2)]).square().sum().backward()

@@ -1,4 +1,4 @@
-"""A run that stopped inside an epoch goes on there with any data, or says that it cannot."""
+"""A run that stopped inside an epoch resumes there with any data, or is rejected."""
 
 from collections.abc import Callable
 from functools import partial
@@ -84,7 +84,7 @@ DATA: dict[str, tuple[Made, Any]] = {
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_it_goes_on_with_the_rest_of_the_epoch(
+def test_a_resumed_run_trains_on_the_rest_of_the_epoch(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "inside.ckpt"
@@ -99,7 +99,7 @@ def by_ranks(file: Path) -> tuple[list[float], list[float]]:
     return made(save=file), made(resume=file)
 
 
-def test_ranks_share_whole_batches_and_go_on_with_the_rest(tmp_path: Path) -> None:
+def test_ranks_share_batches_of_a_data_set_and_resume_with_the_rest(tmp_path: Path) -> None:
     whole, rest = warm_ranks.run(
         "test_epoch_position.by_ranks", (tmp_path / "inside.ckpt",), processes=2
     )
@@ -108,25 +108,25 @@ def test_ranks_share_whole_batches_and_go_on_with_the_rest(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["augmented", "several", "a stream with a state"])
-def test_it_goes_on_in_a_later_epoch_where_data_are_asked_for_early(
-    name: str, tmp_path: Path
-) -> None:
+def test_it_resumes_in_a_later_epoch_with_persistent_workers(name: str, tmp_path: Path) -> None:
     file = tmp_path / "inside.ckpt"
     # DP looks at the first batch before Lightning knows the epoch.
     whole = losses(*DATA[name], save=file, epoch=1, strategy=onecurve.DP)
     assert losses(*DATA[name], resume=file, strategy=onecurve.DP) == whole[len(whole) // 2 + 2 :]
 
 
-def test_what_has_no_position_is_refused_inside_an_epoch(tmp_path: Path) -> None:
+def test_loaders_without_a_position_are_rejected_inside_an_epoch(tmp_path: Path) -> None:
     file = tmp_path / "inside.ckpt"
     losses(data.stream, tasks.Plain, save=file)
-    with pytest.raises(onecurve.UserError, match=r"Stream cannot be put where it .* torchdata's"):
+    with pytest.raises(
+        onecurve.UserError, match=r"Stream cannot restore its position.* torchdata's"
+    ):
         losses(data.stream, tasks.Plain, resume=file)
     losses(data.plain, tasks.Plain, save=file)
     with pytest.raises(onecurve.UserError, match=r"with 1 training loaders, and there are 2; give"):
         losses(data.two, tasks.TwoLoaders, resume=file)
     losses(lambda: Batches(data.plain()), tasks.Plain, save=file)
-    with pytest.raises(onecurve.UserError, match=r"Batches cannot be put where it stood"):
+    with pytest.raises(onecurve.UserError, match=r"Batches cannot restore its position"):
         losses(lambda: Batches(data.plain()), tasks.Plain, resume=file)
 
 
@@ -134,7 +134,7 @@ class Batches(list[Any]):
     """Batches as they come."""
 
 
-def test_batches_of_another_size_are_refused_inside_an_epoch(tmp_path: Path) -> None:
+def test_another_batch_size_is_rejected_inside_an_epoch(tmp_path: Path) -> None:
     file = tmp_path / "inside.ckpt"
     losses(data.plain, tasks.Plain, save=file)
     with pytest.raises(onecurve.UserError, match=r"no batch ends at sample 20 now; leave the"):

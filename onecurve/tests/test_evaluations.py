@@ -1,4 +1,4 @@
-"""What an evaluation logs in each step and on the whole, whatever its loaders are."""
+"""What an evaluation logs in each step and at the end, with loaders of any kind."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -147,7 +147,7 @@ def predicted(devices: int) -> tuple[Any, list[Any]]:
 
 
 def test_each_rank_predicts_its_own_and_its_writers_know_which() -> None:
-    """Of batches of 5, 5 and 1."""
+    """With batches of 5, 5 and 1."""
     first, second = onecurve.launch(predicted, 2, devices=2)
     of_first, of_second = [[0, 1, 2], [5, 6, 7], [10]], [[3, 4], [8, 9], []]
     assert first == [of_first, [*((each, each) for each in of_first), [of_first]]]

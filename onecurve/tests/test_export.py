@@ -127,7 +127,7 @@ def test_what_cannot_be_exported_gets_one_line(
     made = checkpoint("test_export.Guesses")
     refused("of the largest away from those of Guesses, and may be 1e-04 away")
     made = checkpoint("test_export.Says")
-    refused("Says: its network gets something else than tensors with a row a sample")
+    refused("Says: its network takes something other than tensors with a row for each sample")
     made = checkpoint()
     (tmp_path / "file").touch()
     refused("output=file/net.pt2: File exists; name a place", "output=file/net")

@@ -102,5 +102,5 @@ def test_keys_of_another_kind_are_named(file: Path) -> None:
         read_checkpoint(file)
     with pytest.raises(UserError, match="holds no configuration"):
         trained_config({"config": {"task": 3}}, file)
-    with pytest.raises(UserError, match=r"has no optimizer_states, .* begin anew .* init="):
+    with pytest.raises(UserError, match=r"has no optimizer_states, .* start a new run .* init="):
         reject_incomplete_state({"state_dict": {}}, file)

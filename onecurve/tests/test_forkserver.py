@@ -1,4 +1,4 @@
-"""The server that ranks are forked from imports for seconds: Ctrl-C passes over it."""
+"""The server that ranks are forked from ignores Ctrl-C while it imports for seconds."""
 
 import os
 import signal
@@ -30,8 +30,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("seconds", one_of_a_kind([0.0, 0.3, 1.5], kept=[0.3]))
-def test_ctrl_c_passes_over_it(seconds: float, tmp_path: Path) -> None:
-    """It would print where it was in its imports."""
+def test_the_server_ignores_ctrl_c(seconds: float, tmp_path: Path) -> None:
+    """Otherwise it would print a traceback from its imports."""
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     with subprocess.Popen(
@@ -73,8 +73,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.long
-def test_a_rank_of_a_command_that_ended_says_nothing(tmp_path: Path) -> None:
-    """Any other reason why it cannot begin is said."""
+def test_a_rank_of_a_stopped_command_prints_no_error(tmp_path: Path) -> None:
+    """Any other error at its start is shown."""
     script = tmp_path / "parent.py"
     script.write_text(UNBORN)
     done = subprocess.run([sys.executable, str(script)], text=True, capture_output=True, timeout=60)

@@ -1,4 +1,4 @@
-"""strategy=fsdp: whatever is sharded, and however, the numbers stay."""
+"""strategy=fsdp: the results do not depend on what is sharded, and how."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 from onecurve.errors import UserError
-from onecurve.strategies.fsdp.limits import reject_scalars
+from onecurve.strategies.fsdp.unsupported import reject_scalars
 
 # 247 training samples: 4 batches of 50 and one of 47, which the ranks share unevenly.
 UNEVEN = ("data.batch_size=50", "trainer.max_epochs=1", "data.samples=424")
@@ -204,7 +204,7 @@ def test_mixed_precision_stays_near_single(train: Cli) -> None:
 
 @pytest.mark.compares
 def test_batch_norm_keeps_float32_and_the_statistics_of_rank_0(train: Cli) -> None:
-    """Also where it is a part of a layer whose activations are computed again."""
+    """Also inside a layer with activation checkpointing."""
     run = train(
         "task._target_=test_fsdp.Normalized", "trainer.precision=bf16-mixed", "strategy=fsdp",
         "strategy.activation_checkpointing=full",
@@ -229,8 +229,8 @@ def test_a_gan_trains(cli: Cli) -> None:
         assert largest_difference(*(column(run.run, name) for run in runs)) <= ROUNDING
 
 
-def test_a_parameter_without_a_dimension_is_refused_within_a_pipeline() -> None:
-    """Of `fsdp` and `tensor` it is trained: see test_strangers.py."""
+def test_a_parameter_without_a_dimension_is_rejected_in_a_pipeline() -> None:
+    """`fsdp` and `tensor` train it: see test_strangers.py."""
     scaled = nn.Linear(2, 2)
     scaled.temperature = nn.Parameter(torch.ones(()))
     with pytest.raises(UserError, match="strategy=mesh: parameter temperature has no dimension"):
@@ -259,7 +259,7 @@ class Counted(Callback):
     one_of_a_kind([("true", 6), ("auto", 5), ("false", 3)], kept=[("auto", 5)]),
 )
 def test_the_head_is_gathered_once_a_step(train: Cli, frees: str, gathered: int) -> None:
-    """Three layers with parameters: each for the forward pass, and again for the backward."""
+    """Three layers with parameters: each is gathered for the forward and for the backward pass."""
     train(
         "strategy=fsdp", f"strategy.reshard_after_forward={frees}", "trainer.max_steps=2",
         "model.hidden=[16,16]", "+callbacks.counted._target_=test_fsdp.Counted", "test=false",

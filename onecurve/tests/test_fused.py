@@ -1,4 +1,4 @@
-"""Fused optimizers under every strategy: other kernels, the same numbers."""
+"""Fused optimizers under every strategy: other kernels, the same results."""
 
 from collections.abc import Iterable
 from itertools import product
@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 import onecurve
 from onecurve.errors import UserError
-from onecurve.optim.fused import fuses, tidied
+from onecurve.optim.fused import fuses, make_contiguous
 from onecurve.optim.optimizers import build_optimizer
 
 OURS = (
@@ -68,7 +68,7 @@ def test_the_curve_is_that_of_the_default_kernels(train: Cli, trained: Cli, stra
 @pytest.mark.compares
 @pytest.mark.long
 @pytest.mark.parametrize(("strategy", "algorithm"), product(["fsdp", "tensor"], NO_SHARDS))
-def test_without_a_kernel_for_shards_the_default_steps(
+def test_without_a_kernel_for_shards_the_default_is_used(
     train: Cli, trained: Cli, strategy: str, algorithm: str
 ) -> None:
     ours = (*OURS, f"optimizer.algorithm=torch.optim.{algorithm}", NO_SHARDS[algorithm])
@@ -85,7 +85,7 @@ def test_without_a_kernel_for_shards_the_default_steps(
     "strategy", one_of_a_kind(["single", "fsdp", "pipeline"], kept=["pipeline"])
 )
 @pytest.mark.parametrize(("before", "after"), [("auto", "false"), ("null", "auto")])
-def test_a_run_goes_on_with_its_own_kernels(
+def test_a_resumed_run_uses_its_own_kernels(
     train: Cli, trained: Cli, strategy: str, before: str, after: str
 ) -> None:
     whole = column(trained(*OURS, "+optimizer.fused=false").run, "train/loss")
@@ -100,8 +100,8 @@ def test_a_run_goes_on_with_its_own_kernels(
 
 
 @pytest.mark.compares
-def test_gradients_may_lie_in_any_order(train: Cli, trained: Cli) -> None:
-    """PyTorch's kernel for the CPU takes them for other numbers, in silence."""
+def test_gradients_may_have_any_memory_layout(train: Cli, trained: Cli) -> None:
+    """PyTorch's kernel for the CPU silently misreads them."""
     plain = trained(*OURS, "+optimizer.fused=false").run
     lying = "+callbacks.transposed._target_=test_fused.Transposed"
     fused = train(*OURS, "+optimizer.fused=auto", lying).run
@@ -153,7 +153,7 @@ def test_what_has_no_kernel_keeps_its_own(name: str) -> None:
     ],
     ids=["transposed", "complex", "foreach"],
 )
-def test_what_the_kernel_cannot_take_is_left_to_the_default(
+def test_the_default_is_used_where_the_kernel_does_not_work(
     weight: torch.Tensor, options: dict[str, Any]
 ) -> None:
     optimizer = build(
@@ -162,7 +162,7 @@ def test_what_the_kernel_cannot_take_is_left_to_the_default(
     assert optimizer.param_groups[0]["fused"] is None
 
 
-def test_a_kernel_that_is_asked_for_and_is_none_is_refused() -> None:
+def test_a_requested_kernel_that_does_not_exist_is_rejected() -> None:
     weight = nn.Parameter(torch.ones(2, dtype=torch.complex64))
     with pytest.raises(UserError, match=r"^optimizer\.fused=true: .*SGD has no .*fused=auto$"):
         build([weight], algorithm="torch.optim.SGD", lr=0.1, fused=True)
@@ -170,17 +170,17 @@ def test_a_kernel_that_is_asked_for_and_is_none_is_refused() -> None:
     assert kept.param_groups[0]["fused"] is True
 
 
-def test_sparse_gradients_and_thawed_layers_go_on_with_the_default() -> None:
+def test_sparse_gradients_and_unfrozen_layers_use_the_default() -> None:
     first, second = (nn.Parameter(torch.zeros(2, 2)) for _ in range(2))
     options = {"algorithm": "torch.optim.SGD", "lr": 0.5, "fused": "auto"}
     for momentum, later in ((0.0, torch.eye(2).to_sparse()), (0.9, torch.eye(2))):
         optimizer = build([first, second], momentum=momentum, **options)
         assert optimizer.param_groups[0]["fused"] is True
         first.grad, second.grad = torch.eye(2), None
-        tidied(optimizer)
+        make_contiguous(optimizer)
         optimizer.step()
         second.grad = later
-        tidied(optimizer)
+        make_contiguous(optimizer)
         assert optimizer.param_groups[0]["fused"] is None
         optimizer.step()
     assert torch.equal(second.detach(), -torch.eye(2))

@@ -140,7 +140,9 @@ def test_a_schedule_goes_on_along_the_curve_of_the_longer_run(
     assert resumed == pytest.approx(expected[len(expected) // 2 :], rel=1e-12)
     said = capsys.readouterr().err
     assert said.count("resume: ") == said.count(f"resume: {name} ") == 1
-    assert f"goes on along the curve of {'8' if name == 'OneCycleLR' else 'this run'}: lr=" in said
+    assert (
+        f"continues along the curve of {'8' if name == 'OneCycleLR' else 'this run'}: lr=" in said
+    )
     if name == "LambdaLR":
         # An experiment had found the rate, which is not configured.
         found = rates(2, file, schedule=schedule, lr=0.3)

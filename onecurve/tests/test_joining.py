@@ -1,4 +1,4 @@
-"""How nodes meet: what they wait for, whom they refuse, and what each must have read."""
+"""How nodes meet: what they wait for, which nodes are rejected, and what each must read."""
 
 import json
 import subprocess
@@ -31,8 +31,8 @@ print(_store_at("job-node-0-0.job", int(sys.argv[1]), 0, time.monotonic() + 60, 
 
 @pytest.mark.long
 @pytest.mark.skipif(not CAN_MOUNT, reason="a file of hosts of a node's own needs root")
-def test_a_name_that_leads_nowhere_yet_is_waited_for(start_by: StartBy, tmp_path: Path) -> None:
-    """Also by the node that it names, which then has the store."""
+def test_nodes_wait_until_a_host_name_can_be_resolved(start_by: StartBy, tmp_path: Path) -> None:
+    """Also on the node that it names, which then serves the store."""
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n")
     mounted = f'mount --bind {hosts} /etc/hosts && exec "$@"'
@@ -46,7 +46,7 @@ def test_a_name_that_leads_nowhere_yet_is_waited_for(start_by: StartBy, tmp_path
     assert out == "True\n"
 
 
-def test_a_node_that_nobody_joins_gives_up(start: Start, tmp_path: Path) -> None:
+def test_a_node_gives_up_if_no_other_joins(start: Start, tmp_path: Path) -> None:
     place = f"launch.rendezvous=localhost:{free_port()}"
     ((_, err),) = finish(start(*TRAIN, *NODE, place, "launch.timeout_seconds=1"), status=2)
     assert len(err.splitlines()) == 1, err
@@ -54,27 +54,27 @@ def test_a_node_that_nobody_joins_gives_up(start: Start, tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_where_nobody_is_gives_up(start: Start, tmp_path: Path) -> None:
+def test_a_node_gives_up_if_nothing_listens_at_the_address(start: Start, tmp_path: Path) -> None:
     # An address for documentation: no machine has it.
     place = "launch.rendezvous=192.0.2.1:29500"
     ((_, err),) = finish(start(*TRAIN, *NODE, place, "launch.timeout_seconds=1"), status=2)
     assert len(err.splitlines()) == 1, err
-    assert "nobody answered" in err
+    assert "nothing answered" in err
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_different_commands_are_refused(start: Start, tmp_path: Path) -> None:
+def test_different_commands_are_rejected(start: Start, tmp_path: Path) -> None:
     place = f"launch.rendezvous=localhost:{free_port()}"
     nodes = [start(*TRAIN, *NODE, place, f"optimizer.lr=0.0{lr}") for lr in (1, 2)]
     for _, err in finish(*nodes, status=2):
-        assert err.startswith("error: optimizer.lr=0.01: was typed on one of")
+        assert err.startswith("error: optimizer.lr=0.01: only some of the nodes")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long
 def test_the_node_with_the_store_stays_until_all_have_read(start: Start) -> None:
-    """Else the slower of two nodes has nothing to read, and ends with a traceback."""
+    """Otherwise the slower of two nodes could not read it, and would end with a traceback."""
     port = free_port()
     typed = f"launch.rendezvous=localhost:{port}"
     node = start(*TRAIN, *NODE, typed, "optimizer.lr=0.01")
@@ -87,18 +87,18 @@ def test_the_node_with_the_store_stays_until_all_have_read(start: Start) -> None
         node.wait(timeout=3)
     store.add("commands/read", 1)
     ((_, err),) = finish(node, status=2)
-    assert "was typed on one of the nodes alone" in err
+    assert "only some of the nodes have this override" in err
 
 
 @pytest.mark.long
 def test_too_few_nodes_with_numbers_give_up(start: Start, tmp_path: Path) -> None:
-    """Also where two have the same: a node that was started again takes the place it had."""
+    """Also if two have the same number: a restarted node gets its earlier place."""
     place = f"launch.rendezvous=localhost:{free_port()}"
     typed = (*TRAIN, *NODE, place, "launch.timeout_seconds=1")
     ((_, first),) = finish(start(*typed, "launch.node_rank=0"), status=2)
     ((_, second),) = finish(start(*typed, "launch.node_rank=1"), status=2)
     assert "only 1 of 2 nodes" in first
-    assert "nobody answered there" in second
+    assert "nothing answered there" in second
     assert "node 0" in second
     assert list(tmp_path.iterdir()) == []
 
@@ -114,9 +114,7 @@ def test_numbers_for_some_of_the_nodes_are_rejected(start: Start, tmp_path: Path
 
 
 @pytest.mark.long
-def test_a_node_that_is_killed_before_all_are_there_may_come_again(
-    start: Start, tmp_path: Path
-) -> None:
+def test_a_node_killed_before_all_have_come_can_join_again(start: Start, tmp_path: Path) -> None:
     port = free_port()
     typed = ("trainer.num_nodes=3", "trainer.devices=1", f"launch.rendezvous=localhost:{port}")
     host = start(*TRAIN, *typed)

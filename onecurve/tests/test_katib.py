@@ -90,8 +90,8 @@ def test_a_file_that_cannot_be_written_is_refused(cli: Cli, tmp_path: Path) -> N
     outcome = cli("train.py", *TINY, KATIB, "callbacks.katib.file=taken/katib.json")
     assert outcome.status == 2
     assert outcome.err == (
-        "error: callbacks.katib.file=taken/katib.json: no file can be written there "
-        f"({tmp_path}/taken is in the way); give one that can, such as "
+        "error: callbacks.katib.file=taken/katib.json: cannot be written "
+        f"({tmp_path}/taken is in the way); use a file that can, such as "
         "callbacks.katib.file=katib.json\n"
     )
     assert not outcome.runs

@@ -1,4 +1,4 @@
-"""A loss of transformers is a mean over labels, of which ranks have other numbers."""
+"""Hugging Face losses are means over labels, of which ranks have different numbers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -129,8 +129,8 @@ def test_the_curve_is_that_of_one_process(way: str, task: Any) -> None:
 
 
 @pytest.mark.compares
-def test_a_task_says_what_counts_in_a_batch_that_is_no_pair() -> None:
-    """What it logs for an epoch counts so as well, which a plain Trainer does not know."""
+def test_weight_gets_the_batch_if_it_is_not_a_pair() -> None:
+    """Values logged for an epoch are weighted as well, unlike with a plain Trainer."""
     found = onecurve.parity(Weighed, texts, strategy=onecurve.DDP(), accelerator="cpu", steps=6)
     apart = {row.quantity: row.relative for row in found.rows}
     assert apart["loss"] <= ROUNDING
@@ -138,7 +138,7 @@ def test_a_task_says_what_counts_in_a_batch_that_is_no_pair() -> None:
 
 
 @pytest.mark.compares
-def test_counted_by_samples_it_is_another() -> None:
+def test_weighting_by_samples_gives_another_curve() -> None:
     found = onecurve.parity(Fine, texts, strategy=not_counted(onecurve.DDP()), accelerator="cpu")
     assert not found.equal
     assert "a mean over something else than samples" in found.kinds

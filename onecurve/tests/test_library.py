@@ -261,12 +261,14 @@ def test_a_plain_trainer_predicts(name: str, ranks_share: bool) -> None:
         torch.testing.assert_close(torch.tensor(batch), torch.tensor(share))
 
 
-def test_one_process_refuses_to_be_a_rank() -> None:
-    with pytest.raises(onecurve.UserError, match="Single is one process, and torchrun started 2"):
+def test_single_rejects_several_processes() -> None:
+    with pytest.raises(
+        onecurve.UserError, match="Single needs one process, and torchrun started 2"
+    ):
         onecurve.launch(fit, onecurve.Single(), devices=2)
 
 
-def test_a_schedule_that_is_none_is_refused() -> None:
+def test_an_unknown_schedule_is_rejected() -> None:
     with pytest.raises(onecurve.UserError, match="schedule=zvb: must be one of gpipe, 1f1b"):
         onecurve.Pipeline(schedule="zvb")
 
@@ -321,12 +323,12 @@ def test_a_rank_that_fails_is_named_and_no_process_stays(tmp_path: Path) -> None
             os.kill(pid, 0)
 
 
-def test_a_refusal_of_a_rank_is_one_line() -> None:
+def test_a_user_error_of_a_rank_is_one_line() -> None:
     with pytest.raises(onecurve.UserError, match=r"^key=value: must be another$"):
         onecurve.launch(refuses)
 
 
-def test_what_ranks_cannot_import_is_refused() -> None:
+def test_functions_that_ranks_cannot_import_are_rejected() -> None:
     with pytest.raises(onecurve.UserError, match=r"lambda.* cannot be sent to the ranks"):
         onecurve.launch(lambda: None)
 
@@ -364,7 +366,7 @@ def test_ctrl_c_ends_all_ranks(tmp_path: Path) -> None:
     assert nothing_stays_of(command.pid)
 
 
-def test_a_call_at_the_top_of_a_script_is_refused(tmp_path: Path) -> None:
+def test_a_call_outside_of_main_is_rejected(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(SLEEPS.replace('if __name__ == "__main__":', "if True:"))
     command = Command(tmp_path, str(script))

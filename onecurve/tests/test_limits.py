@@ -1,4 +1,4 @@
-"""What a class of one's own takes: by a model, which no line of the library knows of."""
+"""Models of a project's own classes: arguments, bounds, and combinations that are rejected."""
 
 import os
 import shutil
@@ -91,7 +91,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("typed", TYPED)
-def test_a_model_in_the_projects_table_is_asked_without_torch(
+def test_a_model_in_the_projects_table_validates_without_torch(
     project: Path, tmp_path: Path, typed: str
 ) -> None:
     paths = os.pathsep.join([str(project), os.environ.get("PYTHONPATH", "")])
@@ -113,7 +113,7 @@ def test_a_model_in_the_projects_table_is_asked_without_torch(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rules_in_a_file_of_an_earlier_release_are_said_to_be_elsewhere_now(
+def test_rules_in_a_file_of_an_earlier_release_are_rejected_with_their_new_place(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "code/old_rules"
@@ -124,8 +124,8 @@ def test_rules_in_a_file_of_an_earlier_release_are_said_to_be_elsewhere_now(
     outcome = cli("train.py", "+callbacks.noise._target_=old_rules.noise.GradientNoise")
     assert outcome.status == 2
     assert outcome.err == (
-        f"error: {folder}/noise_refusals.py: is not read any more; write what it refuses into a "
-        "method `refusals` of a onecurve.Config, under 'noise.GradientNoise' of MODELS in "
+        f"error: {folder}/noise_refusals.py: is no longer read; move its rules to a method "
+        "`refusals` of a onecurve.Config, under 'noise.GradientNoise' of MODELS in "
         "old_rules/config_models.py, and remove this file\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["code"]
@@ -141,7 +141,7 @@ def noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "noise_of_mine.GradientNoise"
 
 
-def test_a_model_beside_a_class_is_asked_when_it_is_built(
+def test_a_model_in_a_class_validates_when_the_class_is_built(
     cli: Cli, noise: str, tmp_path: Path
 ) -> None:
     target = f"+callbacks.noise._target_={noise}"
@@ -151,7 +151,7 @@ def test_a_model_beside_a_class_is_asked_when_it_is_built(
     assert {path.name for path in tmp_path.iterdir()} == {"code"}
 
 
-def test_a_model_beside_a_class_says_what_is_missing_unknown_and_meant(noise: str) -> None:
+def test_a_model_in_a_class_reports_missing_and_unknown_keys(noise: str) -> None:
     def refused(**options: Any) -> str:
         with pytest.raises(UserError) as caught:
             validated("callbacks.noise", {"_target_": noise, **options})
@@ -171,7 +171,7 @@ def test_a_model_beside_a_class_says_what_is_missing_unknown_and_meant(noise: st
     assert refused(**{"_target_": "builtins.dict", **nested}).startswith("callbacks.noise.inner.sc")
 
 
-def test_a_class_that_takes_other_arguments_has_no_model_of_its_base(noise: str) -> None:
+def test_a_subclass_with_other_arguments_does_not_inherit_the_model(noise: str) -> None:
     node = {"_target_": noise.replace("GradientNoise", "Annealed"), "until": 3, "scale": 7}
     assert validated("callbacks.noise", node) == node
 
@@ -183,7 +183,7 @@ def test_every_key_of_the_library_is_described(name: str) -> None:
     assert [key for key, field in model.model_fields.items() if not field.description] == []
 
 
-def test_every_class_of_the_tables_is_there_and_takes_these_keys() -> None:
+def test_every_class_in_the_tables_exists_and_takes_the_keys_of_its_model() -> None:
     import inspect
 
     from hydra.utils import get_object
@@ -219,7 +219,7 @@ def test_what_a_callback_passes_on_has_the_keys_and_defaults_of_its_model() -> N
 
 
 @pytest.mark.parametrize("target", ["torch.nn.Linear", "nowhere.Thing", "small.Nothing"])
-def test_what_is_in_no_table_has_no_model(target: str) -> None:
+def test_a_class_in_no_table_has_no_model(target: str) -> None:
     assert of_target(target) is None
 
 
@@ -289,7 +289,7 @@ def test_an_example_is_derived_and_allowed(limit: Any, kind: Any, example: str) 
     assert refusal(annotation, kind(float(example))) is None
 
 
-def test_the_example_is_the_usual_value_where_that_is_allowed() -> None:
+def test_the_example_in_an_error_is_the_default_if_that_is_allowed() -> None:
     assert str(refusal(WHOLE, 0, usual=32)).endswith("such as key=32")
     assert str(refusal(WHOLE, 0, usual=-1)).endswith("such as key=1")
     (problem,) = model_with(WHOLE, 5).checked({"key": 0}).problems
@@ -298,7 +298,7 @@ def test_the_example_is_the_usual_value_where_that_is_allowed() -> None:
     )
 
 
-def test_a_validator_of_ones_own_says_why() -> None:
+def test_a_custom_validator_gives_the_reason() -> None:
     def even(value: int) -> int:
         if value % 2:
             raise ValueError("is odd; use an even number, such as 2")
@@ -316,7 +316,7 @@ def test_a_path_that_must_be_there(tmp_path: Path) -> None:
     assert line == "key=nowhere: there is no such file; give a file, such as x"
 
 
-def test_what_is_typed_as_a_number_is_a_text_where_only_a_text_may_stand() -> None:
+def test_a_number_is_converted_where_only_text_is_allowed() -> None:
     def meant(annotation: Any, value: Any) -> Any:
         found = model_with(annotation).checked({"key": value})
         assert found.model is not None
@@ -330,6 +330,6 @@ def test_what_is_typed_as_a_number_is_a_text_where_only_a_text_may_stand() -> No
 
 
 def test_limits_of_an_earlier_release_are_still_imported() -> None:
-    with pytest.warns(DeprecationWarning, match="no effect any more"):
+    with pytest.warns(DeprecationWarning, match="no longer has any effect"):
         from onecurve.limits import Number
     assert Annotated[int, Number(least=1)].__origin__ is int

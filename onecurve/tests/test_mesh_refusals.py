@@ -1,4 +1,4 @@
-"""Meshes that cannot be are refused in one line, before torch is imported."""
+"""Impossible meshes are rejected in one line, before torch is imported."""
 
 from collections.abc import Callable
 
@@ -9,15 +9,15 @@ from conftest import ZBV, Cli
 # What is typed after strategy=mesh: what the line must say.
 MISTAKES = {
     "strategy.pipeline=3": [
-        "strategy.pipeline=3: a multiple of 3 ranks are needed, and there are 2",
+        "strategy.pipeline=3: a multiple of 3 ranks are needed, but there are 2",
         "use strategy.pipeline=2, or trainer.devices=3",
     ],
     "strategy.pipeline=2 strategy.shard=2": [
-        "strategy.pipeline=2 strategy.shard=2: 4 ranks are needed, and there are 2",
+        "strategy.pipeline=2 strategy.shard=2: 4 ranks are needed, but there are 2",
         "use strategy.shard=1, or trainer.devices=4",
     ],
     "strategy.shard=1 strategy.replicate=2 trainer.devices=4": [
-        "strategy.replicate=2: 2 ranks are needed, and there are 4",
+        "strategy.replicate=2: 2 ranks are needed, but there are 4",
         "use strategy.shard=auto",
     ],
     "strategy.tensor=0": ["strategy.tensor=0", "a whole number from 1"],
@@ -32,7 +32,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("typed", MISTAKES)
-def test_a_mesh_that_cannot_be_gets_one_line(
+def test_an_impossible_mesh_is_rejected_in_one_line(
     cli: Cli, is_accepted: Callable[..., bool], typed: str
 ) -> None:
     words = ["strategy=mesh", *typed.split()]
@@ -48,6 +48,6 @@ def test_a_mesh_that_cannot_be_gets_one_line(
 @pytest.mark.parametrize(
     "typed", ["strategy.pipeline=2", "strategy.replicate=2", "strategy.shard=auto"]
 )
-def test_an_axis_that_takes_all_ranks_is_taken(cli: Cli, typed: str) -> None:
+def test_one_axis_may_take_all_ranks(cli: Cli, typed: str) -> None:
     outcome = cli("train.py", "strategy=mesh", typed, "--cfg", "job")
     assert outcome.status == 0

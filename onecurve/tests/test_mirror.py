@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from conftest import FLOAT64, ROUNDING, STRATEGIES, TINY, Cli, one_of_a_kind
 from lightning.pytorch import Callback
 
 from onecurve.checkpoint import mirror
+from onecurve.checkpoint.remote import claim
 
 SHORT = ("test=false", FLOAT64, "callbacks.checkpoint.last_every_n_steps=4")
 ONE = (*SHORT, "trainer.max_epochs=1")
@@ -75,7 +78,7 @@ def test_an_address_that_fails_never_ends_a_run(train: Cli, tmp_path: Path) -> N
     away = ("+callbacks.away._target_=test_mirror.TakeAway", f"+callbacks.away.folder={bucket}")
     run = train(*ONE, f"checkpoint.mirror_to=file://{bucket}", *away)
     assert f"last.ckpt could not be sent to file://{bucket}: " in run.err
-    assert "training goes on" in run.err
+    assert "training continues" in run.err
     assert "has nothing of this process; the newest" in run.err
 
 
@@ -96,7 +99,7 @@ def test_a_checkpoint_at_an_address_is_evaluated_and_begun_from(
     assert "there is: best.ckpt, last.ckpt" in missing.err
     again = cli("train.py", *TINY, f"checkpoint.mirror_to={there}")
     assert (again.status, again.runs) == (2, [])
-    assert f"another run (best.ckpt, last.ckpt); go on with them: resume={there}, " in again.err
+    assert f"another run (best.ckpt, last.ckpt); resume from them: resume={there}, " in again.err
     last = listed(bucket)["last.ckpt"]
     file = bucket / str(last["folder"]) / "last.ckpt"
     content = bytearray(file.read_bytes())
@@ -126,6 +129,38 @@ def test_what_was_copied_there_by_hand_is_fetched_too(
         half = cli("train.py", *TINY, f"resume=file://{there}/checkpoints/last.ckpt")
         assert (half.status, half.runs) == (2, [])
         assert "there is no checkpoint" in half.err
+
+
+def test_of_several_with_one_name_only_the_newest_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, file = f"file://{tmp_path}/bucket", tmp_path / "run/last.ckpt"
+    file.parent.mkdir()
+    claim(address, file.parent, resumes=False)
+    begun, free, sent = Event(), Event(), []
+    send = mirror._sent
+
+    def wait_and_send(files: Any, source: Path, target: str) -> dict[str, Any]:
+        begun.set()
+        assert free.wait(60)
+        sent.append(source.read_text())
+        return send(files, source, target)
+
+    monkeypatch.setattr(mirror, "_sent", wait_and_send)
+    uploads = mirror.Mirror(address, file.parent)
+    for number in range(4):
+        file.with_name("new").write_text(str(number))
+        file.with_name("new").replace(file)
+        uploads.put(file)
+        assert begun.wait(60)
+    free.set()
+    uploads.finish()
+    # The first was on its way; what took its place meanwhile was sent once.
+    assert sent == ["0", "3"]
+    uploads.remove(file)
+    uploads.finish()
+    assert not listed(tmp_path / "bucket")
+    assert [each.name for each in (tmp_path / "bucket").iterdir()] == ["checkpoints.json"]
 
 
 @pytest.mark.long
@@ -176,12 +211,12 @@ def test_ranks_that_are_started_again_keep_their_address(tmp_path: Path, trained
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        ("checkpoint.mirror_to=bucket", "is no address"),
-        ("checkpoint.mirror_to=s4://bucket/run", "s4 is no scheme"),
-        ("checkpoint.mirror_to=s3://", "is no address"),
+        ("checkpoint.mirror_to=bucket", "is not an address"),
+        ("checkpoint.mirror_to=s4://bucket/run", "s4 is not a known scheme"),
+        ("checkpoint.mirror_to=s3://", "is not an address"),
         ("checkpoint.mirror_to=file:///dev/null/run", "cannot be written to"),
-        ("resume=s4://bucket/run", "s4 is no scheme"),
-        ("init=s4://bucket/run", "s4 is no scheme"),
+        ("resume=s4://bucket/run", "s4 is not a known scheme"),
+        ("init=s4://bucket/run", "s4 is not a known scheme"),
         ("resume=file:///not/there", "there is no checkpoint"),
         ("hydra.run.dir=s3://bucket/run", "a run directory is on a local disk"),
         ("checkpoint.miror_to=file:///tmp/x", "mirror_to"),

@@ -36,7 +36,7 @@ from nodes import (
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", one_of_a_kind(["ddp", "fsdp", "pipeline"], kept=["pipeline"]))
 def test_two_nodes_are_one_run(start: Start, trained: Cli, tmp_path: Path, strategy: str) -> None:
-    """Each strategy in other surroundings: typed, a TrainJob's, an elastic PyTorchJob's."""
+    """Each strategy started in another way: by hand, as a TrainJob, as an elastic PyTorchJob."""
     port = free_port()
     typed = [f"strategy={strategy}"]
     told: dict[str, str] = {}
@@ -72,7 +72,7 @@ def test_two_nodes_are_one_run(start: Start, trained: Cli, tmp_path: Path, strat
 def test_two_nodes_with_addresses_of_their_own(
     start_by: StartBy, trained: Cli, tmp_path: Path
 ) -> None:
-    """Two namespaces joined by a cable; the name of the machine leads to loopback on both."""
+    """Two connected network namespaces; on both the machine's name resolves to loopback."""
     names = [f"node{os.getpid()}{side}" for side in "ab"]
     place = "launch.rendezvous=10.231.77.1:29500"
     command = (sys.executable, str(ROOT / "train.py"), *TRAIN)

@@ -1,4 +1,4 @@
-"""Ranks and nodes that die: what the others say, and how the run goes on."""
+"""Ranks and nodes that die: what the others report, and how the run continues."""
 
 import base64
 import json
@@ -74,8 +74,8 @@ def test_a_restart_starts_the_ranks_of_both_nodes(
     assert not (tmp_path / "stranger").exists()
     assert has_the_curve_of_one_node(one_run(tmp_path), trained)
     out = "".join(out for out, _ in said)
-    assert "restart 1 of 2: the ranks go on from the start" in out
-    assert "restart 2 of 2: the ranks go on from last.ckpt" in out
+    assert "restart 1 of 2: the ranks continue from the start" in out
+    assert "restart 2 of 2: the ranks continue from last.ckpt" in out
 
 
 class Touch:
@@ -104,7 +104,7 @@ DIES += ("+callbacks.die.rank=1", "+callbacks.die.at=[8]")
 @pytest.mark.compares
 @pytest.mark.long
 @pytest.mark.parametrize("rendezvous", ["c10d", "static"])
-def test_a_node_that_was_killed_takes_its_place_again(
+def test_a_killed_node_can_rejoin(
     start: Start, trained: Cli, tmp_path: Path, rendezvous: str
 ) -> None:
     place = f"launch.rendezvous=localhost:{free_port()}"
@@ -120,15 +120,15 @@ def test_a_node_that_was_killed_takes_its_place_again(
     assert killed.returncode == -signal.SIGKILL
     finish(left, start(*command, numbers[1]))
     assert has_the_curve_of_one_node(one_run(tmp_path), trained)
-    assert "restart 1 of 1: the ranks go on from last.ckpt" in left.stdout.read_text()
+    assert "restart 1 of 1: the ranks continue from last.ckpt" in left.stdout.read_text()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_node_that_is_left_says_what_happened(
+def test_the_remaining_node_reports_what_happened(
     start_by: StartBy, tmp_path: Path, rank: int
 ) -> None:
-    """Whether it has lost the store at which all meet, or another node."""
+    """After it has lost the store at which all meet, or another node."""
     place = f"launch.rendezvous=localhost:{free_port()}"
     # Started afresh, as torch is told when it is imported to keep its stack traces to itself.
     command = (sys.executable, str(ROOT / "train.py"), *TRAIN, *NODE, place, *DIES[:-2])
@@ -146,7 +146,7 @@ def test_the_node_that_is_left_says_what_happened(
 
 @pytest.mark.compares
 @pytest.mark.long
-def test_a_run_goes_on_with_fewer_nodes_and_with_more(
+def test_a_run_continues_with_fewer_and_with_more_nodes(
     start: Start, trained: Cli, tmp_path: Path
 ) -> None:
     """launch.nodes=1:2: a node is killed, the other trains on alone, and another joins."""
@@ -209,13 +209,13 @@ def on_disks_of_their_own(
 def test_nodes_without_a_shared_disk_resume_from_the_mirror(
     start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rank 0 writes; a restart and the test of the best weights reach the others all the same."""
+    """Only rank 0 writes, but the others can restart and test the best weights."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     die = ("+callbacks.die._target_=test_resume.Die", "+callbacks.die.at=[8]")
     mirror = f"checkpoint.mirror_to=file://{tmp_path}/bucket"
     typed = (*die, "launch.max_restarts=1", mirror)
     said, (first, other) = on_disks_of_their_own(start_by, monkeypatch, tmp_path, *typed)
-    assert "restart 1 of 1: the ranks go on from last.ckpt" in said
+    assert "restart 1 of 1: the ranks continue from last.ckpt" in said
     (run,) = run_directories(first)
     assert has_the_curve_of_one_node(run, trained)
     assert {path.name for path in other.rglob("*") if path.is_file()} == {"rank_1.log"}
@@ -223,23 +223,23 @@ def test_nodes_without_a_shared_disk_resume_from_the_mirror(
 
 @pytest.mark.long
 @OWN_DISKS
-def test_nodes_without_a_shared_disk_or_a_mirror_are_told_so(
+def test_nodes_without_a_shared_disk_or_a_mirror_get_an_error(
     start_by: StartBy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     die = ("+callbacks.die._target_=test_resume.Die", "+callbacks.die.at=[8]")
     typed = (*die, "launch.max_restarts=1")
     said, _ = on_disks_of_their_own(start_by, monkeypatch, tmp_path, *typed, status=2)
-    assert "1 of 2 ranks do not see" in said
+    assert "1 of 2 ranks have no access to" in said
     assert "checkpoint.mirror_to" in said
 
 
 @pytest.mark.compares
 @pytest.mark.long
 @OWN_DISKS
-def test_other_nodes_go_on_from_an_address(
+def test_other_nodes_resume_from_an_address(
     start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing but the object store is left of the nodes before."""
+    """If only the object store is left of the earlier nodes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     bucket = f"file://{tmp_path}/bucket"
     # Of one that knows how long training lasts, half is not a half.

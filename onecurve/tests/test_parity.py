@@ -145,10 +145,10 @@ def distance(state: dict[str, Any], expected: dict[str, Any]) -> float:
 
 @pytest.mark.compares
 @pytest.mark.parametrize("strategy", one_of_a_kind(["dp", "fsdp", "1f1b", "zbv"], kept=["dp"]))
-def test_what_waits_for_a_metric_does_so_everywhere(
+def test_whatever_depends_on_a_metric_is_the_same_under_every_strategy(
     train: Cli, trained: Cli, strategy: str
 ) -> None:
-    """Plateaus, early stopping, limits, parameter groups: every logged column is that of single."""
+    """Plateaus, early stopping, limits, parameter groups: every logged column equals single's."""
     settings = (
         "scheduler=plateau", "scheduler.patience=0", "scheduler.threshold=0.3", "monitor=val/loss",
         "mode=min", "callbacks=[early_stopping,lr_monitor,checkpoint]", "trainer.max_epochs=30",
@@ -174,7 +174,7 @@ def test_what_waits_for_a_metric_does_so_everywhere(
 @pytest.mark.compares
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", ["fsdp", "1f1b"])
-def test_overfitting_a_batch_is_that_of_single(train: Cli, strategy: str) -> None:
+def test_overfitting_a_batch_is_the_same_as_under_single(train: Cli, strategy: str) -> None:
     settings = (FLOAT64, "trainer.overfit_batches=2", "trainer.max_epochs=5", "callbacks=[]")
     single = train(*settings)
     other = train(*settings, *STRATEGIES[strategy])

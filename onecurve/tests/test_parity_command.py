@@ -346,7 +346,7 @@ def test_it_leaves_the_process_as_it_was() -> None:
     before = torch.get_rng_state(), random.getstate(), dict(os.environ)
     numbers = np.random.get_state(legacy=False)["state"]["key"].tolist()  # type: ignore[index, call-overload]
     found = onecurve.parity(Plain, loaders, strategy=onecurve.Single(), accelerator="cpu")
-    with pytest.raises(AssertionError, match=f"{result.RESUME}: put what a step leaves"):
+    with pytest.raises(AssertionError, match=f"{result.RESUME}: put what a step keeps"):
         assert_parity(Remembers, loader, strategy=onecurve.Single(), accelerator="cpu")
     assert [row.quantity for row in found.rows] == [
         *("weights at the start", "loss", "gradient norm", "train_step", "val", "train_epoch"),

@@ -272,10 +272,10 @@ class SaveAt(Callback):
     ),
     ids=str,
 )
-def test_a_checkpoint_of_any_step_resumes_to_the_bit(
+def test_a_checkpoint_of_any_step_resumes_bit_for_bit(
     options: dict[str, Any], step: int, tmp_path: Path
 ) -> None:
-    """With dropout, draws in the step and in the data set: of 6 batches an epoch."""
+    """With dropout, and draws in the step and in the data set; an epoch has 6 batches."""
 
     def data() -> DataLoader[Any]:
         own = {"generator": torch.Generator().manual_seed(5)} if "generator" in options else {}

@@ -1,4 +1,4 @@
-"""Mistakes that people make get one clear line, and leave nothing behind."""
+"""Mistakes on the command line get one clear line, and leave nothing behind."""
 
 import json
 from collections.abc import Callable
@@ -45,13 +45,13 @@ MISTAKES = {
         2,
         [
             "trainer.devices=999: at most 8",
-            "more than its 2 cores only try things out; use trainer.devices=2",
+            "more than its 2 cores is only useful to try things out); use trainer.devices=2",
         ],
     ),
     "trainer.devices=two strategy=ddp": (2, ["trainer.devices=two", "trainer.devices=2"]),
     "trainer.profiler=cprofile": (2, ["trainer.profiler=cprofile", "simple, advanced"]),
     "+data.imagesize=8": (2, ["data.imagesize: there is no such key", "data.image_size"]),
-    "+data.augment.crop={size:8}": (2, ["crop is no object", "+data.augment.crop._target_=..."]),
+    "+data.augment.crop={size:8}": (2, ["crop has no class", "+data.augment.crop._target_=..."]),
     "data.class_names=[a,b]": (2, ["data.class_names", "labels go up to 9"]),
     "trainer.num_nodes=2": (2, ["trainer.num_nodes=2", "strategy=ddp"]),
     "trainer.num_nodes=2 strategy=dp": (2, ["trainer.num_nodes=2", "one process", "strategy=ddp"]),
@@ -100,10 +100,13 @@ MISTAKES = {
         2,
         ["hydra.sweep.dir=s3://bucket/run", "local"],
     ),
-    "callbacks.checkpoint.dirpath=s3://bucket": (2, ["dirpath=s3://bucket", "a local disk"]),
+    "callbacks.checkpoint.dirpath=s3://bucket": (
+        2,
+        ["dirpath=s3://bucket", "a local or mounted disk"],
+    ),
     "callbacks.checkpoint.dirpath=/proc/x": (
         2,
-        ["callbacks.checkpoint.dirpath=/proc/x: cannot be made: ", "dirpath=checkpoints"],
+        ["callbacks.checkpoint.dirpath=/proc/x: cannot be created: ", "dirpath=checkpoints"],
     ),
     "callbacks.checkpoint.filename=last": (2, ["save_last", "callbacks.checkpoint.filename=best"]),
     "callbacks.checkpoint.filename=mine callbacks.checkpoint.save_top_k=-1": (
@@ -122,14 +125,14 @@ MISTAKES = {
     ),
     "strategy=ddp launch.nodes=1:2 launch.node_rank=0 launch.rendezvous=a:1": (
         2,
-        ["launch.node_rank=0: nodes that come and go", "launch.node_rank=null"],
+        ["launch.node_rank=0: torch numbers nodes that come and go", "launch.node_rank=null"],
     ),
     "strategy=ddp launch.nodes=2 launch.node_rank=2 launch.rendezvous=a:1": (
         2,
-        ["launch.node_rank=2: the nodes have the numbers 0 to 1", "launch.node_rank=0"],
+        ["launch.node_rank=2: the nodes are numbered from 0 to 1", "launch.node_rank=0"],
     ),
     "data.num_workers=1000": (2, ["data.num_workers=1000", "at most", "use data.num_workers="]),
-    "data.num_workers=999 strategy=ddp": (2, ["each of the ranks here (2)"]),
+    "data.num_workers=999 strategy=ddp": (2, ["each of the 2 ranks here"]),
     "resume=/dev/zero": (2, ["resume=/dev/zero: is neither a file nor a folder; give last"]),
     "~hydra data.batch_size=0": (2, ["~hydra: takes away what checks a run", "leave it out"]),
     "hydra.callbacks=null seed=-1": (2, ["hydra.callbacks=null", "+hydra.callbacks.NAME"]),
@@ -148,7 +151,7 @@ MISTAKES = {
     "data.mean=[a]": (2, ["data.mean=[a]", "each entry a number"]),
     "scheduler.warmup=nan": (2, ["scheduler.warmup=nan", "a number"]),
     # A number would be a text: 3.5.ckpt.
-    "callbacks.checkpoint.filename=[a]": (2, ["filename=[a]: must be a text or null"]),
+    "callbacks.checkpoint.filename=[a]": (2, ["filename=[a]: must be text or null"]),
     "callbacks.checkpoint.every_n_train_steps=nan": (2, ["=nan: must be a whole number", "=null"]),
     "callbacks.checkpoint.save_top_k=nan": (2, ["callbacks.checkpoint.save_top_k=nan"]),
     "callbacks.lr_monitor.logging_interval=abc": (2, ["must be one of step, epoch, null"]),
@@ -174,7 +177,7 @@ MISTAKES = {
     "paths.root=/proc/nowhere": (2, ["/proc/nowhere/runs", "cannot be made", "paths.runs=runs"]),
     "paths.runs=/dev/null/runs": (2, ["/dev/null/runs", "Not a directory"]),
     f"init=weights init.file={300 * 'x'}": (2, ["File name too long; give a file with weights"]),
-    "callbacks.checkpoint.monitor=[]": (2, ["callbacks.checkpoint.monitor=[]: must be a text"]),
+    "callbacks.checkpoint.monitor=[]": (2, ["callbacks.checkpoint.monitor=[]: must be text"]),
     "-paths.root=x": (2, ["-paths.root=x: is no option", "a key has no dash"]),
     "resume=0": (2, ["resume=0: there is no such file"]),
     "resume=[a]": (2, ["resume=[a]: there is no such file"]),
@@ -187,7 +190,7 @@ MISTAKES = {
     "~trainer trainer.max_epochs=1": (1, ["~trainer: takes away what another word changes"]),
     "+model.foo=1": (2, ["model.foo: there is no such key", "model has in_channels"]),
     "model._target_=nope": (2, ["model._target_=nope", "the dotted name of a class"]),
-    "model._target_=nope.nope": (2, ["there is no package nope"]),
+    "model._target_=nope.nope": (2, ["the package nope is not installed"]),
     "model._target_=small.models.lenett": (2, ["did you mean small.models.lenet?"]),
     "strategy._target_=builtins.dict": (2, ["strategy._target_=builtins.dict: makes a dict"]),
     "callbacks.checkpoint._target_=builtins.dict": (2, ["must be a Callback; name such a class"]),
@@ -221,8 +224,8 @@ MISTAKES = {
     "-mode=min": (2, ["ode=min", "a key has no dash"]),
     "--cfg": (2, ["--cfg", "expected one argument", "see --help"]),
     "~optimizer._target_": (2, ["optimizer._target_ is needed", "small.optimizers.adamw"]),
-    "+callbacks.x={a:1}": (2, ["callbacks.x={a:1}: is no object"]),
-    "+callbacks.x=1": (2, ["callbacks.x=1: is no object"]),
+    "+callbacks.x={a:1}": (2, ["callbacks.x={a:1}: has no class"]),
+    "+callbacks.x=1": (2, ["callbacks.x=1: has no class"]),
     "+callbacks=gradient_accumulation callbacks.gradient_accumulation.from_epochs=[1]": (
         2,
         ["such as 'callbacks.gradient_accumulation.from_epochs=[0,4]' 'callbacks."],
@@ -292,7 +295,7 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(cli: Cli, tmp_path: Path, ty
 
 
 @pytest.mark.parametrize("typed", one_of_a_kind(MISTAKES, kept=[*MISTAKES][::6]))
-def test_what_the_line_proposes_is_accepted(
+def test_the_alternatives_in_an_error_are_accepted(
     cli: Cli, is_accepted: Callable[..., bool], typed: str
 ) -> None:
     outcome = cli("train.py", *typed.split())
@@ -327,7 +330,7 @@ def test_a_file_that_python_cannot_read_gets_one_line(
 
 
 @pytest.mark.parametrize("word", ["project=a\nb", "callbacks.check\npoint.filename=a", "a\r\n"])
-def test_a_line_break_is_one_line(cli: Cli, tmp_path: Path, word: str) -> None:
+def test_an_error_with_a_line_break_is_one_line(cli: Cli, tmp_path: Path, word: str) -> None:
     outcome = cli("train.py", word)
     assert outcome.status == 1
     assert outcome.err.count("\n") == 1, outcome.err
@@ -350,7 +353,7 @@ def test_a_missing_checkpoint_gets_one_line(cli: Cli, tmp_path: Path, script: st
     assert files(tmp_path) == set()
 
 
-def test_a_refused_job_of_a_sweep_does_not_stop_the_others(cli: Cli) -> None:
+def test_a_rejected_job_of_a_sweep_does_not_stop_the_others(cli: Cli) -> None:
     outcome = cli("train.py", "-m", "data.batch_size=0,64", "debug=limit", "callbacks=[]")
     assert outcome.status == 1
     assert "job 1 of 2 failed: data.batch_size=0: must be a whole number" in outcome.err
@@ -359,7 +362,7 @@ def test_a_refused_job_of_a_sweep_does_not_stop_the_others(cli: Cli) -> None:
     assert states == ["failed", "finished"]
 
 
-def test_what_a_constructor_refuses_has_its_traceback_where_that_is_asked_for(
+def test_errors_of_constructors_have_a_traceback_with_hydra_full_error(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")

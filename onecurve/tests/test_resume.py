@@ -166,7 +166,7 @@ def test_ranks_that_died_are_started_again(train: Cli, strategy: str) -> None:
     printed = (restarted.run / "logs/rank_1.log").read_text()
     for number, step in enumerate((5, 17), start=1):
         assert f"signal 9 in step {step}\n" in printed
-        assert f"restart {number} of 2: the ranks go on from last.ckpt\n" in printed
+        assert f"restart {number} of 2: the ranks continue from last.ckpt\n" in printed
 
 
 def cosine_from(step: int, steps: int) -> list[float]:
@@ -178,7 +178,7 @@ def cosine_from(step: int, steps: int) -> list[float]:
 
 
 def test_what_is_typed_comes_on_top_of_the_run_s_own(train: Cli, cli: Cli) -> None:
-    """And the learning rate goes on along the curve of as many steps as there are then."""
+    """And the learning rate continues along the curve of as many steps as there are then."""
     first = train(
         "strategy=single", "optimizer.lr=0.01", "trainer.max_epochs=1", "test=false",
         "callbacks=[checkpoint,lr_monitor]", "callbacks.lr_monitor.logging_interval=step",
@@ -196,9 +196,9 @@ def test_what_is_typed_comes_on_top_of_the_run_s_own(train: Cli, cli: Cli) -> No
     for words in (fewer, ("trainer.max_epochs=4",)):
         again = cli("train.py", f"resume={first.run}", *words)
         assert again.status == 0, again.err
-        line = "resume: saved under ddp on 2, goes on under single on 1: the samples stay"
+        line = "resume: saved under ddp on 2, continues under single on 1: the samples stay"
         assert (line in again.out) == (words is fewer)
-        assert (again.out + again.err).count("LambdaLR goes on along the curve of this run") == 1
+        assert (again.out + again.err).count("LambdaLR continues along the curve of this run") == 1
     rates = column(first.run, "lr-AdamW")[2 * EPOCH :]
     assert rates[:6] == pytest.approx(cosine_from(2 * EPOCH, 2 * EPOCH + 6))
     assert rates[6:] == pytest.approx(cosine_from(2 * EPOCH + 6, 2 * EPOCH + 12))

@@ -110,7 +110,7 @@ def seed(loader: DataLoader[Any]) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 @pytest.mark.parametrize("name", LOADERS)
-def test_ranks_together_see_the_loader_s_own_batches(name: str, ranks: int) -> None:
+def test_all_ranks_together_see_the_loaders_batches(name: str, ranks: int) -> None:
     loader = DataLoader(TEN, **LOADERS[name])
     seed(loader)
     epochs = [[samples.tolist() for (samples,) in loader] for _ in (0, 1)]
@@ -119,7 +119,7 @@ def test_ranks_together_see_the_loader_s_own_batches(name: str, ranks: int) -> N
     assert name in ("by length", "whole") or sizes == [len(batch) for batch in epochs[0]]
 
 
-def test_shares_differ_by_one_sample_at_most_and_an_empty_one_borrows() -> None:
+def test_shares_differ_by_at_most_one_sample_and_none_is_empty() -> None:
     parts = parts_of(DataLoader(TEN, 9), 2)
     batches = [[len(samples) for (samples,) in part] for part in parts]
     assert batches == [[5, 1], [4, 1]]
@@ -128,7 +128,7 @@ def test_shares_differ_by_one_sample_at_most_and_an_empty_one_borrows() -> None:
     assert parts[1].share(2).total == 0, "there is none"
 
 
-def test_whole_batches_go_on_where_they_were() -> None:
+def test_batches_of_a_data_set_resume_where_they_stopped() -> None:
     whole = DataLoader(TEN, None, sampler=BatchSampler(range(10), 4, False))
     for rank, part in enumerate(parts_of(whole, 2)):
         part.resume(iter([[4, 5, 6, 7], [8, 9]]), 1)
@@ -137,7 +137,7 @@ def test_whole_batches_go_on_where_they_were() -> None:
         assert part.share(2).total == 2
 
 
-def test_attributes_are_those_of_the_user_s_loader() -> None:
+def test_attributes_are_those_of_the_users_loader() -> None:
     loader = DataLoader(TEN, 4, sampler=WeightedRandomSampler([1.0] * 10, 10))
     loader.note = "mine"  # type: ignore[attr-defined]
     (part, _) = parts_of(loader, 2)
@@ -151,7 +151,7 @@ def test_attributes_are_those_of_the_user_s_loader() -> None:
     assert [len(samples) for (samples,) in part] == [3, 3]
 
 
-def test_a_sampler_without_an_end_is_walked_lazily() -> None:
+def test_an_infinite_sampler_is_iterated_lazily() -> None:
     class Endless(Sampler[int]):
         def __iter__(self) -> Iterator[int]:
             while True:
@@ -161,7 +161,7 @@ def test_a_sampler_without_an_end_is_walked_lazily() -> None:
     assert [len(samples) for (samples,) in islice(part, 50)] == [2] * 50
 
 
-def test_what_a_data_set_makes_as_a_whole_is_shared_by_rows() -> None:
+def test_batches_of_a_data_set_are_shared_by_rows() -> None:
     batches = DataLoader(TEN, None, sampler=[[0, 1, 2], [3], [4, 5, 6, 7]])  # type: ignore[arg-type]
     first, second = parts_of(batches, 2)
     assert [rows.tolist() for (rows,) in first] == [[0, 1], [3], [4, 5]]
@@ -169,9 +169,9 @@ def test_what_a_data_set_makes_as_a_whole_is_shared_by_rows() -> None:
     assert second.share(1).size == 0
 
 
-def test_what_cannot_be_shared_is_refused() -> None:
+def test_loaders_that_cannot_be_shared_are_rejected() -> None:
     class Collated(DataLoader[Any]):
-        """With no more than a function of its own."""
+        """Adds no method of its own."""
 
     class Own(DataLoader[Any]):
         def __iter__(self) -> Any:
@@ -180,7 +180,7 @@ def test_what_cannot_be_shared_is_refused() -> None:
     reject_shared(Collated(TEN, 4), 2)
     assert not has_indices(Own(TEN))
     reject_shared(Own(TEN, 4), 1)
-    with pytest.raises(UserError, match=r"Own decides .* 2 ranks; .*strategy=single"):
+    with pytest.raises(UserError, match=r"Own .* 2 ranks cannot share .*; .*strategy=single"):
         reject_shared(Own(TEN, 4), 2)
     shared = DataLoader(TEN, sampler=DistributedSampler(TEN, num_replicas=2, rank=0))
     with pytest.raises(UserError, match=r"has a DistributedSampler.* leave it out"):
@@ -200,7 +200,7 @@ class Noisy(Dataset[Tensor]):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_seeded_data_set_draws_by_sample(workers: int) -> None:
+def test_draws_of_a_seeded_data_set_depend_on_the_sample(workers: int) -> None:
     halves = Subset(seeded(Subset(Noisy(), range(2, 8)), seed=3), [5, 3, 1, 0])
     loader = DataLoader(halves, batch_size=4, num_workers=workers)
     before = torch.get_rng_state()
@@ -214,7 +214,7 @@ def test_a_seeded_data_set_draws_by_sample(workers: int) -> None:
     assert (later != torch.stack(whole)).all()
 
 
-def test_ranks_draw_other_numbers_for_their_own_samples() -> None:
+def test_ranks_draw_different_numbers_for_their_samples() -> None:
     for options in ({}, {"num_workers": 1}):
         drawn = []
         for part in parts_of(DataLoader(Noisy(), 8, **options), 2):  # type: ignore[arg-type]
@@ -226,7 +226,7 @@ def test_ranks_draw_other_numbers_for_their_own_samples() -> None:
 
 
 @pytest.mark.parametrize("draws_ahead", [False, True])
-def test_a_walk_comes_to_the_indices_that_a_loader_reads(draws_ahead: bool) -> None:
+def test_a_walk_yields_the_indices_that_a_loader_reads(draws_ahead: bool) -> None:
     loader = DataLoader(TEN, 3, shuffle=True, num_workers=int(draws_ahead))
     torch.manual_seed(1)
     read = [samples.tolist() for (samples,) in loader]

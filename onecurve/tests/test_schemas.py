@@ -1,4 +1,4 @@
-"""JSON schemas of the configuration files: an editor says of a key what the command line says."""
+"""JSON schemas of the configuration files: an editor reports what the command line reports."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def reasons(error: jsonschema.ValidationError) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_every_schema_is_one(name: str) -> None:
+def test_every_schema_is_valid(name: str) -> None:
     jsonschema.Draft7Validator.check_schema(SCHEMAS[name])
 
 
@@ -53,7 +53,7 @@ def test_every_file_of_the_library_names_its_schema() -> None:
         assert line_of(file) in file.path.read_text().splitlines()[1:3], file.path
 
 
-def test_all_groups_have_one() -> None:
+def test_all_groups_have_a_schema() -> None:
     folders = {path.parent.relative_to(GROUPS) for path in GROUPS.rglob("*.yaml")}
     groups = {".".join(folder.parts) for folder in folders} - {"debug", "sweep.launcher"}
     own = {path.name for path in (ROOT / "configs").iterdir() if path.is_dir()}
@@ -119,20 +119,20 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_what_a_file_may_have(name: str) -> None:
+def test_values_that_a_file_may_have(name: str) -> None:
     for content in RIGHT[name]:
         assert faults(name, content) == [], content
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_marked_in_a_file(name: str) -> None:
+def test_values_that_an_editor_marks(name: str) -> None:
     for content, words in WRONG[name]:
         (line,) = faults(name, content)
         assert words in line
 
 
 @pytest.mark.parametrize(("annotation", "good", "bad", "_"), VALUES, ids=lambda value: "")
-def test_a_type_says_the_same_to_both(
+def test_a_type_means_the_same_in_schema_and_model(
     annotation: Any, good: list[Any], bad: list[Any], _: str
 ) -> None:
     schema = of_model(model_with(annotation))["properties"]["key"]
@@ -144,12 +144,12 @@ def test_a_type_says_the_same_to_both(
 
 
 def test_keys_are_explained() -> None:
-    """By what the models say of them."""
+    """By the descriptions in the models."""
     ema = SCHEMAS["callbacks"]["definitions"]["onecurve.averaging.ema.ExponentialMovingAverage"]
     assert ema["properties"]["decay"]["description"].startswith("Share of the average that a step")
     assert ema["properties"]["decay"]["default"] == 0.999
     train, trainer = SCHEMAS["train"]["properties"], SCHEMAS["trainer"]["properties"]
-    assert train["monitor"]["description"].startswith("The metric by which checkpoints, early")
+    assert train["monitor"]["description"].startswith("The metric that checkpoints, early")
     assert trainer["devices"]["description"].startswith("Devices on this node. Without a GPU")
     assert "gradients over k batches" in trainer["accumulate_grad_batches"]["description"]
 

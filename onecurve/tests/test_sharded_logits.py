@@ -1,4 +1,4 @@
-"""Logits whose vocabulary is sharded compute what full ones do, and are full where they must be."""
+"""Logits sharded along the vocabulary give the results of full ones, and are gathered if needed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,13 +8,13 @@ import torch
 import torch.distributed as dist
 import warm_ranks
 from conftest import ROUNDING
-from cut_networks import Task
+from sharded_networks import Task
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional as F
 
-from onecurve.strategies.tensor.apply import apply_plan
+from onecurve.strategies.tensor.parallelize import apply_plan
 from onecurve.strategies.tensor.sharded_logits import leave_logits, sharded_logits
 
 ENTRIES = 8

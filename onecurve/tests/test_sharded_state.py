@@ -1,4 +1,4 @@
-"""What strategy=fsdp saves is whole: every strategy reads it, and it reads what they save."""
+"""strategy=fsdp saves full checkpoints: every strategy reads them, and it reads those of others."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_a_checkpoint_is_that_of_single(train: Cli, warm: Cli) -> None:
     ),
 )
 @pytest.mark.parametrize("order", [("fsdp", "single"), ("single", "fsdp")])
-def test_a_run_goes_on_under_another_strategy(
+def test_a_run_resumes_under_another_strategy(
     train: Cli, trained: Cli, optimizer: str, order: tuple[str, str]
 ) -> None:
     """In the middle of the second epoch."""

@@ -13,7 +13,7 @@ def test_every_rank_has_coordinates_of_its_own() -> None:
     assert places[-1] == Sizes(1, 2, 1, 0, 1)
 
 
-def test_groups_are_the_ranks_that_differ_in_these_axes_alone() -> None:
+def test_groups_are_the_ranks_that_differ_along_these_axes_only() -> None:
     sizes = Sizes(replicate=2, shard=2, tensor=2)
     assert sizes.groups("tensor") == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert sizes.groups("replicate", "shard") == [[0, 2, 4, 6], [1, 3, 5, 7]]
@@ -21,12 +21,14 @@ def test_groups_are_the_ranks_that_differ_in_these_axes_alone() -> None:
     assert sizes.data_parallel == 4
 
 
-def test_one_axis_takes_what_the_others_leave() -> None:
+def test_auto_is_the_number_of_ranks_that_the_others_leave() -> None:
     assert filled(8, shard="auto", tensor=2) == Sizes(shard=4, tensor=2)
     assert filled(8, pipeline=2, shard=2, tensor=2).words() == "pipeline 2 x shard 2 x tensor 2"
 
 
 @pytest.mark.parametrize("sizes", [{"tensor": 3, "shard": "auto"}, {"tensor": 4}, {"tensor": 16}])
-def test_axes_that_do_not_make_the_ranks_are_refused(sizes: dict[str, int | str]) -> None:
+def test_axes_whose_product_is_not_the_number_of_ranks_are_rejected(
+    sizes: dict[str, int | str],
+) -> None:
     with pytest.raises(ValueError, match="takes"):
         filled(8, **sizes)

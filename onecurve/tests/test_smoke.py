@@ -1,4 +1,4 @@
-"""The least that has to work: also without the parts that `test_deletions.py` takes away."""
+"""The minimum that has to work, even without the optional parts of the library."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a step does not pay for: collecting garbage, a profiler of nothing, looking for GPUs."""
+"""Costs that a step avoids: garbage collection, an unused profiler, searching for GPUs."""
 
 import gc
 import random
@@ -37,7 +37,9 @@ class Watch(Callback):
 
 
 @pytest.mark.parametrize("fail", [False, True])
-def test_it_is_off_in_training_and_on_after(cli: Cli, train: Cli, fail: bool) -> None:
+def test_garbage_collection_is_off_in_training_and_on_afterwards(
+    cli: Cli, train: Cli, fail: bool
+) -> None:
     WAS_ON.clear()
     collected: list[int] = []
 
@@ -67,7 +69,7 @@ def test_python_collects_by_itself_by_default(train: Cli) -> None:
 @pytest.mark.parametrize(
     ("chosen", "used"), [("null", "PassThroughProfiler"), ("simple", "SimpleProfiler")]
 )
-def test_a_profiler_is_there_if_it_is_asked_for(train: Cli, chosen: str, used: str) -> None:
+def test_a_profiler_is_used_if_requested(train: Cli, chosen: str, used: str) -> None:
     watch = "+callbacks.watch._target_=test_steps_cost.Watch"
     train(watch, "trainer.max_steps=1", "test=false", f"trainer.profiler={chosen}")
     assert PROFILERS[-1] == used
@@ -99,7 +101,7 @@ COORDINATES = [(0,), (42, 7, 0, 1), (2**32 - 1, 0, 3), (2**32, 5), (1, 2**40, 2)
 
 
 @pytest.mark.parametrize("coordinates", COORDINATES)
-def test_numbers_are_drawn_from_the_same_seeds_as_ever(coordinates: tuple[int, ...]) -> None:
+def test_seeds_of_random_streams_have_not_changed(coordinates: tuple[int, ...]) -> None:
     before = int(np.random.SeedSequence(coordinates).generate_state(1, np.uint64)[0]) % 2**63
     for _ in range(2):
         draw_from(*coordinates)
@@ -126,13 +128,13 @@ class Copies(Callback):
         COPIED.append(0)
 
 
-def test_no_step_moves_what_is_logged_to_where_it_is(train: Cli) -> None:
+def test_logged_values_are_not_moved_to_their_own_device(train: Cli) -> None:
     COPIED.clear()
     train("trainer.max_steps=2", "test=false", "+callbacks.c._target_=test_steps_cost.Copies")
     assert COPIED == [0, 0]
 
 
-def test_what_was_counted_elsewhere_is_moved() -> None:
+def test_logged_values_on_another_device_are_moved() -> None:
     log_in_place()
     results = _ResultCollection(training=True)
     for device in ("cpu", "meta"):

@@ -17,10 +17,10 @@ import pytest
 import torch
 import warm_ranks
 from conftest import ROUNDING, one_of_a_kind, unless_too_old
-from cut_networks import fused
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BaseFinetuning, EMAWeightAveraging
 from lightning.pytorch.utilities import grad_norm
+from sharded_networks import fused
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, weight_norm
@@ -512,9 +512,7 @@ EQUAL = [
 ]
 
 
-BY_HAND = unless_too_old(
-    "manual_backward with parameters of the task's own, of which ranks have shards"
-)
+BY_HAND = unless_too_old("manual_backward with sharded parameters of the task itself")
 KEPT = [
     (NormedByWeight, "tensor"),
     *((Stranger, "tensor"), (ByKeyword, "tensor"), (OfABatch, "context"), (Scaled, "fsdp")),
@@ -542,7 +540,7 @@ KEPT = [
         ),
     ],
 )
-def test_a_strangers_task_has_the_numbers_of_a_plain_trainer(task: Any, strategy: str) -> None:
+def test_an_unchanged_task_has_the_results_of_a_plain_trainer(task: Any, strategy: str) -> None:
     assert_parity(task, loaders, strategy=STRATEGIES[strategy](), accelerator="cpu")
 
 
@@ -561,7 +559,7 @@ class OfTorch(Stranger):
 @pytest.mark.long
 @pytest.mark.compares
 @pytest.mark.parametrize("task", [OfTorch, OfOneProjection])
-def test_attention_of_one_weight_is_cut_and_sharded(task: Any) -> None:
+def test_attention_with_one_projection_is_sharded_by_tensor_and_fsdp(task: Any) -> None:
     strategy = onecurve.mesh(shard=2, tensor=2, min_params=1)
     assert_parity(task, loaders, strategy=strategy, devices=4, accelerator="cpu")
 
@@ -569,12 +567,12 @@ def test_attention_of_one_weight_is_cut_and_sharded(task: Any) -> None:
 @pytest.mark.long
 @pytest.mark.compares
 @pytest.mark.parametrize("schedule", ["1f1b", "zbv"])
-def test_attention_of_one_weight_is_cut_in_a_pipeline(schedule: str) -> None:
+def test_attention_with_one_projection_is_sharded_in_a_pipeline(schedule: str) -> None:
     strategy = onecurve.mesh(pipeline=2, tensor=2, schedule=schedule)
     assert_parity(OfOneProjection, loaders, strategy=strategy, devices=4, accelerator="cpu")
 
 
-def test_all_families_are_cut() -> None:
+def test_all_families_are_sharded() -> None:
     task = AllFamilies()
     plan = find_plan(task, {"": task}, None, 2)
     layers = {name for name, part in task.named_modules() if isinstance(part, nn.Linear)}
@@ -631,7 +629,7 @@ APART = {
 
 @pytest.mark.compares
 @pytest.mark.parametrize("strategy", APART)
-def test_parity_names_what_has_no_parts(strategy: str) -> None:
+def test_parity_reports_layers_that_cannot_be_shared(strategy: str) -> None:
     task, kind = APART[strategy]
     made = STRATEGIES[strategy]()
     found = onecurve.parity(task, loaders, strategy=made, accelerator="cpu", steps=4)
@@ -805,7 +803,7 @@ LINES: dict[str, Any] = {
     "one sample": (
         Normalized,
         "ddp",
-        "strategy=ddp: BatchNorm can take no statistics of one sample",
+        "strategy=ddp: BatchNorm cannot compute statistics of one sample",
         {"batch_size": 3},
     ),
     **{
@@ -821,21 +819,21 @@ LINES: dict[str, Any] = {
     "flattens": (
         partial(Stranger, one_block),
         "tensor",
-        "strategy.plan: model.0.attention has a share of its heads or features here",
+        "strategy.plan: model.0.attention holds only some of its heads or features",
     ),
-    "nothing": (OfNeighbours, "tensor", "nothing to cut in OfNeighbours: it has no Linear layer"),
+    "nothing": (OfNeighbours, "tensor", "nothing to shard in OfNeighbours: it has no Linear layer"),
     "copies": (Copies, "fsdp", "Copies copies a module whose parameters are sharded"),
     "copies layers": (Copies, "pipeline", "a module is copied whose layers are a pipeline"),
-    "penalty": (Penalized, "fsdp", "the loss of Penalized depends on parameters, of which a rank"),
-    "in place": (PenalizedInPlace, "fsdp", "the loss of PenalizedInPlace depends on parameters"),
-    "weight": (UsesAWeight, "fsdp", "UsesAWeight computes with a parameter"),
-    "norms": (LogsNorms, "fsdp", "take self.trainer.strategy.gradient_norm()"),
-    "averaged": (Averaged, "tensor", "take onecurve.ExponentialMovingAverage or"),
-    "slopes": (PenalizesSlopes, "fsdp", "a step has one of its own (torch.autograd.grad; use"),
+    "penalty": (Penalized, "fsdp", "the loss of Penalized depends on sharded parameters in"),
+    "in place": (PenalizedInPlace, "fsdp", "the loss of PenalizedInPlace depends on sharded"),
+    "weight": (UsesAWeight, "fsdp", "UsesAWeight computes with a sharded parameter"),
+    "norms": (LogsNorms, "fsdp", "use self.trainer.strategy.gradient_norm()"),
+    "averaged": (Averaged, "tensor", "use onecurve.ExponentialMovingAverage or"),
+    "slopes": (PenalizesSlopes, "fsdp", "that its step runs by itself (torch.autograd.grad); use"),
     "input": (
         partial(Stranger, changed_input),
         "fsdp",
-        "a layer changes what it is given in place",
+        "a layer changes its input in place",
     ),
     "abstract": (AbstractTask, "fsdp", "strategy=fsdp: AbstractTask has another base"),
     **{
@@ -877,7 +875,9 @@ def fit(
         ],
     ),
 )
-def test_what_cannot_work_is_said_in_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_work_is_rejected_in_one_line(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.undo()  # ranks that fail are not to be warm
     task, strategy, line, *options = LINES[name]
     made = STRATEGIES[strategy](timeout_seconds=8)
@@ -894,7 +894,7 @@ def said_in_fit(task: Callable[[], LightningModule]) -> str:
     return said.getvalue()
 
 
-def test_copies_that_drift_apart_are_said_once() -> None:
+def test_copies_that_drift_apart_are_reported_once() -> None:
     run = partial(warm_ranks.run, "test_strangers.said_in_fit", processes=2)
     lines = [line for line in run((OfItsOwn,)).splitlines() if "OfItsOwn" in line]
     assert len(lines) == 1
@@ -907,8 +907,8 @@ def test_so_is_that_hooks_see_the_gradients_of_one_rank() -> None:
     assert sum("see the gradient of a rank's own samples" in line for line in lines) == 1
 
 
-def test_so_is_a_part_of_one_sample() -> None:
-    with pytest.raises(UserError, match=r"strategy=dp: BatchNorm can take no statistics of one"):
+def test_batchnorm_on_a_single_sample_is_rejected() -> None:
+    with pytest.raises(UserError, match=r"strategy=dp: BatchNorm cannot compute statistics of one"):
         onecurve.launch(partial(fit, batch_size=3), Normalized, onecurve.DP(), devices=1)
 
 
@@ -923,7 +923,9 @@ def fit_of_the_other_package(trains: str) -> None:
 
 
 @pytest.mark.parametrize("trains", ["lightning", "pytorch_lightning"])
-def test_so_is_lightnings_other_package(trains: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_of_the_other_lightning_package_are_rejected(
+    trains: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.undo()
     with pytest.raises(UserError, match=r"write import lightning\.pytorch as pl instead"):
         onecurve.launch(fit_of_the_other_package, trains, devices=2)

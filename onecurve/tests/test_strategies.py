@@ -1,4 +1,4 @@
-"""What holds at the edges: rounding, batches smaller than the ranks, sweeps. See test_parity.py."""
+"""Edge cases: rounding, batches smaller than the number of ranks, sweeps. See test_parity.py."""
 
 import importlib
 import json
@@ -14,7 +14,7 @@ FIFTY_STEPS = ("data.batch_size=50", "trainer.max_epochs=2")
 
 @pytest.mark.compares
 def test_the_difference_is_rounding(train: Cli) -> None:
-    """Also where three ranks have 17, 17 and 16 samples of a batch."""
+    """Also if three ranks have 17, 17 and 16 samples of a batch."""
     double = (*FIFTY_STEPS, FLOAT64)
     single = train(*double)
     ddp = train(*double, "strategy=ddp", "trainer.devices=3")
@@ -37,7 +37,7 @@ def test_a_batch_smaller_than_the_ranks_counts_by_sample(train: Cli) -> None:
 @pytest.mark.long
 @pytest.mark.compares
 def test_every_job_of_a_sweep_has_its_own_world(cli: Cli) -> None:
-    """Ranks are not sweepers: three jobs make three directories, each of the right world size."""
+    """Three jobs make three directories, each with the right world size."""
     outcome = cli(
         "train.py", "-m", "model=mlp", "data.image_size=8", "logger=csv",
         "callbacks=[]", "trainer.max_epochs=1", "strategy=ddp", "trainer.devices=1,2,3",
@@ -85,7 +85,7 @@ WITH_BACKEND = [
 
 @pytest.mark.parametrize("name", WITH_BACKEND)
 def test_the_process_group_has_the_backend_that_was_asked_for(name: str) -> None:
-    """By the device, unless it is said; what is made here is not started, as that needs a GPU."""
+    """By default it depends on the device. Nothing is started here, because that needs a GPU."""
     config = yaml.safe_load((ROOT / f"configs/strategy/{name}.yaml").read_text())
     module, _, attribute = config["_target_"].rpartition(".")
     make = getattr(importlib.import_module(module), attribute)

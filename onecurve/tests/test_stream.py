@@ -1,4 +1,4 @@
-"""A stream is shared out by sample: each rank reads all of it and keeps its part of each batch."""
+"""Streams: each rank reads all samples, and keeps its share of each batch."""
 
 import gc
 import weakref
@@ -59,7 +59,7 @@ def epochs(part: StreamLoader, numbers: Sequence[int]) -> list[list[float]]:
         {"num_workers": 2, "persistent_workers": True, "drop_last": True},
     ],
 )
-def test_ranks_together_see_what_the_loader_yields(options: dict[str, Any]) -> None:
+def test_all_ranks_together_see_the_samples_of_the_stream(options: dict[str, Any]) -> None:
     loader = DataLoader(Noisy(), 5, **options)
     torch.manual_seed(1)
     whole = [batch.tolist() for _ in (0, 1) for batch in loader]
@@ -73,7 +73,7 @@ def test_ranks_together_see_what_the_loader_yields(options: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_seeded_stream_draws_by_epoch_process_and_sample(workers: int) -> None:
+def test_draws_of_a_seeded_stream_depend_on_epoch_process_and_sample(workers: int) -> None:
     stream = seeded(Noisy(), seed=3)
     loader = DataLoader(stream, 5, num_workers=workers)
     read = []
@@ -86,8 +86,8 @@ def test_a_seeded_stream_draws_by_epoch_process_and_sample(workers: int) -> None
     assert workers or len(set(read[0].long().tolist())) == 23
 
 
-def test_processes_that_read_end_with_their_loader() -> None:
-    """A collection of garbage would end their queues first, and then wait 5 s for each of them."""
+def test_workers_end_with_their_loader() -> None:
+    """Garbage collection would close their queues first, and then wait 5 s for each worker."""
     loader = DataLoader(Noisy(), 5, num_workers=1, persistent_workers=True)
     parts = shares(loader, 1)
     assert len(epochs(parts[0], (0,))) == 5
@@ -118,7 +118,7 @@ class Lazy(IterableDataset[Any]):
             yield torch.tensor(float(number)) if is_kept else None
 
 
-def test_a_stream_may_leave_out_what_other_ranks_keep() -> None:
+def test_a_stream_may_skip_samples_of_other_ranks() -> None:
     seen, read = [], []
     for rank in range(2):
         loader = DataLoader(Lazy(), 5, drop_last=True)
@@ -130,7 +130,7 @@ def test_a_stream_may_leave_out_what_other_ranks_keep() -> None:
     assert read == [14, 8]
 
 
-def test_whole_batches_are_cut_by_rows_or_refused() -> None:
+def test_batches_of_a_stream_are_shared_by_rows_or_rejected() -> None:
     loader = DataLoader(Whole(), None)
     (whole,), parts = shares(loader, 1), shares(loader, 2)
     for index, (batch, *of_ranks) in enumerate(zip(whole, *parts, strict=True)):
@@ -142,11 +142,11 @@ def test_whole_batches_are_cut_by_rows_or_refused() -> None:
         def __iter__(self) -> Iterator[Any]:
             yield ["a", "b"]
 
-    with pytest.raises(onecurve.UserError, match=r"Texts yields whole batches .* let it yield sam"):
+    with pytest.raises(onecurve.UserError, match=r"Texts yields full batches .* let it yield sam"):
         next(iter(shares(DataLoader(Texts(), None), 2)[0]))
 
 
-def test_what_is_read_ahead_is_read_again() -> None:
+def test_prefetched_batches_are_read_again() -> None:
     dataset = Stateful()
     (loader,) = shares(DataLoader(dataset, 4), 1)
     reading = iter(loader)
@@ -158,7 +158,7 @@ def test_what_is_read_ahead_is_read_again() -> None:
     assert len(dataset.left) == 21 - 8
 
 
-def test_a_worker_may_set_what_is_the_data_sets() -> None:
+def test_a_worker_may_set_attributes_of_the_data_set() -> None:
     def start(worker: int) -> None:
         info = get_worker_info()
         assert info is not None

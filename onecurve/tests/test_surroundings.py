@@ -1,4 +1,4 @@
-"""What a shell, or a scheduler, brings along that nobody typed."""
+"""Environment variables of shells and schedulers that describe ranks and nodes."""
 
 import os
 import subprocess
@@ -56,8 +56,8 @@ def test_a_task_of_srun_is_a_rank(monkeypatch: pytest.MonkeyPatch, case: str) ->
     assert told == (here and (3, 1, 4, here))
 
 
-def test_who_types_in_a_terminal_of_srun_starts_the_ranks() -> None:
-    """`srun --pty bash`, whose first task has a terminal, and its variables."""
+def test_a_command_in_a_terminal_of_srun_starts_the_ranks() -> None:
+    """With the variables of `srun --pty bash`, whose first task has a terminal."""
     code = "from onecurve import machine; print(machine.ranks_around() is None)"
     parent, child = os.openpty()
     told = {name: value for name, value in SRUN.items() if value}
@@ -75,8 +75,8 @@ def test_who_types_in_a_terminal_of_srun_starts_the_ranks() -> None:
     assert done.stdout == "True\n"
 
 
-def test_lightning_takes_ranks_of_srun_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would pass over a job whose name is "bash"."""
+def test_lightning_recognises_ranks_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default it ignores a job with the name "bash"."""
     tell(monkeypatch, {**SRUN, "SLURM_JOB_NAME": "bash", "SLURM_JOB_ID": "710042"})
     monkeypatch.setenv("SLURM_STEP_NODELIST", "node[07-09,12],login")
     # Lightning keeps it for the whole process.
@@ -112,7 +112,7 @@ NODES: dict[str, tuple[Told, int, int]] = {
 
 
 @pytest.mark.parametrize("case", NODES)
-def test_nodes_and_devices_are_those_of_the_surroundings(
+def test_nodes_and_devices_come_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     told, nodes, devices = NODES[case]
@@ -140,7 +140,7 @@ PLACES: dict[str, tuple[Told, str | None]] = {
 
 
 @pytest.mark.parametrize("case", PLACES)
-def test_nodes_meet_where_kubeflow_says(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+def test_nodes_meet_at_kubeflows_address(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     told, place = PLACES[case]
     tell(monkeypatch, told)
     config = OmegaConf.create({"launch": {"rendezvous": None}})
@@ -175,7 +175,7 @@ def test_nodes_with_numbers_of_their_own(monkeypatch: pytest.MonkeyPatch, case: 
     assert surroundings.node_rank(config) == number
 
 
-def test_a_folder_with_a_long_name_for_temporary_files_keeps_no_ranks_from_starting(
+def test_ranks_start_even_if_the_path_of_tmpdir_is_long(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / ("long" * 30)

@@ -1,4 +1,4 @@
-"""Layers that are cut between ranks compute what whole ones do, step by step, with FSDP2 on top."""
+"""Sharded layers compute the same as full ones, step by step, also with FSDP2 on top."""
 
 from collections import Counter
 from pathlib import Path
@@ -9,14 +9,14 @@ import torch
 import torch.distributed as dist
 import warm_ranks
 from conftest import ROUNDING
-from cut_networks import Task, made
+from sharded_networks import Task, made
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from onecurve.compat.of_torch import TorchDispatchMode
-from onecurve.strategies.tensor.apply import apply_plan
+from onecurve.strategies.tensor.parallelize import apply_plan
 from onecurve.strategies.tensor.plan import check_plan, find_plan
 from onecurve.strategies.tensor.report import shares
 from onecurve.strategies.tensor.sharded_logits import sharded_logits
@@ -111,8 +111,8 @@ def all_cases(shard: int) -> list[Result]:
 
 @pytest.mark.compares
 @pytest.mark.parametrize("shard", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_cut_layers_train_as_whole_ones(shard: int, tmp_path: Path) -> None:
-    """Under AdamW, fused and foreach in turn, between 2 ranks, or between 2 of 4 that share."""
+def test_sharded_layers_train_like_full_ones(shard: int, tmp_path: Path) -> None:
+    """With AdamW, fused and foreach in turn, over 2 ranks, and over 2 of 4 ranks."""
     results = on_ranks(2 * shard, tmp_path, all_cases, shard)
     for case, result in zip(CASES, results, strict=True):
         assert result["losses"] <= ROUNDING, (case, result)
@@ -157,7 +157,7 @@ def counts(sequence: bool) -> dict[str, dict[str, int]]:
 
 @pytest.mark.compares
 def test_a_step_sends_no_more_than_it_must(tmp_path: Path) -> None:
-    """A block has two pairs of cut layers, and a pair one sum forwards and one backwards."""
+    """A block has two pairs of sharded layers; each needs one sum forwards and one backwards."""
     sent = on_ranks(2, tmp_path, counts, False)
     # The last layer is joined. The gradient of the inputs is nobody's.
     assert sent["mlp"] == {"allreduce_": 2, "_allgather_base_": 1}
@@ -172,7 +172,7 @@ def test_a_step_sends_no_more_than_it_must(tmp_path: Path) -> None:
 
 
 @pytest.mark.compares
-def test_pieces_of_a_sequence_are_joined_instead_of_summed(tmp_path: Path) -> None:
+def test_sharded_sequences_are_reduce_scattered_instead_of_summed(tmp_path: Path) -> None:
     sent = on_ranks(2, tmp_path, counts, True)["gpt"]
     # In place of each sum one of either; the sequence is cut in no message, and joined at the end;
     # the gradient of what was cut is joined, that of what was joined cut.

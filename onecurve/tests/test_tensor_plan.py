@@ -1,4 +1,4 @@
-"""What is cut in a network that has no plan, what a plan says, and what is refused."""
+"""The tensor plan: what is inferred, what a given plan means, and what is rejected."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from cut_networks import Fused, Gated, GPT2Attention, Task, made
+from sharded_networks import Fused, Gated, GPT2Attention, Task, made
 from torch import nn
 
 from onecurve.errors import UserError
@@ -110,7 +110,7 @@ def test_a_module_is_known_by_its_names_or_its_class(name: str) -> None:
     assert family_of(module) == styles
 
 
-def test_a_fused_projection_has_sections_of_what_is_read_behind_it() -> None:
+def test_sections_of_a_fused_projection_follow_from_the_output_projection() -> None:
     heads = {"": "heads", "qkv": "fused", "out": "rowwise"}
     alike = module("qkv out", linears((8, 24), (8, 8)))
     assert sections_of(alike, heads, "qkv") == [8, 8, 8]
@@ -122,7 +122,7 @@ def test_a_fused_projection_has_sections_of_what_is_read_behind_it() -> None:
     assert sections_of(module("qkv out", linears((8, 11), (8, 8))), heads, "qkv") is None
 
 
-def test_the_attention_of_the_page_is_cut_by_heads() -> None:
+def test_the_attention_in_the_docs_is_sharded_by_heads() -> None:
     page = Path(__file__).parents[1] / "docs/your_network.md"
     (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     exec(block, names := dict[str, Any]())
@@ -133,7 +133,7 @@ def test_the_attention_of_the_page_is_cut_by_heads() -> None:
     assert task(torch.ones(2, 3, 8).double()).shape == (2, 3, 8)
 
 
-def test_a_rank_counts_its_own_heads_in_a_configuration_that_all_layers_share() -> None:
+def test_head_counts_in_a_shared_configuration_are_copied_per_layer() -> None:
     class Phi3Attention(nn.Module):
         __module__ = "transformers.models.phi3.modeling_phi3"
 
@@ -155,12 +155,12 @@ def test_a_rank_counts_its_own_heads_in_a_configuration_that_all_layers_share() 
     assert counts_of(second) == {"num_key_value_heads": 2, "config.num_attention_heads": 4}
 
 
-def test_the_layer_that_sums_up_is_known_by_its_name_or_the_last() -> None:
+def test_the_rowwise_layer_is_found_by_name_or_is_the_last() -> None:
     assert styles_within(Gated()) == {"gate": "colwise", "down": "rowwise", "up": "colwise"}
     assert styles_within(Fused()) == {"qkv": "colwise", "output": "rowwise"}
 
 
-def test_heads_that_share_keys_are_not_torn_apart() -> None:
+def test_grouped_query_heads_are_sharded_together() -> None:
     names, widths = "q_proj k_proj v_proj o_proj", [(8, 8), (8, 4), (8, 4), (8, 8)]
     assert heads_of(module(names, linears(*widths), head_dim=2)) == 2
     assert heads_of(module(names, linears(*widths), num_heads=4, num_kv_heads=2)) == 2
@@ -174,8 +174,8 @@ def test_blocks_of_transformers_are_known_by_all_their_layers() -> None:
     assert plan["network.1.c_proj"] == "rowwise"
 
 
-def test_an_attention_is_cut_where_all_of_its_kind_are() -> None:
-    """The first of T5's makes a bias for the heads of all."""
+def test_an_attention_is_sharded_only_if_all_of_its_class_can_be() -> None:
+    """The first attention of T5 has the position biases of all."""
 
     class Attention(nn.Module):
         def __init__(self, is_first: bool) -> None:
@@ -192,7 +192,7 @@ def test_an_attention_is_cut_where_all_of_its_kind_are() -> None:
 
 
 def test_the_plan_of_a_transformer() -> None:
-    """Of its own layers, of modules that say how they are cut, and of those known by names."""
+    """PyTorch's layers, modules with `tensor_plan()`, and modules known by name."""
     _, plan = plan_of("gpt")
     assert plan == {
         "network.embedding.tokens": "vocab",
@@ -217,13 +217,13 @@ def test_the_plan_of_a_transformer() -> None:
     }
 
 
-def test_a_pair_never_crosses_the_ends_of_the_layers() -> None:
+def test_a_pair_of_layers_never_spans_two_stages() -> None:
     task, _, _ = made("mlp")
     layers = {name: task.get_submodule(name) for name in ("network.0", "network.1")}
     assert find_plan(task, layers, None, 2) == {"network.0": "colwise_gather"}
 
 
-def test_where_there_are_no_pairs_every_layer_is_cut_that_can_be() -> None:
+def test_without_pairs_every_possible_layer_is_sharded() -> None:
     single = Task(module("first odd last", linears((8, 16), (16, 5), (5, 8))))
     assert find_plan(single, {"": single}, None, 2) == {
         "network.first": "colwise_gather",
@@ -231,14 +231,14 @@ def test_where_there_are_no_pairs_every_layer_is_cut_that_can_be() -> None:
     }
 
 
-def test_the_line_names_what_a_plan_could_cut() -> None:
+def test_the_error_names_layers_that_a_plan_could_shard() -> None:
     tied = Task(nn.Sequential(nn.Embedding(4, 8), nn.Linear(8, 5), nn.Linear(8, 4, bias=False)))
     tied.network[2].weight = tied.network[0].weight  # type: ignore[index, union-attr]
     with pytest.raises(UserError, match=r"give network\.0, network\.2 the style vocab in strategy"):
         check_plan(tied, find_plan(tied, {"": tied}, None, 2), 2)
 
 
-def test_a_given_plan_alone_counts() -> None:
+def test_a_given_plan_replaces_the_inferred_one() -> None:
     _, plan = plan_of("gpt", {"block*.mlp": "colwise", "network.block2.mlp.up": "colwise_gather"})
     assert plan["network.block1.mlp.0"] == "colwise"
     assert plan["network.block1.mlp.3"] == "rowwise"
@@ -247,8 +247,8 @@ def test_a_given_plan_alone_counts() -> None:
 
 
 REFUSED = {
-    "unknown": ("gpt", {"block*": "columns"}, 2, "block*=columns is no style; use one of col"),
-    "misspelt": ("gpt", {"blok1.mlp.0": "colwise"}, 2, "blok1.mlp.0 fits no module; use names"),
+    "unknown": ("gpt", {"block*": "columns"}, 2, "block*=columns is not a style; use one of col"),
+    "misspelt": ("gpt", {"blok1.mlp.0": "colwise"}, 2, "blok1.mlp.0 matches no module; use names"),
     "text": ("gpt", "all", 2, "strategy.plan=all: must be auto"),
     "heads": (
         "gpt",
@@ -261,17 +261,22 @@ REFUSED = {
         "gpt",
         {"norm": "rowwise"},
         2,
-        "network.norm is LayerNorm, and rowwise is of Linear",
+        "network.norm is LayerNorm, and rowwise is for Linear",
     ),
     "fused": (
         "gpt",
         {"block1.attention.qkv": "fused"},
         2,
-        "network.block1.attention.qkv is fused, which is of one projection for queries",
+        "network.block1.attention.qkv is fused, which is for one projection of queries",
     ),
     "fused, of heads": ("fused", None, 4, "cannot share the 2 heads of network.1.attention evenly"),
-    "nothing": ("gpt", {"norm": "sequence"}, 2, "nothing to cut in Task"),
-    "tied": ("gpt", {"head": "vocab"}, 2, "are one weight, cut in two ways (whole, colwise)"),
+    "nothing": ("gpt", {"norm": "sequence"}, 2, "nothing to shard in Task"),
+    "tied": (
+        "gpt",
+        {"head": "vocab"},
+        2,
+        "are one weight, sharded in two ways (unsharded, colwise)",
+    ),
 }
 
 

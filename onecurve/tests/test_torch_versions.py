@@ -1,4 +1,4 @@
-"""What an older PyTorch cannot do is refused in one line, and the table is true of the one here."""
+"""What an older PyTorch cannot do is rejected in one line; the table is right for this version."""
 
 import re
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def test_a_line_names_the_version_and_what_works(
     assert line.endswith(f"; use {needs.instead}, or torch>={needs.first[0]}.{needs.first[1]}")
 
 
-def test_a_schedule_is_refused_before_anything_starts(
+def test_a_schedule_that_this_torch_lacks_is_rejected_before_anything_starts(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_versions, "installed", lambda: (2, 11))
@@ -118,7 +118,7 @@ CASES: dict[str, Case] = {
         lambda: compiled(Single(activation_checkpointing="selective"), "inductor"),
         small_transformer,
     ),
-    "manual_backward with parameters of the task's own, of which ranks have shards": (
+    "manual_backward with sharded parameters of the task itself": (
         FSDP, by_hand,
     ),
     "strategy=fsdp with Rprop": (FSDP, with_rprop),

@@ -1,4 +1,4 @@
-"""Ranks that torchrun or srun started are one run, too; what contradicts them is refused."""
+"""Ranks that torchrun or srun has started are one run; contradicting settings are rejected."""
 
 import os
 import signal
@@ -65,10 +65,10 @@ class Slow(Callback):
 
 @pytest.mark.compares
 @pytest.mark.long
-def test_torchrun_goes_on_with_fewer_nodes_and_with_more(
+def test_torchrun_continues_with_fewer_and_with_more_nodes(
     start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The global batch and its samples stay; so does the run, though ranks are new commands."""
+    """The global batch, its samples and the run stay the same, although ranks are new commands."""
     # Without, torchrun's agents wait for each other for ever once the third comes (torch 2.15).
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     epochs = "trainer.max_epochs=20"
@@ -112,7 +112,7 @@ def test_torchrun_goes_on_with_fewer_nodes_and_with_more(
 @pytest.mark.compares
 @pytest.mark.slow
 def test_srun(start: Start, trained: Cli, tmp_path: Path) -> None:
-    """What `srun bash -c ...` tells its tasks, of which there are two on one node."""
+    """With the variables of `srun bash -c ...` for two tasks on one node."""
     task = {"SLURM_NTASKS": "2", "SLURM_NNODES": "1", "SLURM_STEP_ID": "0"}
     task |= {"SLURM_JOB_ID": "1", "SLURM_NODEID": "0", "SLURM_NODELIST": "localhost"}
     task |= {"SLURM_JOB_NAME": "bash", "MASTER_PORT": str(free_port())}
@@ -122,8 +122,8 @@ def test_srun(start: Start, trained: Cli, tmp_path: Path) -> None:
     assert has_the_curve_of_one_node(one_run(tmp_path), trained)
 
 
-def test_ranks_meet_the_living_alone() -> None:
-    """What the dead have said is still in the store of torchrun's agents."""
+def test_ranks_only_meet_living_ranks() -> None:
+    """The store of torchrun's agents still holds what dead ranks have set."""
     store = listening_store(HOST)
 
     def port_for(rank: int) -> int:
@@ -147,10 +147,10 @@ def test_ranks_meet_the_living_alone() -> None:
     assert len(set(ports)) == 3
 
 
-def test_ranks_that_are_started_again_resume_the_run_that_their_agent_began(
+def test_restarted_ranks_resume_the_run_of_their_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether torchrun has counted a restart, or a node has come or left, which it does not."""
+    """Even if a node has come or left, which torchrun does not count as a restart."""
     ranks = Ranks(0, 0, 1, 1, "torchrun")
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "attempt_0/0/error.json"))
     first, second = tmp_path / "first", tmp_path / "second"
@@ -165,7 +165,7 @@ def test_ranks_that_are_started_again_resume_the_run_that_their_agent_began(
 
 
 def test_a_checkpoint_that_is_a_file_has_no_mirror() -> None:
-    """As `evaluate.py` has one, whose ranks torchrun may start, too."""
+    """In `evaluate.py`, `checkpoint` is a file; torchrun may start its ranks as well."""
     assert mirror_of({"checkpoint": "last.ckpt"}) is None
     assert mirror_of({}) is None
     assert mirror_of({"checkpoint": {"mirror_to": "s3://bucket"}}) == "s3://bucket"
@@ -205,7 +205,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_ranks_that_contradict_the_configuration_are_refused(
+def test_ranks_that_contradict_the_configuration_are_rejected(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     starter, typed, words = REFUSED[case]
@@ -220,7 +220,7 @@ def test_ranks_that_contradict_the_configuration_are_refused(
 
 
 def test_a_pod_of_kubeflow_is_a_node(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has RANK and WORLD_SIZE, of pods, and starts its ranks by itself."""
+    """Its RANK and WORLD_SIZE count pods, and it starts its own ranks."""
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "PET_RDZV_ENDPOINT": "nowhere"}.items():
         monkeypatch.setenv(name, value)
     outcome = cli("train.py", "strategy=ddp", "trainer.num_nodes=2")

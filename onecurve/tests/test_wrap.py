@@ -31,7 +31,7 @@ class Task(LightningModule):
         self.register_parameter("scale", nn.Parameter(torch.ones(1)))
 
 
-def test_units_are_what_was_asked_for() -> None:
+def test_wrap_selects_the_units() -> None:
     task = Task()
     first, second = task.blocks
     parts = [task.embedding, first, second, task.head]
@@ -47,7 +47,7 @@ def test_units_are_what_was_asked_for() -> None:
     ]  # fmt: skip
 
 
-def test_a_tied_parameter_is_in_no_unit_that_does_not_hold_all_of_it() -> None:
+def test_a_unit_holds_all_uses_of_a_tied_parameter_or_none() -> None:
     task = Task()
     first, second = task.blocks
     task.head.weight = task.embedding.weight
@@ -66,7 +66,7 @@ def test_a_tied_parameter_is_in_no_unit_that_does_not_hold_all_of_it() -> None:
         (["Linear", "Conv2d"], "strategy.wrap=[Linear,Conv2d]: the task has no Conv2d"),
     ],
 )
-def test_units_that_do_not_exist_are_refused(wrap: Any, words: str) -> None:
+def test_unknown_units_are_rejected(wrap: Any, words: str) -> None:
     with pytest.raises(UserError) as refusal:
         check_wrap(Task(), wrap)
     assert words in str(refusal.value)

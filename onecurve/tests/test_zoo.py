@@ -1,4 +1,4 @@
-"""The zoo: each module and each data set under each strategy is equal to single, or is refused."""
+"""The zoo: each module and each data set equals single under each strategy, or is rejected."""
 
 import re
 from collections.abc import Callable
@@ -109,7 +109,7 @@ def assert_equal(result: dict[str, Any], single: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", IN_ONE_BATCH)
 def test_accumulated_batches_make_the_step_of_one(column: Column, name: str) -> None:
-    """Under single, to which the other strategies are equal."""
+    """Under single, to which the other strategies are compared."""
     with unchanged_environment(LIGHTNING):
         expected = trained(IN_ONE_BATCH[name], "single")
     result = dict(column("single")[name])  # other tests read it, too

@@ -1,4 +1,4 @@
-"""What the tests of this project share; its scripts run in process, in an empty folder."""
+"""Fixtures of this project's tests; its scripts run in this process, in an empty folder."""
 
 from pathlib import Path
 
@@ -25,23 +25,23 @@ TWO_STEPS = (
     "trainer.limit_train_batches=2",
     "trainer.limit_val_batches=1",
     "trainer.limit_test_batches=1",
-    "data.batch_size=8",  # enough for the pages' two pipelines of four micro-batches
+    "data.batch_size=8",  # enough for two pipelines with four micro-batches, as in the pages
 )
 
 
 def shipped(*files: str) -> pytest.MarkDecorator:
-    """For a test of files that come with the template, and that you may delete or rename."""
+    """Skip a test whose files, which come with the template, you have deleted or renamed."""
     gone = [file for file in files if not (CONFIGS / f"{file}.yaml").exists()]
     return pytest.mark.skipif(bool(gone), reason=f"not in configs/ any more: {', '.join(gone)}")
 
 
 def choices(group: str) -> list[str]:
-    """The files of a group of `configs/`, whatever they are."""
+    """All files of a group of `configs/`."""
     return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
 
 
 def composed(*overrides: str) -> DictConfig:
-    """What `python train.py` makes of a command line."""
+    """The configuration that `python train.py` composes from a command line."""
     register_resolvers()
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         return compose("train", overrides=list(overrides))

@@ -1,4 +1,4 @@
-"""The callback of this project: the same numbers, and the same training, under every strategy."""
+"""The callback of this project: the same values, and the same training, under every strategy."""
 
 from typing import Any
 

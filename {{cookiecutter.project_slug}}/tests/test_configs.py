@@ -1,4 +1,4 @@
-"""Every file of `configs/` is tried as it is found there: a new one needs no line here."""
+"""Every file of `configs/` is tried; new files are found automatically."""
 
 import shutil
 from pathlib import Path
@@ -11,7 +11,7 @@ from jsonschema import Draft7Validator
 from onecurve.command.schemas import ConfigFile, config_files, line_of, schema_name, schemas
 from onecurve.testing.runs import Cli, column
 
-# What a choice needs beside its name, also in small_data.py. Who has no line is tried with the
+# Further overrides that a choice needs, also in small_data.py; all others are tried with the
 # defaults.
 NEEDS = {
     "callbacks/batch_size_finder": ("callbacks.batch_size_finder.largest=64",),
@@ -20,11 +20,11 @@ NEEDS = {
     **getattr(small_data, "NEEDS", {}),
 }
 FILES = sorted(path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.rglob("*.yaml"))
-# Of this machine alone; git ignores them.
+# For this machine only; git ignores them.
 FILES = [file for file in FILES if file.parts[0] != "local"]
 CHOICES = [file.as_posix() for file in FILES if len(file.parts) > 1]
 SCHEMAS = schemas(CONFIGS)
-# Groups that train.yaml has chosen from: others are added.
+# Groups in the defaults of train.yaml; others need a plus.
 CHOSEN = {
     group.removeprefix("optional ")
     for entry in yaml.safe_load((CONFIGS / "train.yaml").read_text())["defaults"]
@@ -41,7 +41,7 @@ def test_every_choice_trains_two_steps(cli: Cli, tmp_path: Path, file: str) -> N
     if "init.file=weights.ckpt" in overrides:
         made = cli("train.py", *TWO_STEPS).run
         shutil.copy(made / "checkpoints/last.ckpt", tmp_path / "weights.ckpt")
-    # Not every kernel of an optimizer takes shards.
+    # Not every optimizer has a kernel for shards.
     strategy = STRATEGIES["fsdp"] if group == "optimizer" else ()
     outcome = cli("train.py", *TWO_STEPS, *strategy, *overrides)
     assert outcome.status == 0, outcome.err
@@ -57,7 +57,7 @@ def test_every_file_says_what_it_does(file: Path) -> None:
 
 @pytest.mark.parametrize("file", config_files(CONFIGS), ids=lambda file: file.path.stem)
 def test_every_file_is_what_an_editor_is_told(file: ConfigFile) -> None:
-    """What `make schemas` would write now; a file need not say where its schema is."""
+    """`make schemas` would write the same schemas; a file need not name its schema."""
     content = {**file.content, "defaults": file.defaults}
     errors = Draft7Validator(SCHEMAS[schema_name(file)]).iter_errors(content)
     assert [f"{'.'.join(map(str, each.absolute_path))}: {each.message}" for each in errors] == []
@@ -77,7 +77,7 @@ def project(tmp_path: Path) -> Path:
 def test_a_file_of_ours_wins_over_that_of_the_library(cli: Cli, project: Path) -> None:
     group = project / "configs/trainer"
     group.mkdir(exist_ok=True)
-    # The file of the library is still there, as the first of its defaults would be.
+    # The file of the library still exists, like a first default.
     (group / "default.yaml").write_text("max_epochs: 7\nprecision: 64-true\n")
     (group / "overnight.yaml").write_text("max_epochs: 900\n")
     shown = cli(str(project / "train.py"), "--cfg", "job", "scheduler=none")

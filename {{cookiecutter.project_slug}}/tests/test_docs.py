@@ -1,4 +1,4 @@
-"""What docs/ shows is true: their commands run, on small data and for few steps."""
+"""The commands in docs/ run, on small data and for a few steps."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ from onecurve.testing.runs import Cli, column, jobs_of, largest_difference
 
 ROOT = CONFIGS.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-# Those of several nodes, and of jobs side by side, are for more than one laptop.
+# Commands for several nodes, or for jobs side by side, need more than a laptop.
 ELSEWHERE = ["HOST", "BUCKET", "torchrun", "srun", "sweep/launcher"]
 if find_spec("onnxscript") is None or find_spec("onnxruntime") is None:
     ELSEWHERE.append("format=onnx")  # an extra
@@ -25,7 +25,7 @@ def blocks(language: str, *pages: Path) -> list[str]:
 
 
 def is_here(choice: str) -> bool:
-    """Whether a word such as `data=mnist` names what is there: you may have deleted it."""
+    """Whether the file that a word such as `data=mnist` names exists: you may have deleted it."""
     group, _, names = choice.lstrip("+").partition("=")
     if group.startswith("data."):
         keys = "".join(path.read_text() for path in (CONFIGS / "data").glob("*.yaml"))
@@ -35,7 +35,7 @@ def is_here(choice: str) -> bool:
     return not ours or set(names.strip("[]").split(",")) <= found
 
 
-# Files that the pages tell to write: "In `tasks/vit.py`: ..." and a block.
+# Files in the pages: "In `tasks/vit.py`: ..." and a block.
 FILES = {
     file: block
     for page in PAGES
@@ -61,7 +61,7 @@ COMMANDS = [
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The project with the files of the pages' examples: tasks beside, their configurations."""
+    """The project with the files of the examples in the pages."""
     copy = tmp_path / "project"
     shutil.copytree(CONFIGS, copy / "configs")
     for script in ROOT.glob("*.py"):
@@ -91,7 +91,7 @@ def test_command_runs(cli: Cli, project: Path, tmp_path: Path, command: str) -> 
         checkpoints = str(first.run.relative_to(tmp_path) / "checkpoints")
         arguments = [word.replace("runs/DATE/TIME/checkpoints", checkpoints) for word in arguments]
     if script == "train.py" and not {"--help", "--cfg"} & set(arguments):
-        # Of a setting that is given twice the last counts: what the page says of epochs stays.
+        # If a setting is given twice, the last one counts: the number of epochs in the page stays.
         typed = [word.partition("=")[0] for word in arguments]
         arguments += [few for few in TWO_STEPS if few.partition("=")[0] not in typed]
     outcome = cli(str(project / script), *arguments)
@@ -130,7 +130,7 @@ IN_FLOAT64 = ("trainer.precision=64-true", "trainer.max_epochs=1", "callbacks=[]
 def test_an_example_trains_alike(
     cli: Cli, project: Path, example: str, strategies: list[str]
 ) -> None:
-    """Tasks that are none of this project's, written as the pages tell."""
+    """The tasks of the examples in the pages."""
     curves = []
     for strategy in ("single", *strategies):
         typed = (*example.split(), *f"strategy={strategy}".split(), "test=false")

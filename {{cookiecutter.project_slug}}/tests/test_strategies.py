@@ -8,7 +8,7 @@ from conftest import STRATEGIES, shipped
 from onecurve.testing.runs import Cli, column, largest_difference
 
 Once = Callable[..., Path]
-# In float64, where a difference cannot be taken for rounding.
+# In float64, where a difference cannot be rounding.
 EPOCH = ("trainer.precision=64-true", "trainer.max_epochs=1", "logger=csv")
 
 
@@ -24,7 +24,7 @@ def test_every_loss_is_that_of_single(once: Once, strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", [name for name in ("single", "ddp") if name in STRATEGIES])
 def test_training_is_that_of_a_plain_trainer(cli: Cli, strategy: str) -> None:
-    """Losses, gradients, all that is logged, weights, and a resume in the middle."""
+    """Losses, gradients, logged values, weights, and a resume in the middle."""
     outcome = cli("parity.py", *STRATEGIES[strategy])
     assert outcome.status == 0, outcome.out + outcome.err
 

@@ -1,8 +1,7 @@
 """One loss curve, every parallelism: strategies, checkpoints and runs for PyTorch Lightning.
 
-What a plain Lightning script needs is here, by name; the rooms beside this file have the rest.
-Nothing is imported before it is asked for: every start of the command line passes through here, and
-must not wait for torch.
+This module exports the names that a plain Lightning script needs. They are imported at their first
+use only, because every start of the command line imports this module and must not wait for torch.
 """
 
 from importlib import import_module
@@ -57,7 +56,7 @@ __all__ = [
     "seeded",
 ]
 
-# The module that each of them is in.
+# The module of each public name.
 _HOMES = {
     "BestAndLast": "checkpoint.callback",
     "Config": "config_model",
@@ -87,9 +86,9 @@ def __getattr__(name: str) -> Any:
         try:
             return version("onecurve")
         except PackageNotFoundError:
-            raise AttributeError("onecurve is not installed, and only that has a version") from None
+            raise AttributeError("onecurve has no version, because it is not installed") from None
     if name in ("launch", "parity"):
-        # A package of that name, which can be called: as importing any part of it would bind it.
+        # A callable package: importing any part of it would hide a function of the same name.
         return import_module(f".{name}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

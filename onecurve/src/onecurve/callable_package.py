@@ -1,6 +1,7 @@
 """A package that can be called as its main function: ``onecurve.launch(function, devices=2)``.
 
-It would else hide a function of that name, for Python binds a package to its parent's attribute.
+A function with the package's name would not do: importing any part of the package hides it, because
+Python then binds the package to the attribute of its parent.
 https://docs.python.org/3/reference/datamodel.html#customizing-module-attribute-access
 """
 
@@ -11,11 +12,11 @@ from typing import Any
 
 
 def make_callable(package: str, module: str, function: str) -> None:
-    """Let a call of a package be one of a function, which is imported then.
+    """Make calls of a package call a function, which is imported at the first call.
 
     Args:
-        package: Its name.
-        module: Where the function is, below the package.
+        package: The name of the package.
+        module: The module of the function, inside of the package.
         function: The function's name.
     """
 

@@ -1,7 +1,7 @@
-"""Cross entropy over a large vocabulary whose logits are never there as a whole.
+"""Cross entropy over a large vocabulary without having all logits in memory.
 
-Exact. The `linear_cross_entropy` of PyTorch 2.15 can do so, too, but older ones cannot; and it
-computes gradients in the forward pass, for which torch.compile falls back.
+Exact. PyTorch 2.15 has `linear_cross_entropy` for this, but older versions do not; and it
+computes gradients in the forward pass, which torch.compile does not support.
 """
 
 from typing import Any
@@ -22,16 +22,17 @@ def chunked_cross_entropy(
 ) -> Tensor:
     """The loss of each row of ``linear(hidden, weight, bias)``, chunk by chunk.
 
-    The logits of one chunk are in memory at a time, and computed again in the backward pass: one
-    matrix product more. Call it in the layer that holds the weight, whose outputs are then losses.
+    Only the logits of one chunk are in memory at a time; the backward pass recomputes them, which
+    costs one more matrix product. Call this in the layer that holds the weight, so that its outputs
+    are losses.
 
     Args:
-        hidden: What the last linear layer is given (..., width).
+        hidden: The inputs of the last linear layer (..., width).
         weight: Its weight (classes, width).
         targets: Class indices (...).
-        chunks: How many parts the rows are cut into.
+        chunks: The number of chunks into which the rows are split.
         bias: Its bias (classes,).
-        options: Of `torch.nn.functional.cross_entropy`, but for `reduction`.
+        options: Arguments of `torch.nn.functional.cross_entropy`, except `reduction`.
 
     Returns:
         A loss for each row (...); their mean is the mean cross entropy.

@@ -1,12 +1,12 @@
-"""The commands of a project: its scripts, such as train.py, each call one of these functions.
+"""The commands of a project: each of its scripts, such as train.py, calls one of these functions.
 
     from onecurve import cli
 
     if __name__ == "__main__":
         cli.train(__file__)
 
-A script's name is that of its configuration in ``configs/`` beside it. Every rank imports the
-script again, so nothing but the standard library is imported before a function is called.
+The script's name is that of its configuration in ``configs/`` beside it. Every rank imports the
+script again, so this module only imports the standard library.
 """
 
 from pathlib import Path
@@ -22,17 +22,17 @@ def train(script: str) -> None:
 
 
 def evaluate(script: str) -> None:
-    """Measure a checkpoint on the test set."""
+    """Evaluate a checkpoint on the test set."""
     _run(script, "onecurve.run.evaluate.work")
 
 
 def predict(script: str) -> None:
-    """Use a checkpoint."""
+    """Predict with a checkpoint."""
     _run(script, "onecurve.run.predict.work")
 
 
 def export(script: str) -> None:
-    """Write the network of a checkpoint for others: torch.export, ONNX."""
+    """Export the network of a checkpoint: torch.export, ONNX."""
     _run(script, "onecurve.run.export.work")
 
 
@@ -42,7 +42,7 @@ def parity(script: str) -> None:
 
 
 def plan(script: str) -> None:
-    """Tell which mesh to take."""
+    """Estimate which mesh to use."""
     _run(script, "onecurve.planner.project.work")
 
 
@@ -63,6 +63,6 @@ def _run(script: str, work: str) -> None:
     def main(config: "DictConfig") -> float | None:
         return run(work, config)
 
-    main.__module__ = name  # by which Hydra calls the job
+    main.__module__ = name  # Hydra names the job after it
     decorate = hydra.main(config_path=str(configs), config_name=name, version_base="1.3")
     command(decorate(main), configs, name)

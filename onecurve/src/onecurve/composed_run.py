@@ -1,4 +1,4 @@
-"""What the rules of combinations (`Config.refusals`) ask about a run; torch is not imported."""
+"""The facts about a run that rules of combinations (`Config.refusals`) use, without torch."""
 
 from typing import Any
 
@@ -8,16 +8,16 @@ from . import machine, surroundings
 
 
 class ComposedRun:
-    """A run whose configuration was composed, and that has not started.
+    """A run with a composed configuration that has not started yet.
 
     Attributes:
         config: The composed configuration.
-        strategy: Name of the strategy; empty for a command that has none, such as plan.py.
-        one_process: Whether the strategy is a single process.
-        one_device: Whether it is on a single device.
+        strategy: Name of the strategy; empty for a command without one, such as plan.py.
+        one_process: Whether the strategy has a single process.
+        one_device: Whether it uses a single device.
         accelerator: "cpu", "cuda" or "mps".
-        devices: How many on this node; 0 for an invalid value.
-        most_devices: How many of them this machine has.
+        devices: The number of devices on this node; 0 for an invalid value.
+        most_devices: The maximum number of devices on this machine.
         num_nodes: The number of nodes, at most.
         world_size: Devices of all nodes.
         ranks: The rank of this process under torchrun or srun; None if it was started otherwise.

@@ -1,14 +1,13 @@
-"""`Config`: a pydantic model of what a class or a group of the configuration takes.
+"""`Config`: a pydantic model of the arguments of a class, or of the keys of a group.
 
-A class says beside itself what may be configured, in the words of pydantic::
+A class can define its model inside of itself::
 
     class GradientNoise(Callback):
         class Config(onecurve.Config):
             scale: float = Field(gt=0, le=1, description="Standard deviation of the noise.")
             every: int | None = Field(None, ge=1)
 
-A value outside of it gets one line, which this file makes of the types: what is allowed, and a
-value that works.
+A wrong value gets one line, which this file builds from the types: what is allowed, and an example.
 """
 
 import shlex
@@ -35,36 +34,36 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from .meant import nearest, no_such_key
+from .suggestions import nearest, no_such_key
 
-KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 BOUNDS = {Gt: ("above", "gt"), Ge: ("from", "ge"), Le: ("to", "le"), Lt: ("and below", "lt")}
 
 
 class Config(BaseModel):
-    """What a class or a group takes. Another key is an error, but for ``extra="allow"``."""
+    """The keys of a class or a group. Other keys are errors, unless ``extra="allow"``."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, defer_build=True, protected_namespaces=()
     )
 
     def refusals(self, run: Any, key: str) -> Iterator[str]:
-        """Why it cannot go together with the rest of a run, a line each; none by default.
+        """Yield one error line for each combination with other keys that cannot run.
 
         Args:
             run: The composed run, an `onecurve.composed_run.ComposedRun`.
-            key: Where the configuration has the object, such as "callbacks.swa".
+            key: The key of the object in the configuration, such as "callbacks.swa".
         """
         yield from ()
 
     @classmethod
     def checked(cls, given: Mapping[str, Any]) -> "Checked[Self]":
-        """Check values by key."""
+        """Validate values by key."""
         known = fields(cls)
         changed: dict[str, Any] = {}
         problems: dict[Any, Problem] = {}
         for name, value in given.items():
-            # Of other kinds there is but one meaning.
+            # Values of other types need no conversion.
             if isinstance(value, int | float | list) and not isinstance(value, bool):
                 if _has_nan(value):
                     problems[name] = Problem(cls, name, "no_number", None, given)
@@ -80,7 +79,7 @@ class Config(BaseModel):
             for each in error.errors(include_url=False, include_input=False):
                 key = str(each["loc"][0]) if each["loc"] else None
                 reason = _reason(each)
-                # Of a union that which says most.
+                # For a union, keep the most specific reason.
                 if key not in problems or reason:
                     problems[key] = Problem(cls, key, each["type"], reason, given)
             return Checked(None, list(problems.values()), changed)
@@ -90,12 +89,12 @@ Model = TypeVar("Model", bound=Config)
 
 
 class Checked(NamedTuple, Generic[Model]):
-    """What came of checking values by key.
+    """The result of validating values by key.
 
     Attributes:
-        model: Of the values; None where one is wrong.
+        model: The model with the values; None if one of them is wrong.
         problems: What is wrong.
-        changed: The values that are meant otherwise: 1000 for `1e3`, and "88" for 88.
+        changed: Values that were converted: 1000 for `1e3`, and "88" for 88.
     """
 
     model: Model | None
@@ -107,11 +106,11 @@ class Problem(NamedTuple):
     """What is wrong with one key.
 
     Attributes:
-        model: Of the keys beside it.
-        name: The key; None for what is wrong with several together.
-        kind: Pydantic's name for what is wrong.
-        reason: The words of a validator, if one has raised ValueError.
-        values: By key.
+        model: The model of the group.
+        name: The key; None if several keys together are wrong.
+        kind: Pydantic's name of the error.
+        reason: The message of a validator, if one has raised ValueError.
+        values: The values by key.
     """
 
     model: type[Config]
@@ -121,11 +120,11 @@ class Problem(NamedTuple):
     values: Mapping[str, Any]
 
     def line(self, place: str, usual: Any = None) -> str:
-        """The line to show.
+        """The error line to show.
 
         Args:
-            place: Where the configuration has what the model describes; empty for the top.
-            usual: The value of the default configuration, or None.
+            place: The key of the group in the configuration; empty for the top.
+            usual: The value in the default configuration, or None.
         """
         if self.name is None:
             return f"{place}: {self.reason}"
@@ -154,23 +153,23 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Words:
-    """What a refusal calls a type that pydantic has no words for, and a value that works."""
+    """How an error line describes a type, and a value that works."""
 
     words: str
     example: Any
 
 
 def missing(value: str) -> str | None:
-    """Why a path is that of no file or folder; None if it is."""
+    """Why a path is not that of a file or folder; None if it is."""
     path = Path(value).expanduser()
     if not path.exists():
         return "there is no such file"
-    # A device or a pipe may never end.
+    # Not a device or a pipe, which may never end.
     return None if path.is_file() or path.is_dir() else "is neither a file nor a folder"
 
 
 def existing(wanted: str) -> AfterValidator:
-    """Make a key one of a file or folder that has to be there.
+    """Validate that a value is the path of an existing file or folder.
 
     Args:
         wanted: What to give, and an example: ``Annotated[Any, existing("a folder of images")]``.
@@ -179,7 +178,7 @@ def existing(wanted: str) -> AfterValidator:
 
 
 def existing_path(value: Any, wanted: str, damage: Callable[[str], str | None] = missing) -> Any:
-    """The text of a path, which is there and whole; null is none.
+    """The text of a path, after checking that it exists and is intact; None for null.
 
     Raises:
         ValueError: With what is wrong, and what to give instead.
@@ -189,7 +188,7 @@ def existing_path(value: Any, wanted: str, damage: Callable[[str], str | None] =
     try:
         reason = missing(text(value)) or damage(text(value))
     except OSError as error:
-        # It may be no path at all: too long, for example.
+        # The value may not be a valid path: it may be too long, for example.
         reason = str(error.strerror)
     if reason:
         raise ValueError(f"{reason}; give {wanted}")
@@ -197,7 +196,7 @@ def existing_path(value: Any, wanted: str, damage: Callable[[str], str | None] =
 
 
 def text(value: Any) -> str:
-    """A value as in an override."""
+    """A value as it is written in an override."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -210,25 +209,25 @@ def text(value: Any) -> str:
 
 
 def as_override(key: str, value: Any) -> str:
-    """KEY=VALUE for a command line, quoted where a shell has a meaning for what is in it."""
+    """KEY=VALUE for a command line, quoted if a shell would interpret it."""
     return shlex.quote(f"{key}={text(value)}")
 
 
 @cache
 def fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """By the names that a configuration has, which may be words of Python's such as `async`."""
+    """Fields by their names in a configuration, which may be Python keywords such as `async`."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def annotation_of(field: FieldInfo) -> Any:
-    """The type of a field with all that is said beside it."""
+    """The type of a field including its metadata."""
     if not field.metadata:
         return field.annotation
     return Annotated[field.annotation, *field.metadata]
 
 
 def alternatives(annotation: Any) -> list[Any]:
-    """The parts of a union, or the one type."""
+    """The members of a union, or the type itself."""
     if get_origin(annotation) in (Union, UnionType):
         return [part for each in get_args(annotation) for part in alternatives(each)]
     if get_origin(annotation) is Annotated:
@@ -238,7 +237,7 @@ def alternatives(annotation: Any) -> list[Any]:
 
 
 def as_meant(annotation: Any, value: Any) -> Any:
-    """`1e3` is 1000 where a whole number is meant, and 88 a text where only a text may stand."""
+    """Convert `1e3` to 1000 where only integers are allowed, and 88 to text where only text is."""
     if value is None or isinstance(value, str | Mapping):
         return value
     parts = alternatives(annotation)
@@ -253,7 +252,7 @@ def as_meant(annotation: Any, value: Any) -> Any:
 
 
 def _reason(error: Any) -> str | None:
-    """What a validator says, or pydantic of a part of a value; None for a value as a whole."""
+    """The message of a validator, or pydantic's about a part of a value; otherwise None."""
     if error["type"] in ("value_error", "assertion_error"):
         return str(error["ctx"]["error"])
     if len(error["loc"]) > 1 and error["type"] in ("missing", "extra_forbidden"):
@@ -262,7 +261,7 @@ def _reason(error: Any) -> str | None:
 
 
 def _reads_as_number(value: Any) -> bool:
-    """Whether a text would be none without quotes."""
+    """Whether a text would be read as a number without quotes."""
     try:
         return isinstance(value, str) and isfinite(float(value))
     except ValueError:
@@ -276,12 +275,12 @@ def _has_nan(value: Any) -> bool:
 
 
 def _plain(part: Any) -> Any:
-    """The type without what is said beside it."""
+    """The type without its metadata."""
     return part.__origin__ if get_origin(part) is Annotated else part
 
 
 def beside(part: Any) -> list[Any]:
-    """What is said beside a type: bounds, words."""
+    """The metadata of a type: bounds, words."""
     if get_origin(part) is not Annotated:
         return []
     said = part.__metadata__
@@ -291,13 +290,13 @@ def beside(part: Any) -> list[Any]:
 
 
 def _entry(part: Any) -> Any:
-    """The type of a list's entries; None where a type is none of a list."""
+    """The type of a list's entries; None if the type is not a list."""
     part = _plain(part)
     return get_args(part)[0] if get_origin(part) in (list, Sequence) else None
 
 
 def choices(part: Any) -> list[Any]:
-    """The values of a literal, or of null; nothing where a type is none of a choice."""
+    """The values of a Literal, or null; empty for any other type."""
     if part in (None, NoneType):
         return [None]
     return list(get_args(part)) if get_origin(part) is Literal else []
@@ -308,7 +307,7 @@ def _choices(parts: Sequence[Any]) -> list[Any]:
 
 
 def _must_be(field: FieldInfo, value: Any, key: str, usual: Any, holds: bool) -> str:
-    """What is allowed, and a value that works."""
+    """The part of the line that says what is allowed, with a value that works."""
     parts = alternatives(annotation_of(field))
     if all(map(choices, parts)):
         allowed = _choices(parts)
@@ -320,7 +319,7 @@ def _must_be(field: FieldInfo, value: Any, key: str, usual: Any, holds: bool) ->
 
 
 def _bounds(part: Any) -> dict[Any, float]:
-    """What is said of a number's size, by kind of bound."""
+    """The bounds of a number, by kind."""
     return {
         kind: getattr(each, name)
         for kind, (_, name) in BOUNDS.items()

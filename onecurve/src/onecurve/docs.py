@@ -1,4 +1,4 @@
-"""The pages of this library: ``python -m onecurve.docs`` prints where they are on this machine."""
+"""The pages of this library: ``python -m onecurve.docs`` prints where they are."""
 
 import argparse
 import webbrowser
@@ -8,7 +8,7 @@ SITE = "https://org.github.io/cookiecutter-lightning/"
 
 
 def folder() -> Path:
-    """Where the pages are: in the installed package, or in a checkout beside the sources."""
+    """The folder of the pages: in the installed package, or beside the sources in a checkout."""
     installed = Path(__file__).parent / "pages"
     return installed if installed.is_dir() else Path(__file__).parents[2] / "docs"
 

@@ -1,68 +1,87 @@
-"""The one exception that is shown as a sentence instead of a traceback."""
+"""Errors that users see as one line instead of a traceback, and the parts of such lines."""
 
 import errno
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import NoReturn
 
 
 class UserError(Exception):
-    """Something that the person at the keyboard can put right.
+    """A mistake that the user can correct.
 
     Raise it with one line that names the config key, its value, what is allowed and a working
     alternative. The command prints that line and ends with status 2.
     """
 
     def __str__(self) -> str:
-        """On one line: a key or a value may have been typed with a line break in it."""
+        """The message on one line, because a key or a value may contain a line break."""
         return one_line(super().__str__())
 
 
 def one_line(text: str) -> str:
-    """With its line breaks as they are written in a program."""
+    """Escape line breaks."""
     return text.replace("\r", "\\r").replace("\n", "\\n")
 
 
 FULL_DISK = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)}
 
 OTHER_PACKAGE = re.compile("must be a `LightningModule`|strategy=<onecurve")
-"""What either of Lightning's two packages says of what belongs to the other."""
+"""Messages of Lightning's two packages about objects of the other package."""
 
 REFUSED = 2
-"""Exit status after a UserError; Hydra's own refusals end with 1."""
+"""The exit status after a UserError; Hydra's own errors end with 1."""
 
 
 def say(line: str) -> None:
-    """Tell the person at the keyboard, who may have sent stderr to a disk that is full.
+    """Print a line to stderr; a failure, for example on a full disk, is ignored.
 
-    What follows, such as the end of the command, must not depend on whether anybody hears it.
+    The run must not depend on it.
     """
-    # ValueError: it was closed.
+    # ValueError: stderr was closed.
     with suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)
 
 
 def stop(error: UserError) -> NoReturn:
-    """Show the line and end the program."""
+    """Print the error and end the program with status 2."""
     say(f"error: {error}")
     sys.exit(REFUSED)
 
 
 def some_of(names: Sequence[str], shown: int = 3) -> str:
-    """The first of many names, and how many more there are, for a line that stays readable."""
+    """The first of many names, and the number of the others."""
     more = len(names) - shown
     return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
 
 
+def missing_packages(asked: str, packages: Sequence[str], extra: str, instead: str) -> str | None:
+    """The error line for an option whose packages are not installed; None if they are.
+
+    Args:
+        asked: The option, such as ``format=onnx``.
+        packages: Names of modules; none is imported here.
+        extra: The extra of this distribution that installs them.
+        instead: An option that works without them.
+    """
+    absent = [name for name in packages if find_spec(name) is None]
+    if not absent:
+        return None
+    return (
+        f"{asked}: needs {', '.join(absent)}; type `uv pip install -e '.[{extra}]'`, or use "
+        f"{instead}"
+    )
+
+
 def in_short(error: BaseException, at_most: int = 200) -> str:
-    """A library's words about what went wrong, as a part of a line."""
+    """The message of an error on one line, shortened."""
     return " ".join(str(error).split())[:at_most]
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and what it came from, each once: two may name each other."""
+    """An error and its causes, each once, even if two errors name each other as the cause."""
     passed: set[int] = set()
     while error is not None and id(error) not in passed:
         passed.add(id(error))
@@ -71,26 +90,26 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is what an error began with.
+    """Whether Ctrl-C is among the causes of an error.
 
-    A library that it cuts off may fail at cleaning up: OmegaConf, halfway into a configuration,
-    with an AttributeError.
+    An interrupted library may raise another error while it cleans up: OmegaConf, for example, an
+    AttributeError.
     """
     return any(isinstance(each, KeyboardInterrupt) for each in chain(error))
 
 
 def of_syntax(error: SyntaxError) -> UserError:
-    """What Python says of a file that it cannot read, and where."""
+    """The UserError for a file with a syntax error."""
     return UserError(
         f"{error.filename}, line {error.lineno}: {error.msg} ({type(error).__name__}); correct it"
     )
 
 
 def user_error_behind(error: BaseException | None) -> UserError | None:
-    """The UserError that a library wrapped into an exception of its own, if there is one.
+    """The UserError among the causes of an error; None if there is none.
 
-    A full disk is one, too, and so are a file that Python cannot read, and what Lightning says of
-    its other package. What Ctrl-C has cut off is none, whatever it was taken for.
+    Errors of the user are also a full disk, a syntax error, and objects of Lightning's other
+    package; but not an error that Ctrl-C has caused.
     """
     if interrupted(error):
         return None
@@ -101,11 +120,11 @@ def user_error_behind(error: BaseException | None) -> UserError | None:
             return of_syntax(each)
         if isinstance(each, OSError) and each.errno in FULL_DISK:
             where = f"{each.filename}: " if each.filename else ""
-            return UserError(f"{where}the disk is full; make room, then go on with resume=last")
+            return UserError(f"{where}the disk is full; make room, then resume with resume=last")
         if "pytorch_lightning" in sys.modules and OTHER_PACKAGE.search(str(each)):
             return UserError(
-                "onecurve is for the package lightning, and pytorch_lightning is another, whose "
-                "classes are others; write import lightning.pytorch as pl instead of import "
+                "onecurve works with the package lightning, and the classes of pytorch_lightning "
+                "are different ones; write import lightning.pytorch as pl instead of import "
                 f"pytorch_lightning as pl ({in_short(each, 90)})"
             )
     return None

@@ -1,6 +1,6 @@
 """Matplotlib figures without a display, and grids of images.
 
-Matplotlib is imported only where something is drawn.
+Matplotlib is only imported when something is drawn.
 """
 
 import math
@@ -17,7 +17,7 @@ def new_figure(width: float, height: float) -> "Figure":
     """An empty figure that is drawn to memory or to a file.
 
     Args:
-        width: In inches, of 100 pixels in a file that is saved with ``dpi=100``.
+        width: Inches; an inch has 100 pixels in a file saved with ``dpi=100``.
         height: Likewise.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -44,7 +44,7 @@ def image_grid(
     for axes in figure.subplots(rows, columns, squeeze=False).flat:
         axes.axis("off")
     colors = colors or ["black"] * len(images)
-    # The last row may have places to spare.
+    # The last row may be incomplete.
     for axes, image, title, color in zip(figure.axes, images, titles, colors, strict=False):
         axes.imshow(image)
         axes.set_title(title, fontsize=8, color=color)

@@ -1,7 +1,7 @@
-"""Deprecated: limits in the annotations of a signature, which nothing reads any more.
+"""Deprecated: limits in annotations, which have no effect any more.
 
-What a class takes is said by a model beside it, `onecurve.Config`. These names stay for a release,
-so that a project that has them in its annotations still starts.
+A model, `onecurve.Config`, describes the arguments of a class instead. These names stay for one
+release, so that a project with such annotations still starts.
 """
 
 import warnings
@@ -11,12 +11,12 @@ NAMES = ("Existing", "Number", "Pattern")
 
 
 def __getattr__(name: str) -> Any:
-    """Say what took the place of a name: https://peps.python.org/pep-0562/."""
+    """Warn about a deprecated name: https://peps.python.org/pep-0562/."""
     if name not in NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     warnings.warn(
-        f"onecurve.limits.{name} has no effect any more: say what a class takes in a class "
-        "Config(onecurve.Config) in it",
+        f"onecurve.limits.{name} no longer has any effect: describe the arguments of a class by a "
+        "class Config(onecurve.Config) in it",
         DeprecationWarning,
         stacklevel=2,
     )

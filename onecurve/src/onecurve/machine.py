@@ -1,19 +1,26 @@
-"""The devices of this machine, and the processes of a run, without importing torch."""
+"""This machine and this process, without torch: devices, ranks of a run, and peak memory."""
 
 import os
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+try:
+    import resource
+except ImportError:  # not on Windows, where no peak is known
+    resource = None  # type: ignore[assignment]
 
 from .surroundings import Ranks, node_around, ranks_around
 
 __all__ = ["Ranks", "ranks_around"]
 
-# Small test machines may have more processes than cores, but not by mistake.
+# Small test machines may run more processes than cores, but only within this limit.
 MOST_PROCESSES_ON_A_SMALL_CPU = 8
 # Lightning's short names of precisions, of which it warns.
 PRECISIONS = {"16": "16-mixed", "32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
@@ -81,8 +88,8 @@ def local_devices(trainer: Any, one_device: bool) -> int:
             return 1
         if ranks := ranks_around():
             return ranks.on_this_node
-        if told := node_around().devices:
-            return told
+        if asked := node_around().devices:
+            return asked
         return count_gpus() if accelerator(trainer, one_device) == "cuda" else 2
     if isinstance(devices, int):
         return devices
@@ -126,3 +133,23 @@ def most_devices(kind: str) -> int:
     if kind == "mps":
         return int(has_mps())
     return max(MOST_PROCESSES_ON_A_SMALL_CPU, count_cores())
+
+
+def reset_peak_memory() -> None:
+    """Reset the peak memory of this process; only Linux can."""
+    with suppress(OSError):
+        # Resets VmHWM: man 5 proc_pid_clear_refs.
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory() -> int:
+    """The peak in bytes since `reset_peak_memory`, or of the whole process; 0 if it is unknown."""
+    # Only on Linux.
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        peak = next(line for line in lines if line.startswith("VmHWM:"))
+        return int(peak.split()[1]) * 1024
+    if resource is None:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,4 +1,4 @@
-"""A Rich console for texts from outside: metrics, layers, paths, and error messages."""
+"""A Rich console for texts that may contain markup: metrics, layers, paths, error messages."""
 
 from rich.console import Console
 

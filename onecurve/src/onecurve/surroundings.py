@@ -73,7 +73,7 @@ def ranks_around() -> Ranks | None:
         here = int(environment.get("LOCAL_WORLD_SIZE", world))
         starter = "srun" if environment.get("TORCHELASTIC_RUN_ID") == OF_SRUN else "torchrun"
         return Ranks(int(environment["RANK"]), int(environment["LOCAL_RANK"]), world, here, starter)
-    # A single task is no rank of several.
+    # A single task is not one of several ranks.
     if not _is_task_of_srun(environment) or (world := _tasks(environment)) == 1:
         return None
     rank = int(environment["SLURM_PROCID"])
@@ -114,10 +114,10 @@ def node_rank(config: "DictConfig") -> int | None:
     It does where the number of nodes may change.
     """
     smallest, largest = nodes_asked(config)
-    typed = config.launch.get("node_rank", "auto")
-    if smallest < largest or typed is None:
+    asked = config.launch.get("node_rank", "auto")
+    if smallest < largest or asked is None:
         return None
-    return node_around().number if typed == "auto" else int(typed)
+    return node_around().number if asked == "auto" else int(asked)
 
 
 def first_host(hosts: str) -> str:
@@ -142,11 +142,11 @@ def tell_lightning(ranks: Ranks) -> None:
 def unchanged_environment(
     names: Sequence[str], meanwhile: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Variables are afterwards as they were before, for the next job of a sweep.
+    """Restore environment variables at the end of the context, for the next job of a sweep.
 
     Args:
-        names: Which.
-        meanwhile: What some of them are until then.
+        names: The variables to restore.
+        meanwhile: Values to set within the context.
     """
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(meanwhile or {})
@@ -163,7 +163,7 @@ def _is_task_of_srun(environment: Mapping[str, str]) -> bool:
     """Whether this process is a task of srun, and was not started from a shell in a Slurm job.
 
     Only the tasks of a step have its number. The shell of `srun --pty bash` is recognized by its
-    terminal: its variables are inherited by a further srun. The name of the job is no sign:
+    terminal: its variables are inherited by a further srun. The name of the job does not tell:
     `srun bash -c ...` makes it "bash", and salloc "interactive".
     """
     step = environment.get("SLURM_STEP_ID", "")

@@ -1,7 +1,7 @@
-"""What older versions of PyTorch cannot do: one table, and the line by which it is refused.
+"""A table of features that need a newer PyTorch, and the error line for them.
 
-Torch is not imported: a command refuses before it is. A feature that works from the floor in
-pyproject.toml on has no entry.
+Torch is not imported, because commands report the error before that. Features that work with the
+lowest supported version (pyproject.toml) have no entry.
 """
 
 from functools import cache
@@ -12,23 +12,23 @@ from .errors import UserError
 
 
 class Needs(NamedTuple):
-    """From which version on PyTorch can do something."""
+    """The version of PyTorch that a feature needs."""
 
     first: tuple[int, int]
     fault: str
-    """What an older one does."""
+    """What an older version does."""
     instead: str
-    """What works there."""
+    """What works with an older version."""
 
 
 TABLE = {
     # "[3] for chunk 0 has gradients None and is expecting to send gradients to stage 2"
     "strategy.schedule=zbv": Needs((2, 12), "has no gradients to send in this schedule", "1f1b"),
-    # The same words, or "PipeliningMetadataError", or none of tokens can be asked for.
+    # The same message, or "PipeliningMetadataError", or token inputs cannot require gradients.
     "strategy=pipeline whose stages pass on what has no gradient": Needs(
         (2, 13), "waits for its gradient", "strategy.schedule=gpipe"
     ),
-    # A gather in code that torch.compile makes has no gradient.
+    # A gather inside compiled code has no gradient.
     "strategy.context with compile": Needs(
         (2, 12), "loses gradients of what other ranks gathered", "compile=none"
     ),
@@ -36,8 +36,8 @@ TABLE = {
     "activation_checkpointing=selective with compile in float64": Needs(
         (2, 13), "keeps attention's sums in float32", "activation_checkpointing=full"
     ),
-    # A segmentation fault: parameters that are in no part are freed before it.
-    "manual_backward with parameters of the task's own, of which ranks have shards": Needs(
+    # A segmentation fault: parameters that are in no unit are freed before the backward pass.
+    "manual_backward with sharded parameters of the task itself": Needs(
         (2, 13), "ends the process in the backward pass", "strategy=ddp"
     ),
     # "aten.index_put_.default does not have a sharding strategy registered"
@@ -49,27 +49,27 @@ TABLE = {
 
 @cache
 def installed() -> tuple[int, int]:
-    """The version of torch here, without its last number."""
+    """The major and minor version of the installed torch."""
     major, minor = version("torch").split(".")[:2]
     return int(major), int(minor)
 
 
 def require(asked: str) -> None:
-    """Reject what the torch that is installed cannot do.
+    """Reject a feature that the installed torch does not support.
 
     Raises:
-        UserError: That names the version that can.
+        UserError: Naming the version that supports it.
     """
     if line := too_old(asked):
         raise UserError(line)
 
 
 def too_old(asked: str, key: str | None = None) -> str | None:
-    """Why the torch that is installed cannot do what is asked for; None where it can.
+    """The error line if the installed torch does not support a feature; None if it does.
 
     Args:
-        asked: As in the table, such as "strategy.schedule=zbv".
-        key: What was typed, where the strategy is below another key.
+        asked: A key of the table, such as "strategy.schedule=zbv".
+        key: The override to name in the line, if the strategy has another key.
     """
     needs = TABLE.get(asked)
     if needs is None or installed() >= needs.first:

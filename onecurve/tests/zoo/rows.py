@@ -78,7 +78,7 @@ ROWS = {
         data.two_uneven,
         announced={
             **dict.fromkeys(
-                ("ddp", "fsdp"), "batches of 10 and 5 samples do not share out alike on 2"
+                ("ddp", "fsdp"), "cannot share the loaders' batches of 10 and 5 samples evenly"
             ),
             **NO_PAIR,
         },
@@ -103,7 +103,8 @@ ROWS = {
     "a stream that differs between ranks": Row(
         data=data.stream_of_rank,
         refused=dict.fromkeys(
-            ("ddp", "fsdp", "pipeline"), "OfRank yields other samples on some ranks; let it yield"
+            ("ddp", "fsdp", "pipeline"),
+            "OfRank yields different samples on some ranks; let it yield",
         ),
     ),
     "a stream that shuffles": Row(data=data.shuffled_stream, validation=data.shuffled_stream),

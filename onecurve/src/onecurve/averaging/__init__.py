@@ -1,1 +1,1 @@
-"""Averages of the weights over training, on each rank of what it holds."""
+"""Averages of the weights over training; each rank averages the weights that it holds."""

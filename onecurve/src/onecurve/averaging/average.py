@@ -1,6 +1,6 @@
 """A running average of a module's weights.
 
-Averaging is linear, so each rank averages what it holds: full tensors, its shards of them, or its
+Averaging is linear, so each rank averages the tensors that it holds: full ones, shards, or its
 layers. They are gathered only for a checkpoint, under their usual names.
 """
 
@@ -21,7 +21,7 @@ class RunningAverage:
     """The average of weights over several steps.
 
     Attributes:
-        count: How many steps are averaged.
+        count: The number of steps in the average.
         tensors: The average, by parameter name, of what this rank holds.
     """
 
@@ -31,7 +31,7 @@ class RunningAverage:
 
     @torch.no_grad()
     def add(self, module: LightningModule, share: float | None = None) -> None:
-        """Add the present weights of a module to the average.
+        """Add the current weights of a module to the average.
 
         Args:
             module: The module.
@@ -47,7 +47,7 @@ class RunningAverage:
 
     @contextmanager
     def in_place(self, module: LightningModule) -> Iterator[None]:
-        """Put the average into the module meanwhile; buffers stay."""
+        """Put the average into the module within the context; buffers stay."""
         self._swap(module)
         try:
             yield
@@ -87,7 +87,7 @@ class Averaging(Callback):
         average: The average so far.
         validate: Whether the average, once there is one, is validated instead of the weights of
             training.
-        is_saving: Whether the checkpoint under way is of this average alone; then no other average
+        is_saving: Whether the current checkpoint is of this average alone; then no other average
             adds itself to it.
     """
 
@@ -108,7 +108,7 @@ class Averaging(Callback):
         return self._seen != before
 
     def in_place(self, trainer: Trainer) -> AbstractContextManager[None]:
-        """Put the average into the module meanwhile."""
+        """Put the average into the module within the context."""
         return self.average.in_place(trainer.lightning_module)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

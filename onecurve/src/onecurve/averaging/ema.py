@@ -1,16 +1,17 @@
-"""Exponential moving average of the weights, which is validated and kept as best."""
+"""Exponential moving average of the weights, which is validated and saved as the best."""
 
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 
+from ..compat.of_lightning import callbacks_of
 from .average import Averaging
 
 
 class ExponentialMovingAverage(Averaging):
     """Averages the weights after every optimizer step, and validates the average.
 
-    Checkpoints have the average, which was validated, as the network's weights, and beside it the
+    Checkpoints hold the average, which was validated, as the network's weights, and beside it the
     weights of training. Buffers, such as BatchNorm statistics, are not averaged. Training itself
     does not use the average.
 
@@ -50,16 +51,15 @@ class ExponentialMovingAverage(Averaging):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Save the average as the weights, unless another average is being saved."""
-        others: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        averages = [each for each in others if isinstance(each, Averaging)]
-        if self.average.count and not any(each.is_saving for each in averages):
+        is_another_saved = any(each.is_saving for each in callbacks_of(trainer, Averaging))
+        if self.average.count and not is_another_saved:
             checkpoint.setdefault("averages", {})["live"] = checkpoint["state_dict"]
             checkpoint["state_dict"] = self.average.gathered(trainer)
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep both until the module is sharded or split."""
+        """Keep the average and the weights of training until the module is sharded or split."""
         averages = checkpoint.get("averages", {})
         if "live" in averages:
             self._restored = {"live": averages["live"], "average": checkpoint["state_dict"]}

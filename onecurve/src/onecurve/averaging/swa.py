@@ -1,16 +1,19 @@
 """Stochastic weight averaging (Izmailov et al. 2018, https://arxiv.org/abs/1803.05407)."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
+import torch
+import torch.nn.functional as F
 from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
 from torch.optim import Optimizer
 
+from ..compat.of_torch import BatchNorm
 from ..errors import UserError
 from .average import Averaging
-from .batchnorm import recompute_statistics
 
 
 class StochasticWeightAveraging(Averaging):
@@ -20,14 +23,14 @@ class StochasticWeightAveraging(Averaging):
     learning rate, if one is given. At the end BatchNorm statistics are computed for the average,
     and it is saved.
 
-    Lightning's own averages the weights at the start of epochs, and makes an extra step for
+    Lightning's callback averages the weights at the start of epochs, and makes an extra step for
     BatchNorm.
 
     Args:
-        file: Where the average is saved, as every checkpoint.
-        start: When averaging starts: a share of the run (0.75), or after how many epochs (10).
-        every_n_steps: Average every so many optimizer steps; None for the end of each epoch.
-        lr: Learning rate from then on; None leaves it to the scheduler. Where parameter groups have
+        file: Where the average is saved, in the format of every checkpoint.
+        start: When averaging starts: a share of the run (0.75), or a number of epochs (10).
+        every_n_steps: Average after this number of optimizer steps; None for the end of each epoch.
+        lr: Learning rate from then on; None leaves it to the scheduler. If parameter groups have
             different learning rates, it is that of the first, and the others keep their ratio.
         anneal_epochs: Epochs in which the learning rate is annealed to `lr`.
         annealing: "cosine" or "linear".
@@ -122,7 +125,7 @@ class StochasticWeightAveraging(Averaging):
 
     @contextmanager
     def in_place(self, trainer: Trainer) -> Iterator[None]:
-        """Put the average and its own BatchNorm statistics into the module meanwhile."""
+        """Put the average and its own BatchNorm statistics into the module within the context."""
         module = trainer.lightning_module
         buffers = {name: each.clone() for name, each in module.named_buffers() if not each.is_meta}
         with self.average.in_place(module):
@@ -150,7 +153,7 @@ class StochasticWeightAveraging(Averaging):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep it until the module is sharded or split."""
+        """Keep the average until the module is sharded or split."""
         state = checkpoint["callbacks"].get(self.state_key, {})
         average = checkpoint.get("averages", {}).get("swa", state.get("average_model_state"))
         if average and _count(state):
@@ -164,3 +167,70 @@ def _count(state: dict[str, Any]) -> int:
 
 def _rates(optimizer: Optimizer) -> list[float]:
     return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+# BatchNorm statistics of the average, which no forward pass of training has used
+
+
+@torch.no_grad()
+def recompute_statistics(trainer: Trainer) -> None:
+    """Recompute BatchNorm statistics in one pass over the training data. No weight changes.
+
+    As in `torch.optim.swa_utils.update_bn` they are the average over batches of each batch's mean
+    and variance, here of the global batch. Dropout is off.
+    """
+    module: Any = trainer.lightning_module
+    layers = [part for part in module.modules() if isinstance(part, BatchNorm)]
+    if not layers:
+        return
+    was_training = module.training
+    module.eval()
+    strategy: Any = trainer.strategy
+    with ExitStack() as stack:
+        measuring = [_Measuring(layer, strategy.reduce) for layer in layers]
+        for each in measuring:
+            if each.layer.running_mean is not None and not each.layer.running_mean.is_meta:
+                stack.enter_context(each)
+        for batch, counts in strategy.training_batches():
+            for each in measuring:
+                each.counts = counts
+            strategy.forward_only(batch)
+    module.train(was_training)
+
+
+class _Measuring:
+    """Lets a layer normalize by the statistics of the global batch, and average them."""
+
+    def __init__(self, layer: BatchNorm, reduce: Callable[..., Tensor]) -> None:
+        self.layer = layer
+        self.reduce = reduce
+        self.counts = True
+        self.batches = 0
+
+    def __enter__(self) -> None:
+        self.layer.reset_running_stats()
+        self.layer.forward = self._forward  # type: ignore[assignment,method-assign]
+
+    def __exit__(self, *error: object) -> None:
+        del self.layer.forward
+        if self.layer.num_batches_tracked is not None:
+            self.layer.num_batches_tracked.fill_(self.batches)
+
+    def _forward(self, inputs: Tensor) -> Tensor:
+        channels = inputs.transpose(0, 1).flatten(1).double()
+        sums = torch.stack([channels.sum(1), channels.square().sum(1)])
+        values = torch.full_like(sums[:1], channels.shape[1])
+        totals = torch.cat([sums, values]) * float(self.counts)
+        total, squares, count = self.reduce(totals, reduce_op="sum")
+        mean = total / count
+        variance = squares / count - mean.square()
+        self._keep(mean, variance * count / (count - 1))
+        layer = self.layer
+        statistics = mean.to(inputs.dtype), variance.to(inputs.dtype)
+        return F.batch_norm(inputs, *statistics, layer.weight, layer.bias, False, 0.0, layer.eps)
+
+    def _keep(self, mean: Tensor, variance: Tensor) -> None:
+        self.batches += 1
+        running: Any = (self.layer.running_mean, self.layer.running_var)
+        for kept, new in zip(running, (mean, variance), strict=True):
+            kept.lerp_(new.to(kept.dtype), 1 / self.batches)

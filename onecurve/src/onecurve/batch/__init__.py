@@ -1,1 +1,1 @@
-"""Which samples each rank sees, what it draws for them, and where an epoch resumes."""
+"""Shares of global batches, random numbers of each rank, and resuming inside an epoch."""

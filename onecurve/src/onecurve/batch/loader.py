@@ -1,8 +1,8 @@
-"""Gives a rank its share of every batch of the DataLoader that a user wrote.
+"""Gives a rank its share of every batch of a user's DataLoader.
 
-Exact: global batch b holds the samples of the b-th batch that the loader yields by itself. Every
-rank walks the loader's own batch sampler, lazily and from the same generator state, and keeps the
-indices of its share; so any sampler will do, also one without an end.
+Exact: global batch b holds the samples of the b-th batch that the plain loader would yield. Every
+rank iterates the loader's own batch sampler lazily, from the same generator state, and keeps the
+indices of its share. So any sampler works, even an infinite one.
 """
 
 import os
@@ -28,23 +28,22 @@ from ..compat.of_torch import iterator_of
 from ..errors import UserError
 from .proxy import ResumedSampler
 from .random import Draws, RankStream
-from .rows import cut_rows
-from .share import SharedLoader, part_of
+from .share import SharedLoader, cut_rows, part_of
 from .stream import StreamLoader
 
 END = object()
 
 
 class RankLoader(SharedLoader):
-    """A rank's share of what a `DataLoader` over a data set with indices yields.
+    """A rank's share of the batches of a `DataLoader` over a map-style data set.
 
     Args:
-        loader: What the user wrote.
-        rank: Coordinate of this rank among the ranks that see different samples.
-        num_replicas: Number of those ranks.
-        stream: What this rank draws.
-        number: Tells it from other loaders of the run.
-        training: Whether passes beside a longer loader go on counting batches.
+        loader: The user's loader.
+        rank: This rank's number among the ranks that see different samples.
+        num_replicas: The number of those ranks.
+        stream: This rank's random number streams.
+        number: The number of this loader in the run, to seed it differently from the others.
+        training: Whether batch numbers continue when a longer loader makes this one start again.
     """
 
     _epoch: int
@@ -69,7 +68,7 @@ class RankLoader(SharedLoader):
         self.begin(0)
 
     def _own_indices(self) -> Any:
-        """What stands for the loader's batch sampler; or its sampler, where it has no other."""
+        """The replacement of the loader's batch sampler, or of its sampler if it has none."""
         batches: Any = self.loader.batch_sampler
         if batches is None:
             return CommonSampler(self.loader.sampler, self.stream)
@@ -79,13 +78,13 @@ class RankLoader(SharedLoader):
 
     @property
     def batch_sampler(self) -> Any:
-        """The loader's own; in predictions one that tells which samples this rank has seen."""
+        """The loader's own; in predictions the one that records this rank's sample indices."""
         predicts = isinstance(self._indices, IndexBatchSamplerWrapper)
         return self._indices if predicts else self.loader.batch_sampler
 
     @property
     def _iterator(self) -> Any:
-        """Lightning ends the worker processes of what it finds here."""
+        """The iterator whose worker processes Lightning shuts down."""
         return None if self._kept is None else iterator_of(self._kept)
 
     @_iterator.setter
@@ -96,7 +95,7 @@ class RankLoader(SharedLoader):
         vars(self).update(_epoch=epoch, _start=0, _ended_at=None, _walked=None, _totals={})
 
     def resume(self, batches: Iterator[Any], number: int) -> None:
-        """Go on, in the pass that begins next, with what is left of an epoch."""
+        """Make the next pass yield what is left of an epoch, from batch `number` on."""
         self._walked, self._start = batches, number
 
     def __iter__(self) -> Iterator[Any]:
@@ -107,20 +106,20 @@ class RankLoader(SharedLoader):
         walked, self._walked = self._walked, None
         indices = getattr(self._indices, "_batch_sampler", self._indices)
         indices.start, indices.left = start, walked
-        # A loader makes its iterator, and the seed of its workers, at once.
+        # The iterator is made at once, not lazily, because it draws the seed of the workers.
         batches: Iterator[Any] = iter(self._kept or self._source())
         if self.loader.batch_sampler is None:
             batches = self._rows(batches, start)
         return self._shares(batches, start)
 
     def _source(self) -> DataLoader[Any]:
-        """The user's loader over this rank's indices."""
+        """A copy of the user's loader over this rank's indices."""
         loader = self.loader
         source: DataLoader[Any] = copy(loader)
         name = "sampler" if loader.batch_sampler is None else "batch_sampler"
         vars(source).update({name: self._indices, "_iterator": None})
         if loader.num_workers and self.num_replicas > 1:
-            # Ranks read other samples, by another seed of the workers than the one drawn by all.
+            # Draw the common seed as a plain loader does, then seed this rank's workers by its own.
             draw_base_seed(loader)
             with self.stream.own(Draws.WORKERS, self._epoch, self.number):
                 source.generator = torch.Generator().manual_seed(torch.initial_seed())
@@ -140,14 +139,14 @@ class RankLoader(SharedLoader):
             yield batch
 
     def _rows(self, batches: Iterator[Any], start: int) -> Iterator[Any]:
-        """This rank's rows of batches that the data set makes as a whole (``batch_size=None``)."""
+        """This rank's rows of batches that the data set itself makes (``batch_size=None``)."""
         name = type(self.loader.dataset).__name__
         for number, batch in enumerate(batches, start):
             rows, self._totals[number] = cut_rows(batch, self.rank, self.num_replicas, name)
             yield rows
 
     def first(self) -> Any:
-        """The first batch that it will yield; nothing is consumed."""
+        """The first batch that the loader will yield; nothing is consumed."""
         loader = self.loader
         if loader.batch_sampler is None:
             of_one = [next(iter(loader.sampler))]
@@ -160,7 +159,7 @@ class RankLoader(SharedLoader):
 
 
 class CommonSampler(ResumedSampler):
-    """Stands for a sampler, which all ranks walk alike.
+    """Wraps a sampler that all ranks iterate with the same random numbers.
 
     Attributes:
         start: The number of the first batch of the next pass.
@@ -183,7 +182,7 @@ class CommonSampler(ResumedSampler):
 
 
 class RankIndices(CommonSampler):
-    """Stands for a batch sampler, and yields this rank's indices of each batch."""
+    """Wraps a batch sampler, and yields this rank's indices of each batch."""
 
     def __init__(self, inner: Any, loader: RankLoader) -> None:
         super().__init__(inner, loader.stream)
@@ -198,25 +197,25 @@ class RankIndices(CommonSampler):
 
 
 class SeenIndices(IndexBatchSamplerWrapper):
-    """Where Lightning reads which samples were predicted: of a rank, its own alone."""
+    """Tells Lightning which samples this rank has predicted: its own only."""
 
     _batch_sampler: Any
 
     def __next__(self) -> list[int]:
         indices = super().__next__()
         loader = self._batch_sampler.loader
-        if loader.rank >= loader._totals[max(loader._totals)]:  # this one is another rank's
+        if loader.rank >= loader._totals[max(loader._totals)]:  # the sample is another rank's
             self.seen_batch_indices[-1] = []
         return indices
 
 
 def draw_base_seed(loader: DataLoader[Any]) -> None:
-    """Draw what a loader draws when its iterator is made, from where it draws it."""
+    """Draw the number that a DataLoader draws when its iterator is made."""
     iter(DataLoader(range(1), generator=loader.generator))  # type: ignore[arg-type]
 
 
 def generators_of(loader: Any) -> list[torch.Generator]:
-    """The generators of a loader's own: what its order of samples may be drawn from."""
+    """The generators of a loader and its samplers, from which the order may be drawn."""
     batches = getattr(loader, "batch_sampler", None)
     places = (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
     found = [getattr(place, "generator", None) for place in places]
@@ -225,7 +224,7 @@ def generators_of(loader: Any) -> list[torch.Generator]:
 
 @contextmanager
 def kept_generators(loader: Any) -> Iterator[None]:
-    """Leave a loader's own generators where they were."""
+    """Restore a loader's own generators at the end of the context."""
     before = [(generator, generator.get_state()) for generator in generators_of(loader)]
     try:
         yield
@@ -235,7 +234,7 @@ def kept_generators(loader: Any) -> Iterator[None]:
 
 
 def is_ordinary(loader: Any) -> bool:
-    """Whether a loader yields what its samplers say: PyTorch's, torchdata's, or a kind of these."""
+    """Whether a loader follows its samplers: PyTorch's, torchdata's, or a plain subclass."""
     kind = type(loader)
     if kind.__module__.startswith("torchdata.stateful_dataloader"):
         return True
@@ -243,19 +242,19 @@ def is_ordinary(loader: Any) -> bool:
 
 
 def is_stream(loader: DataLoader[Any]) -> bool:
-    """Whether a loader reads samples, or batches, one after the other."""
-    # A pipe of torch.utils.data shares itself out among processes.
+    """Whether a loader reads an `IterableDataset`."""
+    # Data pipes of torch.utils.data shard themselves.
     has_stream = isinstance(loader.dataset, IterableDataset)
     return is_ordinary(loader) and has_stream and not isinstance(loader.dataset, IterDataPipe)
 
 
 def has_indices(loader: DataLoader[Any]) -> bool:
-    """Whether all ranks can tell from a loader which samples make up each batch."""
+    """Whether a loader's batches are determined by indices that every rank can compute."""
     return is_ordinary(loader) and not isinstance(loader.dataset, IterableDataset)
 
 
 def size_of_batch(loader: Any, batch_idx: int) -> int | None:
-    """Samples of a whole batch, as far as a loader's samplers say; None where they do not."""
+    """Samples of a global batch; None if the loader's samplers do not tell."""
     if isinstance(loader, SharedLoader):
         return loader.share(batch_idx).total
     batches = getattr(loader, "batch_sampler", None)
@@ -272,7 +271,10 @@ OPTIONS = (
 
 
 def without_state(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Torchdata's StatefulDataLoader over indices as PyTorch's: its position is that of a rank."""
+    """Replace torchdata's StatefulDataLoader over indices by a DataLoader.
+
+    Its saved position would be that of one rank's share.
+    """
     if type(loader).__iter__ is DataLoader.__iter__:
         return loader
     options = {name: getattr(loader, name) for name in OPTIONS}
@@ -282,29 +284,29 @@ def without_state(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 
 def seed_workers(loader: DataLoader[Any], rank: int) -> None:
-    """Seed a loader's workers, where Lightning is asked to, by the rank among shares of a batch.
+    """Seed workers by the data-parallel rank, if Lightning is to seed them (`seed_everything`).
 
-    Lightning takes the rank in the world: ranks that share samples would augment them otherwise.
+    Lightning uses the global rank, so ranks with the same samples would augment them differently.
     """
     if int(os.environ.get("PL_SEED_WORKERS", 0)) and loader.worker_init_fn is None:
         loader.worker_init_fn = partial(pl_worker_init_function, rank=rank)
 
 
 def reject_shared(loader: DataLoader[Any], num_replicas: int) -> None:
-    """Reject what ranks would have to share and cannot."""
+    """Reject loaders whose batches ranks cannot share."""
     if num_replicas == 1:
         return
     batches: Any = loader.batch_sampler
     if isinstance(getattr(batches, "sampler", loader.sampler), DistributedSampler):
         raise UserError(
-            "strategy: the loader has a DistributedSampler, and samples are shared out by the "
-            "strategy; leave it out: DataLoader(dataset, batch_size=..., shuffle=True)"
+            "strategy: the loader has a DistributedSampler, but the strategy shares samples out "
+            "itself; leave it out: DataLoader(dataset, batch_size=..., shuffle=True)"
         )
     if not has_indices(loader):
         kind = type(loader.dataset if is_ordinary(loader) else loader).__name__
         raise UserError(
-            f"strategy: {kind} decides by itself what it yields, which cannot be shared by "
-            f"{num_replicas} ranks; return a DataLoader(dataset, ...) of a data set with "
+            f"strategy: {kind} decides by itself what it yields, so {num_replicas} ranks cannot "
+            "share its batches; return a DataLoader(dataset, ...) of a data set with "
             "__getitem__ and __len__, or use strategy=single, or pipeline without replicas"
         )
 
@@ -312,15 +314,15 @@ def reject_shared(loader: DataLoader[Any], num_replicas: int) -> None:
 def shared_loader(
     loader: Any, rank: int, size: int, stream: RankStream, number: int, training: bool
 ) -> Any:
-    """What yields a rank's share of every batch; the loader itself where it is no DataLoader.
+    """Wrap a loader so that it yields a rank's share; what is not a DataLoader is returned as is.
 
     Args:
-        loader: What the user wrote.
-        rank: Which share.
-        size: How many shares there are.
-        stream: What this rank draws.
-        number: Tells the loader from others of the run.
-        training: Whether passes beside a longer loader go on counting batches.
+        loader: The user's loader.
+        rank: This rank's number among the ranks that see different samples.
+        size: The number of those ranks.
+        stream: This rank's random number streams.
+        number: The number of this loader in the run.
+        training: Whether batch numbers continue when a longer loader makes this one start again.
     """
     if not isinstance(loader, DataLoader):
         return loader

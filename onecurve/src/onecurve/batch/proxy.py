@@ -1,20 +1,20 @@
-"""What stands for a loader, sampler or data set that the user wrote, and has its attributes."""
+"""Wrappers around a user's loader, sampler or data set that forward its attributes."""
 
 from collections.abc import Iterator
 from typing import Any
 
 
 class Proxy:
-    """Every attribute that it does not have itself is that of the object it stands for.
+    """Forwards every attribute that it does not define to the wrapped object.
 
     Attributes:
-        _of: The name of the attribute that holds this object.
+        _of: The name of the attribute that holds the wrapped object.
     """
 
     _of: str
 
     def __getattr__(self, name: str) -> Any:
-        if name == self._of:  # not there yet while this is unpickled
+        if name == self._of:  # not set yet during unpickling
             raise AttributeError(name)
         return getattr(getattr(self, self._of), name)
 
@@ -23,7 +23,7 @@ class Proxy:
 
 
 class ResumedSampler(Proxy):
-    """Stands for a sampler, of whose next pass a part is left."""
+    """Wraps a sampler whose next pass yields only the given rest of an epoch."""
 
     _of = "inner"
 
@@ -32,6 +32,6 @@ class ResumedSampler(Proxy):
         self.left = left
 
     def __iter__(self) -> Iterator[Any]:
-        # An iterator over processes asks for two of these, and reads one.
+        # A loader with workers makes two iterators, and reads one of them.
         left, self.left = self.left, None
         yield from iter(self.inner) if left is None else left

@@ -1,14 +1,14 @@
-"""The random number generators: their states, and what each rank draws for itself.
+"""The states of the random number generators, and the two random streams of each rank.
 
-A process with all samples (`strategy=single`) draws as under a plain Trainer: nothing here touches
-its generators, but to restore them on resume.
+A process with all samples (`strategy=single`) draws as under a plain Trainer. Its generators are
+only touched to restore them on resume.
 
-Where several ranks share a batch there are two streams. The *common* one is the process's own: each
-rank draws the same from it, in the same order, as a plain Trainer does: the order of samples, what
-hooks draw between two steps, what `prepare` draws for a global batch. What a rank does to its own
-samples (fetch and augment them, dropout in the step) draws from a seed of (run, rank, place in the
-run), and leaves the common stream where it was. So the ranks' dropout masks differ, and a resume
-draws what the whole run would have drawn.
+If several ranks share a batch, there are two streams. The *common* stream is the state of the
+process's generators. All ranks draw the same numbers from it, in the order of a plain Trainer: the
+order of samples, what hooks draw between steps, what `prepare` draws for a global batch. What a
+rank draws for its own samples (reading and augmenting them, dropout in the step) is seeded by (run,
+rank, position in the run), and leaves the common stream unchanged. So dropout masks differ between
+ranks, and a resumed run draws what an uninterrupted one would have drawn.
 """
 
 import os
@@ -25,11 +25,11 @@ import torch
 from torch import Tensor
 
 State = tuple[Any, Any, Tensor, Tensor | None]
-"""Of Python's, NumPy's, PyTorch's generator, and that of the current GPU."""
+"""The states of Python's, NumPy's and PyTorch's generators, and of the current GPU's."""
 
 
 def global_seed() -> int:
-    """The seed of the run where somebody set one, else the one that PyTorch began with."""
+    """The run's seed if one was set, else PyTorch's initial seed."""
     seed = os.environ.get("PL_GLOBAL_SEED")
     return int(seed) if seed is not None else torch.initial_seed()
 
@@ -41,7 +41,7 @@ def get_state() -> State:
 
 
 def set_state(state: State) -> None:
-    """Put the generators where they were."""
+    """Restore the states of all generators."""
     python, numpy, cpu, cuda = state
     random.setstate(python)
     np.random.set_state(numpy)
@@ -51,7 +51,7 @@ def set_state(state: State) -> None:
 
 
 def to_tensors(state: State) -> dict[str, Any]:
-    """A state as a checkpoint holds it: plain data, which `torch.load(weights_only=True)` reads."""
+    """A state as plain data for a checkpoint, which `torch.load(weights_only=True)` can read."""
     (version, words, gauss), numpy, cpu, cuda = state
     return {
         "python": [version, torch.tensor(words), gauss],
@@ -62,7 +62,7 @@ def to_tensors(state: State) -> dict[str, Any]:
 
 
 def from_tensors(state: dict[str, Any]) -> State:
-    """What `to_tensors` was given."""
+    """The inverse of `to_tensors`."""
     version, words, gauss = state["python"]
     name, keys, *rest = state["numpy"]
     return (
@@ -74,7 +74,7 @@ def from_tensors(state: dict[str, Any]) -> State:
 
 
 def draw_from(*coordinates: int) -> None:
-    """Seed Python's, NumPy's and PyTorch's generators by these numbers."""
+    """Seed Python's, NumPy's and PyTorch's generators from these numbers."""
     seed = _seed_of(coordinates)
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -86,7 +86,7 @@ def draw_from(*coordinates: int) -> None:
 
 @lru_cache(maxsize=8)
 def _seed_of(coordinates: tuple[int, ...]) -> int:
-    # The same words as of Python's integers, and faster.
+    # Yields the same seed as Python integers, only faster.
     short = all(0 <= number < 2**32 for number in coordinates)
     words: Any = np.array(coordinates, np.uint32) if short else coordinates
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0]) % 2**63
@@ -94,7 +94,7 @@ def _seed_of(coordinates: tuple[int, ...]) -> int:
 
 @contextmanager
 def kept_state() -> Iterator[None]:
-    """Leave the generators where they were."""
+    """Restore the generators at the end of the context."""
     before = get_state()
     try:
         yield
@@ -103,7 +103,7 @@ def kept_state() -> Iterator[None]:
 
 
 class Draws(IntEnum):
-    """What a rank draws for itself: a part of what it is seeded by."""
+    """What a rank draws from its own stream; part of the seed."""
 
     FETCH = 0
     """Reading this rank's samples in this process."""
@@ -119,12 +119,12 @@ class RankStream:
     """The two streams of one rank.
 
     Args:
-        rank: Which share of a batch this rank sees.
-        apart: What this rank draws for itself. Stages of one pipeline fetch and augment alike; what
-            a process with all samples draws is drawn as under a plain Trainer.
+        rank: This rank's number among the ranks that draw different numbers.
+        apart: What this rank draws from its own stream; everything else comes from the common one.
+            Stages of one pipeline, for example, read and augment samples identically.
 
     Attributes:
-        seed: Of all that ranks draw for themselves in this fit or evaluation.
+        seed: The seed of the ranks' own streams in this fit or evaluation.
     """
 
     def __init__(self, rank: int, apart: Container[Draws] = tuple(Draws)) -> None:
@@ -134,12 +134,12 @@ class RankStream:
         self._common: State | None = None
 
     def reseed(self) -> None:
-        """Take a seed from where the common stream stands, without drawing: another in each fit."""
+        """Derive a new seed for each fit from the common stream's state, without drawing."""
         self.seed = crc32(torch.default_generator.get_state().numpy().tobytes())
 
     @contextmanager
     def own(self, what: Draws, *place: int) -> Iterator[None]:
-        """Draw meanwhile what belongs to this rank and to a place in the run."""
+        """Draw from this rank's own stream, seeded by a position in the run, within the context."""
         if what not in self.apart:
             yield
             return
@@ -153,7 +153,7 @@ class RankStream:
 
     @contextmanager
     def common(self) -> Iterator[None]:
-        """Draw meanwhile what all ranks draw, also inside `own`."""
+        """Draw from the common stream within the context, even inside `own`."""
         if self._common is None:
             yield
             return
@@ -168,5 +168,5 @@ class RankStream:
 
     @property
     def common_state(self) -> State:
-        """Where the common stream stands."""
+        """The current state of the common stream."""
         return self._common or get_state()

@@ -1,12 +1,13 @@
-"""Follows a fit from epoch to epoch, so that a checkpoint of any step resumes exactly.
+"""Makes a checkpoint of any step resume exactly, also inside an epoch.
 
-A checkpoint holds the generators' states in ``random``: *now*, when the *iterator*s of the epoch's
-loaders were made, and before its *first* batch was read. A resume inside an epoch draws its order
-again from the latter two, walks the samplers to where the run stood, and goes on *now*. So it sees
-the samples that were left, under any strategy and world size, whatever sampler the loader has.
+A checkpoint holds three states of the generators in ``random``: *now*; *iterator*, before the
+iterators of the epoch's loaders were made; and *first*, before the first batch was read. A resume
+inside an epoch redraws the order of samples from the latter two, skips the batches that have been
+trained on by iterating the samplers only, and continues from *now*. So it sees the remaining
+samples under any strategy and world size, whatever sampler the loader has. The hooks used:
 
-    setup_data: process_dataloader for each loader, then their iterators      (of the first epoch)
-    on_run_start of the epoch's loop: the iterators of every later epoch, before the first batch
+    setup_data: process_dataloader for each loader, then their iterators (in the first epoch)
+    on_run_start of the epoch loop: the iterators of every later epoch, before its first batch
 """
 
 from collections.abc import Callable, Iterator
@@ -41,21 +42,21 @@ from .seeded import set_epoch
 from .share import SharedLoader
 from .stream import is_stateful
 
-WAY_OUT = "or go on from a checkpoint that was written at an epoch's end"
+WAY_OUT = "or resume from a checkpoint that was written at the end of an epoch"
 
 
 class Place:
-    """Where in its epoch a checkpoint was written.
+    """The position in an epoch at which a checkpoint was written.
 
     Args:
-        checkpoint: Lightning's dictionary, whose count of epochs is put right.
+        checkpoint: Lightning's dictionary; its count of epochs is corrected in place.
 
     Attributes:
         is_inside: Whether the epoch had begun and was not over.
-        batches: Batches of the epoch that were trained on.
-        epoch: The one that goes on, or begins.
-        of_loaders: What each training loader that can tell its position said of it.
-        random: What `TrainingEpochs.state` returned; empty in a checkpoint of plain Lightning.
+        batches: Batches of the epoch that had been trained on.
+        epoch: The epoch that continues, or begins.
+        of_loaders: The states of the training loaders that can save their position.
+        random: The result of `TrainingEpochs.state`; empty in a checkpoint of plain Lightning.
     """
 
     def __init__(self, checkpoint: dict[str, Any]) -> None:
@@ -66,27 +67,26 @@ class Place:
         begun = loop.get("epoch_progress", {}).get("current", {}).get("ready", 0)
         self.epoch: int = begun - self.is_inside
         if self.is_inside:
-            # Lightning counts an epoch that `max_steps` cut short as done, too.
+            # Lightning also counts an epoch as completed that `max_steps` has ended early.
             for counts in loop["epoch_progress"].values():
                 counts["processed"] = counts["completed"] = counts["ready"] - 1
         states = list(loop.get("state_dict", {}).get("combined_loader") or [])
-        # Loaders over indices said where they stood before release 0.3.
+        # Before release 0.3, loaders over indices saved a position, with the key "consumed".
         self.of_loaders = [state for state in states if state and "consumed" not in state]
         self.random: dict[str, Any] = checkpoint.get("random") or {}
 
 
 class TrainingEpochs:
-    """One fit's epochs. The strategy makes one for each fit, and ends it after.
+    """Follows the epochs of one fit.
 
     Args:
-        trainer: Whose fit it is.
-        stream: What this rank draws.
-        synchronize: Lets all ranks draw on as the first one does; called before an epoch's order
-            is drawn.
+        trainer: The trainer of the fit.
+        stream: This rank's random number streams.
+        synchronize: Copies the first rank's generator states to all ranks; called before the order
+            of an epoch is drawn.
 
     Attributes:
-        samples: Samples of the epoch that were trained on, by all ranks; None where a batch does
-            not tell.
+        samples: Samples of the epoch that all ranks have trained on; None if a batch does not tell.
     """
 
     def __init__(
@@ -107,18 +107,18 @@ class TrainingEpochs:
         counted_as_run = partial(type(validation).increment_progress_to_evaluation_end, validation)
 
         def count_as_run() -> None:
-            with kept_state():  # it was run, and its draws are in the state that is resumed
+            with kept_state():  # the restored state already includes what the validation drew
                 counted_as_run()
 
         validation.increment_progress_to_evaluation_end = count_as_run  # type: ignore[method-assign]
 
     def resume_from(self, place: Place) -> None:
-        """Go on where a checkpoint was written; before any training loader is asked for."""
+        """Resume where a checkpoint was written; called before Lightning sets up the loaders."""
         self.place = place
         self.stream.seed = place.random.get("seed", self.stream.seed)
 
     def end(self) -> None:
-        """Leave Lightning's loops as they were."""
+        """Restore Lightning's loops."""
         self._loop.__dict__.pop("on_run_start", None)
         self._loop.val_loop.__dict__.pop("increment_progress_to_evaluation_end", None)
 
@@ -128,16 +128,16 @@ class TrainingEpochs:
         return [] if combined is None else combined.flattened
 
     def loader(self, loader: Any) -> Any:
-        """Take a training loader; Lightning makes its iterator next.
+        """Prepare a training loader, whose iterator Lightning makes next.
 
         Returns:
-            What stands for it until the epoch starts, where a resume goes on inside.
+            The loader; or, for a resume inside an epoch, a placeholder until the epoch starts.
         """
         place = self.place
         epoch = self.trainer.current_epoch if place is None else place.epoch
         _begin([loader], epoch)
         if place is not None:
-            # Lightning would load them once more, when the first batches are read.
+            # Otherwise Lightning would load them again when the first batches are read.
             forget_states_of_loaders(self.trainer)
             if is_stateful(loader):
                 _put(loader, place)
@@ -156,9 +156,10 @@ class TrainingEpochs:
         self._own = {"iterator": _states_of(loaders)}
 
     def _epoch_starts(self, data_fetcher: Any) -> None:
-        """Stands for `on_run_start` of Lightning's loop, after which the first batch is read.
+        """Replaces `on_run_start` of Lightning's epoch loop.
 
-        In it the iterators of every epoch but the first are made.
+        There Lightning makes the iterators of every epoch but the first. It then reads the first
+        batch.
         """
         fit_loop = self.trainer.fit_loop
         place, self.place = self.place, None
@@ -183,7 +184,7 @@ class TrainingEpochs:
         self._first = self.stream.common_state
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of random numbers: plain data."""
+        """The random state for a checkpoint, as plain data."""
         now = to_tensors(self._after_validation())
         generators = {"now": _states_of(self._loaders), **self._own}
         state: dict[str, Any] = {"now": now, "generators": generators, "seed": self.stream.seed}
@@ -195,10 +196,10 @@ class TrainingEpochs:
         return state
 
     def _after_validation(self) -> State:
-        """Where the common stream stands, once the validation that is due was run.
+        """The common stream's state after the validation that is due, if any.
 
-        What a step saves before its validation is resumed after it. A validation draws its loaders'
-        seeds of workers, whether they have any.
+        A checkpoint that a step saves before its validation is resumed after that validation, which
+        draws one seed per loader, even without workers.
         """
         state = self.stream.common_state
         progress: Any = self._loop.batch_progress.current
@@ -215,7 +216,7 @@ class TrainingEpochs:
             return get_state()
 
     def _resume(self, data_fetcher: Any, place: Place) -> None:
-        """Make the iterators of an epoch of which a part was trained on, and resume it."""
+        """Make the iterators of an epoch that has been trained on in part, and resume it."""
         combined = loaders_of(self.trainer.fit_loop)
         assert combined is not None
         random = place.random
@@ -234,8 +235,8 @@ class TrainingEpochs:
             self._own = {"iterator": _states_of(loaders)}
         elif any(map(_is_drawn, loaders)) and self.trainer.is_global_zero:
             print(
-                "resume: the checkpoint does not say in which order the epoch's samples were "
-                "drawn: they are drawn again, so some are seen twice in it"
+                "resume: the checkpoint does not hold the order of the epoch's samples; it is "
+                "drawn again, so this epoch may train on some samples twice"
             )
         self.samples = random.get("samples")
         walked = self._walked([each for each in loaders if not is_stateful(each)], place)
@@ -247,16 +248,16 @@ class TrainingEpochs:
             _set_generators(loaders, random["generators"], "now")
 
     def _walked(self, loaders: list[Any], place: Place) -> dict[int, Any]:
-        """For loaders, by their ids, what begins where the checkpoint was written."""
+        """Loaders that start where the checkpoint was written, by the ids of the given loaders."""
         combined = loaders_of(self.trainer.fit_loop)
         assert combined is not None
         walks = [Walk(each, _draws_ahead(each)) for each in loaders]
-        # Loaders of several lengths start again as they do in training.
+        # Shorter loaders start again beside longer ones, as in training.
         walking = combined_alike(combined, list(walks))
         iter(walking)
         if self._first is not None and place.random:
             set_state(self._first)
-        # What its sampler yields tells the samples of a batch only where it is a batch sampler.
+        # Samples can be counted only if the loader has a batch sampler.
         counts = len(walks) == 1 and loaders[0].batch_sampler is not None
         wanted = place.random.get("samples") if counts else None
         number = 0
@@ -280,9 +281,9 @@ class TrainingEpochs:
 
 
 class Waiting(Proxy):
-    """Stands for a loader until the epoch that it is resumed in starts; it yields nothing.
+    """An empty placeholder for a loader until the epoch to be resumed starts.
 
-    To Lightning it is one that can tell its position, so that no warning says that it cannot.
+    It has `state_dict`, so that Lightning does not warn that the loader cannot be resumed.
     """
 
     _of = "loader"
@@ -297,18 +298,18 @@ class Waiting(Proxy):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Its place is told by `TrainingEpochs`."""
+        """Does nothing: `TrainingEpochs` restores the position."""
 
 
 class Walk:
-    """Walks the indices of a loader's batches, and reads none of them.
+    """Iterates over the indices of a loader's batches without reading samples.
 
     Args:
-        loader: What the user wrote, or what stands for it.
-        draws_ahead: Whether the first indices are drawn with the iterator.
+        loader: The user's loader, or our wrapper of it.
+        draws_ahead: Whether the loader draws its first indices when its iterator is made.
 
     Attributes:
-        samples: How many it has passed, since its iterator was last made.
+        samples: Samples that it has passed since its iterator was last made.
     """
 
     def __init__(self, loader: Any, draws_ahead: bool) -> None:
@@ -334,7 +335,7 @@ class Walk:
 
 
 def _from(walk: Walk, number: int) -> Any:
-    """A loader whose first iterator begins where a walk has come to."""
+    """A loader whose next pass starts where a walk has ended."""
     loader, left = walk.loader, iter(walk.__next__, None)
     if isinstance(loader, RankLoader):
         loader.resume(left, number)
@@ -346,9 +347,9 @@ def _from(walk: Walk, number: int) -> Any:
 
 
 def _draws_ahead(loader: Any) -> bool:
-    """Whether the first indices are drawn when the iterator is made.
+    """Whether a loader draws its first indices when its iterator is made.
 
-    They are for workers, and where Lightning reads ahead to know which batch is the last.
+    It does so with workers, and where Lightning prefetches a batch to find out which is the last.
     """
     return loader.num_workers > 0 or not hasattr(loader.batch_sampler, "__len__")
 
@@ -361,13 +362,13 @@ def _reject_without_indices(loader: Any) -> None:
     ways = " and read it with num_workers=0, use torchdata's StatefulDataLoader" if is_read else ""
     raise UserError(
         "resume: the checkpoint was written inside an epoch, and "
-        f"{type(own.dataset if is_read else own).__name__} cannot be put where it stood; give it "
+        f"{type(own.dataset if is_read else own).__name__} cannot restore its position; give it "
         f"state_dict and load_state_dict{ways}, {WAY_OUT}"
     )
 
 
 def _put(loader: Any, place: Place) -> None:
-    """Put a loader that can tell its position where the checkpoint's stood, one after the other."""
+    """Restore a loader's position from the next of the checkpoint's states."""
     inside = {"is_inside": place.is_inside} if isinstance(loader, SharedLoader) else {}
     try:
         if place.of_loaders:

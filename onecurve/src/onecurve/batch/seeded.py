@@ -1,7 +1,7 @@
-"""Data sets whose random transforms draw what follows from seed, epoch and sample.
+"""Data sets whose random transforms depend only on seed, epoch and sample.
 
-Wrapped in `seeded`, a data set draws the same for a sample in any worker process, on any rank and
-after a resume; each epoch draws other numbers.
+Wrapped in `seeded`, a data set draws the same numbers for a sample in any worker process, on any
+rank and after a resume, and new ones in each epoch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,15 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from .proxy import Proxy
 from .random import draw_from, global_seed, kept_state
 
-# Tells a sample of a stream from one with an index.
+# Part of the seed, to seed samples of a stream differently from samples with an index.
 STREAM = 1
 
 
 class _Seeded(Proxy):
-    """Stands for a data set.
+    """Wraps a data set.
 
-    A `worker_init_fn` finds this as `get_worker_info().dataset`, and what it sets there is for the
-    data set inside.
+    A `worker_init_fn` finds the wrapper as `get_worker_info().dataset`; attributes that it sets
+    there are set on the wrapped data set.
     """
 
     _of = "dataset"
@@ -31,12 +31,12 @@ class _Seeded(Proxy):
     epoch: torch.Tensor
 
     def __init__(self, dataset: Any, seed: int) -> None:
-        # Workers that outlive an epoch hear of the next one, too.
+        # In shared memory, so that persistent workers see a new epoch too.
         epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         vars(self).update(dataset=dataset, seed=seed, epoch=epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw other numbers from now on; a strategy of ours calls it at each epoch's begin."""
+        """Draw the numbers of another epoch; our strategies call this when an epoch begins."""
         self.epoch.fill_(epoch)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -44,10 +44,10 @@ class _Seeded(Proxy):
 
 
 class SeededDataset(_Seeded, Dataset[Any]):
-    """One with indices: see `seeded`."""
+    """A seeded map-style data set: see `seeded`."""
 
     def __getitem__(self, index: Any) -> Any:
-        # A sampler of one's own may yield keys that are no numbers.
+        # A custom sampler may yield keys that are not numbers.
         number = index if isinstance(index, int) and index >= 0 else crc32(repr(index).encode())
         with kept_state():
             draw_from(self.seed, int(self.epoch), number)
@@ -58,9 +58,9 @@ class SeededDataset(_Seeded, Dataset[Any]):
 
 
 class SeededStream(_Seeded, IterableDataset[Any]):
-    """One that is read in order: it draws from (seed, epoch, worker process, number of the sample).
+    """A seeded `IterableDataset`; seeds are (seed, epoch, worker process, number of the sample).
 
-    What it draws before its first sample, such as an order, it draws once more after a resume.
+    What it draws before its first sample, such as an order, it draws again after a resume.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -82,23 +82,23 @@ class SeededStream(_Seeded, IterableDataset[Any]):
 
 
 def seeded(dataset: Any, seed: int | None = None) -> Any:
-    """Let a data set's random transforms follow from (seed, epoch, index).
+    """Make a data set's random transforms depend only on (seed, epoch, index).
 
     Args:
-        dataset: Of any kind. One that makes a whole batch at once (`__getitems__`) is asked for one
-            sample after the other.
-        seed: By default that of the run.
+        dataset: A map-style data set or an `IterableDataset`. One with `__getitems__` is asked for
+            one sample at a time.
+        seed: By default the seed of the run.
 
     Returns:
-        What stands for it. Its ``set_epoch`` says that an epoch begins, which every strategy of
-        this library does.
+        A wrapper with the data set's attributes. Every strategy of this library calls its
+        ``set_epoch`` when an epoch begins.
     """
     kind = SeededStream if isinstance(dataset, IterableDataset) else SeededDataset
     return kind(dataset, global_seed() if seed is None else seed)
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
-    """Tell a loader's seeded data set, also one inside a Subset, that an epoch begins."""
+    """Call `set_epoch` of a loader's seeded data set, even if it is inside a Subset."""
     dataset = getattr(loader, "dataset", None)
     while dataset is not None:
         if isinstance(dataset, _Seeded):

@@ -1,78 +1,105 @@
-"""A rank's part of each global batch, and what a loader is that yields it."""
+"""A rank's share of each global batch, and the base class of loaders that yield it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from torch import Tensor
 
 from ..compat.of_lightning import is_one_after_the_other
+from ..compat.of_torch import tree_leaves, tree_map
+from ..errors import UserError
 from .proxy import Proxy
 
 
 class Share(NamedTuple):
-    """One rank's part of one global batch, as positions in the batch."""
+    """One rank's share of one global batch, as positions in the batch."""
 
     start: int
     stop: int
     total: int
-    """Samples in the whole global batch."""
+    """Samples in the global batch."""
     is_of_several: bool = False
-    """Whether it is of the batches of several loaders, whose samples do not lie side by side."""
+    """Whether it covers the batches of several loaders, so that the positions are meaningless."""
 
     @property
     def size(self) -> int:
-        """Samples of this rank; 0 where the batch is smaller than the number of ranks."""
+        """Samples of this rank; 0 is possible if the batch is smaller than the number of ranks."""
         return self.stop - self.start
 
 
 def share_of(total: int, rank: int, num_replicas: int) -> Share:
-    """A rank's part of a batch.
-
-    Sizes differ between ranks by one at most; the lower ranks take the remainder.
-    """
+    """A rank's share of a batch; the lower ranks take one sample each of the remainder."""
     quotient, remainder = divmod(total, num_replicas)
     start = rank * quotient + min(rank, remainder)
     return Share(start, start + quotient + (rank < remainder), total)
 
 
 def part_of(total: int, rank: int, num_replicas: int) -> slice:
-    """Which samples of a batch a rank computes with.
+    """The samples of a batch that a rank computes with.
 
-    A rank without a share takes part in the step all the same: its sample weighs nothing.
+    A rank with an empty share joins the step with the last sample, which has no weight.
     """
     start, stop = share_of(total, rank, num_replicas)[:2]
     return slice(start, stop) if stop > start else slice(total - 1, total)
 
 
-def together(shares: Sequence[Share]) -> Share:
-    """What a rank has of the batches of several loaders, as one."""
+def cut_rows(batch: Any, rank: int, num_replicas: int, name: str) -> tuple[Any, int]:
+    """Take a rank's rows of a batch that a data set yields as such (``batch_size=None``).
+
+    Args:
+        batch: Tensors in any containers; their first dimension is the batch.
+        rank: This rank's number among the ranks that see different samples.
+        num_replicas: The number of those ranks.
+        name: The class of the data set, for the error.
+
+    Returns:
+        The rows, and the number of samples in the batch.
+    """
+    leaves = tree_leaves(batch)
+    sizes = {leaf.shape[:1] if isinstance(leaf, Tensor) else None for leaf in leaves}
+    size = next(iter(sizes)) if len(sizes) == 1 else None
+    if num_replicas == 1:
+        return batch, size[0] if size else 1
+    if not size:
+        raise UserError(
+            f"strategy: {name} yields full batches (batch_size=None), which {num_replicas} ranks "
+            "can share only if they contain only tensors with equally many rows; let it "
+            "yield samples: DataLoader(stream, batch_size=..., collate_fn=...)"
+        )
+    part = part_of(size[0], rank, num_replicas)
+    return tree_map(lambda rows: rows[part], batch), size[0]
+
+
+def combined_share(shares: Sequence[Share]) -> Share:
+    """A rank's shares of the batches of several loaders, as one share."""
     size, total = sum(share.size for share in shares), sum(share.total for share in shares)
     return shares[0] if len(shares) == 1 else Share(0, size, total, is_of_several=True)
 
 
-def unlike(shares: Sequence[Share], num_replicas: int) -> str | None:
-    """What to say of batches of several loaders that do not share out alike, if they do not."""
+def uneven_shares(shares: Sequence[Share], num_replicas: int) -> str | None:
+    """A warning if the ranks cannot share the batches of several loaders evenly."""
     if len(shares) == 1 or not any(share.total % num_replicas for share in shares):
         return None
     sizes = " and ".join(str(share.total) for share in shares)
     return (
-        f"the loaders' batches of {sizes} samples do not share out alike on {num_replicas} ranks: "
-        "a mean over all of them is exact, a sum of their means is not; use drop_last=True and "
-        f"batch sizes that {num_replicas} divides"
+        f"{num_replicas} ranks cannot share the loaders' batches of {sizes} samples evenly: a mean "
+        "over all samples is exact, a sum of the loaders' means is not; use drop_last=True and "
+        f"batch sizes that are multiples of {num_replicas}"
     )
 
 
 class SharedLoader(Proxy, ABC):
-    """Stands for a loader that the user wrote, and yields a rank's part of each of its batches.
+    """Wraps a user's loader, and yields this rank's share of each of its batches.
 
-    Every attribute is the user's loader's, to read and to set. Batches are numbered from 0 in every
-    epoch, on through several passes beside a longer loader.
+    All other attributes are read from and set on the user's loader. Batches are numbered from 0 in
+    every epoch; the numbers continue if a longer loader beside it makes this one start again.
 
     Args:
-        loader: What the user wrote.
-        rank: Coordinate of this rank among the ranks that see different samples.
-        num_replicas: Number of those ranks.
+        loader: The user's loader.
+        rank: This rank's number among the ranks that see different samples.
+        num_replicas: The number of those ranks.
     """
 
     _of = "loader"
@@ -91,23 +118,23 @@ class SharedLoader(Proxy, ABC):
             setattr(self.loader, name, value)
 
     def share(self, batch_idx: int) -> Share:
-        """This rank's part of a global batch; of 0 samples out of 0 if there was none."""
+        """This rank's share of a global batch; 0 of 0 samples if there was no such batch."""
         for number in [number for number in self._totals if number < batch_idx]:
             del self._totals[number]
         return share_of(self._totals.get(batch_idx, 0), self.rank, self.num_replicas)
 
     @abstractmethod
     def begin(self, epoch: int) -> None:
-        """Number batches from 0 again: an epoch begins, or an evaluation."""
+        """Number batches from 0 again at the start of an epoch or an evaluation."""
 
     def trained(self, batch_idx: int) -> None:
-        """Hear that a global batch was trained on."""
+        """Note that a global batch has been trained on."""
 
 
 def shared_in_step(
     combined: CombinedLoader, batch_idx: int, dataloader_idx: int = 0
 ) -> list[SharedLoader]:
-    """The loaders of which a step has a batch; none if one of them is not shared out."""
+    """The loaders that contribute to a step; none if ranks do not share one of them."""
     loaders: list[Any] = combined.flattened
     if is_one_after_the_other(combined):
         loaders = loaders[dataloader_idx : dataloader_idx + 1]

@@ -1,36 +1,39 @@
-"""A loader over a stream: every rank reads all of it, and keeps its share of each global batch.
+"""Loaders over an `IterableDataset`: every rank reads the full stream, and keeps its share.
 
-Exact: the batches are those of one process, with worker processes too, each of which reads a copy
-of the stream: a rank's share is cut from each before it is collated. So every rank pays for reading
-the whole stream, though not for collating and moving it; unless the data set has a method
-``keep(start, stop, size)`` and the loader ``drop_last=True``: of each `size` samples, counted from
-where a process begins to read, it may then yield None for all but those from `start` to `stop`.
-Asks for: a stream that yields the same on every rank, which is compared for the first batch.
-Goes on inside an epoch where the data set has `state_dict` and `load_state_dict` and is read in
-this process, or where the loader has them, as torchdata's StatefulDataLoader. They count samples of
-the whole stream: any number of ranks goes on with them.
+Exact: the batches are those of one process, also with worker processes. A rank takes its share of
+each batch before collating it, so every rank pays for reading the full stream, but not for
+collating and moving it. To skip reading as well, give the data set a method ``keep(start, stop,
+size)`` and the loader ``drop_last=True``: out of every `size` samples that a process reads, the
+data set may then yield None for all but those from `start` to `stop`.
+Requires: a stream that yields the same samples on every rank; the first batch is compared.
+Resumes inside an epoch if the data set has `state_dict` and `load_state_dict` and is read in this
+process, or if the loader has them, like torchdata's StatefulDataLoader. The state counts samples of
+the full stream, so any number of ranks can resume from it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy, deepcopy
 from typing import Any
+from zlib import crc32
 
+import numpy as np
+import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ..compat.of_torch import iterator_of, set_iterator
+from ..compat.of_torch import iterator_of, set_iterator, tree_leaves
 from .random import from_tensors, get_state, set_state, to_tensors
-from .rows import Cut, cut_rows, fingerprint
-from .share import SharedLoader, part_of
+from .share import SharedLoader, cut_rows, part_of
 
 END = object()
 
 
 class StreamLoader(SharedLoader):
-    """A rank's share of what a `DataLoader` over an `IterableDataset` yields.
+    """A rank's share of the batches of a `DataLoader` over an `IterableDataset`.
 
     Attributes:
-        fingerprint: Tells the first batch, of all ranks, from others.
-        is_compared: Whether it was found to be the same on all ranks.
+        fingerprint: A checksum of the first global batch, to compare ranks by.
+        is_compared: Whether the ranks have compared it.
     """
 
     epoch: int
@@ -46,10 +49,10 @@ class StreamLoader(SharedLoader):
         super().__init__(loader, rank, num_replicas)
         dataset: Any = loader.dataset
         source = copy(loader)
-        # A DataLoader lets nobody set this.
+        # Through `vars`, because DataLoader forbids setting attributes.
         vars(source).update(_iterator=None)
         if loader.batch_size is not None:
-            source.collate_fn = Cut(loader.collate_fn, rank, num_replicas)
+            source.collate_fn = CollateShare(loader.collate_fn, rank, num_replicas)
         keeps = loader.drop_last and hasattr(dataset, "keep")
         if keeps and loader.batch_size is not None:
             part = part_of(loader.batch_size, rank, num_replicas)
@@ -65,9 +68,9 @@ class StreamLoader(SharedLoader):
 
     def _reset(self, epoch: int, batches: int = 0, put: Any = None) -> None:
         vars(self).update(epoch=epoch, _totals={}, _ended=False)
-        # Batches of this epoch that were trained on, and that were read.
+        # Batches of this epoch that have been trained on, and that have been read.
         vars(self).update(_trained=batches, _read=batches)
-        # Where the source stood before each batch, and where it has to be put.
+        # The source's state before each batch, and the state to load before the next pass.
         vars(self).update(_states={} if put is None else {batches: put}, _put=put)
 
     def begin(self, epoch: int) -> None:
@@ -75,14 +78,14 @@ class StreamLoader(SharedLoader):
             self._reset(epoch, 0, self._behind())
 
     def _behind(self) -> Any:
-        """What was read ahead and never trained on is read again."""
+        """The state to load so that batches that were prefetched but not trained on are reread."""
         if self._keeper is None or self._read == self._trained:
             return self._put
         return {**self._states[self._trained], "random": None}
 
     @property
     def _iterator(self) -> Any:
-        """Lightning ends the worker processes of what it finds here."""
+        """The iterator whose worker processes Lightning shuts down."""
         return iterator_of(self._source)
 
     @_iterator.setter
@@ -90,14 +93,13 @@ class StreamLoader(SharedLoader):
         set_iterator(self._source, iterator)
 
     def __iter__(self) -> Iterator[Any]:
-        # A loader makes its iterator at once.
         if not self._ended or not self.training:
             self._put = self._behind()
             self._read = self._trained if self.training else 0
         start, self._ended = self._read, False
         put, self._put = self._put, None
         if put is not None and put["source"] is not None:
-            # Asked for its state now, torchdata's loader would begin at its start.
+            # Noted without `state_dict()`, which would make torchdata's loader start over.
             self._keeper.load_state_dict(deepcopy(put["source"]))
             self._states[self._read] = {**put}
         else:
@@ -127,7 +129,7 @@ class StreamLoader(SharedLoader):
             self._states[self._read] = {"source": source, "random": get_state()}
 
     def _share_of(self, read: Any, is_first: bool) -> tuple[Any, int]:
-        if isinstance(self._source.collate_fn, Cut):
+        if isinstance(self._source.collate_fn, CollateShare):
             batch, total, number = read
         else:
             name = type(self.dataset).__name__
@@ -143,7 +145,7 @@ class StreamLoader(SharedLoader):
             del self._states[number]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the epoch stands: independent of rank and world size."""
+        """The position in the epoch, independent of rank and world size."""
         is_over = self._ended and self._read == self._trained
         place = {"epoch": self.epoch, "batches": self._trained, "is_over": int(is_over)}
         stood = self._states.get(self._trained) or {"source": None, "random": None}
@@ -154,13 +156,13 @@ class StreamLoader(SharedLoader):
         return f"{type(self._keeper).__name__} with {self.loader.num_workers} workers"
 
     def load_state_dict(self, state: dict[str, Any], is_inside: bool = False) -> None:
-        """Go on where another run stopped."""
+        """Resume where another run stopped."""
         source, batches, epoch = state["source"], state["batches"], state["epoch"]
         if source is not None and self._kept_by() != state["kept_by"]:
             source = None
         if is_inside and batches and source is None:
             raise ValueError(
-                f"{type(self.dataset).__name__} cannot be put where it stood; "
+                f"{type(self.dataset).__name__} cannot restore its position; "
                 "give it state_dict and load_state_dict and read it with num_workers=0, "
                 "use torchdata's StatefulDataLoader"
             )
@@ -172,5 +174,34 @@ class StreamLoader(SharedLoader):
 
 
 def is_stateful(part: Any) -> bool:
-    """Whether it can say where it stands, and be put there."""
+    """Whether a loader or a data set can save and restore its position."""
     return hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
+
+
+class CollateShare:
+    """Collates a rank's share of each global batch, in the process that reads the batch."""
+
+    def __init__(self, collate: Callable[[Any], Any], rank: int, num_replicas: int) -> None:
+        self.collate = collate
+        self.rank = rank
+        self.num_replicas = num_replicas
+        self._is_first = True
+
+    def __call__(self, samples: list[Any]) -> tuple[Any, int, int]:
+        """The share, the number of samples in the global batch, and the batch's fingerprint."""
+        is_first, self._is_first = self._is_first, False
+        part = part_of(len(samples), self.rank, self.num_replicas)
+        return self.collate(samples[part]), len(samples), fingerprint(samples) if is_first else 0
+
+
+def fingerprint(samples: Any) -> int:
+    """A checksum of the numbers and strings in samples, the same in every process."""
+    number = 0
+    for leaf in tree_leaves(samples):
+        if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
+            leaf = leaf.detach().cpu().flatten().view(torch.uint8).numpy()
+        if isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:
+            number = crc32(leaf.tobytes(), number)
+        elif isinstance(leaf, int | float | str | bytes):
+            number = crc32(repr(leaf).encode(), number)
+    return number

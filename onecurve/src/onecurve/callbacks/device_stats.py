@@ -8,7 +8,7 @@ import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from .. import process_memory
+from .. import machine
 
 
 class DeviceStats(Callback):
@@ -54,7 +54,7 @@ class DeviceStats(Callback):
             stats["reserved_mib"] = torch.cuda.memory_reserved(device) / 2**20
             stats["used_share"] = 1 - free / total
         else:
-            stats["memory_mib"] = process_memory.peak_bytes() / 2**20
+            stats["memory_mib"] = machine.peak_memory() / 2**20
         return stats
 
 
@@ -73,14 +73,14 @@ class PeakMemory(Callback):
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         else:
-            process_memory.reset_peak()
+            machine.reset_peak_memory()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         device = trainer.strategy.root_device
         if device.type == "cuda":
             peak = torch.cuda.max_memory_allocated(device)
         else:
-            peak = process_memory.peak_bytes()
+            peak = machine.peak_memory()
         most = torch.tensor(peak / 2**20, dtype=torch.float32, device=device)
         if trainer.world_size > 1:
             dist.all_reduce(most, op=dist.ReduceOp.MAX)

@@ -82,11 +82,11 @@ def read_checkpoint(
         if remote:
             checkpoint = TorchCheckpointIO().load_checkpoint(path, weights_only=weights_only)
         elif Path(path).is_dir():
-            from .sharded.shards import read_rest, read_whole
+            from .sharded.shards import read_full, read_rest
 
             checkpoint = read_rest(Path(path), weights_only)
             if whole:
-                checkpoint = read_whole(checkpoint)
+                checkpoint = read_full(checkpoint)
         elif weights_only:
             checkpoint = plain_contents(path, is_checked=True)
         else:
@@ -129,8 +129,9 @@ def trained_config(checkpoint: dict[str, Any], path: str | Path) -> dict[str, An
     return without_download(checkpoint["config"])
 
 
-def _in_words(shape: Any) -> str:
-    return "no tensor" if shape is None else str(tuple(shape))
+def _shape(value: Any) -> str:
+    # What a module's `get_extra_state` returns has none.
+    return str(tuple(value.shape)) if hasattr(value, "shape") else "no tensor"
 
 
 def network_mismatch(task: LightningModule, checkpoint: dict[str, Any]) -> str | None:
@@ -138,13 +139,10 @@ def network_mismatch(task: LightningModule, checkpoint: dict[str, Any]) -> str |
     own, other = task.state_dict(), checkpoint["state_dict"]
     different = [f"{name} is only in the checkpoint" for name in other if name not in own]
     different += [f"{name} is not in the checkpoint" for name in own if name not in other]
-    # What a module's `get_extra_state` returns has no shape.
-    shapes = {name: getattr(value, "shape", None) for name, value in own.items()}
-    there = {name: getattr(value, "shape", None) for name, value in other.items()}
     different += [
-        f"{name} is {_in_words(there[name])} there and {_in_words(shapes[name])} here"
-        for name in own
-        if name in other and shapes[name] != there[name]
+        f"{name} is {_shape(other[name])} there and {_shape(value)} here"
+        for name, value in own.items()
+        if name in other and _shape(other[name]) != _shape(value)
     ]
     return f"is of another network: {some_of(different)}" if different else None
 
@@ -201,7 +199,7 @@ def reject_incomplete_state(checkpoint: Mapping[str, Any], path: str | Path) -> 
     """
     if missing := [key for key in NEEDED_TO_RESUME if key not in checkpoint]:
         raise UserError(
-            f"resume={path}: has no {', '.join(missing)} to go on with; begin anew with its "
+            f"resume={path}: has no {', '.join(missing)} to resume from; start a new run from its "
             f"weights: init={path}"
         )
 
@@ -257,9 +255,10 @@ def plain_contents(path: str | Path, is_checked: bool = False) -> Any:
 
 
 def _damage(path: Path) -> str | None:
-    """Why a zip is corrupt; None if it is intact, or no zip (torch < 1.6).
+    """Why a zip is corrupt; None if it is intact, or not a zip (torch < 1.6).
 
-    A compressed one is not torch's, and could fill the memory although it is small.
+    `file.damage` is stricter: this may be a file of any release or program. A compressed one is not
+    torch's, and could fill the memory although it is small.
     """
     if not zipfile.is_zipfile(path):
         return None

@@ -7,8 +7,10 @@ import os
 import re
 import shutil
 import threading
+import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -39,17 +41,19 @@ class Mirror:
         self.address = address.rstrip("/")
         self.run_dir = run_dir
         self._waiting: dict[str, Path | None] = {}
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._is_busy = False
+        """For each name its staged copy; None if it is to be removed."""
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, "mirror")
+        self._requests: list[Future[None]] = []
         self._there: Listing | None = None
         self._failed: dict[str, str] = {}
 
     def put(self, path: Path) -> None:
         """Upload a complete checkpoint: a file, or the folder of a sharded one."""
         try:
-            if self._thread is None:
-                _remove_staged(self.run_dir / HERE)  # of a process that was killed
+            if not self._requests:
+                for left in (self.run_dir / HERE).glob("*/"):  # by a process that was killed
+                    shutil.rmtree(left, ignore_errors=True)
             self._request(path.name, _staged(path, self.run_dir / HERE))
         except OSError as error:
             self._failed[path.name] = in_short(error)
@@ -60,10 +64,9 @@ class Mirror:
 
     def finish(self) -> None:
         """Wait for all uploads, and print what is there and what is not."""
-        if self._thread is None and not self._failed:
+        if not self._requests and not self._failed:
             return
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting and not self._is_busy)
+        wait(self._requests)
         there = sorted(self._there.checkpoints) if self._there else []
         line = f"mirror: {self.address} has {', '.join(there) or 'nothing of this process'}"
         for name, reason in self._failed.items():
@@ -71,33 +74,26 @@ class Mirror:
         say(line)
 
     def _request(self, name: str, staged: Path | None) -> None:
-        with self._changed:
-            earlier = self._waiting.pop(name, None)
+        with self._lock:
+            earlier = self._waiting.get(name)
             self._waiting[name] = staged
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+        self._requests.append(self._thread.submit(self._work, name))
         if earlier:
             shutil.rmtree(earlier, ignore_errors=True)
 
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._is_busy = False
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self._waiting)
-                name = next(iter(self._waiting))
-                staged = self._waiting.pop(name)
-                self._is_busy = True
-            if staged:
-                self._try(name, partial(self._upload, name, staged))
-                shutil.rmtree(staged, ignore_errors=True)
-            elif not self._failed:
-                self._try(name, partial(self._delete, name))
+    def _work(self, name: str) -> None:
+        with self._lock:
+            if name not in self._waiting:  # an earlier request has done it
+                return
+            staged = self._waiting.pop(name)
+        if staged:
+            self._try(name, partial(self._upload, name, staged))
+            shutil.rmtree(staged, ignore_errors=True)
+        elif not self._failed:
+            self._try(name, partial(self._delete, name))
 
     def _try(self, name: str, work: Callable[[], None]) -> None:
-        for wait in (*WAITS, None):
+        for seconds in (*WAITS, None):
             try:
                 work()
                 self._failed.pop(name, None)
@@ -105,10 +101,10 @@ class Mirror:
             # Each kind of storage raises errors of its own, and none should end a run.
             except Exception as error:
                 reason = in_short(error) or type(error).__name__
-            if wait is not None:
-                threading.Event().wait(wait)
+            if seconds is not None:
+                time.sleep(seconds)
         self._failed[name] = reason
-        say(f"mirror: {name} could not be sent to {self.address}: {reason}; training goes on")
+        say(f"mirror: {name} could not be sent to {self.address}: {reason}; training continues")
 
     def _upload(self, name: str, staged: Path) -> None:
         files, path = file_system(self.address)
@@ -185,11 +181,6 @@ def _staged(path: Path, root: Path) -> Path:
     else:
         _link(path, staged / path.name)
     return staged
-
-
-def _remove_staged(root: Path) -> None:
-    for folder in root.glob("*/"):
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _link(source: str | Path, target: str | Path) -> None:

@@ -52,13 +52,13 @@ def refusal(address: str) -> str | None:
     """Why an address cannot work, found without a connection; None if it may."""
     scheme, separator, place = address.partition("://")
     if not separator or not place.strip("/"):
-        return f"is no address; give one such as {EXAMPLE}"
+        return f"is not an address; give one such as {EXAMPLE}"
     if any(sign in place for sign in "*?#"):
         return f"has one of *, ? and # in it, which mean something else; give {EXAMPLE}"
     from fsspec import available_protocols, get_filesystem_class
 
     if scheme not in available_protocols():
-        return f"{scheme} is no scheme; use {EXAMPLE}"
+        return f"{scheme} is not a known scheme; use {EXAMPLE}"
     try:
         get_filesystem_class(scheme)
     except ImportError:
@@ -112,36 +112,27 @@ def run_id(run_dir: Path) -> str:
     return file.read_text()
 
 
-def claim(address: str, run_dir: Path, goes_on: bool) -> None:
+def claim(address: str, run_dir: Path, resumes: bool) -> None:
     """Make an address that of a run, which also tests whether it can be written to.
 
     Args:
         address: Where the checkpoints will be uploaded.
         run_dir: Of the run. After a kill and a restart the address is its own already.
-        goes_on: Whether the run resumes from a checkpoint, and so may take another's address.
+        resumes: Whether the run resumes from a checkpoint, and so may take another's address.
 
     Raises:
         UserError: If the checkpoints of another run are there, or if it cannot be written to.
     """
-    try:
+    with _in_a_line("checkpoint.mirror_to", address, "written to", "use checkpoint.mirror_to=null"):
         files, path = file_system(address)
         there, mine = read_listing(files, path) or Listing("", {}), run_id(run_dir)
-        if there.checkpoints and there.run != mine and not goes_on:
+        if there.checkpoints and there.run != mine and not resumes:
             names, again = some_of(sorted(there.checkpoints)), shlex.quote(f"resume={address}")
             raise UserError(
-                f"checkpoint.mirror_to={address}: holds the checkpoints of another run ({names}); "
-                f"go on with them: {again}, or give this run an address of its own"
+                f"holds the checkpoints of another run ({names}); resume from them: {again}, or "
+                "give this run an address of its own"
             )
         write_listing(files, path, Listing(mine, there.checkpoints))
-    except UserError:
-        raise
-    # Each kind of storage raises errors of its own.
-    except Exception as error:
-        raise UserError(
-            f"checkpoint.mirror_to={address}: cannot be written to "
-            f"({in_short(error) or type(error).__name__}); look whether the address and the access "
-            "to it are right, or use checkpoint.mirror_to=null"
-        ) from None
 
 
 def find(key: str, address: str) -> dict[str, Any]:
@@ -269,7 +260,9 @@ def _cache() -> Path:
 
 
 @contextmanager
-def _in_a_line(key: str, address: str) -> Iterator[None]:
+def _in_a_line(
+    key: str, address: str, what: str = "fetched", instead: str = "give a local file"
+) -> Iterator[None]:
     try:
         yield
     except UserError as error:
@@ -277,6 +270,6 @@ def _in_a_line(key: str, address: str) -> Iterator[None]:
     # Each kind of storage raises errors of its own.
     except Exception as error:
         raise UserError(
-            f"{key}={address}: cannot be fetched ({in_short(error) or type(error).__name__}); "
-            "look whether the address and the access to it are right, or give a local file"
+            f"{key}={address}: cannot be {what} ({in_short(error) or type(error).__name__}); "
+            f"look whether the address and the access to it are right, or {instead}"
         ) from None

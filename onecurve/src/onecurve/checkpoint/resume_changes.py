@@ -61,13 +61,13 @@ def _reject(before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     old, new = ((each.get("scheduler") or {}).get("_target_") for each in (before, config))
     if old != new:
         raise UserError(
-            f"scheduler: the run was begun with {old}, and {new} cannot take over "
-            "from it; leave scheduler as it was, or start anew from the weights: init=CHECKPOINT"
+            f"scheduler: the run was begun with {old}, and {new} cannot take over from it; leave "
+            "scheduler as it was, or start a new run from the weights: init=CHECKPOINT"
         )
     if "seed" in before and before["seed"] != config.get("seed"):
         raise UserError(
             f"seed={config.get('seed')}: the run was begun with seed={before['seed']}, from which "
-            "the order of its samples follows; leave it out, or start anew from the weights: "
+            "the order of its samples follows; leave it out, or start a new run from the weights: "
             "init=CHECKPOINT"
         )
 
@@ -81,11 +81,14 @@ def _change_optimizers(
             continue
         if key == "lr" and old:
             # Groups may have rates of their own, which a scheduler has changed since.
-            yield f"optimizer.lr={new} (was {old}): all learning rates go on times {new / old:.4g}"
+            factor = new / old
+            yield (
+                f"optimizer.lr={new} (was {old}): all learning rates are multiplied by {factor:.4g}"
+            )
             for holder in (*groups, *checkpoint["lr_schedulers"]):
                 for name in (*LEARNING_RATES, *SCHEDULER_RATES):
                     if name in holder:
-                        holder[name] = _times(holder[name], new / old)
+                        holder[name] = _times(holder[name], factor)
             continue
         changed = [group for group in groups if key in group and _plain(group[key]) == _plain(old)]
         for group in changed:
@@ -150,7 +153,7 @@ def fit_to_length(
         lengths = f"was for {before} steps and " if before else ""
         curve = f"the curve of {scheduler.total_steps}" if before else "the curve of this run"
         yield (
-            f"resume: {type(scheduler).__name__} {lengths}goes on along {curve}: "
+            f"resume: {type(scheduler).__name__} {lengths}continues along {curve}: "
             f"lr={float(groups[0]['lr']):.4g} (was {float(rate):.4g})"
         )
 
@@ -209,7 +212,8 @@ def _scaled_state(state: dict[str, Any], factors: Sequence[float]) -> dict[str, 
 
 
 INSTEAD = (
-    "give the optimizer that it was trained with, or start anew from its weights: init=CHECKPOINT"
+    "give the optimizer that it was trained with, or start a new run from its weights: "
+    "init=CHECKPOINT"
 )
 
 

@@ -11,6 +11,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from ..compat.of_lightning import (
     accumulates,
+    callbacks_of,
     initial_hyperparameters,
     logged_steps,
     metrics_to_log,
@@ -76,8 +77,8 @@ class ResumeState(Callback):
                 f"{layout['strategy']} on {layout['world_size']}" for layout in (self.layout, here)
             )
             print(
-                f"resume: saved under {before}, goes on under {now}: the samples stay in order; "
-                "what a step draws at random is derived anew from seed, step and rank"
+                f"resume: saved under {before}, continues under {now}: the samples stay in order; "
+                "what a step draws at random is derived from seed, step and rank"
             )
         if self.logs and self.logs["unlogged"]:
             for logger in trainer.loggers:
@@ -144,7 +145,7 @@ def rebase_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
         Lines for the user about best checkpoints that are not kept.
     """
     states = checkpoint.get("callbacks") or {}
-    callbacks = [each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint)]
+    callbacks = callbacks_of(trainer, ModelCheckpoint)
     own = {each.state_key for each in callbacks}
     others = [key for key in states if key not in own]
     lines = []

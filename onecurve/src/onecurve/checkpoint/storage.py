@@ -176,13 +176,13 @@ class LocalFiles(TorchCheckpointIO):
                 self._missing[path] = reason
             if self.stop_on_failure:
                 raise UserError(
-                    f"checkpoint: {path} could not be written: {reason}; what was saved before is "
-                    "whole: make room and go on with resume=last, or train on without it: "
+                    f"checkpoint: {path} could not be written: {reason}; earlier ones are "
+                    "complete: make room and continue with resume=last, or train on without it: "
                     "checkpoint.on_failure=continue"
                 ) from None
             say(
-                f"checkpoint: {path} could not be written: {reason}; training goes on, and what "
-                "was saved before is whole"
+                f"checkpoint: {path} could not be written: {reason}; training continues, and "
+                "earlier ones are complete"
             )
 
     def _remove(self, path: str | Path) -> None:

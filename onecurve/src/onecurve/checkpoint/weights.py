@@ -13,13 +13,13 @@ def load_weights(net: nn.Module, *, file: str | None) -> None:
 
     Args:
         net: the network, changed in place.
-        file: a checkpoint of this project, or any file that holds a ``state_dict``.
+        file: a checkpoint, or any file that holds a ``state_dict``.
 
     Raises:
         UserError: If nothing in it fits.
     """
     if file is None:
-        raise UserError("init=weights: says not of which file; type init=FILE")
+        raise UserError("init=weights: names no file; use init=FILE")
     if Path(file).is_dir():
         raise UserError(
             f"init={file}: is a sharded checkpoint; make one file of it: "
@@ -50,7 +50,7 @@ def load_weights(net: nn.Module, *, file: str | None) -> None:
     net.load_state_dict(fits, strict=False)
     print(f"init: {len(fits)} of {len(own)} weights are from {file}")
     for what, names in (
-        ("as they were drawn", [name for name in own if name not in fits]),
+        ("not in the file, initialized at random", [name for name in own if name not in fits]),
         ("not used", [name for name in given if name not in fits]),
     ):
         if names:

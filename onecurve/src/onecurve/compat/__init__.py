@@ -1,1 +1,1 @@
-"""Private names of others that are used, each with what would make it unneeded."""
+"""Private names of other packages that we use, each with what would make it unnecessary."""

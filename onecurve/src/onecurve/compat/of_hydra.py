@@ -1,4 +1,4 @@
-"""Private names of Hydra that are used, each with what would make it unneeded."""
+"""Private names of Hydra that we use, each with what would make it unnecessary."""
 
 from argparse import ArgumentParser
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-# What composes: tests of many commands make it faster in their own process.
+# The classes compose configurations; `testing.composition` caches their results for tests.
 __all__ = [
     "ConfigLoaderImpl",
     "Hydra",
@@ -27,13 +27,13 @@ __all__ = [
 
 
 def hydra_options() -> ArgumentParser:
-    """The parser of Hydra's own options; one that raises instead of printing its usage would do."""
+    """The parser of Hydra's own options; a public one that raises errors would replace it."""
     parser: ArgumentParser = get_args_parser()
     return parser
 
 
 def split_sweep(overrides: list[Override]) -> list[list[str]]:
-    """The overrides of every job of a grid; Hydra tells nobody in public before it runs them."""
+    """The overrides of every job of a grid; Hydra has no public function for it."""
     jobs: Any = BasicSweeper.split_arguments(overrides, None)
     return [list(job) for job in jobs[0]]
 
@@ -42,12 +42,13 @@ def split_sweep(overrides: list[Override]) -> list[list[str]]:
 def composed_once(run_mode: RunMode) -> Iterator[None]:
     """Let ``hydra.main`` compose its configuration once.
 
-    Hydra composes it once more beforehand, to read ``hydra.mode``: a quarter of the time that a
-    wrong value waits for its line. Here the first composition is kept, and is the run's where the
-    configuration leaves the mode open. A public way to say the mode would do.
+    Hydra composes it an additional time beforehand, to read ``hydra.mode``, which takes a quarter
+    of the time until the error for a wrong value appears. Here the first composition is kept, and
+    becomes the run's if the configuration does not set the mode. A public way to set the mode would
+    make this unnecessary.
 
     Args:
-        run_mode: What the options ask for: MULTIRUN for ``--multirun``.
+        run_mode: The mode that the options select: MULTIRUN for ``--multirun``.
     """
     get_mode, load = Hydra.get_mode, ConfigLoaderImpl.load_configuration
     kept: dict[tuple[str, ...], DictConfig | Exception] = {}
@@ -56,7 +57,7 @@ def composed_once(run_mode: RunMode) -> Iterator[None]:
         try:
             config = load(hydra.config_loader, config_name, overrides, run_mode, True, False)
         except Exception as error:
-            # That a choice is missing is no fault where the configuration itself asks for a sweep.
+            # A missing choice is not an error if the configuration itself asks for a sweep.
             if "You must specify" in str(error):
                 return get_mode(hydra, config_name, overrides)
             kept[tuple(overrides)] = error
@@ -73,7 +74,7 @@ def composed_once(run_mode: RunMode) -> Iterator[None]:
         from_shell: bool = True,
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
-        # Hydra adds the mode that it has settled on to the overrides.
+        # Hydra appends the mode that it selected to the overrides.
         known = kept.pop(tuple(overrides[:-1]), None)
         if known is None or overrides[-1] != f"hydra.mode={run_mode.name}":
             return load(

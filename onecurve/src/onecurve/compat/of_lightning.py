@@ -1,7 +1,7 @@
-"""Private names of Lightning that are used, and what each waits for.
+"""Private names of Lightning that we use, each with what would make it unnecessary.
 
-Beside these, methods are overridden that begin with an underscore, as Lightning's own strategies,
-callbacks and loggers override them: `_setup_model`, `_get_process_group_backend`,
+Besides these, we override some methods that begin with an underscore, as Lightning's own
+strategies, callbacks and loggers do: `_setup_model`, `_get_process_group_backend`,
 `_register_ddp_hooks`, `_save_last_checkpoint` and `_create_experiment`.
 """
 
@@ -22,10 +22,10 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import (
 )
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
-# - set_device_of, move_optimizers: what Lightning's strategies do as they end.
-# - DefaultDtype: sets it meanwhile, as `Precision.forward_context` does.
-# - ResultMetric: what `self.log` keeps of a value.
-# - IndexBatchSamplerWrapper: Lightning reads what was predicted from this class alone.
+# - set_device_of, move_optimizers: Lightning's strategies call them in their teardown.
+# - DefaultDtype: sets the default dtype in a context, as `Precision.forward_context` does.
+# - ResultMetric: holds a value logged by `self.log`.
+# - IndexBatchSamplerWrapper: the only class from which Lightning reads the predicted indices.
 __all__ = [
     "DefaultDtype",
     "IndexBatchSamplerWrapper",
@@ -40,33 +40,33 @@ __all__ = [
 
 
 def sampler_seen(batches: IndexBatchSamplerWrapper) -> Any:
-    """The batch sampler whose indices Lightning notes in predictions."""
+    """The batch sampler whose indices Lightning records in predictions."""
     return batches._batch_sampler
 
 
 def loaders_of(loop: Any) -> CombinedLoader | None:
-    """The loaders that a loop reads as one; None before it has set them up."""
+    """The combined loader of a loop; None before it is set up."""
     combined: CombinedLoader | None = loop._combined_loader
     return combined
 
 
 def forget_loaders(loop: Any) -> None:
-    """Let a loop ask for its loaders again."""
+    """Make a loop set up its loaders again."""
     loop._combined_loader = None
 
 
 def is_one_after_the_other(combined: CombinedLoader) -> bool:
-    """Whether loaders are read so, as in an evaluation."""
+    """Whether loaders are read sequentially, as in an evaluation."""
     return combined._mode == "sequential"
 
 
 def combined_alike(combined: CombinedLoader, loaders: Any) -> CombinedLoader:
-    """Other loaders, read in the same way."""
+    """Combine other loaders in the same mode."""
     return CombinedLoader(loaders, combined._mode)
 
 
 def training_loaders(trainer: Trainer) -> CombinedLoader:
-    """What the task or the data module gives for training, asked once more."""
+    """Ask the task or the data module for its training loaders again."""
     loaders: Any = trainer.fit_loop._data_source.dataloader()
     if isinstance(loaders, CombinedLoader):
         return loaders
@@ -74,27 +74,27 @@ def training_loaders(trainer: Trainer) -> CombinedLoader:
 
 
 def loaders_under_way(trainer: Trainer) -> CombinedLoader | None:
-    """Those of the loop that runs now."""
+    """The combined loader of the current loop."""
     return getattr(trainer._active_loop, "_combined_loader", None)
 
 
 def forget_states_of_loaders(trainer: Trainer) -> None:
-    """Let Lightning put no loader where a checkpoint says that it was."""
+    """Keep Lightning from restoring the states of loaders from a checkpoint."""
     trainer.fit_loop._combined_loader_states_to_load = []
 
 
 def batches_read_ahead(trainer: Trainer) -> Any:
-    """What fetches the batches of a fit; None before it begins."""
+    """The data fetcher of a fit, which prefetches batches; None before the fit begins."""
     return trainer.fit_loop._data_fetcher
 
 
 def validates_now(trainer: Trainer, fetcher: Any) -> bool:
-    """Whether a validation comes after the batch under way."""
+    """Whether a validation follows the current batch."""
     return trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
 
 
 def transferred(module: LightningModule, batch: Any) -> Any:
-    """What the hooks before the transfer of a batch make of it."""
+    """Apply the hooks `on_before_batch_transfer` to a batch."""
     return module._on_before_batch_transfer(batch, dataloader_idx=0)
 
 
@@ -102,86 +102,91 @@ def transferred(module: LightningModule, batch: Any) -> Any:
 
 
 def accumulates(trainer: Trainer) -> bool:
-    """Whether the optimizer's step comes after another batch than the one under way."""
+    """Whether the optimizer does not step after the current batch."""
     return trainer.fit_loop._should_accumulate()
 
 
 def is_epoch_at_its_end(trainer: Trainer) -> bool:
-    """Whether all batches of the epoch were read."""
+    """Whether all batches of the epoch have been read."""
     return trainer.fit_loop.epoch_loop._num_ready_batches_reached()
 
 
 def logged_steps(trainer: Trainer) -> int:
-    """The step that loggers are told of, counted in batches that ended in one."""
+    """The step number that loggers get: the number of batches that ended in an optimizer step."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
 def ends_with_its_epoch(trainer: Trainer) -> None:
-    """Where there are max_steps, Lightning would resume inside an epoch that was at its end."""
+    """With max_steps, keep Lightning from resuming inside an epoch that had ended."""
     trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]
 
 
 def shares_no_samples(trainer: Trainer) -> None:
-    """As `Trainer(use_distributed_sampler=False)`, which is asked for before a strategy is."""
+    """Set `Trainer(use_distributed_sampler=False)` after the Trainer has been created."""
     trainer._accelerator_connector.use_distributed_sampler = False
 
 
 def loaded_checkpoint(trainer: Trainer) -> dict[str, Any]:
-    """What a fit resumes from; nothing where it does not, or once all is restored."""
+    """The checkpoint that a fit resumes from; empty if there is none or it has been restored."""
     return trainer._checkpoint_connector._loaded_checkpoint
 
 
 def set_device(module: LightningModule, device: torch.device) -> None:
-    """What ``module.device`` says, for a replica whose tensors are not moved by ``to``."""
+    """Set ``module.device`` of a replica, whose tensors are not moved by ``to``."""
     module._device = device
+
+
+def callbacks_of(trainer: Trainer, kind: type) -> list[Any]:
+    """The callbacks of a class or protocol; Lightning declares no type of `Trainer.callbacks`."""
+    return [each for each in trainer.callbacks if isinstance(each, kind)]  # type: ignore[attr-defined]
 
 
 # Lightning: what is logged
 
 
 def results_of(trainer: Trainer) -> Any:
-    """What the loop under way has collected of `self.log`; None between loops."""
+    """The values that the current loop has collected from `self.log`; None between loops."""
     return trainer._results
 
 
 def value_of_step(result: Any) -> Any:
-    """What a step alone has of a value that is logged on_step and on_epoch."""
+    """The value of the current step, for a value logged on_step and on_epoch."""
     return result._forward_cache
 
 
 def set_value_of_step(result: Any, value: Any) -> None:
-    """As `value_of_step`."""
+    """Set what `value_of_step` returns."""
     result._forward_cache = value
 
 
 def logs_now(trainer: Trainer) -> bool:
-    """Whether loggers are told of the step under way (`log_every_n_steps`)."""
+    """Whether loggers get the values of the current step (`log_every_n_steps`)."""
     return trainer._logger_connector.should_update_logs
 
 
 def metrics_to_log(trainer: Trainer) -> dict[str, Any]:
-    """What loggers are told of next."""
+    """The values that loggers get next."""
     metrics: dict[str, Any] = trainer._logger_connector.metrics["log"]
     return metrics
 
 
 def initial_hyperparameters(module: Any) -> Any:
-    """What is logged of ``save_hyperparameters``; None where nothing was saved."""
+    """The hyperparameters that Lightning logs; None without ``save_hyperparameters``."""
     return getattr(module, "_hparams_initial", None)
 
 
 def set_initial_hyperparameters(module: Any, values: Any) -> None:
-    """As `initial_hyperparameters`."""
+    """Set what `initial_hyperparameters` returns."""
     module._hparams_initial = values
 
 
-# Lightning: patches for speed, with what an epoch of an MLP (60,000 images) takes longer without
+# Lightning: patches for speed, with the time that they save in an epoch of an MLP (60,000 images)
 
 
 def log_in_place() -> None:
-    """Let `self.log` move only what is on another device: 8 % of the epoch.
+    """Make `self.log` move only metrics that are on another device: saves 8 % of the epoch.
 
-    Lightning moves a metric to the device of each new value, which copies its attributes even where
+    Lightning moves a metric to the device of each new value, which copies its attributes even if
     there is nothing to move.
     """
     if ResultMetric.to.__name__ == "_to_another_device":
@@ -212,9 +217,9 @@ BATCH_HOOKS = [
 
 
 def skip_empty_hooks(callbacks: Iterable[Callback]) -> None:
-    """Let Lightning skip the batch hooks that a callback does not override: 4 % of the epoch.
+    """Make Lightning skip batch hooks that a callback does not override: saves 4 % of the epoch.
 
-    It calls every hook of every callback, some fifty a step, and skips those that are None.
+    It calls every hook of every callback, some fifty per step, and skips those that are None.
     """
     for callback in callbacks:
         for name in BATCH_HOOKS:

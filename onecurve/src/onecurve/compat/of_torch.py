@@ -1,4 +1,4 @@
-"""Private names of PyTorch and torchmetrics that are used, and what each waits for."""
+"""Private names of PyTorch and torchmetrics that we use, each with what would replace it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,10 +25,10 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import flop_registry
 from torchmetrics import Metric
 
-# - DisableTorchFunctionSubclass, FakeTensorMode, TorchDispatchMode: documented, and in no module
-#   with a public name.
-# - BatchNorm: what all kinds of it, synchronized ones too, are derived from.
-# - tree_*: a public torch.utils.pytree is announced.
+# - DisableTorchFunctionSubclass, FakeTensorMode, TorchDispatchMode: documented, but only importable
+#   from private modules.
+# - BatchNorm: the base class of all kinds, including SyncBatchNorm.
+# - tree_*: a public torch.utils.pytree has been announced.
 __all__ = [
     "BatchNorm",
     "DisableTorchFunctionSubclass",
@@ -51,21 +51,21 @@ def tensor_leaves(tree: Any) -> list[Tensor]:
 
 
 def at_end_of_backward(function: Callable[[], None]) -> None:
-    """Call a function once the backward pass under way has ended, before anybody sees gradients.
+    """Call a function at the end of the current backward pass, before `backward` returns.
 
-    DistributedDataParallel and FSDP2 do so; a public hook of the whole pass would do.
+    DistributedDataParallel and FSDP2 do so; a public hook for the end of the pass would replace it.
     """
     engine: Any = torch.autograd.Variable._execution_engine
     engine.queue_callback(function)
 
 
 def is_in_backward() -> bool:
-    """Whether a backward pass is under way in this thread, as activation checkpointing asks."""
+    """Whether a backward pass runs in this thread; activation checkpointing uses the same check."""
     return bool(torch._C._current_graph_task_id() >= 0)
 
 
 def version_of(tensor: Tensor) -> int:
-    """How often a tensor was changed in place: what autograd compares."""
+    """A tensor's version counter, which counts in-place changes."""
     return tensor._version
 
 
@@ -79,15 +79,15 @@ def hooked(module: nn.Module) -> list[str]:
 
 
 def remove_hooks(wrapped: DistributedDataParallel) -> None:
-    """Let parameters be wrapped again: DistributedDataParallel has no public way to let go."""
+    """Remove the autograd hooks of a DistributedDataParallel, so that it can be replaced."""
     wrapped._remove_autograd_hooks()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def clipping_replaced(norm: Callable[..., Tensor], scale: Callable[..., None]) -> Iterator[None]:
-    """Replace the two halves of `torch.nn.utils.clip_grad_norm_`, which has no hook for them.
+    """Replace the two functions that `torch.nn.utils.clip_grad_norm_` calls.
 
-    Not the function itself, of which code that has imported it holds a reference.
+    Not the function itself: code that has imported it by name holds a reference to it.
     """
     module: Any = torch.nn.utils.clip_grad
     before = module._get_total_norm, module._clip_grads_with_norm_
@@ -102,21 +102,21 @@ def clipping_replaced(norm: Callable[..., Tensor], scale: Callable[..., None]) -
 
 
 def gather_before_backward(unit: FSDPModule, outputs: list[Tensor]) -> None:
-    """Have FSDP2 gather a unit's parameters again when a gradient comes to one of these outputs.
+    """Make FSDP2 gather a unit's parameters when a gradient reaches one of these outputs.
 
-    As it does for those that it finds itself; a public name for it is not announced.
+    FSDP2 does the same for outputs that it finds itself; there is no public function for it.
     """
     unit._get_fsdp_state()._register_pre_backward_hook(outputs)
 
 
 def compile_module(module: nn.Module, options: dict[str, Any]) -> None:
-    """As ``module.compile()``, once; before torch 2.14 that passes over classes of `torch.nn`."""
+    """Like ``module.compile()``, once; before torch 2.14 that skips classes of `torch.nn`."""
     if module._compiled_call_impl is None:
         module._compiled_call_impl = torch.compile(_calling(module._call_impl), **options)
 
 
 def _calling(call: Callable[..., Any]) -> Callable[..., Any]:
-    # A function that is not PyTorch's own is traced with all that it calls.
+    # A function that is not PyTorch's own is traced including everything that it calls.
     def traced(*args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)
 
@@ -124,24 +124,24 @@ def _calling(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_compiled_function(function: Callable[..., Any]) -> bool:
-    """Whether it is what `torch.compile` returned."""
+    """Whether a function was returned by `torch.compile`."""
     return hasattr(function, "_torchdynamo_orig_callable")
 
 
 def let_recompile(limit: int) -> None:
-    """Let `torch.compile` keep so much code for a function; `torch.compiler` cannot say it."""
+    """Raise the number of variants that `torch.compile` keeps per function to this limit."""
     config = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, limit)
 
 
 def apply_to_tensors(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
-    """Replace parameters and buffers, as ``module.to`` does; `nn.Module.to` takes no function."""
+    """Apply a function to parameters and buffers, as ``module.to`` does internally."""
     module._apply(function)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def parameters_replaced(module: nn.Module, others: Mapping[str, Tensor]) -> Iterator[None]:
-    """Let a module's own parameters be other tensors; `functional_call` would call it as well."""
+    """Replace a module's own parameters in a context; `functional_call` would also call it."""
     held = module._parameters
     module._parameters = {**held, **others}  # type: ignore[dict-item]
     try:
@@ -151,13 +151,13 @@ def parameters_replaced(module: nn.Module, others: Mapping[str, Tensor]) -> Iter
 
 
 def local_shard(tensor: Tensor) -> Tensor:
-    """A DTensor's own, which ``to_local`` wraps for autograd at some cost; others as they are."""
+    """A DTensor's local tensor, without the autograd overhead of ``to_local``; others as is."""
     local: Tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
     return local
 
 
 def claim(kind: type[Tensor], shape: list[int], of: Tensor) -> Any:
-    """A tensor of a class that holds no data of its own, in the type and on the device of one.
+    """A tensor of a wrapper subclass without data, with the dtype and device of another tensor.
 
     https://docs.pytorch.org/docs/stable/notes/extending.html#extending-torch-with-a-tensor-wrapper-type
     """
@@ -165,32 +165,32 @@ def claim(kind: type[Tensor], shape: list[int], of: Tensor) -> Any:
 
 
 def has_one_projection(attention: nn.MultiheadAttention) -> bool:
-    """Whether queries, keys and values are as wide, and so projected by one weight."""
+    """Whether queries, keys and values have one width, and so one projection weight."""
     return bool(attention._qkv_same_embed_dim)
 
 
 def address_of(storage: torch.UntypedStorage) -> int:
-    """The storage itself, of which several Python objects may tell; ``data_ptr`` may be 0."""
+    """Identifies a storage even if several Python objects wrap it; ``data_ptr`` may be 0."""
     return int(storage._cdata)
 
 
 def is_in_place(operator: Any) -> bool:
-    """Whether an operator changes an argument, in a dispatch mode."""
+    """Whether an operator changes one of its arguments."""
     return bool(operator._schema.is_mutable)
 
 
 def argument_names(operator: Any) -> list[str]:
-    """Those of an operator, in a dispatch mode."""
+    """The names of an operator's arguments."""
     return [argument.name for argument in operator._schema.arguments]
 
 
 def without_overload(operator: Any) -> Any:
-    """What all overloads of an operator share, by which `flop_registry` counts."""
+    """The packet of an operator's overloads, which is the key of `flop_registry`."""
     return operator._overloadpacket
 
 
 _aten = torch.ops.aten
-# What is traced on a CPU is counted as on a GPU; PyTorch does so itself from 2.15 on.
+# CPU operators that are counted like their GPU versions; PyTorch does so itself from 2.15 on.
 _COUNTED_AS = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _aten._scaled_dot_product_flash_attention,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: (
@@ -200,25 +200,24 @@ _COUNTED_AS = {
 
 
 def flops_of(operator: Any) -> Any:
-    """What counts the floating-point operations of an operator; None where nothing does."""
+    """The function that counts an operator's floating-point operations; None if there is none."""
     packet = without_overload(operator)
     return flop_registry.get(_COUNTED_AS.get(packet, packet))
 
 
 def does_not_unscale(optimizer: Optimizer) -> None:
-    """Let gradients be unscaled before a fused optimizer's step, and not by it.
+    """Make GradScaler unscale gradients before a fused optimizer's step, not inside of it.
 
-    Lightning and GradScaler read it; neither can be told in public.
+    Lightning and GradScaler read this attribute; there is no public setting.
     """
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
 
 
 def never_captured(optimizer: Optimizer) -> None:
-    """Let an optimizer on a CPU not ask at every step whether a CUDA graph is captured.
+    """Keep an optimizer on a CPU from checking at every step whether a CUDA graph is captured.
 
-    It asks whether there is a GPU first. With Lightning's way of asking, which lets processes fork
-    after it, that looks for the driver's library on the disk each time: some 150 us where there is
-    none.
+    The check first asks whether there is a GPU. With the fork-safe check that Lightning enables,
+    that searches the disk for the driver's library each time, which takes some 150 us.
     """
     optimizer._accelerator_graph_capture_health_check = _nothing  # type: ignore[method-assign]
 
@@ -228,12 +227,12 @@ def _nothing(*_: Any) -> None:
 
 
 def iterator_of(loader: Any) -> Any:
-    """Of a loader with workers that live on, by which Lightning ends them."""
+    """The iterator of a loader with persistent workers, by which Lightning shuts them down."""
     return loader._iterator
 
 
 def set_iterator(loader: DataLoader[Any], iterator: Any) -> None:
-    """As `iterator_of`; a DataLoader lets nobody set another attribute of its own."""
+    """Set what `iterator_of` returns, although DataLoader forbids setting attributes."""
     vars(loader).update(_iterator=iterator)
 
 
@@ -242,7 +241,7 @@ def set_iterator(loader: DataLoader[Any], iterator: Any) -> None:
 
 @contextmanager
 def state_kept(metric: Metric) -> Iterator[None]:
-    """Leave a metric as it is found; torchmetrics' ``forward`` alone does so, of its own."""
+    """Restore a metric's state at the end of the context."""
     state, count = metric._copy_state_dict(), metric._update_count
     try:
         yield
@@ -253,15 +252,15 @@ def state_kept(metric: Metric) -> Iterator[None]:
 
 
 def defaults_of(metric: Metric) -> dict[str, Any]:
-    """The states of a metric by name, as they begin: what ``add_state`` was told."""
+    """The default values of a metric's states by name, as given to ``add_state``."""
     return metric._defaults
 
 
 def reductions_of(metric: Metric) -> dict[str, Any]:
-    """How each state is put together over ranks."""
+    """The function by which each state is reduced over ranks, by name."""
     return metric._reductions
 
 
 def set_value_of_call(metric: Metric, value: Any) -> None:
-    """What a call of the metric has returned, which Lightning logs on_step."""
+    """Set the value of the metric's last call, which Lightning logs on_step."""
     metric._forward_cache = value

@@ -1,8 +1,8 @@
-"""Imports torchmetrics without `scipy.signal`, which is an eighth of the imports of a run.
+"""Imports torchmetrics without `scipy.signal`, which takes an eighth of a run's import time.
 
-torchmetrics imports `scipy.signal` for one name, `hamming`, which SciPy has removed and a metric of
-speech needs (SRMR, by the package gammatone). Unless gammatone is installed, torchmetrics gets a
-stand-in here; whoever imports `scipy.signal` afterwards gets SciPy's own.
+torchmetrics imports `scipy.signal` to add a name that SciPy has removed, `hamming`, for one metric
+of speech (SRMR, which needs the package gammatone). Unless gammatone is installed, torchmetrics
+gets a stand-in here; later imports of `scipy.signal` get SciPy's own.
 """
 
 import importlib

@@ -1,1 +1,1 @@
-"""Which configurations can run, beside what single keys may be."""
+"""Models of the configuration: types and bounds of keys, and combinations that cannot run."""

@@ -1,4 +1,4 @@
-"""What the commands take outside of groups: models of train.yaml, evaluate.yaml and the others."""
+"""Models of the commands' own keys, outside of groups: train.yaml, evaluate.yaml and the others."""
 
 from collections.abc import Iterator
 from os import environ
@@ -12,7 +12,7 @@ from ..checkpoint.file import damage
 from ..composed_run import ComposedRun
 from ..config_model import Config
 from ..machine import count_cores
-from ..metric_names import better
+from ..suggestions import better
 from ..torch_versions import too_old
 from .values import Count, Group, Seed, there
 
@@ -22,53 +22,54 @@ MEASURED = "a checkpoint file, such as runs/.../checkpoints/best.ckpt"
 
 def _damage(value: str) -> str | None:
     reason = damage(value)
-    return f"is no complete checkpoint: {reason}" if reason else None
+    return f"is not a complete checkpoint: {reason}" if reason else None
 
 
-# More processes to a core only take turns, and a thousand take minutes to start.
+# More processes per core only take turns, and a thousand take minutes to start.
 WORKERS_TO_A_CORE = 4
 WORKERS_ANYWHERE = 16
 COMPILER = "clang++" if platform == "darwin" else "g++"
 
-SEED = "Everything random follows from it: weights, order of samples, augmentation. 0 is a seed."
-MONITOR = "The metric by which checkpoints, early stopping, schedulers and sweeps compare."
-MODE = "Which way it is better."
+SIDES = {"min": "smaller", "max": "larger"}
+SEED = "Determines everything random: weights, order of samples, augmentation. 0 is a seed, too."
+MONITOR = "The metric that checkpoints, early stopping, schedulers and sweeps compare."
+MODE = "Whether a smaller (min) or a larger (max) value of it is better."
 
 
 class Command(Config, extra="allow"):
-    """Every command. Another key is a value of one's own, for others to refer to."""
+    """Keys of every command. Additional keys are values for other keys to refer to."""
 
-    project: str = Field("", description="Under what name runs are shown together.")
+    project: str = Field("", description="The name under which runs are grouped.")
     seed: Seed = Field(0, description=SEED)
     monitor: str | None = Field(None, description=MONITOR)
     mode: Literal["min", "max"] = Field("min", description=MODE)
-    paths: Group = Field(description="Where things are.")
+    paths: Group = Field(description="Folders that the project uses.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Why the keys cannot go together."""
+        """Reject combinations of keys that cannot run."""
         if not run.strategy:
             return
         mode, monitor = run.get("mode"), run.get("monitor")
         way = better(str(monitor))
         if way not in (None, mode):
-            yield f"mode={mode}: monitor={monitor} is better the other way; use mode={way}"
+            yield f"mode={mode}: a {SIDES[way]} monitor={monitor} is better; use mode={way}"
         workers, cores = run.get("data.num_workers"), count_cores()
         ranks = 1 if run.one_process else max(1, run.devices)
         most = max(WORKERS_ANYWHERE, WORKERS_TO_A_CORE * cores) // ranks
         if isinstance(workers, int) and workers > most:
             yield (
-                f"data.num_workers={workers}: at most {most} for each of the ranks here ({ranks}), "
-                f"as this machine has {cores} cores; use data.num_workers={min(most, cores)}"
+                f"data.num_workers={workers}: at most {most} for each of the {ranks} ranks here, "
+                f"because this machine has {cores} cores; use data.num_workers={min(most, cores)}"
             )
-        yield from _not_compiled(run)
+        yield from _cannot_compile(run)
 
 
 class _Training(Command, extra="allow"):
     seed: Seed = Field(description=SEED)
     monitor: str | None = Field(description=MONITOR)
     mode: Literal["min", "max"] = Field(description=MODE)
-    task: Group = Field(description="What is learned: a LightningModule.")
-    data: Group = Field(description="From what it is learned: a LightningDataModule.")
+    task: Group = Field(description="What to learn: a LightningModule.")
+    data: Group = Field(description="What to learn from: a LightningDataModule.")
     model: Group = Field(description="The network.")
     init: Group = Field(description="How its weights are initialised.")
     optimizer: Group = Field(description="The optimizer.")
@@ -78,18 +79,20 @@ class _Training(Command, extra="allow"):
     logger: Group = Field({}, description="Loggers, by name.")
     compile: Literal["none", "layer", "whole"] = Field(
         "none",
-        description="What torch.compile makes code of: each layer, or the whole forward pass.",
+        description="What torch.compile compiles: each layer, or the whole forward pass.",
     )
-    compile_backend: str = Field("inductor", description="Of torch.compile.")
+    compile_backend: str = Field("inductor", description="The backend of torch.compile.")
     count_labels: bool = Field(
         True,
-        description="Weigh a loss of transformers among ranks by the labels it is a mean over.",
+        description="Weight the ranks' losses of a Hugging Face model by their numbers of labels.",
     )
-    gc_every_n_steps: Count | None = Field(None, description="Collect Python's garbage in step.")
+    gc_every_n_steps: Count | None = Field(
+        None, description="Collect Python's garbage every n steps, on all ranks at once."
+    )
 
 
 class _Parallel(Command, extra="allow"):
-    strategy: Group = Field(description="How the work is shared out.")
+    strategy: Group = Field(description="How processes and devices share the work.")
     launch: Group = Field(description="How processes are started.")
 
 
@@ -97,7 +100,7 @@ class Train(_Training, _Parallel, extra="allow"):
     """What `python train.py` does by default."""
 
     checkpoint: Group = Field(description="How checkpoints are written.")
-    test: bool = Field(description="Measure the best weights on the test set at the end.")
+    test: bool = Field(description="Evaluate the best weights on the test set at the end.")
     resume: Annotated[Any, there(RESUMED, _damage)] = Field(
         description="What to resume: `last` or a run directory, in place; or a checkpoint file, "
         "in a new run."
@@ -105,30 +108,30 @@ class Train(_Training, _Parallel, extra="allow"):
 
 
 class Parity(_Training, _Parallel, extra="allow"):
-    """What `python parity.py` does: some steps under a strategy beside a plain Trainer."""
+    """What `python parity.py` does: compare some steps under a strategy with a plain Trainer."""
 
-    parity: Group = Field(description="How they are compared.")
+    parity: Group = Field(description="How to compare.")
 
 
 class Plan(_Training, extra="allow"):
-    """What `python plan.py` does: which mesh to take for a network, a batch and some devices."""
+    """What `python plan.py` does: find a mesh for a network, a batch and a number of devices."""
 
-    plan: Group = Field(description="What the plan is made for.")
+    plan: Group = Field(description="What to plan for.")
 
 
 class Export(Command, extra="allow"):
-    """What `python export.py` does: a file that runs without this project."""
+    """What `python export.py` does: write a file that runs without this project."""
 
     checkpoint: Annotated[Any, there(MEASURED, _damage)] = Field(description="A checkpoint file.")
     data: Group = Field({}, description="Settings of the data that may differ from training.")
     format: Literal["torch", "onnx"] = Field(
-        "torch", description="A program of torch.export, or ONNX."
+        "torch", description="A torch.export program, or ONNX."
     )
-    output: str = Field("", description="What is written.")
+    output: str = Field("", description="The file to write.")
 
 
 class Evaluate(_Parallel, extra="allow"):
-    """What `python evaluate.py` does: task and data come from the checkpoint itself."""
+    """What `python evaluate.py` does: test a checkpoint, which contains task and data."""
 
     checkpoint: Annotated[Any, there(MEASURED, _damage)] = Field(description="A checkpoint file.")
     data: Group = Field({}, description="Settings of the data that may differ from training.")
@@ -136,28 +139,27 @@ class Evaluate(_Parallel, extra="allow"):
 
 
 class Predict(Evaluate, extra="allow"):
-    """What `python predict.py` does: task and data come from the checkpoint itself."""
+    """What `python predict.py` does: predict with a checkpoint, which contains task and data."""
 
-    predict: Group = Field(description="What is predicted, and how.")
+    predict: Group = Field(description="What to predict, and how.")
 
 
-def _not_compiled(run: ComposedRun) -> Iterator[str]:
-    """Why layers cannot be compiled."""
+def _cannot_compile(run: ComposedRun) -> Iterator[str]:
     asked = run.get("compile", "none")
     if asked == "none":
         return
     if run.get("compile_backend", "inductor") == "inductor" and not has_compiler():
         yield (
-            f"compile={asked}: needs a C++ compiler, and neither $CXX nor {COMPILER} is there; "
+            f"compile={asked}: needs a C++ compiler, and neither $CXX nor {COMPILER} is installed; "
             f"install one, such as {COMPILER}, or use compile=none"
         )
     stages = run.strategy == "pipeline" or run.get("strategy.pipeline", 1) > 1
     if asked == "whole" and stages:
-        yield "compile=whole: a pipeline has some layers a rank; use compile=layer"
+        yield "compile=whole: in a pipeline a rank holds only some layers; use compile=layer"
     if run.get("strategy.context", 1) != 1 and (old := too_old("strategy.context with compile")):
         yield old
 
 
 def has_compiler() -> bool:
-    """Whether there is the compiler that torch.compile looks for."""
+    """Whether the C++ compiler that torch.compile needs is installed."""
     return which(environ.get("CXX", COMPILER)) is not None

@@ -1,4 +1,4 @@
-"""The keys of a composed configuration, as they are typed, and their values."""
+"""Dotted keys of a composed configuration, and their values."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ def dotted(config: Any, prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def resolved(config: DictConfig, is_checked: bool = True) -> Any:
-    """Plain containers with references followed, unless one leads to a value still missing.
+    """Plain containers with interpolations resolved, unless one refers to a missing value.
 
     Args:
         config: A composed configuration.
-        is_checked: Whether a reference that leads nowhere is an error. By default a key may have
-            one, and be overridden.
+        is_checked: Whether an interpolation that cannot be resolved is an error. False for a
+            configuration whose keys may still be overridden.
     """
     try:
         return OmegaConf.to_container(config, resolve=True)
@@ -35,5 +35,5 @@ def resolved(config: DictConfig, is_checked: bool = True) -> Any:
 
 
 def refers(value: Any) -> bool:
-    """Whether a value is another key's."""
+    """Whether a value is an interpolation of another key."""
     return isinstance(value, str) and "${" in value

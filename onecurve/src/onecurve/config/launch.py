@@ -1,4 +1,4 @@
-"""What `launch` takes, and why processes cannot be started so, or nodes cannot meet."""
+"""The model of `launch`: how processes are started, and where nodes meet."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -22,20 +22,23 @@ Nodes = Annotated[
 class Launch(Config):
     """How the processes of a run are started, on every node."""
 
-    max_restarts: int = Field(ge=0, description="How often a failed run starts its ranks again.")
+    max_restarts: int = Field(ge=0, description="How often a failed run restarts its ranks.")
     debug_rank: int = Field(ge=0, description="The rank that breakpoint() stops; the others wait.")
-    rendezvous: str | None = Field(description="HOST:PORT of a node, where several nodes meet.")
+    rendezvous: str | None = Field(description="HOST:PORT of a node at which all nodes meet.")
     nodes: Nodes | None = Field(
         None,
-        description="How many nodes, or MIN:MAX that may come and go; null: trainer.num_nodes.",
+        description="The number of nodes, or MIN:MAX for nodes that come and go; null for "
+        "trainer.num_nodes.",
     )
     node_rank: Annotated[int, Field(ge=0)] | Literal["auto"] | None = Field(
-        "auto", description="This node's number, from 0. auto: as Kubeflow says; null: torch's."
+        "auto",
+        description="This node's number, from 0; auto for Kubeflow's, null to let torch number "
+        "nodes.",
     )
     timeout_seconds: float = Field(gt=0, description="How long nodes wait for each other.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Why the processes cannot be started, or the nodes cannot meet."""
+        """Reject processes that cannot be started, and nodes that cannot meet."""
         if not run.strategy:
             return
         several = not run.one_process and run.world_size > 1
@@ -47,21 +50,21 @@ class Launch(Config):
         typed, nodes = self.rendezvous, run.num_nodes
         if run.ranks is not None and typed is not None:
             yield (
-                f"launch.rendezvous={typed}: {run.ranks.starter} has started the ranks, "
-                "which meet by themselves; use launch.rendezvous=null"
+                f"launch.rendezvous={typed}: not needed, because {run.ranks.starter} has started "
+                "the ranks; use launch.rendezvous=null"
             )
         if nodes == 1 and typed is not None:
             yield (
-                f"launch.rendezvous={typed}: one node has nobody to meet; add trainer.num_nodes=2, "
-                "or use launch.rendezvous=null"
+                f"launch.rendezvous={typed}: not needed for one node; add trainer.num_nodes=2, or "
+                "use launch.rendezvous=null"
             )
         if self.debug_rank and self.debug_rank >= max(1, run.world_size):
             yield (
                 f"launch.debug_rank={self.debug_rank}: this run has the ranks 0 to "
                 f"{run.world_size - 1}; use one of them, such as launch.debug_rank=0"
             )
-        yield from self._of_nodes(run)
-        # What one node ignores may be left over in its environment.
+        yield from self._reject_nodes(run)
+        # One node ignores a rendezvous that is left over in its environment.
         if nodes == 1 or run.ranks is not None:
             return
         place = rendezvous(run.config)
@@ -77,13 +80,15 @@ class Launch(Config):
                 "as launch.rendezvous=10.0.0.1:29500"
             )
 
-    def _of_nodes(self, run: ComposedRun) -> Iterator[str]:
-        """Why there cannot be so many nodes, or this one cannot have its number."""
+    def _reject_nodes(self, run: ComposedRun) -> Iterator[str]:
+        """Reject a number of nodes, or a number of this node, that cannot be."""
         asked, rank = self.nodes, self.node_rank
         if asked is not None:
             smallest, largest = nodes_asked(run.config)
             if smallest > largest:
-                yield f"launch.nodes={asked}: is MIN:MAX; use launch.nodes={largest}:{smallest}"
+                yield (
+                    f"launch.nodes={asked}: must be MIN:MAX; use launch.nodes={largest}:{smallest}"
+                )
             if run.ranks is not None:
                 yield (
                     f"launch.nodes={asked}: {run.ranks.starter} has started the ranks; "
@@ -100,11 +105,11 @@ class Launch(Config):
         smallest, largest = nodes_asked(run.config)
         if smallest < largest:
             yield (
-                f"launch.node_rank={rank}: nodes that come and go are numbered by torch; "
+                f"launch.node_rank={rank}: torch numbers nodes that come and go; "
                 "use launch.node_rank=null"
             )
         elif rank >= largest:
             yield (
-                f"launch.node_rank={rank}: the nodes have the numbers 0 to {largest - 1}; "
-                "use one of them, such as launch.node_rank=0"
+                f"launch.node_rank={rank}: the nodes are numbered from 0 to {largest - 1}; "
+                "use one of these, such as launch.node_rank=0"
             )

@@ -1,4 +1,4 @@
-"""What the loggers take: models of the entries of `logger`, by class."""
+"""Models of the entries of `logger`, one for each class of loggers."""
 
 import netrc
 import os
@@ -10,45 +10,45 @@ from pydantic import Field
 
 from ..composed_run import ComposedRun
 from ..config_model import Config
-from ..extras import missing
+from ..errors import missing_packages
 
 
 class _Logger(Config, extra="allow"):
-    save_dir: str = Field(description="Where its files are; the run directory, as a rule.")
+    save_dir: str = Field(description="Folder of its files, usually the run directory.")
 
 
 class BufferedCSVLogger(_Logger, extra="allow"):
     """Writes metrics.csv: every logged value, by epoch and step."""
 
-    name: str | None = Field(None, description="Of the experiment; empty for no folder of its own.")
-    version: int | str | None = Field(None, description="Likewise.")
-    flush_logs_every_n_steps: int = Field(100, ge=1, description="Rows that wait.")
+    name: str | None = Field(None, description="Subfolder for the experiment; empty for none.")
+    version: int | str | None = Field(None, description="Subfolder for the run; empty for none.")
+    flush_logs_every_n_steps: int = Field(100, ge=1, description="Rows to buffer.")
 
 
 class BufferedTensorBoardLogger(_Logger, extra="allow"):
-    """Writes what TensorBoard shows: `tensorboard --logdir runs`."""
+    """Writes for TensorBoard: `tensorboard --logdir runs`."""
 
-    name: str | None = Field(None, description="Of the experiment; empty for no folder of its own.")
-    version: int | str | None = Field(None, description="Likewise.")
-    seconds_between_writes: float = Field(10, ge=0, description="How long values are kept.")
-    max_queue: int = Field(10, ge=1, description="How many values wait at most.")
+    name: str | None = Field(None, description="Subfolder for the experiment; empty for none.")
+    version: int | str | None = Field(None, description="Subfolder for the run; empty for none.")
+    seconds_between_writes: float = Field(10, ge=0, description="How long to buffer values.")
+    max_queue: int = Field(10, ge=1, description="How many values to buffer at most.")
     default_hp_metric: bool = Field(True, description="Show hp_metric beside hyperparameters.")
 
 
 class SameRunMLFlowLogger(_Logger, extra="allow"):
     """Writes to MLflow."""
 
-    experiment_name: str = Field("", description="Under what name runs are shown together.")
-    artifact_location: str | None = Field(None, description="Where files are kept.")
-    log_model: Literal["all"] | bool = Field(False, description="Send checkpoints, too.")
-    tracking_uri: str = Field(description="Where MLflow keeps runs: a database, or a server.")
-    seconds_between_writes: float = Field(10.0, ge=0, description="How long values are kept.")
+    experiment_name: str = Field("", description="The name under which runs are grouped.")
+    artifact_location: str | None = Field(None, description="Where to store files.")
+    log_model: Literal["all"] | bool = Field(False, description="Also send checkpoints.")
+    tracking_uri: str = Field(description="Where MLflow stores runs: a database, or a server.")
+    seconds_between_writes: float = Field(10.0, ge=0, description="How long to buffer values.")
     run_id: str | None = Field(None, description="Null for the run directory's, or a new one.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Why it cannot be used."""
+        """Reject missing packages."""
         needed = ("mlflow", "sqlalchemy", "alembic")
-        if refusal := missing(
+        if refusal := missing_packages(
             f"logger={key.partition('.')[2]}", needed, "mlflow", "logger=tensorboard"
         ):
             yield refusal
@@ -57,13 +57,13 @@ class SameRunMLFlowLogger(_Logger, extra="allow"):
 class SameRunWandbLogger(_Logger, extra="allow"):
     """Writes to Weights & Biases."""
 
-    version: str | None = Field(None, description="Id; null for the run directory's, or a new.")
-    project: str | None = Field(None, description="Under what name runs are shown together.")
-    offline: bool = Field(False, description="Keep it on this machine; `wandb sync` sends it.")
-    log_model: Literal["all"] | bool = Field(False, description="Send checkpoints, too.")
+    version: str | None = Field(None, description="Null for the run directory's id, or a new one.")
+    project: str | None = Field(None, description="The name under which runs are grouped.")
+    offline: bool = Field(False, description="Keep runs on this machine; `wandb sync` sends them.")
+    log_model: Literal["all"] | bool = Field(False, description="Also send checkpoints.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Why it cannot be reached."""
+        """Reject an online run without a key."""
         if run.get(f"{key}.offline") is False and not _has_wandb_key():
             yield (
                 f"{key}.offline=false: there is no key for Weights & Biases; run `wandb login` or "
@@ -74,21 +74,21 @@ class SameRunWandbLogger(_Logger, extra="allow"):
 class SameRunCometLogger(_Logger, extra="allow"):
     """Writes to Comet."""
 
-    project: str | None = Field(None, description="Under what name runs are shown together.")
-    workspace: str | None = Field(None, description="Null for that of the account.")
+    project: str | None = Field(None, description="The name under which runs are grouped.")
+    workspace: str | None = Field(None, description="Null for the default of the account.")
     log_code: bool = Field(False, description="Send the source files.")
     log_git_metadata: bool = Field(True, description="Send the commit.")
-    log_git_patch: bool = Field(False, description="Send what is not committed.")
-    log_env_details: bool = Field(False, description="Send what the machine is.")
+    log_git_patch: bool = Field(False, description="Send uncommitted changes.")
+    log_env_details: bool = Field(False, description="Send details of the machine.")
     parse_args: bool = Field(False, description="Send the command line.")
-    auto_output_logging: bool | str = Field(False, description="Send what is printed.")
-    display_summary_level: int = Field(0, ge=0, description="How much is printed at the end.")
-    online: bool = Field(False, description="Tell Comet's server at once, which takes a key.")
-    experiment_key: str | None = Field(None, description="Null for the directory's, or new.")
+    auto_output_logging: bool | str = Field(False, description="Send the console output.")
+    display_summary_level: int = Field(0, ge=0, description="How much to print at the end.")
+    online: bool = Field(False, description="Send to Comet's server at once; needs a key.")
+    experiment_key: str | None = Field(None, description="Null for the run directory's, or new.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Why it cannot be used, or reached."""
-        if refusal := missing(
+        """Reject missing packages, and an online run without a key."""
+        if refusal := missing_packages(
             f"logger={key.partition('.')[2]}", ("comet_ml",), "comet", "logger=tensorboard"
         ):
             yield refusal
@@ -100,7 +100,7 @@ class SameRunCometLogger(_Logger, extra="allow"):
 
 
 def _has_wandb_key() -> bool:
-    """Whether it answers without asking for a key."""
+    """Whether wandb finds an API key without asking for it."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:
@@ -110,7 +110,6 @@ def _has_wandb_key() -> bool:
 
 
 def _has_comet_key() -> bool:
-    """Whether one is where Comet looks for it."""
     if os.environ.get("COMET_API_KEY"):
         return True
     files = [Path(os.environ.get("COMET_CONFIG", ""))]

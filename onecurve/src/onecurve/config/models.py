@@ -1,7 +1,7 @@
-"""Which model describes what: the tables, by class, by group and by command.
+"""Finds the model of a part of the configuration, by class, by group or by command.
 
-A project has a table of its own, ``MODELS``, in the module ``config_models`` of its package, for
-classes that are to be checked before they are imported; their names are those in the package::
+A project can have a table of its own, ``MODELS`` in the module ``config_models`` of its package,
+for classes to be validated before they are imported. The keys are dotted names in the package::
 
     MODELS = {"data.houses.Houses": Houses}
 """
@@ -17,7 +17,7 @@ from .modules import file_of
 
 PROJECTS = "config_models"
 
-# By what `_target_` names. The rooms are imported when something in them is chosen.
+# Models by `_target_`. A module of models is imported when one of its targets is used.
 TARGETS = {
     "lightning.pytorch.callbacks.LearningRateMonitor": "callbacks.LearningRateMonitor",
     "onecurve.averaging.ema.ExponentialMovingAverage": "callbacks.ExponentialMovingAverage",
@@ -59,7 +59,7 @@ TARGETS = {
     "onecurve.strategies.single.Single": "strategies.Single",
     "onecurve.strategies.tensor.strategy.Tensor": "strategies.Tensor",
 }
-# By where they are, for groups without a class.
+# Models of groups without a class, by key.
 GROUPS = {
     "checkpoint": "groups.Checkpoint",
     "data": "groups.EvaluatedData",
@@ -79,17 +79,17 @@ COMMANDS = {
     "predict": "commands.Predict",
     "train": "commands.Train",
 }
-# Groups that are one class or function, and those that are several, by name.
+# Groups that hold one class or function, and groups that hold several by name.
 OBJECTS = ("task", "data", "model", "init", "optimizer", "scheduler", "strategy")
 COLLECTIONS = ("callbacks", "logger")
 
 
 def model_of(place: str, node: Mapping[str, Any], command: str = "") -> type[Config] | None:
-    """The model of what the configuration has at a place; None if there is none.
+    """The model of a part of the configuration; None if there is none.
 
     Args:
-        place: Dotted key; empty for the top.
-        node: What is there.
+        place: The dotted key of the part; empty for the top.
+        node: The part.
         command: Name of the primary configuration, such as "train".
     """
     target = node.get("_target_")
@@ -102,7 +102,7 @@ def model_of(place: str, node: Mapping[str, Any], command: str = "") -> type[Con
 
 @cache
 def of_target(target: str) -> type[Config] | None:
-    """The model of what a class or a function takes: the library's, or a project's own."""
+    """The model of a class or a function, from the library's table or the project's."""
     if target in TARGETS:
         return _model(TARGETS[target])
     package, _, name = target.partition(".")
@@ -111,7 +111,7 @@ def of_target(target: str) -> type[Config] | None:
 
 @cache
 def of_project(package: str) -> dict[str, type[Config]]:
-    """The table of a project's package, read without importing the package, and so maybe torch."""
+    """The table of a project's package; the package, which may import torch, is not imported."""
     name = f"{package}.{PROJECTS}"
     file = file_of(name)
     if file is None:

@@ -1,4 +1,4 @@
-"""Files of packages and modules, found without importing them, and so maybe torch."""
+"""Finds the files of packages and modules without importing them."""
 
 from functools import cache
 from importlib.util import find_spec
@@ -7,7 +7,7 @@ from pathlib import Path
 
 @cache
 def folders_of(package: str) -> list[Path] | None:
-    """Where a package without a dot in its name is, or a module's file; None if not there."""
+    """The folders of a top-level package, or the file of a top-level module; None if missing."""
     try:
         spec = find_spec(package) if package else None
     except (ImportError, ValueError):
@@ -20,7 +20,7 @@ def folders_of(package: str) -> list[Path] | None:
 
 @cache
 def file_of(module: str) -> Path | None:
-    """The file of a module; None if there is none."""
+    """The file of a module; None if it is missing."""
     top, *rest = module.split(".")
     paths = [folder.joinpath(*rest) for folder in folders_of(top) or ()]
     files = [file for path in paths for file in (path / "__init__.py", path.with_suffix(".py"))]

@@ -1,4 +1,4 @@
-"""What optimizers, schedulers and initial weights take: models of these groups, by function."""
+"""Models of `optimizer`, `scheduler` and `init`, one for each function."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
@@ -14,13 +14,13 @@ WEIGHTS = "a file with weights, such as runs/.../checkpoints/best.ckpt"
 
 
 class Optimizer(Config, extra="allow"):
-    """An optimizer of torch.optim, or any other; what is not here is its own argument."""
+    """An optimizer of torch.optim, or any other; further keys are passed to its class."""
 
     algorithm: str = Field(description="Dotted name of the class, such as torch.optim.AdamW.")
     lr: float = Field(gt=0, description="Learning rate.")
     lr_scale: Mapping[str, Any] = Field(
-        description="Factors of the learning rate by the beginning of the parameters' names; the "
-        "longest counts, and null is no factor."
+        description="Factors of the learning rate by prefixes of parameter names; the longest "
+        "prefix counts, and null stands for no factor."
     )
     weight_decay: float = Field(0, ge=0, description="How much weights shrink in each step.")
     momentum: float = Field(0, ge=0, le=1, description="Share of the last step that is kept.")
@@ -28,24 +28,24 @@ class Optimizer(Config, extra="allow"):
         [0.9, 0.999], description="Shares of the running averages that are kept."
     )
     eps: float = Field(1e-8, ge=0, description="Added to denominators.")
-    foreach: bool | None = Field(None, description="PyTorch's kernel over lists of parameters.")
-    fused: Literal["auto"] | bool | None = Field(None, description="One kernel for all; or auto.")
+    foreach: bool | None = Field(None, description="Use kernels over lists of parameters.")
+    fused: Literal["auto"] | bool | None = Field(None, description="Use a fused kernel; or auto.")
     alpha: float = Field(0.99, ge=0, description="Share of the running average that is kept.")
-    dampening: float = Field(0, description="Of momentum.")
+    dampening: float = Field(0, description="Dampening of the momentum.")
     nesterov: bool = Field(False, description="Nesterov's momentum.")
     amsgrad: bool = Field(False, description="The variant of Reddi et al.")
     centered: bool = Field(False, description="Divide by an estimate of the variance.")
     decoupled_weight_decay: bool = Field(False, description="As in AdamW.")
-    maximize: bool = Field(False, description="Climb instead of descend.")
-    capturable: bool = Field(False, description="For graphs on a GPU.")
-    # To differentiate through its steps takes a loop of one's own.
-    differentiable: Literal[False] = Field(False, description="Not for a Trainer.")
+    maximize: bool = Field(False, description="Maximize the loss instead of minimizing it.")
+    capturable: bool = Field(False, description="Allow capturing steps in a CUDA graph.")
+    # Differentiating through optimizer steps needs a custom training loop.
+    differentiable: Literal[False] = Field(False, description="Not supported by a Trainer.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Why it cannot be captured in a graph."""
+        """Reject CUDA graphs without a GPU."""
         if self.capturable and run.accelerator != "cuda":
             yield (
-                f"{key}.capturable=true: is for graphs on a GPU, and this run is on "
+                f"{key}.capturable=true: is for CUDA graphs, and this run is on "
                 f"{run.accelerator}; use {key}.capturable=false"
             )
 
@@ -66,34 +66,36 @@ class Plateau(Config, extra="allow"):
 
     factor: float = Field(0.1, lt=1, description="What the learning rate is multiplied by.")
     patience: int = Field(10, ge=0, description="Epochs without improvement.")
-    threshold: float = Field(1e-4, description="What counts as an improvement.")
-    threshold_mode: Literal["rel", "abs"] = Field("rel", description="Of what that is a part.")
-    cooldown: int = Field(0, ge=0, description="Epochs after a fall in which none is counted.")
-    min_lr: float = Field(0, description="Where it stays.")
-    eps: float = Field(1e-8, description="The smallest fall.")
+    threshold: float = Field(1e-4, description="The smallest change that is an improvement.")
+    threshold_mode: Literal["rel", "abs"] = Field(
+        "rel", description="Whether the threshold is relative or absolute."
+    )
+    cooldown: int = Field(0, ge=0, description="Epochs to wait after a reduction.")
+    min_lr: float = Field(0, description="The lower bound of the learning rate.")
+    eps: float = Field(1e-8, description="The smallest reduction.")
 
 
 class OneCycle(Config, extra="allow"):
     """Rise to the optimizer's learning rate and fall again: OneCycleLR."""
 
-    pct_start: Share = Field(0.3, description="Part of the run in which it rises.")
-    anneal_strategy: Literal["cos", "linear"] = Field("cos", description="How.")
+    pct_start: Share = Field(0.3, description="Share of the run in which it rises.")
+    anneal_strategy: Literal["cos", "linear"] = Field("cos", description="How it falls.")
     cycle_momentum: bool = Field(True, description="Momentum falls as the learning rate rises.")
     base_momentum: float = Field(0.85, description="The smallest momentum.")
     max_momentum: float = Field(0.95, description="The largest momentum.")
-    div_factor: float = Field(25, description="Highest learning rate over the first.")
-    final_div_factor: float = Field(1e4, description="First learning rate over the last.")
-    three_phase: bool = Field(False, description="Fall again as slowly as it rose.")
+    div_factor: float = Field(25, description="Highest learning rate divided by the first.")
+    final_div_factor: float = Field(1e4, description="First learning rate divided by the last.")
+    three_phase: bool = Field(False, description="Add a phase that mirrors the rise.")
 
 
 class Cosine(Config):
     """A linear warm-up, then half a cosine down to the end of the run, step by step."""
 
-    warmup: Share = Field(description="Part of the run in which the learning rate rises.")
-    final: float = Field(ge=0, description="Learning rate at the end, as a part of the highest.")
+    warmup: Share = Field(description="Share of the run in which the learning rate rises.")
+    final: float = Field(ge=0, description="Last learning rate, as a share of the highest.")
 
 
 class LoadWeights(Config):
-    """Start from the weights of a checkpoint: every one that fits by name and shape."""
+    """Start from the weights of a checkpoint: all that match by name and shape."""
 
     file: Annotated[Any, there(WEIGHTS)] = Field(description="A checkpoint or state_dict.")

@@ -1,4 +1,4 @@
-"""What the strategies take, and cannot run: models of `strategy`, by class."""
+"""Models of `strategy`, one for each class, and the combinations that they cannot run."""
 
 from collections.abc import Iterator, Mapping
 from math import prod
@@ -8,9 +8,9 @@ from pydantic import Field
 
 from ..composed_run import ComposedRun
 from ..config_model import Config, fields
-from ..meant import changes, no_such_key
 from ..strategies.mesh.sizes import Sizes, filled
 from ..strategies.pipeline.limits import SCHEDULES, Schedule, nearest, takes
+from ..suggestions import changes, no_such_key
 from ..torch_versions import too_old
 
 Backend = Literal["auto", "gloo", "nccl"]
@@ -18,18 +18,18 @@ Recomputed = Literal["none", "selective", "full"] | bool
 
 
 class Strategy(Config):
-    """Every strategy."""
+    """Keys of every strategy."""
 
-    name: str = Field(description="Its name; a fact, and not a choice.")
-    processes: str = Field(description="How many processes it is; a fact, and not a choice.")
+    name: str = Field(description="Its name; not to be changed.")
+    processes: str = Field(description="Its number of processes; not to be changed.")
     activation_checkpointing: Recomputed = Field(
         "none",
-        description="What a backward pass computes again: none, selective (all but matrix "
+        description="What the backward pass recomputes: none, selective (all but matrix "
         "products) or full.",
     )
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        # What Lightning's class takes beside these is not known here, a slip of the finger is.
+        # Further arguments of Lightning's class are allowed, but not likely typos of known ones.
         for name in self.model_extra or ():
             if any(changes(name, each) < 3 for each in fields(type(self))):
                 yield no_such_key(f"{key}.{name}", [f"{key}.{each}" for each in fields(type(self))])
@@ -40,30 +40,30 @@ class Single(Strategy, extra="allow"):
 
 
 class DP(Single, extra="allow"):
-    """One process on all devices, over which each batch is split."""
+    """One process that splits each batch over its devices."""
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
         yield from super().refusals(run, key)
         if run.accelerator == "cpu" or run.devices < 2:
             return
-        # What is made of layers is not copied with them to other GPUs, in every step.
+        # The copies that dp makes in every step lose changes to a layer's forward.
         asked = {
             f"{key}.activation_checkpointing": self.activation_checkpointing,
             "compile": run.get("compile"),
         }
         for name, value in asked.items():
             if value not in (None, "none", False):
-                yield f"{name}={value}: not for the copies that dp makes on GPUs; use strategy=ddp"
+                yield f"{name}={value}: is lost when dp copies layers to GPUs; use strategy=ddp"
 
 
 class Ranks(Strategy):
-    """Strategies of several processes."""
+    """Keys of strategies with several processes."""
 
     timeout_seconds: float = Field(300, gt=0, description="How long a rank waits for the others.")
     backend: Backend = Field(
         "auto",
-        description="What carries what ranks send: nccl, gloo, or auto for nccl on GPUs and gloo "
-        "on CPUs.",
+        description="The process group backend: nccl, gloo, or auto for nccl on GPUs and gloo on "
+        "CPUs.",
     )
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
@@ -78,11 +78,11 @@ class Ranks(Strategy):
 class DDP(Ranks, extra="allow"):
     """A copy of the network in each process; gradients are averaged after each backward pass."""
 
-    find_unused_parameters: bool = Field(False, description="Look for some in each step.")
-    gradient_as_bucket_view: bool = Field(True, description="Gradients are what is sent.")
-    static_graph: bool = Field(False, description="Every step uses the same parameters.")
+    find_unused_parameters: bool = Field(False, description="Allow steps to skip parameters.")
+    gradient_as_bucket_view: bool = Field(True, description="Save memory: gradients are buffers.")
+    static_graph: bool = Field(False, description="Promise that all steps use the same parameters.")
     communication_dtype: Literal["bf16", "fp16"] | None = Field(
-        None, description="Send gradients as bf16 or fp16; null sends them as they are."
+        None, description="Send gradients as bf16 or fp16; null sends them in their own type."
     )
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
@@ -92,13 +92,13 @@ class DDP(Ranks, extra="allow"):
 
 class _Sharding(Ranks):
     wrap: Literal["layer", "min_params"] | list[str] = Field(
-        "layer", description="A unit: layer, min_params, or classes."
+        "layer", description="What is gathered at once: layer, min_params, or class names."
     )
-    min_params: int = Field(1000000, ge=1, description="For wrap=min_params: size of a unit.")
+    min_params: int = Field(1000000, ge=1, description="For wrap=min_params: the size of a unit.")
     reshard_after_forward: Literal["auto"] | bool = Field(
         "auto",
-        description="Free gathered parameters between forward and backward pass; auto keeps the "
-        "last ones, whose backward pass follows at once.",
+        description="Free gathered parameters between forward and backward pass; auto keeps those "
+        "of the last layers, whose backward pass follows at once.",
     )
     cpu_offload: bool = Field(False, description="Keep and update shards in the CPU's memory.")
 
@@ -110,39 +110,39 @@ class _Tensors(Ranks):
 
 class _Stages(Ranks):
     schedule: Schedule = Field("1f1b", description="One of PyTorch's pipeline schedules.")
-    microbatches: int = Field(4, ge=1, description="Parts of a batch: the more, the less idle.")
+    microbatches: int = Field(4, ge=1, description="Parts of a batch; more of them idle less.")
     stages_per_rank: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        "auto", description="Stages of a rank; auto takes what the schedule is made for."
+        "auto", description="Stages per rank; auto takes the schedule's usual number."
     )
     balance: str | list[int] = Field("auto", description="Layers of each stage, such as [7,7].")
     split: list[str] | None = Field(
         None,
-        description="Modules with which layers begin, such as [net.down2,net.up1]; null where the "
+        description="Modules at which stages may begin, such as [net.down2,net.up1]; null if the "
         "network is a sequence of layers or of blocks.",
     )
 
     def of_schedule(self, run: ComposedRun, key: str, ranks: int, shares: int) -> Iterator[str]:
-        """Why a schedule cannot run as asked.
+        """Reject settings with which a schedule cannot run.
 
         Args:
-            run: The facts of the run.
-            key: Where the configuration has the strategy.
-            ranks: Of one pipeline.
+            run: The composed run.
+            key: The key of the strategy.
+            ranks: Ranks of one pipeline.
             shares: Pipelines that share a batch.
         """
         schedule, microbatches = self.schedule, self.microbatches
         if run.get("trainer.sync_batchnorm"):
             yield (
-                "trainer.sync_batchnorm=true: a pipeline takes BatchNorm's statistics over each "
-                "micro-batch; use trainer.sync_batchnorm=false, or strategy=ddp"
+                "trainer.sync_batchnorm=true: in a pipeline, BatchNorm's statistics are those of "
+                "each micro-batch; use trainer.sync_batchnorm=false, or strategy=ddp"
             )
         if line := too_old(f"strategy.schedule={schedule}", f"{key}.schedule={schedule}"):
             yield line
         limits = SCHEDULES[schedule]
         if limits.fixed and self.stages_per_rank not in ("auto", limits.stages_per_rank):
             yield (
-                f"{key}.stages_per_rank={self.stages_per_rank}: {key}.schedule={schedule} has "
-                f"{limits.stages_per_rank}; use {key}.stages_per_rank=auto, or "
+                f"{key}.stages_per_rank={self.stages_per_rank}: {key}.schedule={schedule} always "
+                f"has {limits.stages_per_rank}; use {key}.stages_per_rank=auto, or "
                 f"{key}.schedule=interleaved_1f1b"
             )
         if limits.splits_backward:
@@ -150,29 +150,29 @@ class _Stages(Ranks):
             if self.activation_checkpointing == "selective":
                 yield (
                     f"{key}.activation_checkpointing=selective: {key}.schedule={schedule} splits "
-                    "the backward pass, and would ask twice for what was kept; use "
+                    "the backward pass, and would need the kept activations twice; use "
                     f"{key}.activation_checkpointing=full, or {instead}"
                 )
             if run.get("compile", "none") != "none":
                 yield (
                     f"compile={run.get('compile')}: {key}.schedule={schedule} splits the backward "
-                    f"pass, which compiled layers cannot; use compile=none, or {instead}"
+                    f"pass, but compiled layers cannot; use compile=none, or {instead}"
                 )
         share = (run.batch_size or microbatches * shares) // shares
         wanted = nearest(schedule, min(microbatches, share), ranks, share)
         if microbatches > share:
             yield (
-                f"{key}.microbatches={microbatches}: a pipeline has {share} samples of a batch; "
+                f"{key}.microbatches={microbatches}: a pipeline gets {share} samples of a batch; "
                 f"use {key}.microbatches={wanted}"
             )
         if not takes(schedule, microbatches, ranks):
             yield (
                 f"{key}.microbatches={microbatches}: {key}.schedule={schedule} on {ranks} ranks "
-                f"cannot take that; use {key}.microbatches={wanted}, or {key}.schedule=gpipe"
+                f"does not support it; use {key}.microbatches={wanted}, or {key}.schedule=gpipe"
             )
         if isinstance(self.balance, str) and self.balance != "auto":
             yield (
-                f"{key}.balance={self.balance}: must be auto, or a list of the number of layers "
+                f"{key}.balance={self.balance}: must be auto, or a list with the number of layers "
                 f"of each stage, such as '{key}.balance=[7,7]'"
             )
 
@@ -189,7 +189,7 @@ class FSDP(_Sharding):
 
 
 class Tensor(_Tensors):
-    """A part of every layer in each process."""
+    """A shard of every layer in each process."""
 
     replicas: int = Field(1, ge=1, description="Groups of ranks that hold all layers each.")
 
@@ -215,12 +215,12 @@ class Mesh(_Sharding, _Tensors, _Stages):
     """Several axes at once; their product is the number of processes."""
 
     replicate: int = Field(1, ge=1, description="Copies of the network, with their own samples.")
-    pipeline: int = Field(1, ge=1, description="Parts of the sequence of layers.")
+    pipeline: int = Field(1, ge=1, description="Groups of consecutive layers.")
     shard: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        "auto", description="Parts of every parameter; auto for the processes that are left."
+        "auto", description="Shards of every parameter; auto for the remaining processes."
     )
-    context: int = Field(1, ge=1, description="Parts of every sequence of positions.")
-    tensor: int = Field(1, ge=1, description="Parts of each layer.")
+    context: int = Field(1, ge=1, description="Shards of every sequence.")
+    tensor: int = Field(1, ge=1, description="Shards of each layer's matrices.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
         yield from super().refusals(run, key)
@@ -234,16 +234,16 @@ class Mesh(_Sharding, _Tensors, _Stages):
             yield (
                 f"{' '.join(f'{key}.{axis}={size}' for axis, size in said.items()) or key}: "
                 f"{'a multiple of ' if asked['shard'] == 'auto' else ''}{wanted} ranks are needed, "
-                f"and there are {run.world_size}; use {_instead(asked, run.world_size, key)}{more}"
+                f"but there are {run.world_size}; use {_instead(asked, run.world_size, key)}{more}"
             )
             return
         yield from _unshared_batch(run, sizes.data_parallel)
         if sizes.pipeline == 1:
             return
         yield from self.of_schedule(run, key, sizes.pipeline, sizes.data_parallel)
-        cut = sizes.shard * sizes.context * sizes.tensor > 1
+        is_sharded = sizes.shard * sizes.context * sizes.tensor > 1
         splits = SCHEDULES[self.schedule].splits_backward
-        if cut and splits and self.reshard_after_forward is True:
+        if is_sharded and splits and self.reshard_after_forward is True:
             yield (
                 f"{key}.reshard_after_forward=true: {key}.schedule={self.schedule} computes "
                 "gradients of weights later than those of inputs, and needs the parameters until "
@@ -253,7 +253,7 @@ class Mesh(_Sharding, _Tensors, _Stages):
 
 
 def _instead(asked: dict[str, int | str], ranks: int, key: str) -> str:
-    """What to type: the other number of devices, or the largest sizes that fit."""
+    """The overrides to use instead: the largest sizes that fit."""
     left = ranks
     fits = []
     for axis, size in asked.items():
@@ -269,24 +269,24 @@ def _instead(asked: dict[str, int | str], ranks: int, key: str) -> str:
 
 
 def _unshared_batch(run: ComposedRun, shares: int) -> Iterator[str]:
-    """Refuse a global batch with fewer samples than parts that it is cut into.
+    """Reject a global batch with fewer samples than shares.
 
     Args:
-        run: The facts of the run.
-        shares: How many ranks, or groups of ranks, see samples of their own.
+        run: The composed run.
+        shares: How many ranks, or groups of ranks, see different samples.
     """
     size = run.batch_size
     if size is not None and size < shares:
         yield (
-            f"data.batch_size={size}: is shared by {shares} ranks, so it must be at least that; "
-            f"use data.batch_size={shares}, or fewer trainer.devices"
+            f"data.batch_size={size}: must be at least {shares}, because {shares} ranks share "
+            f"a batch; use data.batch_size={shares}, or fewer trainer.devices"
         )
 
 
 def _uneven_replicas(run: ComposedRun, key: str, replicas: int) -> Iterator[str]:
-    """Refuse a number of replicas that leaves ranks over."""
+    """Reject a number of replicas that does not divide the number of ranks."""
     if run.world_size % replicas:
         yield (
-            f"{key}.replicas={replicas}: must divide the {run.world_size} ranks, such as "
-            f"{key}.replicas=1"
+            f"{key}.replicas={replicas}: must divide the number of ranks, {run.world_size}, such "
+            f"as {key}.replicas=1"
         )

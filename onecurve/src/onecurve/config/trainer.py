@@ -1,4 +1,4 @@
-"""What `trainer` takes, and why a run cannot have it."""
+"""The model of `trainer`, and the settings that a run cannot have."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ TIMES = {"weeks", "days", "hours", "minutes", "seconds"}
 
 
 def _batches(value: Any) -> Any:
-    """`5.0` is five batches; `1.0` is all of them, and 1 is one."""
+    """Treat `5.0` as five batches; `1.0` means all of them, and 1 means one."""
     is_count = isinstance(value, float) and value > 1 and value.is_integer()
     return int(value) if is_count else value
 
@@ -27,16 +27,16 @@ Batches = Annotated[
 
 
 class Trainer(Config):
-    """Lightning's Trainer: names and meanings are its own."""
+    """Arguments of Lightning's Trainer, with its names and meanings."""
 
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"] = Field(
-        description="What the run computes on; auto takes a GPU where there is one."
+        description="The hardware to use; auto takes a GPU if there is one."
     )
     devices: Any = Field(
         description="Devices on this node. Without a GPU, auto is 1 for strategy=single, 2 parts "
         "of a batch for dp, and 2 processes for the others."
     )
-    num_nodes: Count | Literal["auto"] = Field(description="auto: as the launcher says, else 1.")
+    num_nodes: Count | Literal["auto"] = Field(description="auto: the launcher's number, or 1.")
     precision: Annotated[
         Literal[
             "32-true",
@@ -49,11 +49,11 @@ class Trainer(Config):
             "transformer-engine-float16",
         ],
         BeforeValidator(full_precision_name),
-    ] = Field("32-true", description="Of weights and of what is computed; 16, 32, 64 or bf16, too.")
-    max_epochs: Count | Literal[-1] | None = Field(None, description="-1 for no end.")
-    min_epochs: Count | None = Field(None, description="Epochs before which it does not end.")
-    max_steps: Count | Literal[-1] = Field(-1, description="Optimizer steps; -1 for no end.")
-    min_steps: Count | None = Field(None, description="Steps before which it does not end.")
+    ] = Field("32-true", description="Of weights and computations; also 16, 32, 64 or bf16.")
+    max_epochs: Count | Literal[-1] | None = Field(None, description="-1 for no limit.")
+    min_epochs: Count | None = Field(None, description="The minimal number of epochs.")
+    max_steps: Count | Literal[-1] = Field(-1, description="Optimizer steps; -1 for no limit.")
+    min_steps: Count | None = Field(None, description="The minimal number of optimizer steps.")
     max_time: Time | Mapping[str, Any] | None = Field(None, description="Such as {hours:12}.")
     accumulate_grad_batches: int = Field(1, ge=1, description="Sum gradients over k batches.")
     gradient_clip_val: Annotated[float, Field(ge=0)] | None = Field(
@@ -62,32 +62,36 @@ class Trainer(Config):
     gradient_clip_algorithm: Literal["norm", "value"] = Field(
         "norm", description="What is clipped: the norm of all gradients, or each value."
     )
-    check_val_every_n_epoch: Count | None = Field(1, description="Null counts over all epochs.")
-    val_check_interval: Count | Annotated[float, Field(gt=0, le=1)] | Time | None = Field(
-        None, description="Within an epoch: batches, or a share of it, between two validations."
+    check_val_every_n_epoch: Count | None = Field(
+        1, description="Epochs between validations; null lets val_check_interval span epochs."
     )
-    limit_train_batches: Batches | None = Field(None, description="How many, or a share of all.")
-    limit_val_batches: Batches | None = Field(None, description="Likewise, of validation.")
-    limit_test_batches: Batches | None = Field(None, description="Likewise, of the test.")
-    limit_predict_batches: Batches | None = Field(None, description="Likewise, of predictions.")
-    overfit_batches: Batches = Field(0.0, description="Train on so many batches again and again.")
-    fast_dev_run: bool | Count = Field(False, description="One batch of each kind, or so many.")
-    sync_batchnorm: bool = Field(False, description="BatchNorm's statistics over all ranks.")
-    deterministic: bool | Literal["warn"] | None = Field(None, description="The same each time.")
-    benchmark: bool | None = Field(None, description="Let cuDNN try which algorithm is fastest.")
+    val_check_interval: Count | Annotated[float, Field(gt=0, le=1)] | Time | None = Field(
+        None, description="Batches, or a share of an epoch, between two validations."
+    )
+    limit_train_batches: Batches | None = Field(None, description="A number, or a share of all.")
+    limit_val_batches: Batches | None = Field(None, description="Likewise, in validation.")
+    limit_test_batches: Batches | None = Field(None, description="Likewise, in the test.")
+    limit_predict_batches: Batches | None = Field(None, description="Likewise, in prediction.")
+    overfit_batches: Batches = Field(0.0, description="Train on so many batches repeatedly.")
+    fast_dev_run: bool | Count = Field(False, description="Run one batch of each kind, or n.")
+    sync_batchnorm: bool = Field(False, description="BatchNorm statistics over all ranks.")
+    deterministic: bool | Literal["warn"] | None = Field(
+        None, description="Use deterministic algorithms only."
+    )
+    benchmark: bool | None = Field(None, description="Let cuDNN find the fastest algorithms.")
     inference_mode: bool = Field(True, description="Evaluate under torch.inference_mode.")
     use_distributed_sampler: bool = Field(True, description="Not used: batches are global.")
-    reload_dataloaders_every_n_epochs: int = Field(0, ge=0, description="Make them again.")
+    reload_dataloaders_every_n_epochs: int = Field(0, ge=0, description="0 for never.")
     detect_anomaly: bool = Field(False, description="Look for NaN in the backward pass.")
-    barebones: bool = Field(False, description="Nothing beside training, to measure speed.")
+    barebones: bool = Field(False, description="Nothing but training, to measure speed.")
     num_sanity_val_steps: int = Field(2, ge=-1, description="Validation before training; -1: all.")
-    log_every_n_steps: int = Field(50, ge=1, description="Optimizer steps between two lines.")
+    log_every_n_steps: int = Field(50, ge=1, description="Optimizer steps between two logs.")
     profiler: Literal["simple", "advanced", "pytorch"] | None = Field(
-        None, description="Measure what the time goes into."
+        None, description="Measure where the time goes."
     )
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Why the run cannot have these devices, nodes, numbers or batches."""
+        """Reject devices, nodes, precisions, limits and times that this run cannot have."""
         if not run.strategy:
             return
         if run.accelerator == "cuda" and run.most_devices == 0:
@@ -123,7 +127,7 @@ class Trainer(Config):
             serve, only_tried = run.most_devices, ""
             if run.accelerator == "cpu" and count_cores() < run.most_devices:
                 serve = count_cores()
-                only_tried = f", of which more than its {serve} cores only try things out"
+                only_tried = f" (more than its {serve} cores is only useful to try things out)"
             yield (
                 f"trainer.devices={self.devices}: at most {run.most_devices} for "
                 f"trainer.accelerator={run.accelerator} on this machine{only_tried}; "
@@ -142,14 +146,14 @@ class Trainer(Config):
                 )
         if self.limit_val_batches == 0 and _waits_for_validation(run):
             yield (
-                f"trainer.limit_val_batches=0: callbacks wait for monitor={run.get('monitor')}, "
+                f"trainer.limit_val_batches=0: callbacks need monitor={run.get('monitor')}, "
                 "which only validation logs; add monitor=train/loss mode=min"
             )
         every, epochs = self.check_val_every_n_epoch or 1, self.max_epochs or 0
         if 0 < epochs < every and not self.fast_dev_run and _waits_for_validation(run):
             yield (
-                f"trainer.check_val_every_n_epoch={every}: there is no validation in the epochs "
-                f"of trainer.max_epochs={epochs}, and callbacks wait for "
+                f"trainer.check_val_every_n_epoch={every}: there is no validation within "
+                f"trainer.max_epochs={epochs}, but callbacks need "
                 f"monitor={run.get('monitor')}; use trainer.check_val_every_n_epoch={epochs}, or "
                 "monitor=train/loss mode=min"
             )
@@ -161,8 +165,8 @@ def _against_ranks(run: ComposedRun) -> Iterator[str]:
         return
     if run.one_process and ranks.world_size > 1:
         yield (
-            f"strategy={run.strategy}: is one process, but {ranks.starter} has started "
-            f"{ranks.world_size}; type the command once without it, or use strategy=ddp"
+            f"strategy={run.strategy}: needs one process, but {ranks.starter} has started "
+            f"{ranks.world_size}; run the command once without it, or use strategy=ddp"
         )
     if run.num_nodes != ranks.nodes:
         yield (
@@ -172,8 +176,8 @@ def _against_ranks(run: ComposedRun) -> Iterator[str]:
     if ranks.world_size % ranks.on_this_node:
         yield (
             f"trainer.devices={run.config.trainer.devices}: {ranks.starter} has started "
-            f"{ranks.world_size} ranks, {ranks.on_this_node} of them here; start as many on every "
-            "node, such as with --ntasks-per-node"
+            f"{ranks.world_size} ranks, {ranks.on_this_node} of them here; start equally many on "
+            "every node, for example with --ntasks-per-node"
         )
     if run.devices != ranks.on_this_node:
         yield (
@@ -186,33 +190,33 @@ def _against_node(run: ComposedRun) -> Iterator[str]:
     node = run.node
     if run.ranks is not None:
         return
-    alone = "PET_NNODES=1 before the command where this pod is to run it alone"
+    alone = "put PET_NNODES=1 before the command if this pod is to run it alone"
     if node.nodes and node.nodes > 1 and run.one_process:
         yield (
-            f"strategy={run.strategy}: is one process, but PET_NNODES={node.nodes}: each of these "
-            f"nodes would do the whole run; use strategy=ddp, or type {alone}"
+            f"strategy={run.strategy}: needs one process, but PET_NNODES={node.nodes}, and each "
+            f"of these nodes would do the full run; use strategy=ddp, or {alone}"
         )
     elif node.nodes and run.num_nodes != node.nodes:
         yield (
-            f"trainer.num_nodes={run.num_nodes}: but PET_NNODES={node.nodes} says how "
-            f"many there are; use trainer.num_nodes=auto, or type {alone}"
+            f"trainer.num_nodes={run.num_nodes}: must equal PET_NNODES={node.nodes}; "
+            f"use trainer.num_nodes=auto, or {alone}"
         )
     if node.devices and run.devices != node.devices and run.devices:
         yield (
-            f"trainer.devices={run.config.trainer.devices}: strategy={run.strategy} takes "
+            f"trainer.devices={run.config.trainer.devices}: strategy={run.strategy} uses "
             f"{run.devices}, but PET_NPROC_PER_NODE={node.devices}; use trainer.devices=auto with "
             f"strategy=ddp, or PET_NPROC_PER_NODE={run.devices}"
         )
 
 
 def _waits_for_validation(run: ComposedRun) -> bool:
-    """Whether a callback waits for a metric that only validation logs."""
+    """Whether a callback monitors a metric that only validation logs."""
     callbacks = run.get("callbacks") or {}
     monitors = [str(entry.get("monitor")) for entry in callbacks.values() if entry]
     return any(monitor.startswith("val/") for monitor in monitors)
 
 
 def nodes_typed(run: ComposedRun) -> str:
-    """What says how many nodes there are."""
+    """The override that sets the number of nodes."""
     asked = run.get("launch.nodes")
     return f"trainer.num_nodes={run.num_nodes}" if asked is None else f"launch.nodes={asked}"

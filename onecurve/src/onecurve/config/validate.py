@@ -1,4 +1,4 @@
-"""Validates a composed configuration against the models, and says in one line what is wrong."""
+"""Validates a composed configuration against the models; errors are one line each."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -13,7 +13,7 @@ from .models import COLLECTIONS, OBJECTS, TARGETS, model_of
 from .modules import file_of, folders_of
 
 Found = tuple[str, Problem]
-# What other rules of combinations take to be right.
+# These are validated first: rules of other models rely on them.
 FIRST = ("", "trainer", "launch")
 
 
@@ -21,14 +21,14 @@ class Chosen(Protocol):
     """The configuration before single keys are overridden: `onecurve.command.chosen`."""
 
     def usual(self, key: str) -> Any:
-        """The value; None if there is none."""
+        """The value of a key; None if it is missing."""
 
     def is_null(self, key: str) -> bool:
-        """Whether the key is there, and null."""
+        """Whether the key exists and is null."""
 
 
 class Described(NamedTuple):
-    """What the configuration has at a place: its model, and values that are meant otherwise."""
+    """A part of the configuration: its key, its model, and values to convert."""
 
     place: str
     model: Config
@@ -42,17 +42,17 @@ def validate(
     without: list[str],
     chosen: Chosen,
 ) -> list[Described]:
-    """Refuse the first key that cannot be right.
+    """Validate every key by itself, and reject the first that is wrong.
 
     Args:
         config: The composed configuration.
         config_name: Name of the primary configuration, such as "train".
-        deleted: Keys that the command line takes away.
-        without: Groups that the task makes no use of.
+        deleted: Keys that the command line deletes.
+        without: Groups that the task does not use.
         chosen: Tells the value that a key has without overrides.
 
     Returns:
-        The models of all that has one.
+        All parts of the configuration that have a model.
 
     Raises:
         UserError: Naming the key, the value, what is allowed and a value that works.
@@ -66,7 +66,7 @@ def validate(
             raise UserError(wrong)
     written = dict(dotted(plain))
     for key in deleted:
-        # Before references are followed, of which one may lead to it.
+        # Before interpolations are resolved, because one may refer to it.
         if key not in without and _is_needed(key, {"": plain, **written}, config_name):
             raise UserError(f"~{key}: a run needs it; leave ~{key} out")
 
@@ -74,11 +74,11 @@ def validate(
         if problem.kind == "missing":
             return key in without
         is_null = problem.name is not None and problem.values[problem.name] is None
-        # Null by default, or by reference: the run directory is not known yet, for example.
+        # Null by default, or by interpolation of a key such as the run directory, not known yet.
         return is_null and (refers(written[key]) or chosen.is_null(key))
 
     described, problems = _described(resolved(config), config_name, is_right)
-    # What only refers to another key comes last: that one is named.
+    # Keys that refer to another key come last, so that the error names the other one.
     problems.sort(key=lambda each: (_order(each[1]), refers(written.get(key_of(*each)))))
     for place, problem in problems:
         raise UserError(problem.line(place, chosen.usual(key_of(place, problem))))
@@ -86,15 +86,15 @@ def validate(
 
 
 def refusals(config: DictConfig, described: list[Described]) -> Iterator[str]:
-    """Why what is right by itself cannot run together, a line each."""
+    """Errors about combinations of keys that are valid by themselves, one line each."""
     run = ComposedRun(config)
-    # Devices and ranks first: what is said of strategies takes them to be right.
+    # Devices and ranks first: the rules of strategies rely on them.
     for each in sorted(described, key=lambda each: each.place not in FIRST):
         yield from each.model.refusals(run, each.place)
 
 
 def validate_group(place: str, values: dict[str, Any]) -> None:
-    """Refuse what a group cannot be given.
+    """Validate the keys of one group.
 
     Raises:
         UserError: As `validate`.
@@ -105,7 +105,7 @@ def validate_group(place: str, values: dict[str, Any]) -> None:
 
 
 def set_as_meant(config: DictConfig, described: list[Described]) -> None:
-    """Make whole numbers and texts of what is typed as `1e3` or 88 where only such may stand."""
+    """Convert values to the type of their key: `1e3` to an integer, or 88 to a string."""
     for place, _, changed in described:
         for name, meant in changed.items():
             OmegaConf.update(config, f"{place}.{name}".lstrip("."), meant)
@@ -119,7 +119,7 @@ def key_of(place: str, problem: Problem) -> str:
 def _described(
     values: dict[str, Any], config_name: str | None, is_right: Callable[[str, Problem], bool]
 ) -> tuple[list[Described], list[Found]]:
-    """The models of all that has one, and what is wrong; without a name, of groups alone."""
+    """All parts with a model, and what is wrong with them; without a name, only of groups."""
     described, problems = [], []
     whole = [("", values)] if config_name is not None else []
     for place, node in (*whole, *dotted(values)):
@@ -127,7 +127,7 @@ def _described(
         if model is None:
             continue
         given = {name: value for name, value in node.items() if not _is_hydras(name)}
-        # What is called later is given the rest then.
+        # A partial gets the missing arguments when it is called.
         is_open = node.get("_partial_") or "_args_" in node
         made, found, changed = model.checked(given)
         wrong = [
@@ -144,7 +144,6 @@ def _described(
 
 
 def _is_needed(key: str, nodes: Mapping[str, Any], config_name: str) -> bool:
-    """Whether a key that was taken away is one that has to be there."""
     place, _, name = key.rpartition(".")
     node = nodes.get(place)
     model = model_of(place, node, config_name) if isinstance(node, dict) else None
@@ -157,12 +156,12 @@ def _is_hydras(name: Any) -> bool:
 
 
 def _order(problem: Problem) -> int:
-    """What is missing first, then what is too much, then values."""
+    """Missing keys come first, then unknown keys, then wrong values."""
     return {"missing": 0, "extra_forbidden": 1}.get(problem.kind, 2)
 
 
 def _no_objects(plain: dict[str, Any], chosen: Chosen) -> Iterator[str]:
-    """Lines about parts of a run that say of no class that they are of it."""
+    """Errors about parts that need a class and do not name one."""
     parts = {name: plain[name] for name in OBJECTS if isinstance(plain.get(name), dict)}
     for group in COLLECTIONS:
         entries = plain.get(group)
@@ -177,13 +176,13 @@ def _no_objects(plain: dict[str, Any], chosen: Chosen) -> Iterator[str]:
         elif "." in key:
             group = key.partition(".")[0]
             yield (
-                f"{key}={text(node)}: is no object; use one that there is instead, such as "
-                f"+{group}=NAME, or say of which class it is: +{key}._target_=..."
+                f"{key}={text(node)}: has no class; use an existing one instead, such as "
+                f"+{group}=NAME, or name its class: +{key}._target_=..."
             )
 
 
 def _no_target(key: str, node: dict[str, Any]) -> str | None:
-    """Why `_target_` names no class or function, as far as is known before one is imported."""
+    """Why `_target_` cannot name a class or function, as far as can be told without importing."""
     target = node["_target_"]
     if not isinstance(target, str) or "." not in target.strip("."):
         return (
@@ -195,15 +194,15 @@ def _no_target(key: str, node: dict[str, Any]) -> str | None:
         return None
     if folders_of(top) is None:
         return (
-            f"{key}._target_={target}: there is no package {top} here; install it, or name another "
-            "class"
+            f"{key}._target_={target}: the package {top} is not installed; install it, or name "
+            "another class"
         )
     module = file_of(target.rpartition(".")[0])
-    # Earlier releases found rules of combinations by this name.
+    # Earlier releases found rules of combinations in a file with this name.
     old = module.with_name(f"{module.stem}_refusals.py") if module else None
     if old and old.is_file():
         return (
-            f"{old}: is not read any more; write what it refuses into a method `refusals` of a "
+            f"{old}: is no longer read; move its rules to a method `refusals` of a "
             f"onecurve.Config, under {inside!r} of MODELS in {top}/config_models.py, and remove "
             "this file"
         )

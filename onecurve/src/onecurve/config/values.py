@@ -1,4 +1,4 @@
-"""Kinds of values that several models have."""
+"""Types of values that several models use."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from ..checkpoint import remote
 from ..config_model import Words, existing_path, missing, text
 
 Group = Mapping[str, Any]
-"""Keys of a group, which has a model of its own."""
+"""A group, whose keys have a model of their own."""
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 Time = Annotated[
@@ -30,11 +30,11 @@ Address = Annotated[str, AfterValidator(_address)]
 
 
 def there(wanted: str, damage: Callable[[str], str | None] = missing) -> AfterValidator:
-    """Make a key one of a file that is there and whole, or of an address, which is not asked yet.
+    """Validate that a value is an existing, intact file, or an address, which is not read yet.
 
     Args:
         wanted: What to give, and an example.
-        damage: Why a file is not whole; None if it is.
+        damage: Returns why a file is damaged; None if it is intact.
     """
 
     def check(value: Any) -> Any:

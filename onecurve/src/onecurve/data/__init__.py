@@ -1,1 +1,1 @@
-"""Images that fit in memory: loaders that cut a batch as one tensor."""
+"""Data modules of images that fit in memory, and are read in batches."""

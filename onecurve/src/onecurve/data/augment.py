@@ -1,7 +1,7 @@
-"""Augmentations that draw anew for each image of a batch.
+"""Augmentations that draw new random numbers for each image of a batch.
 
-Torchvision's transforms draw once for all that they are given, which for a batch means that all
-its images are cropped or flipped alike.
+Torchvision's transforms draw once per call, so all images of a batch would be cropped or flipped
+in the same way.
 """
 
 import torch
@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 
 class RandomCrop(nn.Module):
-    """Surround each image with black, then cut a piece of its old size out at a random place.
+    """Pad each image with black, then crop it to its old size at a random place.
 
     Args:
-        padding: pixels of black on each side.
+        padding: black pixels on each side.
     """
 
     def __init__(self, padding: int) -> None:
@@ -34,7 +34,7 @@ class RandomCrop(nn.Module):
 
 
 class RandomHorizontalFlip(nn.Module):
-    """Mirror each image, left to right, with some probability.
+    """Flip each image, left to right, with some probability.
 
     Args:
         p: the probability.

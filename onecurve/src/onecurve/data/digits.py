@@ -62,9 +62,9 @@ def read_digits() -> tuple[Tensor, Tensor]:
 
 
 def _file() -> Path:
-    """What scikit-learn's `load_digits` reads.
+    """The file that scikit-learn's `load_digits` reads, found without importing it.
 
-    To import scikit-learn takes as long as the rest of a rank's start.
+    Importing scikit-learn takes as long as the rest of a rank's start.
     """
     spec = find_spec("sklearn")
     if spec is None or spec.submodule_search_locations is None:

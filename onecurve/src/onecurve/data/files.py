@@ -1,30 +1,31 @@
-"""Image files: finding them, reading one, checking that it is one."""
+"""Finds, reads and checks image files."""
 
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from ..errors import UserError
-from .resize import resize_images
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+RESIZE_MODES = ("pad", "stretch")
 PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 class UnreadableImageError(UserError):
-    """A file that is not the image it should be."""
+    """A file that is not an image, or a damaged one."""
 
     def __init__(self, message: str) -> None:
         # What a DataLoader worker raises, PyTorch raises again in the training process with the
-        # whole formatted traceback as the message. It ends with the line that is wanted.
+        # whole formatted traceback as the message. The wanted line is the last one.
         super().__init__(message.rsplit(f"{type(self).__name__}: ", 1)[-1].strip())
 
 
 def list_images(path: str | Path) -> list[Path]:
-    """List the images in a folder and in all folders below it, sorted; or the one file named.
+    """List the images in a folder and in all folders below it, sorted; or the one file given.
 
     Raises:
         UserError: there is no such file or folder.
@@ -59,10 +60,10 @@ def read_image(path: str | Path, channels: int, image_size: int, resize: str) ->
     """
     try:
         with Image.open(path) as image:
-            # Cameras store how they were held beside the pixels.
+            # Cameras store their orientation in the metadata.
             upright = ImageOps.exif_transpose(image)
             if upright.mode.startswith("I;16"):
-                # Pillow would cut 16-bit grey values off at 255.
+                # Pillow would clip 16-bit grey values at 255.
                 upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
             pixels = np.array(upright.convert(PILLOW_MODES[channels]))
     except Exception as error:  # Pillow's decoders raise almost anything on a damaged file.
@@ -75,7 +76,7 @@ def check_image(path: str | Path) -> None:
     """Check a file without decoding its pixels.
 
     Raises:
-        UserError: it is not an image, or is damaged where that shows without decoding.
+        UserError: it is not an image, or its damage is visible without decoding.
     """
     try:
         with Image.open(path) as image:
@@ -93,3 +94,31 @@ def _unreadable(path: str | Path, error: Exception) -> UnreadableImageError:
     return UnreadableImageError(
         f"{path}: cannot be read as an image ({reason}); replace it or take it away"
     )
+
+
+def resize_images(images: Tensor, size: int, mode: str) -> Tensor:
+    """Bring images to `size` x `size` pixels.
+
+    Args:
+        images: (N, C, H, W), uint8.
+        size: height and width of the result.
+        mode: `pad` centres the image in a black square (as LeNet-5's paper does with 28 -> 32) and
+            shrinks it first, in proportion, if it is too large. `stretch` scales height and width
+            to the square. Scaling is bilinear, with antialiasing.
+    """
+    if mode == "stretch":
+        return scale_images(images, size, size)
+    height, width = images.shape[-2:]
+    if max(height, width) > size:
+        shrink = size / max(height, width)
+        height, width = max(1, round(height * shrink)), max(1, round(width * shrink))
+        images = scale_images(images, height, width)
+    top, left = (size - height) // 2, (size - width) // 2
+    return F.pad(images, (left, size - width - left, top, size - height - top))
+
+
+def scale_images(images: Tensor, height: int, width: int) -> Tensor:
+    """Scale uint8 images (N, C, H, W) to `height` x `width`."""
+    if images.shape[-2:] == (height, width):
+        return images
+    return F.interpolate(images, (height, width), mode="bilinear", antialias=True)

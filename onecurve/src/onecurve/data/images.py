@@ -1,4 +1,4 @@
-"""What all data modules of images share: loaders, and how a batch becomes the network's input."""
+"""The base of all data modules of images: loaders, and the preparation of batches on the device."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,15 +10,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import UserError
-from .files import list_images, read_image
+from .files import RESIZE_MODES, list_images, read_image, resize_images
 from .in_memory import Batch, InMemoryImages, whole_batch
-from .resize import RESIZE_MODES, resize_images
 
 Datasets = tuple[Dataset[Batch], Dataset[Batch], Dataset[Batch]]
 
 
 class ImageDataModule(LightningDataModule):
-    """Base of the data modules: a subclass says in `load_datasets` where the images come from.
+    """Base of the data modules; a subclass reads its images in `load_datasets`.
 
     The loaders deliver uint8 images (N, C, H, W) and int64 labels (N,). On the device the images
     become floats in 0..1, are augmented (in training only) and normalised, batch by batch.
@@ -28,17 +27,17 @@ class ImageDataModule(LightningDataModule):
         class_names: what the labels 0, 1, ... mean.
         num_classes: length of `class_names`.
         channels: 1 for grey, 3 for colour.
-        image_size: height and width of what is delivered, in pixels.
+        image_size: height and width of the delivered images, in pixels.
         resize: `pad` or `stretch`, see `resize_images`.
         batch_size: samples in a training step, over all processes.
         num_workers: processes that read batches; 0 reads them in the training process.
-        mean: of each channel (or one number for all), of values in 0..1.
-        std: likewise.
+        mean: mean of each channel (or one number for all), for values in 0..1.
+        std: standard deviation of each channel, likewise.
         augment: transforms of training batches (floats in 0..1), applied in this order; None is
             none.
 
     Raises:
-        UserError: a value that cannot be.
+        UserError: an invalid value.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class ImageDataModule(LightningDataModule):
         raise NotImplementedError
 
     def in_memory(self, images: Tensor, labels: Tensor) -> InMemoryImages:
-        """Bring uint8 images (N, C, H, W) to the size to deliver and keep them in memory."""
+        """Resize uint8 images (N, C, H, W) and keep them in memory."""
         if images.shape[1] != self.channels:
             raise UserError(
                 f"data.channels={self.channels}: these images have {images.shape[1]}; "
@@ -133,7 +132,7 @@ class ImageDataModule(LightningDataModule):
         return self.test_dataloader()
 
     def find_images(self, path: str) -> list[Path]:
-        """List the image files at a path, a file or a folder: what `predict.py` classifies."""
+        """List the image files at a path, a file or a folder, for `predict.py`."""
         return list_images(path)
 
     def read_images(self, files: Sequence[Path]) -> Tensor:
@@ -162,7 +161,7 @@ class ImageDataModule(LightningDataModule):
         return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Make a batch the network's input, on the device it is already on."""
+        """Turn a batch into the network's input, on the device that it is already on."""
         images, labels = batch
         trainer = self.trainer
         if trainer is None:
@@ -180,7 +179,7 @@ class ImageDataModule(LightningDataModule):
         return images.mul(self._scale).add_(self._shift)
 
     def denormalize(self, inputs: Tensor) -> Tensor:
-        """Turn the network's input (N, C, H, W) back into images in 0..1, to look at."""
+        """Turn the network's input (N, C, H, W) back into images in 0..1, for displays."""
         return inputs * self._std.to(inputs) + self._mean.to(inputs)
 
     def augmented(self, images: Tensor) -> Tensor:

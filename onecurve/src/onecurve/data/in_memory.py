@@ -1,4 +1,4 @@
-"""Images that fit in memory, cut into batches as whole tensors."""
+"""Images that fit in memory, indexed by whole batches."""
 
 from collections.abc import Sequence
 from typing import Any, Self
@@ -13,7 +13,7 @@ Batch = tuple[Tensor, Tensor]
 class InMemoryImages(Dataset[Batch]):
     """Labelled images in two tensors.
 
-    PyTorch's DataLoader asks for a whole batch at once where a dataset has `__getitems__`. That
+    PyTorch's DataLoader requests a whole batch at once if a dataset has `__getitems__`. That
     batch is complete, so the DataLoader needs `collate_fn=whole_batch`.
 
     Args:

@@ -1,4 +1,4 @@
-"""Cutting one set of samples into parts that all show the classes in the same proportions."""
+"""Splits a set of samples into parts with the same proportions of classes."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ def stratified_split(labels: Tensor, held_out: Sequence[int], seed: int) -> list
 
     Args:
         labels: (N,), the class of each sample.
-        held_out: how many samples each part after the first one gets.
+        held_out: number of samples in each part after the first one.
         seed: the same seed gives the same split.
 
     Returns:
@@ -32,8 +32,8 @@ def stratified_split(labels: Tensor, held_out: Sequence[int], seed: int) -> list
             "change the split keys of data, or try data=digits"
         )
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    # The k-th of a class's n samples stands at (k + 1/2) / n. Sorted by that, every stretch of the
-    # line has the classes in the proportions of the whole.
+    # The k-th of a class's n samples gets the key (k + 1/2) / n. Sorted by it, every range of the
+    # samples has the classes in the proportions of the full set.
     place = torch.empty(len(labels), dtype=torch.float64)
     for label in torch.unique(labels):
         members = order[labels[order] == label]

@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST, CIFAR-10 and their like, from torchvision."""
+"""MNIST, Fashion-MNIST, CIFAR-10 and similar data sets, from torchvision."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ from ..errors import UserError
 from .images import Datasets, ImageDataModule
 from .splits import stratified_split
 
-# Where torchvision looks for the files, and puts them: folders and files below data.root.
+# Paths below data.root at which torchvision reads and writes the files.
 LOCATIONS = {
     "MNIST": ("MNIST",),
     "FashionMNIST": ("FashionMNIST",),
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class TorchvisionImages(ImageDataModule):
-    """A data set of torchvision, downloaded where its files are missing, kept in memory.
+    """A data set of torchvision, downloaded if its files are missing, and kept in memory.
 
     Args:
         name: the class in `torchvision.datasets`, one of `LOCATIONS`.
@@ -57,11 +57,11 @@ class TorchvisionImages(ImageDataModule):
         self.split_seed = split_seed
 
     def prepare_data(self) -> None:
-        """Download what is missing. Lightning calls this in one process of each machine."""
+        """Download missing files. Lightning calls this in one process of each machine."""
         try:
             self._open(train=True)
             self._open(train=False)
-        except RuntimeError:  # torchvision's way to say that files are missing or damaged
+        except RuntimeError:  # torchvision raises this if files are missing or damaged
             self._download()
 
     def load_datasets(self) -> Datasets:
@@ -78,7 +78,7 @@ class TorchvisionImages(ImageDataModule):
     def _open(self, train: bool) -> tuple[Tensor, Tensor]:
         dataset = getattr(datasets, self.dataset)(str(self.folder), train=train)
         images = torch.as_tensor(dataset.data)
-        # MNIST and its like are (N, H, W), CIFAR is (N, H, W, C).
+        # MNIST and similar ones are (N, H, W), CIFAR is (N, H, W, C).
         images = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2)
         return images, torch.as_tensor(dataset.targets, dtype=torch.long)
 
@@ -115,7 +115,7 @@ def _copy(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep torchvision's progress bars off the terminal, and its connections from hanging."""
+    """Disable torchvision's progress bars, and set a timeout for its connections."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(CONNECTION_TIMEOUT)
     try:

@@ -1,10 +1,36 @@
-"""A network's inputs as images, with titles."""
+"""A network's inputs as images, with titles; a data module may say how it made them."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from ..data.for_displays import Denormalizes, NamesClasses, NamesTargets
+
+@runtime_checkable
+class NamesClasses(Protocol):
+    """A data module with names for its classes.
+
+    Attributes:
+        class_names: What the labels 0, 1, ... mean.
+    """
+
+    class_names: Sequence[str]
+
+
+@runtime_checkable
+class NamesTargets(Protocol):
+    """A data module whose targets have titles although they are not classes, such as captions."""
+
+    def titles(self, targets: Tensor) -> list[str]:
+        """A line for each of the targets (N, ...)."""
+
+
+@runtime_checkable
+class Denormalizes(Protocol):
+    """A data module that can undo its normalization."""
+
+    def denormalize(self, inputs: Tensor) -> Tensor:
+        """Turn network inputs back into images (N, C, H, W) in 0..1."""
 
 
 def pictures(inputs: Tensor, data: Any) -> Tensor | None:
@@ -12,7 +38,7 @@ def pictures(inputs: Tensor, data: Any) -> Tensor | None:
 
     Args:
         inputs: Of the network: floats (N, C, H, W).
-        data: The data module. One of `for_displays.Denormalizes` undoes its normalization;
+        data: The data module. One that `Denormalizes` undoes its normalization;
             otherwise the smallest and the largest value become 0 and 1.
 
     Returns:

@@ -16,7 +16,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 
 import onecurve
 
-from .. import process_memory
+from .. import machine
 from ..callbacks.throughput import Throughput
 from ..planner.hardware import HARDWARE, Hardware, cpu
 from ..planner.meshes import best
@@ -57,12 +57,12 @@ class Measured(Throughput):
             self.facts["seconds_of_first_step"] = now - self.step_begun
             self.facts["seconds_to_end_of_first_step"] = now - self.begun
         if step == WINDOW:
-            process_memory.reset_peak()
+            machine.reset_peak_memory()
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats()
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         if step == 2 * WINDOW:
-            peak = torch.cuda.max_memory_allocated() if on_gpu else process_memory.peak_bytes()
+            peak = torch.cuda.max_memory_allocated() if on_gpu else machine.peak_memory()
             self.facts["peak_bytes"] = peak
             self.step_begun = time.perf_counter()
             self.profile.enable()

@@ -1,4 +1,7 @@
-"""How ranks start and meet: torchelastic, torchrun, srun. Called, it is `in_ranks.launch`."""
+"""Starts ranks, and connects them: torchelastic, torchrun, srun.
+
+The package itself can be called: `onecurve.launch(...)` is `in_ranks.launch`.
+"""
 
 from ..callable_package import make_callable
 

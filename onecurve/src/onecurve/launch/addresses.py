@@ -1,4 +1,4 @@
-"""Where nodes meet: HOST:PORT, whether this machine is HOST, and how the others reach it."""
+"""Network addresses: where nodes meet, whether HOST is this machine, how others can reach it."""
 
 import contextlib
 import os
@@ -12,18 +12,18 @@ from ..surroundings import Ranks, first_host, tell_lightning
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-FIRST_PORT_OF_SRUN = 15000  # Lightning's
-SIOCGIFADDR = 0x8915  # Linux: ask for the address of a network interface
+FIRST_SRUN_PORT = 15000  # as in Lightning
+SIOCGIFADDR = 0x8915  # Linux: get the address of a network interface
 
 
 def rendezvous(config: "DictConfig") -> str | None:
-    """`launch.rendezvous`, or what Kubeflow tells its pods; None without both."""
-    typed: str | None = config.launch.rendezvous
-    if typed is not None:
-        return str(typed)
+    """`launch.rendezvous`, or the address that Kubeflow sets in its pods; None without both."""
+    given: str | None = config.launch.rendezvous
+    if given is not None:
+        return str(given)
     if endpoint := os.environ.get("PET_RDZV_ENDPOINT"):
         return endpoint
-    # A TrainJob has those of torchrun alone.
+    # A TrainJob of Kubeflow only sets torchrun's variables, without a prefix.
     for prefix in ("PET_", ""):
         place = [os.environ.get(f"{prefix}MASTER_{part}") for part in ("ADDR", "PORT")]
         if all(place):
@@ -32,13 +32,13 @@ def rendezvous(config: "DictConfig") -> str | None:
 
 
 def is_host_and_port(endpoint: str) -> bool:
-    """Whether this reads HOST:PORT with a port that exists."""
+    """Whether a string is HOST:PORT with a valid port."""
     match = re.fullmatch(r"[\w.-]+:(\d+)", endpoint)
     return match is not None and 1 <= int(match[1]) <= 65535
 
 
 def is_here(host: str) -> bool:
-    """Whether a host name or address is this machine's: only those can be bound."""
+    """Whether a host name or address is this machine's: only these can be bound."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
     except OSError:
@@ -51,7 +51,7 @@ def is_here(host: str) -> bool:
 
 
 def accepts_connections(host: str, port: int) -> bool:
-    """Whether somebody listens at HOST:PORT."""
+    """Whether something listens at HOST:PORT."""
     try:
         socket.create_connection((host, port), timeout=1).close()
     except OSError:
@@ -60,7 +60,7 @@ def accepts_connections(host: str, port: int) -> bool:
 
 
 def address_towards(host: str) -> str:
-    """The address with which this machine talks to a host; nothing is sent."""
+    """The address from which this machine connects to a host; nothing is sent."""
     found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     family, kind, protocol, _, address = found[0]
     with socket.socket(family, kind, protocol) as probe:
@@ -77,7 +77,7 @@ def interface_of(address: str) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode())
-            # Raised of an interface without an address.
+            # An interface without an address raises OSError.
             with contextlib.suppress(OSError):
                 reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
                 if socket.inet_ntoa(reply[20:24]) == address:
@@ -86,10 +86,12 @@ def interface_of(address: str) -> str | None:
 
 
 def name_interface(address: str) -> None:
-    """Tell gloo on which network this machine is for the others; its own name may lead elsewhere.
+    """Make gloo use the network on which others reach this machine.
+
+    By default gloo resolves the machine's own name, which may belong to another network.
 
     Args:
-        address: How the others reach this machine: a name, or an address.
+        address: The name or address by which the others reach this machine.
     """
     if "GLOO_SOCKET_IFNAME" not in os.environ:
         with contextlib.suppress(OSError):
@@ -98,22 +100,22 @@ def name_interface(address: str) -> None:
 
 
 def stay_on_this_machine(ranks: Ranks) -> None:
-    """Where all ranks are here, and meet on loopback, gloo listens nowhere else."""
+    """If all ranks are on this machine and meet on loopback, make gloo listen there only."""
     host = os.environ.get("MASTER_ADDR", "")
     if ranks.nodes == 1 and host in ("localhost", "127.0.0.1"):
         name_interface("127.0.0.1")
 
 
 def main_address(ranks: Ranks) -> tuple[str, int]:
-    """Where rank 0 is; leaves the variables behind that Lightning reads."""
+    """Host and port of rank 0; sets the environment variables that Lightning reads."""
     if ranks.starter == "srun":
         tell_lightning(ranks)
         hosts = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_NODELIST")
         host = os.environ.setdefault("MASTER_ADDR", first_host(hosts or "127.0.0.1"))
-        # One that all tasks of a job come to, and other jobs of these nodes do not.
-        port = FIRST_PORT_OF_SRUN + int(os.environ.get("SLURM_JOB_ID", "0")[-4:])
+        # All tasks of a job compute the same port, and other jobs on these nodes another one.
+        port = FIRST_SRUN_PORT + int(os.environ.get("SLURM_JOB_ID", "0")[-4:])
         return host, int(os.environ.setdefault("MASTER_PORT", str(port)))
-    # Launchers that are like torchrun but older do not set this.
+    # Lightning recognises torchrun by this variable, which older launchers do not set.
     os.environ.setdefault("TORCHELASTIC_RUN_ID", "none")
     host = os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     return host, int(os.environ.setdefault("MASTER_PORT", "29500"))

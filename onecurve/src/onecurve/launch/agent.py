@@ -1,7 +1,7 @@
-"""The agent of this node: torchelastic starts its ranks from a warm forkserver.
+"""The agent of this node: torchelastic starts the node's ranks from a warm forkserver.
 
-A server process has imported the stack once and forks a rank in milliseconds. This process is never
-a rank itself. On several nodes there is an agent on each, as torchrun is one on each.
+The server has imported all packages once, and forks a rank in milliseconds. The agent's process is
+never a rank itself. Each node has an agent, as it would with torchrun.
 Source: https://docs.pytorch.org/docs/stable/elastic/agent.html
 """
 
@@ -42,15 +42,15 @@ from .nodes import Nodes
 from .store import HOST, listening_store
 
 SECONDS_TO_SHUT_DOWN = 5
-# torchelastic of torch 2.11 has no such option, and waits for 30 seconds.
+# torchelastic of torch 2.11 does not have this option, and waits for 30 seconds.
 CAN_SHUT_DOWN_SOON = "shutdown_timeout" in LaunchConfig.__dataclass_fields__
 SHUT_DOWN: dict[str, Any] = {"shutdown_timeout": SECONDS_TO_SHUT_DOWN} if CAN_SHUT_DOWN_SOON else {}
-# What is set in this process's environment while torchelastic runs. An agent that shares its store
-# with ranks waits for ever for a node that comes to others that have met before (torch 2.15).
+# Environment variables that are changed while torchelastic runs. With a store shared with its ranks
+# (torch 2.15) an agent would wait forever for a node that joins later.
 AGENT_VARIABLES = ("TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
 
 WHAT_NOW = "resume=last resumes the run, and launch.max_restarts=1 waits for the node to come back"
-# What makes torchelastic's LaunchConfig that of one node.
+# The options of torchelastic's LaunchConfig for a single node.
 ONE_NODE: dict[str, Any] = {
     "min_nodes": 1,
     "max_nodes": 1,
@@ -61,20 +61,20 @@ Error = ChildFailedError | SignalException | RendezvousError | DistError
 
 
 class OneNode(RendezvousHandler):
-    """Where the ranks of one node meet: a store in this process, new for every attempt.
+    """A rendezvous for a single node: a store in this process, new for every attempt.
 
-    torchelastic's own rendezvous negotiates between nodes that come and go, which was a third of
-    what a later job of a sweep costs beside its training.
+    torchelastic's own rendezvous negotiates with nodes that come and go. That took a third of the
+    time that a later job of a sweep needs besides its training.
     https://docs.pytorch.org/docs/stable/elastic/rendezvous.html
     """
 
-    use_agent_store = True  # the ranks' process group needs no second one
+    use_agent_store = True  # the ranks' process group uses the same store
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         self.run_id = parameters.run_id
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """This node is the first of one."""
+        """This node is number 0 of 1."""
         store = listening_store(HOST)
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(HOST, store.port))
 
@@ -91,7 +91,7 @@ class OneNode(RendezvousHandler):
         return False
 
     def set_closed(self) -> None:
-        """There is nobody to tell."""
+        """Nothing to do: there is no other node."""
 
     def shutdown(self) -> bool:
         """The store ends with the agent."""
@@ -110,24 +110,24 @@ def start_ranks(
     max_restarts: int = 0,
     timeout_seconds: float = 600,
 ) -> Any:
-    """Start the ranks of this node and wait for their end.
+    """Start the ranks of this node, and wait until they end.
 
     Args:
-        work: One rank's part, or its dotted name.
-        arguments: What it is called with.
-        options: Where it logs, and the context of its run.
-        processes: Ranks on this node.
-        max_restarts: How often all ranks are started again after one of them failed.
+        work: The function that each rank runs, or its dotted name.
+        arguments: Its arguments.
+        options: Options for the ranks.
+        processes: The number of ranks on this node.
+        max_restarts: How often all ranks are restarted after one of them has failed.
         timeout_seconds: How long nodes wait for each other.
 
     Returns:
-        What `work` returned on rank 0; None where that is on another node.
+        The result of `work` on rank 0; None if rank 0 is on another node.
 
     Raises:
         RankFailed: If a rank failed; names the rank and holds its traceback.
         UserError: If a rank raised one.
     """
-    # What goes wrong is said once, below.
+    # Failures are reported once, below.
     _silence(
         "torch.distributed.elastic",
         "torch.distributed.launcher",
@@ -150,7 +150,7 @@ def start_ranks(
             start_method="forkserver",
             logs_specs=DefaultLogsSpecs(log_dir=str(shared / "errors")),
             **SHUT_DOWN,
-            # The others are passed on to the ranks.
+            # The other signals are passed on to the ranks.
             signals_to_handle="SIGHUP,SIGQUIT",
         )
         options = replace(
@@ -166,35 +166,36 @@ def start_ranks(
         except (ChildFailedError, SignalException, RendezvousError, DistError) as error:
             raise _failure_of(error, logs, nodes) from None
     for result in results.values():
-        # Rank 0 may be on another node, but all of them were stopped.
+        # Rank 0 may be on another node, but a signal stops all ranks.
         unless_stopped(result, received)
     return results.get(0)
 
 
 @contextmanager
 def passing_on(ranks: Path, processes: int) -> Iterator[list[int]]:
-    """Pass signals on to the ranks that this process started.
+    """Pass signals on to the ranks that this process has started.
 
     Args:
-        ranks: The folder in which ranks that listen leave their PIDs.
-        processes: How many ranks there are.
+        ranks: The folder with a file per rank that handles signals, named by its PID.
+        processes: The number of ranks.
 
     Yields:
-        The signals that were received; the list grows.
+        The signals received so far; the list grows.
 
     Raises:
-        SignalException: At a signal while not all ranks train, and at a second Ctrl-C.
+        SignalException: On a signal while not all ranks handle signals, and on a second Ctrl-C.
     """
     received: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         pids = list(filter(_lives, [int(path.name) for path in ranks.glob("*")]))
-        again = number == signal.SIGINT and number in received
+        is_second_ctrl_c = number == signal.SIGINT and number in received
         received.append(number)
-        if again or len(pids) < processes:
+        if is_second_ctrl_c or len(pids) < processes:
             raise SignalException("asked to stop", signal.Signals(number))
         for pid in pids:
-            # Not SIGINT: a terminal has sent that to the ranks as well, and twice means at once.
+            # Not SIGINT: the terminal has sent it to the ranks as well, and a second one would
+            # stop them at once.
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1 if number == signal.SIGINT else number)
 
@@ -207,7 +208,6 @@ def passing_on(ranks: Path, processes: int) -> Iterator[list[int]]:
 
 
 def _lives(pid: int) -> bool:
-    """Whether a rank that left its PID is still there."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -216,14 +216,14 @@ def _lives(pid: int) -> bool:
 
 
 def _silence(*packages: str) -> None:
-    """Let the loggers of packages say nothing; some of torchelastic's have a level of their own."""
+    """Silence the loggers of packages, including child loggers with levels of their own."""
     for name in [*packages, *logging.root.manager.loggerDict]:
         if name.startswith(packages):
             logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _failure_of(error: Error, logs: Path | None, nodes: Nodes | None) -> UserError | RankFailed:
-    """The failure of the rank that failed first, or what ended it."""
+    """The error to raise: the failure of the rank that failed first, or what ended the run."""
     if isinstance(error, SignalException):
         return RankFailed(f"stopped by {error.sigval.name}", 128 + error.sigval.value)
     if isinstance(error, RendezvousTimeoutError) and nodes:

@@ -1,4 +1,4 @@
-"""`breakpoint()` in a rank: one gets the terminal, the others wait for it where they meet."""
+"""`breakpoint()` in a rank: one rank gets the terminal, the others wait at the next collective."""
 
 import os
 import pdb
@@ -9,10 +9,10 @@ TERMINAL = "/dev/tty"
 
 
 class Breakpoint:
-    """What `breakpoint()` calls in a rank, whose standard input leads nowhere.
+    """The `sys.breakpointhook` of a rank, which has no standard input.
 
     Args:
-        rank: This one.
+        rank: This rank.
         chosen: The rank that stops.
     """
 
@@ -23,17 +23,17 @@ class Breakpoint:
         self.passes = False
 
     def __call__(self, *_arguments: Any, **_named: Any) -> None:
-        """Stop in the caller's frame, or say once why not."""
+        """Stop in the caller's frame, or report once why that is not possible."""
         if self.passes:
             return
         try:
-            # Not one file: a terminal cannot be sought in.
+            # Two files, because a terminal does not support seeking.
             reads, writes = open(TERMINAL), open(TERMINAL, "w", buffering=1)  # noqa: SIM115
         except OSError:
             self.passes = True
             print(
-                f"rank {self.rank} passes over breakpoint(): there is no terminal here; type the "
-                "command in one, or set PYTHONBREAKPOINT to a debugger that is reached otherwise",
+                f"rank {self.rank} ignores breakpoint(): there is no terminal; run the command in "
+                "one, or set PYTHONBREAKPOINT to a debugger that needs none",
                 file=sys.stderr,
                 flush=True,
             )
@@ -41,19 +41,19 @@ class Breakpoint:
         if self.rank != self.chosen:
             self.passes = True
             print(
-                f"rank {self.rank} passes over breakpoint(), where rank {self.chosen} stops; "
-                f"launch.debug_rank={self.rank} stops this one instead",
+                f"rank {self.rank} ignores breakpoint(), at which rank {self.chosen} stops; "
+                f"launch.debug_rank={self.rank} stops this rank instead",
                 file=writes,
             )
             return
         if self.debugger is None:
-            # Ctrl-C stays the run's.
+            # Ctrl-C still stops the run.
             self.debugger = pdb.Pdb(stdin=reads, stdout=writes, nosigint=True)
             self.debugger.prompt = f"(Pdb, rank {self.rank}) "
         self.debugger.set_trace(sys._getframe(1))
 
 
 def at_breakpoints(rank: int, chosen: int) -> None:
-    """Let `breakpoint()` stop the chosen rank, unless PYTHONBREAKPOINT says what it does."""
+    """Make `breakpoint()` stop the chosen rank, unless PYTHONBREAKPOINT is set."""
     if "PYTHONBREAKPOINT" not in os.environ:
         sys.breakpointhook = Breakpoint(rank, chosen)

@@ -1,4 +1,4 @@
-"""The warm server from which ranks are forked: it has imported the stack once."""
+"""The server from which ranks are forked, which has imported all packages once."""
 
 import multiprocessing
 import os
@@ -10,7 +10,7 @@ from multiprocessing import resource_tracker, util
 
 from ..errors import UserError
 
-# In this order. What is not installed is passed over.
+# Imported in this order; packages that are not installed are skipped.
 PRELOADED = (
     "onecurve.launch.forkserver_start",
     "hydra",
@@ -19,13 +19,13 @@ PRELOADED = (
     "torchvision",
     "torch.distributed.pipelining",
     "onecurve.run.fit",
-    "onecurve.launch.worker",  # what a rank begins with
+    "onecurve.launch.worker",  # the entry point of a rank
 )
-# A socket has a name of 107 bytes at most, to which multiprocessing adds two of its own.
+# The path of a socket has at most 107 bytes, including two components that multiprocessing adds.
 LONGEST_FOLDER = 60
 SHORT_FOLDER = "/tmp"
 
-# How refusals say it.
+# Parts of error lines.
 MISSING = "forkserver, which this system does not have"
 ELSEWHERE = "Linux, macOS or WSL"
 
@@ -36,25 +36,25 @@ def is_here() -> bool:
 
 
 def warm_up() -> None:
-    """Start the server, so that its imports overlap with what the parent does meanwhile.
+    """Start the server early, so that its imports run in parallel to the parent's work.
 
-    It only imports: a started thread pool or a touched GPU would not survive the fork.
+    The server only imports: thread pools and CUDA contexts would not survive the fork.
 
     Raises:
-        UserError: If this system has no such server, as Windows.
+        UserError: If this system has no forkserver, such as Windows.
     """
     if not is_here():
         raise UserError(f"several processes are started by {MISSING}; use one, or {ELSEWHERE}")
     from multiprocessing import forkserver
 
     _keep_addresses_short()
-    # A search has imported it, and its ranks will.
+    # If the parent of a search has imported Optuna, its ranks will need it as well.
     search = [name for name in ("optuna",) if name in sys.modules]
     multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOADED, *search])
-    # First, as its start would let Ctrl-C through again.
+    # Started first, because starting it unblocks SIGINT.
     resource_tracker.ensure_running()
-    # Ctrl-C is for the ranks: a server that imports would print where it was. The ranks hear it
-    # again by forkserver_start.
+    # The server ignores Ctrl-C: otherwise it would print a traceback while it imports. Its children
+    # unblock the signal in forkserver_start.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         forkserver.ensure_running()
@@ -63,7 +63,7 @@ def warm_up() -> None:
 
 
 def _keep_addresses_short() -> None:
-    """Put multiprocessing's sockets elsewhere where TMPDIR is too long for them."""
+    """Put multiprocessing's sockets into /tmp if the path of TMPDIR is too long for them."""
     settings = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
     is_long = len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER
     if is_long and settings.get("tempdir") is None and os.access(SHORT_FOLDER, os.W_OK):

@@ -1,6 +1,7 @@
-"""The first module that the forkserver imports: how it ends, and how its children begin.
+"""The first module that the forkserver imports: sets up how it ends and how its children begin.
 
-With its last client gone it ends at once. It was started deaf to Ctrl-C; its children are not.
+The server ends at once when its last client is gone. It was started with SIGINT blocked; its
+children unblock it.
 """
 
 import gc
@@ -14,17 +15,17 @@ from .quick_exit import QuickExit
 
 def _in_child() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    # All that was imported stays: the garbage collector need not walk through it.
+    # Imported objects stay alive: the garbage collector need not visit them.
     gc.freeze()
-    sys.excepthook = _unless_nobody_waits
+    sys.excepthook = _show_unless_parent_is_gone
 
 
-def _unless_nobody_waits(
+def _show_unless_parent_is_gone(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    """Pass over that the command was stopped which asked for this child, before it was there.
+    """Hide the error of a child whose parent was stopped before the child had started.
 
-    Its semaphores are gone with it. From `_bootstrap` on multiprocessing shows errors by itself.
+    The parent's semaphores are gone then. Later errors are shown by multiprocessing itself.
     """
     innermost = traceback
     while innermost is not None and innermost.tb_next is not None:

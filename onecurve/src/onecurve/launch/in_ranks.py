@@ -1,4 +1,4 @@
-"""`onecurve.launch`: a function of a script in several ranks of this machine."""
+"""`onecurve.launch`: runs a function of a script in several ranks on this machine."""
 
 import multiprocessing
 import os
@@ -24,18 +24,18 @@ def launch(
     logs: str | Path | None = None,
     debug_rank: int = 0,
 ) -> Result:
-    """Call a function in so many ranks of this machine, and return what it returns on rank 0.
+    """Call a function in several ranks on this machine, and return its result on rank 0.
 
-    In each of them ``Trainer(devices=devices)`` finds the others. Where there are ranks already,
-    because torchrun or srun started this script, the function is only called. A script calls this
-    beneath ``if __name__ == "__main__":``, because every rank imports it, too.
+    In each rank ``Trainer(devices=devices)`` finds the others. If ranks exist already, because
+    torchrun or srun has started this script, the function is simply called. Call this beneath
+    ``if __name__ == "__main__":``, because every rank imports the script.
 
     Args:
-        function: One rank's part; a rank finds it by its module and name.
-        arguments: What it is called with, anything that can be pickled.
-        devices: Ranks to start; 1 calls the function in this process.
-        logs: A folder whose ``logs/rank_N.log`` get what ranks log, and what all but the first
-            print; None leaves all of it on the console.
+        function: The function that each rank runs, found by its module and name.
+        arguments: Its arguments; anything that can be pickled.
+        devices: The number of ranks to start; 1 calls the function in this process.
+        logs: A folder for ``logs/rank_N.log``, with the logs of each rank and the output of all but
+            the first; None leaves everything on the console.
         debug_rank: The rank that `breakpoint()` stops, in the terminal of this process.
 
     Raises:
@@ -45,15 +45,15 @@ def launch(
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UserError(
-            "onecurve.launch: is called while a rank imports this script; call it beneath "
+            "onecurve.launch: was called while a rank imports this script; call it beneath "
             'if __name__ == "__main__":'
         )
     if machine.ranks_around() is not None:
         return function(*arguments)
     if (nodes := surroundings.node_around().nodes or 1) > 1:
         raise UserError(
-            f"onecurve.launch: starts the ranks of one machine, but PET_NNODES={nodes}: each of "
-            "these nodes would do all of it; start the script with torchrun"
+            f"onecurve.launch: starts ranks on one machine, but PET_NNODES={nodes}, and each of "
+            "these nodes would do the full run; start the script with torchrun"
         )
     if devices == 1:
         from .worker import only_rank
@@ -65,7 +65,7 @@ def launch(
                 if refusal := user_error_behind(error):
                     raise refusal from None
                 raise
-    _refuse_what_ranks_cannot_find(function, arguments)
+    _reject_unpicklable(function, arguments)
     warm_up()
     from .agent import start_ranks
     from .worker import RankOptions
@@ -81,18 +81,18 @@ def launch(
     return result
 
 
-def _refuse_what_ranks_cannot_find(function: Callable[..., Any], arguments: Any) -> None:
+def _reject_unpicklable(function: Callable[..., Any], arguments: Any) -> None:
     name = getattr(function, "__qualname__", repr(function))
     main = sys.modules["__main__"]
     if getattr(function, "__module__", "") == "__main__" and not hasattr(main, "__file__"):
         raise UserError(
-            f"onecurve.launch: {name} is defined in no file, and ranks import it; "
+            f"onecurve.launch: {name} is not defined in a file, from which ranks could import it; "
             "put it into a script or a module"
         )
     try:
         pickle.dumps((function, arguments))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UserError(
-            f"onecurve.launch: {name} cannot be sent to the ranks ({error}); give a function that "
-            "stands at the top of a file, with arguments that can be pickled"
+            f"onecurve.launch: {name} cannot be sent to the ranks ({error}); give a function at "
+            "the top level of a file, with arguments that can be pickled"
         ) from None

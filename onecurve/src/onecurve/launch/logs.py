@@ -1,4 +1,4 @@
-"""Where a rank's log and output go: ``logs/rank_N.log`` in the run directory."""
+"""Directs a rank's logs and output to ``logs/rank_N.log`` in the run directory."""
 
 import io
 import logging
@@ -10,33 +10,33 @@ from contextlib import contextmanager
 from pathlib import Path
 
 Verbose = bool | str | Sequence[str]
-"""``hydra.verbose``: whether all loggers tell the details, or the names of those that do."""
+"""``hydra.verbose``: whether all loggers log debug messages, or the names of those that do."""
 
-# What libraries warn of although it is meant so here.
+# Warnings of libraries about what is intended here.
 EXPECTED_WARNINGS = (
-    "The `srun` command is available",  # and not asked for: ranks are started in other ways, too
+    "The `srun` command is available",  # but the user starts ranks in another way
     "Experiment logs directory",  # the CSV logger writes into the run directory
-    "Checkpoint directory .* is not empty",  # the run goes on in it
+    "Checkpoint directory .* is not empty",  # a resumed run continues in it
     ".*does not have many workers",  # data in memory needs none
     ".*LeafSpec.*is deprecated",  # Lightning's own use of PyTorch
     "You requested to overfit",  # debug=overfit: the same batches in the same order
-    # Layers that pass a tensor on do so; who changes one in place is told by autograd.
+    # Layers may return their input; autograd reports in-place changes of it.
     "FSDP2-wrapped module .* returned a view tensor",
 )
 
 
 def log_file(run_dir: Path, rank: int) -> Path:
-    """The log of a rank."""
+    """The log file of a rank."""
     return run_dir / "logs" / f"rank_{rank}.log"
 
 
 @contextmanager
 def log_to_file(run_dir: Path, rank: int, verbose: Verbose = False) -> Iterator[None]:
-    """Send what this process logs to its file, and keep hints off the console."""
+    """Write the logs of this process to its file, and keep hints off the console."""
     path = log_file(run_dir, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path)
-    # A log that cannot be written, on a full disk, must not fill the screen instead.
+    # If the log cannot be written, on a full disk, do not print every record instead.
     handler.handleError = lambda record: None  # type: ignore[method-assign]
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
@@ -48,7 +48,7 @@ def log_to_file(run_dir: Path, rank: int, verbose: Verbose = False) -> Iterator[
     for logger in detailed:
         logger.setLevel(logging.DEBUG)
     for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
-        # Lightning prints by itself where it was imported before logging was set up.
+        # Lightning adds its own handlers if it was imported before logging was set up.
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
     for message in EXPECTED_WARNINGS:
@@ -56,12 +56,12 @@ def log_to_file(run_dir: Path, rank: int, verbose: Verbose = False) -> Iterator[
     try:
         yield
     except Exception:
-        # To the file alone: the console shows a failure once, when all ranks have ended.
+        # To the file only: the console shows a failure once, after all ranks have ended.
         details = logging.LogRecord(__name__, logging.ERROR, "", 0, "failed", None, sys.exc_info())
         handler.handle(details)
         raise
     finally:
-        # The next job of a sweep may have others.
+        # The next job of a sweep may have other levels.
         for logger, level in zip(detailed, before, strict=True):
             logger.setLevel(level)
         root.removeHandler(handler)
@@ -69,14 +69,14 @@ def log_to_file(run_dir: Path, rank: int, verbose: Verbose = False) -> Iterator[
 
 
 def print_lines_at_once() -> None:
-    """As a terminal gets them: else a file gets them by the page, and none of a rank that dies."""
-    # A notebook has a stream of its own.
+    """Flush the output after each line, so that nothing is lost if a rank dies."""
+    # A notebook's stdout is of another class.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
 
 
 def redirect_output(path: Path) -> None:
-    """Send what this process and its libraries print to a file, so that the console is rank 0's."""
+    """Redirect the output of this process and its libraries to a file: only rank 0 prints."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()

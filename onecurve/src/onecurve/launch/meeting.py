@@ -1,7 +1,7 @@
-"""How processes that were started apart become one run, before it makes its directory.
+"""Lets processes that were started separately agree on one run, before it creates its directory.
 
-Two cases: ranks that torchrun or srun started, and several nodes on each of which the same command
-was typed (`nodes.py`). They meet in a key-value store and take the run directory of the first.
+There are two cases: ranks that torchrun or srun has started, and several nodes that run the same
+command (`nodes.py`). They meet in a key-value store, and use the run directory of the first.
 """
 
 import json
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, kw_only=True)
 class Meeting(Members):
-    """Processes that share a store.
+    """Processes that communicate through a store.
 
     Args:
-        store: Where they leave JSON for each other; nothing is unpickled.
-        index: This one among them; 0 is the first.
-        count: How many they are.
-        limit: Seconds to wait for another.
-        missing: What to say if only so many of them came.
-        serves: Whether the store lives in this process.
+        store: Holds values as JSON; nothing is unpickled.
+        index: The number of this process; 0 is the first.
+        count: The number of processes.
+        limit: Seconds to wait for the others.
+        missing: Makes the error line for when only so many of them have come.
+        serves: Whether the store's server is in this process.
     """
 
     store: Any
@@ -82,10 +82,10 @@ class Meeting(Members):
         self.store.set(key, json.dumps(value))
 
     def wait_for(self, keys: list[str]) -> None:
-        """Wait until others have left these.
+        """Wait until others have set these keys.
 
         Raises:
-            UserError: If they do not.
+            UserError: If they do not within the limit.
         """
         wait(
             lambda: bool(self.store.check(keys)),
@@ -95,7 +95,7 @@ class Meeting(Members):
         )
 
     def stay_until_read(self, key: str, readers: int) -> None:
-        """The end of this process, and of the store with it, is for after the others have read."""
+        """Keep the store alive until the others have read a key, if it is in this process."""
         deadline = time.monotonic() + SECONDS_TO_ANSWER
         self.store.add(f"{key}/read", 1)
         while self.serves and self.store.add(f"{key}/read", 0) < readers:
@@ -108,13 +108,13 @@ class Meeting(Members):
 
 
 def meet(config: "DictConfig") -> RunContext:
-    """Meet the other processes of this run, if there are any, and take their run directory.
+    """Meet the other processes of this run, if there are any, and agree on the run directory.
 
     Args:
-        config: What Hydra composed; ``hydra.run.dir`` in it is set to what was agreed on.
+        config: The configuration that Hydra has composed; sets its ``hydra.run.dir``.
 
     Raises:
-        UserError: If the others do not come, or were given another configuration.
+        UserError: If the others do not come, or have another configuration.
     """
     run_dir = Path(os.path.abspath(str(config.hydra.run.dir)))
     ranks = surroundings.ranks_around()
@@ -132,7 +132,7 @@ def meet(config: "DictConfig") -> RunContext:
             print(f"node {number} of {nodes.count}: the node with rank 0 shows the run {run_dir}")
     else:
         return RunContext(run_dir)
-    # Here, because a script without a command line imports this module, too.
+    # Imported here, because scripts without a command line import this module, too.
     from omegaconf import open_dict, read_write
 
     with read_write(config.hydra), open_dict(config.hydra):
@@ -143,26 +143,26 @@ def meet(config: "DictConfig") -> RunContext:
 
 
 def meet_ranks(ranks: Ranks, config: Mapping[str, Any], run_dir: Path) -> RunContext:
-    """Meet the other ranks of an attempt, and take what rank 0 decides.
+    """Meet the other ranks of an attempt, and adopt what rank 0 decides.
 
     Args:
-        ranks: This one among them.
-        config: The configuration, composed or as ranks are sent it.
-        run_dir: The directory of a new run; that of earlier ranks is taken if there were any.
+        ranks: This rank among them.
+        config: The configuration, as a DictConfig or as plain containers.
+        run_dir: The directory of a new run; a restarted attempt uses that of the earlier ranks.
 
     Raises:
-        UserError: If not all of them come within `launch.timeout_seconds`, or if there is a
-            checkpoint that one can read nowhere.
+        UserError: If not all ranks come within `launch.timeout_seconds`, or if a rank has no access
+            to the checkpoint to resume from.
     """
     limit = float(config["launch"]["timeout_seconds"]) if "launch" in config else 600.0
     members = _members(ranks, limit)
     run_dir, attempt = agree(members, ranks, run_dir, mirror_of(config))
-    # The store, where the process group will meet, lives as long as its members are kept.
+    # The context keeps `members` alive, and with them the store that the process group will use.
     return RunContext(run_dir, members, attempt)
 
 
 def mirror_of(config: Mapping[str, Any]) -> str | None:
-    """`checkpoint.mirror_to`; `evaluate.py` and others have a file for `checkpoint`."""
+    """`checkpoint.mirror_to`; in `evaluate.py` and others, `checkpoint` is a file instead."""
     settings = config.get("checkpoint")
     return settings.get("mirror_to") if isinstance(settings, Mapping) else None
 
@@ -189,11 +189,11 @@ def _members(ranks: Ranks, limit: float) -> Members:
     )
 
 
-def _note() -> Path | None:
-    """Where ranks leave their run directory for those that their agent starts after them.
+def _run_dir_note() -> Path | None:
+    """A file in which ranks leave their run directory for the ranks of the next attempt.
 
-    Each rank that torchrun starts again is a command of its own, which would make a run of its own.
-    torchelastic makes a folder for each agent, and in it attempt_N/LOCAL_RANK/error.json.
+    Without it, ranks that torchrun restarts would create a new run. torchelastic creates a folder
+    per agent with attempt_N/LOCAL_RANK/error.json in it.
     """
     file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     return Path(file).parents[2] / "run_dir" if file else None
@@ -202,26 +202,26 @@ def _note() -> Path | None:
 def agree(
     members: Members, ranks: Ranks, run_dir: Path, mirror: str | None
 ) -> tuple[Path, Attempt]:
-    """What rank 0 decides for all: the run directory, and what an attempt resumes from.
+    """Let rank 0 decide for all: the run directory, and what an attempt resumes from.
 
     Args:
         members: The ranks of an attempt.
-        ranks: This one among them.
+        ranks: This rank among them.
         run_dir: As for `meet_ranks`.
-        mirror: `checkpoint.mirror_to`, for nodes that do not see the first one's disk.
+        mirror: `checkpoint.mirror_to`, for nodes that do not share the first one's disk.
 
     Raises:
-        UserError: If there is a checkpoint that a rank can read nowhere.
+        UserError: If a rank has no access to the checkpoint to resume from.
     """
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    note = _note()
+    note = _run_dir_note()
     mine = note.read_text() if note and note.exists() else None
-    told = members.gather("told", [mine, restarts])
+    noted = members.gather("noted", [mine, restarts])
 
     def decide() -> list[Any]:
-        earlier = next((directory for directory, _ in told if directory), None)
-        # torchrun counts no restart where a node came or left.
-        number = max(int(earlier is not None), *(count for _, count in told))
+        earlier = next((directory for directory, _ in noted if directory), None)
+        # torchrun does not count a restart because a node has come or left.
+        number = max(int(earlier is not None), *(count for _, count in noted))
         directory = earlier or str(run_dir)
         newest = newest_checkpoint(Path(directory)).file if number else None
         return [directory, number, str(newest) if newest else None]
@@ -236,8 +236,8 @@ def agree(
     def find_another() -> Any:
         if lacking and mirror is None:
             raise UserError(
-                f"launch.max_restarts: {lacking} of {ranks.world_size} ranks do not see "
-                f"{checkpoint}; give the nodes a disk that they share, or each checkpoint an "
+                f"launch.max_restarts: {lacking} of {ranks.world_size} ranks have no access to "
+                f"{checkpoint}; use a disk that all nodes share, or send each checkpoint to an "
                 "address with checkpoint.mirror_to"
             )
         return find("checkpoint.mirror_to", str(mirror)) if lacking else None

@@ -1,7 +1,7 @@
-"""Several nodes, on each of which the same command was typed: where torchrun's agents will meet.
+"""Several nodes that run the same command: lets them agree before torchelastic's agents meet.
 
-Before they do, the commands compare what was typed and take one run directory. All else is
-torchrun's: `Nodes.launch_options` says by which of its two rendezvous, `static` or `c10d`.
+The commands compare their overrides, and agree on one run directory. Everything else is done by
+torchelastic: `Nodes.launch_options` chooses one of its two rendezvous, `static` or `c10d`.
 https://docs.pytorch.org/docs/stable/elastic/rendezvous.html
 """
 
@@ -22,19 +22,19 @@ from .store import SECONDS_TO_ANSWER, gone, listening_store, store_class, wait
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# What may differ from node to node in the command.
+# Overrides that may differ from node to node.
 LOCAL_KEYS = ("data.root=", "paths.", "hydra.", "launch.node_rank=")
 
 
 @dataclass(eq=False, kw_only=True)
 class Nodes(Meeting):
-    """The commands of a run's nodes.
+    """The commands that run on the nodes of a run.
 
     Args:
-        endpoint: HOST:PORT where they meet.
-        smallest: How many nodes the run needs, of at most `count`.
-        rank: The number of this node; None where torchrun numbers them.
-        address: How the others reach this node.
+        endpoint: HOST:PORT at which they meet.
+        smallest: The minimal number of nodes; `count` is the maximal one.
+        rank: The number of this node; None if torchelastic numbers them.
+        address: The address by which the others reach this node.
     """
 
     endpoint: str
@@ -43,15 +43,15 @@ class Nodes(Meeting):
     address: str
 
     def reports_failure(self) -> bool:
-        """Each node has a terminal of its own."""
+        """Every node reports, because each has its own terminal."""
         return True
 
     def launch_options(self, timeout_seconds: float) -> dict[str, Any]:
-        """What makes torchelastic's LaunchConfig that of these nodes' agents."""
-        # Kubeflow's, as torchrun writes it: k=v,k=v.
+        """The options of torchelastic's LaunchConfig for the agents of these nodes."""
+        # Set by Kubeflow, in torchrun's format: k=v,k=v.
         pairs = os.environ.get("PET_RDZV_CONF", "").split(",")
         settings: dict[str, Any] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-        # torch wants whole seconds.
+        # torch needs an integer.
         limit = max(1, int(timeout_seconds))
         if self.rank is not None:
             backend = "static"
@@ -71,15 +71,15 @@ class Nodes(Meeting):
 
 
 def meet_nodes(config: "DictConfig") -> Nodes:
-    """Meet at `launch.rendezvous`, or where Kubeflow says.
+    """Meet the other nodes at `launch.rendezvous`, or at Kubeflow's address.
 
     Args:
-        config: What Hydra composed.
+        config: The configuration that Hydra has composed.
 
     Raises:
-        UserError: If too few nodes come, or something else was typed on one of them.
+        UserError: If too few nodes come, or one of them has other overrides.
     """
-    # Here, because a script without a command line imports this module, too.
+    # Imported here, because scripts without a command line import this module, too.
     from ..run.redaction import overrides_of, redact_command
 
     limit = float(config.launch.timeout_seconds)
@@ -92,7 +92,7 @@ def meet_nodes(config: "DictConfig") -> Nodes:
     def missing(came: int) -> str:
         return (
             f"launch.rendezvous={endpoint}: only {came} of {smallest} nodes came within {limit:g} "
-            "s (launch.timeout_seconds); type the same command on every node"
+            "s (launch.timeout_seconds); run the same command on every node"
         )
 
     store, serves = _store_at(host, int(port), rank, deadline, limit)
@@ -127,8 +127,8 @@ def _store_at(
 ) -> tuple[Any, bool]:
     """The store at HOST:PORT, and whether this process serves it.
 
-    That is node 0 where nodes have numbers, and otherwise the one that HOST is. Its name may lead
-    nowhere yet, also on the node that it names.
+    If nodes have numbers, node 0 serves it, otherwise the node that HOST is. It may take a while
+    until HOST can be resolved, even on that node.
     """
     short = timedelta(seconds=SECONDS_TO_ANSWER)
     may_serve = rank in (None, 0)
@@ -136,7 +136,7 @@ def _store_at(
 
     def is_found() -> bool:
         if may_serve:
-            # It fails where HOST is another machine, or a node on this one was faster.
+            # It fails if HOST is another machine, or if another node on this one was faster.
             with suppress(RuntimeError, OSError):
                 found.append(listening_store(host, port, multi_tenant=True, timeout=short))
         return bool(found) or (rank != 0 and addresses.accepts_connections(host, port))
@@ -150,7 +150,7 @@ def _store_at(
             f"{place}: node 0 cannot listen there within {limit:g} s; HOST must be this machine "
             f"and PORT free on it, such as launch.rendezvous={other}"
             if rank == 0
-            else f"{place}: nobody answered there within {limit:g} s; type the same command on "
+            else f"{place}: nothing answered there within {limit:g} s; run the same command on "
             "every node, with launch.rendezvous=HOST:PORT where HOST is "
             f"{'one of them' if rank is None else 'node 0'} and PORT is reachable"
         ),
@@ -167,10 +167,10 @@ def _store_at(
 
 
 def _compare_commands(nodes: Nodes, words: list[str]) -> None:
-    """Wait until enough nodes are there, and have the same command.
+    """Wait until enough nodes have come, and compare their overrides.
 
     Raises:
-        UserError: If too few come, or something was typed on one of them alone.
+        UserError: If too few nodes come, or only some of them have an override.
     """
     mine = {word for word in words if not word.startswith(LOCAL_KEYS)}
     nodes.store.set(f"command/{nodes.index}", json.dumps(sorted(mine)))
@@ -181,6 +181,6 @@ def _compare_commands(nodes: Nodes, words: list[str]) -> None:
     if different:
         nodes.stay_until_read("commands", nodes.smallest)
         raise UserError(
-            f"{different[0]}: was typed on one of the nodes alone; type the same command on every "
-            "node"
+            f"{different[0]}: only some of the nodes have this override; run the same command on "
+            "every node"
         )

@@ -1,10 +1,10 @@
-"""One run from its composed configuration to its end: the record, and the ranks.
+"""Runs a composed configuration: creates the record of the run, and starts its ranks.
 
-- torchrun or srun started the ranks: this process is one, and the work is done inline.
-- One process is needed: the work is done inline.
+- If torchrun or srun has started the ranks, this process is one of them and does the work.
+- If one process is enough, this process does the work.
 - Otherwise `agent` starts the ranks of this node, for single runs and sweep jobs alike.
 
-torch is imported only once ranks are to be started.
+torch is not imported before ranks are started.
 """
 
 import json
@@ -25,22 +25,22 @@ from .forkserver import warm_up
 from .logs import Verbose, log_to_file
 from .meeting import mirror_of
 
-# A key of the configuration that may be an address, and what is typed for it.
+# Keys of the configuration that may be addresses, and the names that users know them by.
 FETCHED = {"resume": "resume", "checkpoint": "checkpoint", "init.file": "init"}
 SECONDS_TO_HEAR_THE_CAUSE = 10
 
 
 def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
-    """Start the ranks of a run and wait for its end.
+    """Start the ranks of a run, and wait until it ends.
 
     Args:
-        work: Dotted name of a function of the resolved configuration and a `RunContext`: one rank's
-            part.
-        config: What Hydra composed.
-        context: The run's.
+        work: Dotted name of the function that each rank runs; it takes the resolved configuration
+            and a `RunContext`.
+        config: The configuration that Hydra has composed.
+        context: The context of the run.
 
     Returns:
-        What `work` returned on rank 0; nothing where rank 0 is on another node.
+        The result of `work` on rank 0; empty if rank 0 is on another node.
 
     Raises:
         RankFailed, UserError: As `agent.start_ranks`.
@@ -48,7 +48,7 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     if instead := redaction.replacements(config):
         plain[redaction.REPLACEMENTS] = instead
-        _hide_what_was_typed(context, redaction.secrets(plain))
+        _redact_written_secrets(context, redaction.secrets(plain))
     processes = _processes(config)
     is_rank = machine.ranks_around() is not None
     is_inline = is_rank or (processes == 1 and type(context.members) is Members)
@@ -60,7 +60,7 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
     verbose = _verbose()
     if is_inline and not is_rank:
         return _inline(work, plain, context, verbose)
-    # Here, as these import torch.
+    # Imported here, because these import torch.
     from .agent import start_ranks
     from .worker import RankOptions, started_elsewhere
 
@@ -92,9 +92,9 @@ def _inline(work: str, config: dict[str, Any], context: RunContext, verbose: Ver
 
 
 def _of_all_nodes(failure: RankFailed, context: RunContext) -> RankFailed:
-    """The failure that this node ends with: another's, if its own ranks only lost contact.
+    """The failure to report on this node: another node's, if its own ranks only lost contact.
 
-    The nodes share the run directory, where metrics.json says why a run failed.
+    The nodes share the run directory, and metrics.json in it says why a run has failed.
     """
     file = context.run_dir / "metrics.json"
     deadline = time.monotonic() + (SECONDS_TO_HEAR_THE_CAUSE if failure.lost_contact else 0)
@@ -110,8 +110,8 @@ def _of_all_nodes(failure: RankFailed, context: RunContext) -> RankFailed:
     return failure
 
 
-def _hide_what_was_typed(context: RunContext, secrets: set[str]) -> None:
-    """In what Hydra has written already, and in what libraries will note of this process."""
+def _redact_written_secrets(context: RunContext, secrets: set[str]) -> None:
+    """Redact files that Hydra has written, and `sys.argv`, which libraries record."""
     if context.members.is_first:
         run_dir = context.run_dir
         files = [run_dir.parent / "multirun.yaml", *(run_dir / ".hydra").glob("*.yaml")]
@@ -120,12 +120,12 @@ def _hide_what_was_typed(context: RunContext, secrets: set[str]) -> None:
 
 
 def _with_copies(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
-    """The configuration in which copies on this machine stand for checkpoints at addresses.
+    """Download checkpoints at addresses, and replace the addresses by the local copies.
 
-    The first member asks what is there, and all take that: it may change before the last comes.
+    The first process looks up the newest version for all, because it may change meanwhile.
 
     Raises:
-        UserError: If something is not there, or if `checkpoint.mirror_to` is another run's.
+        UserError: If a checkpoint is missing, or `checkpoint.mirror_to` belongs to another run.
     """
     for key, typed in FETCHED.items():
         first, _, last = key.partition(".")
@@ -147,7 +147,7 @@ def _verbose() -> Verbose:
 
 
 def _processes(config: DictConfig) -> int:
-    """Ranks that this process has to start on this node; 1 stands for itself."""
+    """The number of ranks that this process has to start; 1 if it does the work itself."""
     if "strategy" not in config or machine.ranks_around() is not None:
         return 1
     if config.strategy.processes != "one per device":

@@ -1,4 +1,4 @@
-"""Ends a process at once: Python would take seconds to take torch and Lightning apart."""
+"""Ends a process at once: Python would need seconds to tear down torch and Lightning."""
 
 import atexit
 import logging
@@ -9,13 +9,13 @@ from contextlib import suppress
 
 
 class QuickExit:
-    """Ends this process as the last thing that happens at its exit.
+    """Ends this process in an exit handler that runs after all others.
 
-    Made before the libraries are imported, whose own exit handlers then come before it. A program
-    that only runs this one as a part, as pytest does, is not ended so.
+    Create it before importing libraries, so that their exit handlers run first. If another program
+    such as pytest runs this one as a part of itself, nothing happens.
 
     Attributes:
-        status: What to end with; None leaves the end to Python.
+        status: The exit status; None lets Python exit normally.
     """
 
     def __init__(self, status: int | None = None) -> None:
@@ -26,11 +26,11 @@ class QuickExit:
     def _leave(self) -> None:
         if self.status is None or self._program is not sys.modules["__main__"]:
             return
-        # os._exit skips what was registered earlier: run multiprocessing's here.
+        # os._exit skips handlers that were registered earlier: run multiprocessing's here.
         multiprocessing.util._exit_function()  # type: ignore[attr-defined]
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):
-            # On a full disk, or closed: the status is told all the same.
+            # The stream may be closed, or the disk full: exit with the status all the same.
             with suppress(OSError, ValueError, AttributeError):
                 stream.flush()
         os._exit(self.status)

@@ -1,6 +1,6 @@
-"""PyTorch's key-value store, opened where it is meant to listen; and one for each attempt.
+"""Opens PyTorch's key-value store on the intended network address, and one for each attempt.
 
-torch is imported only where a store is opened.
+torch is imported only when a store is opened.
 """
 
 import os
@@ -16,18 +16,18 @@ from ..errors import UserError
 from ..surroundings import Ranks, unchanged_environment
 from . import addresses
 
-HOST = "127.0.0.1"  # of one node alone
+HOST = "127.0.0.1"  # for a single node
 BACKLOG = 2048
 SECONDS_TO_ANSWER = 30
 
 
 def listening_store(host: str, port: int = 0, **options: Any) -> Any:
-    """A TCPStore whose server listens on the address of a host name alone.
+    """A TCPStore whose server listens on the address of one host name only.
 
     Args:
         host: A name or an address of this machine.
-        port: A port that is free there; 0 takes any.
-        options: Those of TCPStore.
+        port: A free port; 0 for any.
+        options: Further arguments of TCPStore.
 
     Raises:
         OSError: If the port is not free, or the address is not this machine's.
@@ -36,10 +36,10 @@ def listening_store(host: str, port: int = 0, **options: Any) -> Any:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(found[0][4])
-        # At once, or another could bind the same.
+        # At once, because another process could bind the same port until then.
         server.listen(BACKLOG)
         address, port = server.getsockname()
-        # The store closes it in the end.
+        # The store closes the descriptor when it ends.
         listening = server.detach()
     return store_class()(
         address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening, **options
@@ -47,9 +47,10 @@ def listening_store(host: str, port: int = 0, **options: Any) -> Any:
 
 
 def store_class() -> Any:
-    """PyTorch's TCPStore, which shows no stack trace where it is gone: a line of ours says so.
+    """PyTorch's TCPStore, without C++ stack traces when the server is gone: we report that.
 
-    torch reads the level as it is imported here; ranks that import it by themselves do not see it.
+    torch reads the log level when it is imported here. Ranks, which import torch themselves, keep
+    their level.
     """
     with unchanged_environment(["TORCH_CPP_LOG_LEVEL"]):
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -63,10 +64,10 @@ def wait(
     otherwise: Callable[[], str],
     seconds_between_looks: float = 0.1,
 ) -> None:
-    """Poll, so that Ctrl-C takes effect between two looks.
+    """Wait for a condition by polling, so that Ctrl-C takes effect.
 
     Raises:
-        UserError: With what `otherwise` returns, once the deadline is over.
+        UserError: With the text that `otherwise` returns, after the deadline.
     """
     while not condition():
         if time.monotonic() > deadline:
@@ -75,20 +76,20 @@ def wait(
 
 
 def gone(endpoint: str) -> UserError:
-    """The error where the store at HOST:PORT answers no more."""
+    """The error for a store at HOST:PORT that no longer answers."""
     return UserError(
-        f"{endpoint}: the process that the others met at has ended; what it printed says why; "
-        "then start all of them again"
+        f"{endpoint}: the process at which the others met has ended; see its output for the "
+        "reason, then start all of them again"
     )
 
 
 def store_of_attempt(ranks: Ranks, deadline: float, missing: Callable[[int], str]) -> Any:
-    """Where the ranks of one attempt meet, and their process group after them (`env://`).
+    """The store at which the ranks of one attempt meet, and later their process group (`env://`).
 
-    torchrun has a server at MASTER_ADDR already, which outlives the ranks; otherwise rank 0 serves.
+    torchrun already has a server at MASTER_ADDR, which outlives the ranks; otherwise rank 0 serves.
 
     Raises:
-        UserError: What `missing` says if only so many ranks have come by the deadline.
+        UserError: With the text that `missing` returns, if too few ranks come by the deadline.
     """
     host, port = addresses.main_address(ranks)
     of_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -111,12 +112,12 @@ def store_of_attempt(ranks: Ranks, deadline: float, missing: Callable[[int], str
 def _new_store(
     of_agents: Any, ranks: Ranks, host: str, deadline: float, missing: Callable[[int], str]
 ) -> Any:
-    """A store of this attempt alone, served by rank 0.
+    """A store for this attempt only, served by rank 0.
 
-    In that of torchrun's agents is still what dead ranks left, such as the addresses at which the
-    process group would wait for them. A rank asks with a name that only it knows, so that what it
-    is answered comes from the rank 0 that lives; the number of restarts tells attempts apart only
-    where no node came or went.
+    The store of torchrun's agents still holds values that dead ranks have set, such as addresses
+    at which the process group would wait for them. So a rank asks for the new store's address with
+    a random name, and only the living rank 0 answers that. The number of restarts would not do: it
+    does not change when nodes come or leave.
     """
     if ranks.rank > 0:
         question = uuid.uuid4().hex
@@ -147,10 +148,10 @@ def _new_store(
 
 
 def _serving_store(host: str, port: int = 0) -> Any:
-    """A store in this process, on the network of a name of this machine."""
+    """A store in this process that listens on the network of one of this machine's names."""
     options = {"multi_tenant": True, "timeout": timedelta(seconds=SECONDS_TO_ANSWER)}
     with suppress(OSError):
-        # Debian lets a machine's own name lead to 127.0.1.1, where no other node comes.
+        # On Debian a machine's own name resolves to 127.0.1.1, which other nodes cannot reach.
         if host in ("localhost", HOST) or not socket.gethostbyname(host).startswith("127."):
             return listening_store(host, port, **options)
     return store_class()(host, port, is_master=True, wait_for_workers=False, **options)

@@ -1,4 +1,4 @@
-"""One rank of a run: what happens in its process around the actual work."""
+"""The process of a rank: logging, breakpoints, errors and the process group around its work."""
 
 import logging
 import multiprocessing
@@ -31,8 +31,8 @@ from .store import HOST, listening_store
 
 SECONDS_TO_BLAME_ANOTHER = 2
 LISTENING = "listening"
-"""In the folder that an agent shares with its ranks: the PIDs of those that listen to signals."""
-# How torch and gloo are told where the store of one rank alone is, and what Lightning leaves.
+"""A subfolder of the one that an agent shares with its ranks: PIDs of ranks that handle signals."""
+# Variables that tell torch and gloo the store of a single rank, and those that Lightning sets.
 VARIABLES_OF_ONE_RANK = (
     *LIGHTNING_VARIABLES,
     "TORCHELASTIC_USE_AGENT_STORE",
@@ -44,10 +44,10 @@ Work = Callable[..., Any]
 
 
 def resolved(work: Work | str) -> Work:
-    """The function of a dotted name, such as "onecurve.run.fit.work"."""
+    """Import the function with a dotted name, such as "onecurve.run.fit.work"."""
     if not isinstance(work, str):
         return work
-    # Before the work imports Lightning.
+    # Before the function's module imports Lightning.
     from ..compat import torchmetrics_without_scipy  # noqa: F401
 
     module, _, name = work.rpartition(".")
@@ -57,15 +57,15 @@ def resolved(work: Work | str) -> Work:
 
 @dataclass(frozen=True)
 class RankOptions:
-    """What whoever starts a rank passes to it.
+    """Options that are passed to every rank.
 
     Attributes:
-        context: The run's; None for a function of a script.
-        logs: The folder for logs, as for `agent.start_ranks`.
-        shared: The folder that the agent shares with its ranks; None where the agent is torchrun.
-        has_nodes: Whether other nodes take part in the run, now or later.
+        context: The context of the run; None for a function of a script.
+        logs: The folder for log files; None to leave everything on the console.
+        shared: The folder that the agent shares with its ranks; None if torchrun is the agent.
+        has_nodes: Whether the run may have other nodes, now or later.
         debug_rank: The rank that `breakpoint()` stops.
-        verbose: Who logs in detail, see `logs.Verbose`.
+        verbose: Which loggers log debug messages, see `logs.Verbose`.
     """
 
     context: RunContext | None = None
@@ -77,24 +77,24 @@ class RankOptions:
 
 
 def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> Any:
-    """Entry point of a worker process that torchelastic started.
+    """Entry point of a rank that torchelastic has started.
 
     Args:
-        work: One rank's part, or its dotted name.
-        arguments: What it is called with; the configuration of a run, before its context.
-        options: All else.
+        work: The function to run, or its dotted name.
+        arguments: Its arguments; for a run, the configuration, to which the context is added.
+        options: The options of the rank.
 
     Returns:
-        What `work` returned, on the first rank.
+        The result of `work` on rank 0; None on the others.
     """
     if options.shared:
         _end_with_the_agent()
     ranks = machine.ranks_around()
-    assert ranks is not None, "whoever starts a rank tells it which one it is"
+    assert ranks is not None, "RANK and LOCAL_RANK are set in every rank"
     rank, logs = ranks.rank, options.logs
     debugging.at_breakpoints(rank, options.debug_rank)
     addresses.stay_on_this_machine(ranks)
-    # Where somebody has set it, torch has read it.
+    # If the variable is set, torch has read it already.
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, machine.count_cores() // ranks.on_this_node))
     print_lines_at_once()
@@ -103,7 +103,7 @@ def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> 
         logging.getLogger().handlers[0].setLevel(logging.WARNING)
     elif logs:
         redirect_output(log_file(logs, rank))
-    # Imported before logging is set up: Lightning adds handlers of its own.
+    # Imported before logging is set up, because Lightning adds handlers of its own.
     do = resolved(work)
     with log_to_file(logs, rank, options.verbose) if logs else nullcontext():
         try:
@@ -116,20 +116,20 @@ def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> 
             result = do(*arguments)
         except Exception as error:
             if refusal := user_error_behind(error):
-                # The parent recognises it by this class's name, not by that of a subclass.
+                # The parent recognises the error by the name of this class, not of a subclass.
                 raise UserError(str(refusal)) from None
             if lost_contact(f"{type(error).__name__}: {error}"):
-                # This rank lost contact, and is not the cause: let the agent see the other first.
+                # This rank only lost contact: let the agent see the failure of the other first.
                 time.sleep(SECONDS_TO_BLAME_ANOTHER)
             raise
-    # Only rank 0's are asked for, and a rank that waits for a queue to be read holds up the others.
+    # Other ranks return nothing: the agent would have to read their results from queues.
     return result if rank == 0 or is_stopped(result) else None
 
 
 def _of_attempt(
     context: RunContext, options: RankOptions, config: dict[str, Any], ranks: Ranks
 ) -> RunContext:
-    """The context with what rank 0 decides that the ranks of this attempt resume from."""
+    """The context of this attempt, with what rank 0 decides to resume from."""
     if not options.has_nodes and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         return context
     met = meet_ranks(ranks, config, context.run_dir)
@@ -137,7 +137,7 @@ def _of_attempt(
 
 
 def started_elsewhere(work: str, config: dict[str, Any], options: RankOptions) -> Metrics:
-    """The part of a rank that torchrun or srun started: as `main`, but it tells its own failure.
+    """Run a rank that torchrun or srun has started: `main`, with its own report of failures.
 
     Raises:
         RankFailed: If the work failed; names the rank and holds its traceback.
@@ -147,7 +147,7 @@ def started_elsewhere(work: str, config: dict[str, Any], options: RankOptions) -
     def ended(number: int, _frame: object) -> None:
         raise RankFailed(f"stopped by {signal.Signals(number).name}", 128 + number)
 
-    # torchrun ends the other ranks so; outside of fit, where Lightning listens itself.
+    # torchrun stops the other ranks by SIGTERM. During a fit, Lightning handles it instead.
     signal.signal(signal.SIGTERM, ended)
     sys.stderr.flush()
     console = os.dup(2)
@@ -172,10 +172,10 @@ def started_elsewhere(work: str, config: dict[str, Any], options: RankOptions) -
 
 @contextmanager
 def only_rank() -> Iterator[None]:
-    """This process is the one rank of a run, and leaves nothing that the next job could find.
+    """Make this process the only rank of a run, and clean up for the next job of a sweep.
 
-    A strategy that could have several has a process group, too, and its store would else listen on
-    every network of this machine.
+    A strategy for several processes creates a process group even for one. Without this, its store
+    would listen on all networks of the machine.
     """
     mine = not distributed.is_initialized()
     store = listening_store(HOST)
@@ -191,7 +191,7 @@ def only_rank() -> Iterator[None]:
 
 
 def _end_with_the_agent() -> None:
-    """A rank whose agent was killed would train on, in a run that is gone on with meanwhile."""
+    """Kill this rank when its agent dies, so that it does not keep training a resumed run."""
     agent = multiprocessing.parent_process()
     assert agent is not None
 
@@ -203,5 +203,5 @@ def _end_with_the_agent() -> None:
 
 
 def lost_contact(said: str) -> bool:
-    """Whether an error only says that another rank is gone: PyTorch's DistErrors, or gloo's."""
+    """Whether an error means that another rank is gone: PyTorch's DistErrors, or gloo's errors."""
     return re.match(r"Dist\w*Error: ", said) is not None or "gloo" in said

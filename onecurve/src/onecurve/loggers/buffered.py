@@ -4,9 +4,12 @@ The Trainer calls `save` of every logger after every step. Opening, writing and 
 time costs as much as the step of a small network.
 
 A checkpoint contains the `position` of each logger, taken when everything logged is on the disk. A
-run that resumes in the same directory passes it to `go_on_from`, which drops what came after it.
+run that resumes in the same directory passes it to `go_on_from`, which drops everything after it.
 """
 
+import csv
+import io
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,18 +17,20 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..errors import say
-from .metrics_file import MetricsFile, Row
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+Row = dict[str, Any]
+
 
 @runtime_checkable
 class ResumableLogger(Protocol):
-    """A logger that a run which resumes in the same directory rewinds to the checkpoint.
+    """A logger that is rewound to the checkpoint if a run resumes in the same directory.
 
     A logger without these methods logs some steps twice.
     """
@@ -37,11 +42,93 @@ class ResumableLogger(Protocol):
         """
 
     def go_on_from(self, position: dict[str, Any] | None) -> None:
-        """Drop what was logged after a position, before anything else is logged.
+        """Drop everything logged after a position; called before anything else is logged.
 
         Args:
             position: What `position` returned; None if the checkpoint has none of this logger.
         """
+
+
+class MetricsFile(ExperimentWriter):
+    """metrics.csv: no row is lost or partial, and a resumed run continues it.
+
+    Lightning's own deletes an existing file, empties it before it adds a column, and leaves a
+    partial row on a full disk.
+
+    Args:
+        log_dir: The run directory.
+        keep: How many rows of an earlier file to keep; None starts a new file.
+        waiting: Rows to write after these.
+    """
+
+    def __init__(self, log_dir: str, keep: int | None = None, waiting: Sequence[Row] = ()) -> None:
+        super().__init__(log_dir)
+        self.path = Path(self.metrics_file_path)
+        self.written = 0
+        self.metrics = [dict(row) for row in waiting]
+        if keep is not None and self.path.is_file():
+            rows, self.metrics_keys = self._read()
+            self._replace(rows[:keep])
+            self.written = len(rows[:keep])
+        else:
+            self.path.unlink(missing_ok=True)
+
+    def save(self) -> None:
+        """Write the buffered rows.
+
+        Raises:
+            OSError: If the disk is full. The file is unchanged, and the rows stay buffered.
+        """
+        if not self.metrics:
+            return
+        known = self.metrics_keys
+        keys = sorted({*known, *(key for row in self.metrics for key in row)})
+        if keys == known and self.path.is_file():
+            self._append()
+        else:
+            self.metrics_keys = keys
+            try:
+                self._replace([*(self._read()[0] if self.path.is_file() else []), *self.metrics])
+            except OSError:
+                self.metrics_keys = known
+                raise
+        self.written += len(self.metrics)
+        self.metrics = []
+
+    def _check_log_dir_exists(self) -> None:
+        """Lightning warns that the folder is not empty; a run directory never is."""
+
+    def _read(self) -> tuple[list[Row], list[str]]:
+        with self.path.open(newline="") as file:
+            reader = csv.DictReader(file)
+            return list(reader), list(reader.fieldnames or ())
+
+    def _append(self) -> None:
+        size = self.path.stat().st_size
+        try:
+            with self.path.open("a", newline="") as file:
+                file.write(self._text(self.metrics))
+        except OSError:
+            os.truncate(self.path, size)
+            raise
+
+    def _replace(self, rows: list[Row]) -> None:
+        """Replace the file by one with the present columns."""
+        unfinished = self.path.with_suffix(".csv.new")
+        try:
+            unfinished.write_text(self._text(rows, header=True), newline="")
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
+        unfinished.replace(self.path)
+
+    def _text(self, rows: list[Row], header: bool = False) -> str:
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, fieldnames=self.metrics_keys)
+        if header:
+            writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
 
 
 class BufferedCSVLogger(CSVLogger):
@@ -51,9 +138,9 @@ class BufferedCSVLogger(CSVLogger):
 
     Args:
         save_dir: Where its folder is created.
-        name: Of the experiment; empty for no folder of its own.
-        version: Likewise.
-        flush_logs_every_n_steps: How many rows are buffered.
+        name: The experiment's name, a folder in `save_dir`; empty for no such folder.
+        version: The version's name, a folder in that of the experiment; empty for none.
+        flush_logs_every_n_steps: Number of rows that are buffered.
         options: The other arguments of CSVLogger.
     """
 
@@ -81,7 +168,7 @@ class BufferedCSVLogger(CSVLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> MetricsFile:
-        """The file, opened when first asked for."""
+        """The file, opened at the first access."""
         if self._experiment is None:
             self._experiment = MetricsFile(self.log_dir, self._keep, self._waiting)
         return self._experiment
@@ -104,7 +191,7 @@ class BufferedCSVLogger(CSVLogger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Write what is buffered. Lightning calls this at the end, also after a failure."""
+        """Write the buffered values. Lightning calls this at the end, also after a failure."""
         if self._experiment is not None:
             self._write()
 
@@ -114,7 +201,8 @@ class BufferedCSVLogger(CSVLogger):
             self._is_full = False
         except OSError as error:
             if not self._is_full:
-                say(f"logger: metrics.csv could not be written: {error.strerror}; its rows wait")
+                reason = f"could not be written: {error.strerror}"
+                say(f"logger: metrics.csv {reason}; its rows stay buffered")
             self._is_full = True
 
 
@@ -154,7 +242,7 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
         return {"step": self._last_step, "values": self._at_last_step}
 
     def go_on_from(self, position: dict[str, Any] | None) -> None:
-        """Let TensorBoard purge what was logged after a position."""
+        """Let TensorBoard purge everything logged after a position."""
         step = position["step"] if position else None
         self._kwargs["purge_step"] = step or 0
         if position and step is not None:
@@ -162,13 +250,16 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
         self._wait_for_a_later_name()
 
     def _wait_for_a_later_name(self) -> None:
-        """TensorBoard reads files in the order of their names, which begin with a second."""
+        """Wait until a new file's name, which begins with the time in seconds, comes last.
+
+        TensorBoard reads files in the order of their names.
+        """
         made = [
             path.name.split(".")[3] for path in Path(self.log_dir).glob("events.out.tfevents.*")
         ]
         newest = max((int(second) for second in made if second.isdigit()), default=0)
         wait = newest + 1 - time.time()
-        # A clock of another machine may be far ahead.
+        # The clock of another machine may be far ahead.
         if 0 < wait <= 2:
             time.sleep(wait)
 
@@ -179,7 +270,7 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
 
     @rank_zero_only
     def show(self, draw: "Callable[[SummaryWriter], object]") -> None:
-        """Call a function with TensorBoard's writer."""
+        """Pass TensorBoard's writer to a function."""
         try:
             draw(self.experiment)
         except OSError:
@@ -192,7 +283,7 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Write what is buffered. Lightning calls this at the end, also after a failure."""
+        """Write the buffered values. Lightning calls this at the end, also after a failure."""
         self._write()
         super().finalize(status)
 

@@ -14,13 +14,14 @@ class SameRunCometLogger(CometLogger):
     """Lightning's CometLogger, which keeps its experiment's key in the run directory.
 
     Offline, a run writes an archive into a folder of its directory, and another one each time it is
-    resumed: `comet upload runs/NAME/comet/*/*.zip` makes one experiment of all. A run that is
-    killed writes none. Steps after the checkpoint that a run resumes from are logged again.
+    resumed: `comet upload runs/NAME/comet/*/*.zip` merges all of them into one
+    experiment. A run that is killed writes none. Steps after the checkpoint that a run resumes from
+    are logged again.
 
     Args:
         save_dir: The run directory.
         online: Whether to log to Comet's server at once, which takes an API key.
-        experiment_key: Of the experiment; None continues the one in `save_dir`, or creates a new
+        experiment_key: The experiment's key; None continues the one in `save_dir`, or creates a new
             one.
         options: The other arguments of CometLogger, and of comet_ml.ExperimentConfig.
     """
@@ -28,7 +29,7 @@ class SameRunCometLogger(CometLogger):
     def __init__(
         self, save_dir: str, online: bool = False, experiment_key: str | None = None, **options: Any
     ) -> None:
-        # Before its import: no error reports to its makers, and no announcements.
+        # Set before the import: no error reports to Comet, and no announcements.
         os.environ.setdefault("COMET_ERROR_TRACKING_ENABLE", "false")
         os.environ.setdefault("COMET_DISABLE_ANNOUNCEMENT", "true")
         os.environ.setdefault("COMET_LOGGING_CONSOLE", "ERROR")
@@ -52,7 +53,7 @@ class SameRunCometLogger(CometLogger):
             return
         import comet_ml
 
-        # Comet draws the archive's name by Python's generator, whose seed is the same every time.
+        # Comet draws the archive's name from Python's generator, whose seed is always the same.
         folder = self._archives / str(len(list(self._archives.glob("*"))) + 1)
         if self._online is False:
             folder.mkdir(parents=True)
@@ -62,7 +63,7 @@ class SameRunCometLogger(CometLogger):
         self._key_file.write_text(f"{self._experiment_key}\n")
 
     def end(self) -> None:
-        """Upload what is left, or write it to the archive."""
+        """Upload the remaining data, or write it to the archive."""
         if self._experiment is not None:
             self._experiment.end()
             self._experiment = None

@@ -28,8 +28,8 @@ class SameRunMLFlowLogger(MLFlowLogger):
     Args:
         save_dir: The run directory.
         tracking_uri: A database such as ``sqlite:///runs/mlflow.db``, or the address of a server.
-        seconds_between_writes: How long values are buffered.
-        run_id: Of the run; None continues the one in `save_dir`, or creates a new one.
+        seconds_between_writes: Time for which values are buffered.
+        run_id: The run's id; None continues the one in `save_dir`, or creates a new one.
         options: The other arguments of MLFlowLogger.
     """
 
@@ -41,7 +41,7 @@ class SameRunMLFlowLogger(MLFlowLogger):
         run_id: str | None = None,
         **options: Any,
     ) -> None:
-        # Before its import: no telemetry of runs, and no log line for each table.
+        # Set before the import: no telemetry, and no log line for each table.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         self._id_file = Path(save_dir, RUN_ID)
@@ -55,7 +55,7 @@ class SameRunMLFlowLogger(MLFlowLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """MLflow's client, once there is a run."""
+        """MLflow's client; the first access creates the run."""
         is_new = not self._initialized
         client = super().experiment
         if is_new:
@@ -91,7 +91,7 @@ class SameRunMLFlowLogger(MLFlowLogger):
 
     @rank_zero_only
     def finalize(self, status: str = "success") -> None:
-        """Write what is buffered, and the status of the run."""
+        """Write the buffered values and the status of the run."""
         self._write()
         super().finalize(status)
 

@@ -1,1 +1,1 @@
-"""Optimizers with a learning rate a part of the network, and learning-rate schedules."""
+"""Optimizers with a learning rate for each part of the network, and learning-rate schedules."""

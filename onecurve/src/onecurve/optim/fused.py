@@ -2,7 +2,7 @@
 
 The kernels for the CPU ignore strides (PyTorch 2.15): a gradient with other strides than its
 parameter, such as a transposed one, would silently be read in the wrong order.
-`tidied` corrects that, and handles what else a fused kernel does not support.
+`make_contiguous` corrects that, and handles what else a fused kernel does not support.
 """
 
 import inspect
@@ -39,7 +39,7 @@ def fuses(kind: type[Optimizer], parameters: Iterable[Tensor], options: Mapping[
 def has_kernel(
     kind: type[Optimizer], parameters: Iterable[Tensor], options: Mapping[str, Any]
 ) -> bool:
-    """Whether an optimizer has a fused kernel for these parameters, tried on small ones like them.
+    """Whether an optimizer has a fused kernel for these parameters, tried on small copies.
 
     For sharded parameters PyTorch supports Adam's kernel, but not SGD's or Adagrad's (2.15).
     """
@@ -121,7 +121,7 @@ def _with_own_kernels(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, 
     return {**state, "state": moments, "param_groups": kept}
 
 
-def tidied(optimizer: Optimizer) -> None:
+def make_contiguous(optimizer: Optimizer) -> None:
     """Make gradients contiguous for a fused kernel, or switch to the default kernels.
 
     Called between the backward pass and the step.

@@ -1,4 +1,4 @@
-"""Building an optimizer, with a learning rate of its own for each part of the network."""
+"""Builds optimizers with a learning rate for each part of the network."""
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..errors import UserError
+from ..suggestions import nearest
 from .fused import fuses, has_kernel
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
@@ -29,25 +30,21 @@ def build_optimizer(
         named_parameters: what `network.named_parameters()` returns.
         algorithm: dotted name of the class, such as `torch.optim.AdamW`.
         lr: learning rate.
-        lr_scale: factors of the learning rate by the beginning of the parameters' names, for
-            instance `{backbone: 0.1}`. Where several fit, the longest counts. Null is no factor.
-        options: every other argument of the algorithm; `fused="auto"` takes its fused kernel where
+        lr_scale: factors of the learning rate by prefixes of parameter names, for
+            instance `{backbone: 0.1}`. The longest matching prefix counts. Null means no factor.
+        options: every other argument of the algorithm; `fused="auto"` uses its fused kernel if
             there is one for these parameters.
 
     Raises:
-        UserError: a value that the algorithm refuses, a name in `lr_scale` that fits no parameter,
-            or a network with nothing to train.
+        UserError: a value that the algorithm rejects, a name in `lr_scale` that matches no
+            parameter, or a network with nothing to train.
     """
-    if not isinstance(lr, int | float) or lr <= 0:
-        raise UserError(f"optimizer.lr={lr}: must be a positive number; try optimizer.lr=0.001")
     optimizer_class = get_class(algorithm)
     known = set(inspect.signature(optimizer_class).parameters)
     for key in options:
         if key not in known:
-            nearest = get_close_matches(key, known, n=1) or sorted(known - {"params"})
-            raise UserError(
-                f"optimizer.{key}: {algorithm} has no such argument; try {', '.join(nearest)}"
-            )
+            close = nearest(key, sorted(known)) or ", ".join(sorted(known - {"params"}))
+            raise UserError(f"optimizer.{key}: {algorithm} has no such argument; try {close}")
     # Lists become tuples: a ListConfig in a parameter group could not be saved in a checkpoint.
     arguments = {
         key: tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
@@ -109,7 +106,7 @@ def parameter_groups(
 
 
 def _flatten(lr_scale: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, float]]:
-    """Yield ("backbone.layer4_1", 0.1) for that key and for {backbone: {layer4_1: 0.1}} alike."""
+    """Yield ("backbone.layer4_1", 0.1), also for {backbone: {layer4_1: 0.1}}."""
     for key, value in lr_scale.items():
         name = f"{parent}{key}"
         if isinstance(value, Mapping):
@@ -129,8 +126,7 @@ def _nearest(prefix: str, names: Sequence[str]) -> str:
         for parts in (name.split(".") for name in names)
         for n in range(1, len(parts) + 1)
     }
-    nearest = get_close_matches(prefix, sorted(prefixes), n=3)
-    if nearest:
-        return f"did you mean {', '.join(nearest)}?"
+    if close := get_close_matches(prefix, sorted(prefixes), n=3):
+        return f"did you mean {', '.join(close)}?"
     parts = dict.fromkeys(name.split(".")[0] for name in names)
     return f"the parts of this network are {', '.join(parts)}"

@@ -28,7 +28,7 @@ def cosine(
     warmup: float,
     final: float,
 ) -> LRScheduler:
-    """Rise linearly, then fall along half a cosine, step by step.
+    """Increase linearly, then decrease along half a cosine, step by step.
 
     Source: Loshchilov and Hutter, "SGDR: Stochastic gradient descent with warm restarts", 2017.
 
@@ -37,17 +37,13 @@ def cosine(
         total_steps: optimizer steps in the run.
         monitor: not used.
         mode: not used.
-        warmup: part of the run in which the learning rate rises, 0 to 1.
-        final: learning rate at the end, as a part of the highest.
+        warmup: share of the run in which the learning rate increases, 0 to 1.
+        final: last learning rate, as a share of the highest.
 
     Raises:
-        UserError: the length of the run is not known, or `warmup` is outside of 0 to 1.
+        UserError: the length of the run is not known.
     """
     steps = finite_steps("cosine", total_steps)
-    if not 0 <= warmup <= 1:
-        raise UserError(
-            f"scheduler.warmup={warmup}: a part of the run, from 0 to 1; try scheduler.warmup=0.05"
-        )
     warmup_steps = round(warmup * steps)
 
     def factor(step: int) -> float:
@@ -68,14 +64,14 @@ def step(
     step_size: int,
     **options: Any,
 ) -> LRScheduler:
-    """Multiply by a factor every so many epochs: `StepLR` and its arguments."""
+    """Multiply by a factor every `step_size` epochs: `StepLR` and its arguments."""
     return {"scheduler": StepLR(optimizer, step_size, **options), "interval": "epoch"}
 
 
 def one_cycle(
     optimizer: Optimizer, *, total_steps: float, monitor: str, mode: str, **options: Any
 ) -> LRScheduler:
-    """Rise to the optimizer's learning rate and fall again: `OneCycleLR` and its arguments.
+    """Increase to the optimizer's learning rate, then decrease: `OneCycleLR` and its arguments.
 
     Raises:
         UserError: the length of the run is not known, or the optimizer has no momentum to cycle.
@@ -92,7 +88,7 @@ def one_cycle(
 def plateau(
     optimizer: Optimizer, *, total_steps: float, monitor: str, mode: str, **options: Any
 ) -> LRScheduler:
-    """Fall when the task's metric no longer improves: `ReduceLROnPlateau` and its arguments."""
+    """Decrease when the task's metric stops improving: `ReduceLROnPlateau` and its arguments."""
     scheduler = ReduceLROnPlateau(optimizer, mode="min" if mode == "min" else "max", **options)
     return {"scheduler": scheduler, "interval": "epoch", "monitor": monitor}
 

@@ -1,6 +1,6 @@
-"""Whether a task trains under a strategy with the numbers of a plain Trainer, measured.
+"""Measures whether a task trains under a strategy exactly as under a plain Trainer.
 
-Called, as ``onecurve.parity(...)``, it is `runs.parity`.
+The package itself can be called: ``onecurve.parity(...)`` is `runs.parity`.
 """
 
 from ..callable_package import make_callable

@@ -1,4 +1,4 @@
-"""What a comparison has found: how far two runs are apart, why most likely, and what to do."""
+"""The result of a comparison: differences between two runs, their likely cause, and a remedy."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,11 +14,11 @@ from .watch import GRADIENT, LOSS, Curve, Watch
 START, END = "weights at the start", "weights at the end"
 TOLERANCE = 1e-11
 ROUNDED = 1e-4
-"""A value below is not measured by itself: the sums that it comes from were larger."""
+"""The scale of smaller values in relative differences: the sums they come from were larger."""
 
 
 class Row(NamedTuple):
-    """A line of the table: the largest differences, and the first above the tolerance, if any."""
+    """A row of the table: the largest differences, and the first above the tolerance, if any."""
 
     quantity: str
     absolute: float
@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
 
 def rows_of(plain: Watch, other: Watch, tolerance: float) -> Iterator[Row]:
-    """The lines of two runs, in the order in which quantities follow from each other."""
+    """The rows for two runs, in the order in which quantities depend on each other."""
     yield _of_weights(START, plain.start, other.start, 0, tolerance)
     for name in dict.fromkeys([LOSS, GRADIENT, *plain.curves, *other.curves]):
         one, two = (run.curves.get(name, []) for run in (plain, other))
@@ -38,9 +38,10 @@ def rows_of(plain: Watch, other: Watch, tolerance: float) -> Iterator[Row]:
 
 
 def row_of_resume(whole: Watch, resumed: Watch, tolerance: float) -> Row:
-    """The line of a run that was resumed, beside the same that was not interrupted.
+    """The row that compares a resumed run with the same run without interruption.
 
-    Means over an epoch of training are left out: Lightning takes them of what follows a resume.
+    Means over an epoch of training are left out: after a resume Lightning computes them over the
+    rest of the epoch.
     """
     after = whole.save_after or 0
     rows = [_of_weights(END, whole.end, resumed.end, whole.step, tolerance)]
@@ -55,7 +56,7 @@ def row_of_resume(whole: Watch, resumed: Watch, tolerance: float) -> Row:
 
 
 def points(plain: Curve, other: Curve) -> Iterator[tuple[int, float, float]]:
-    """Step, absolute and relative difference of each two values; infinite where one is missing."""
+    """Step, absolute and relative difference of each pair of values; infinite if one is missing."""
     for (step, one), (_, two) in zip(plain, other, strict=False):
         apart = 0.0 if one == two or (math.isnan(one) and math.isnan(two)) else abs(one - two)
         apart = apart if math.isfinite(apart) else math.inf
@@ -79,7 +80,7 @@ def _of_curves(name: str, plain: Curve, other: Curve, tolerance: float) -> Row:
 def _of_weights(
     name: str, plain: dict[str, Tensor], other: dict[str, Tensor], step: int, tolerance: float
 ) -> Row:
-    """By the size of all of them: one may have no gradient but rounding."""
+    """Compare all weights together: the gradient of a single one may be only rounding."""
     if unlike := plain.keys() ^ other.keys():
         return Row(name, math.inf, math.inf, step, f"only one of them has {min(unlike)}")
     sizes = {key: tensor.double().norm() for key, tensor in plain.items()}
@@ -99,8 +100,8 @@ SAMPLES = "other samples"
 BATCHNORM = "BatchNorm"
 DRAWS = "random draws"
 MEAN = "a mean over something else than samples"
-PLAN = "a plan that cuts what has no parts"
-POSITIONS = "positions that meet outside of attention"
+PLAN = "a plan that shards what cannot be sharded"
+POSITIONS = "positions that are combined outside of attention"
 GRADIENTS = "gradients that the strategy does not see"
 LOGGED = "values that are gathered per rank"
 ROUNDING = "rounding that training amplifies"
@@ -110,46 +111,46 @@ RESUME = "state that is not in the checkpoint"
 UNKNOWN = "unknown"
 
 AT_MOST = 1e-6
-"""The relative difference of a loss that may still be called rounding, in float64."""
+"""The largest relative difference of a loss that can still be rounding, in float64."""
 
 SEVEN_DIGITS = 1e-5
-"""That of what was computed in float32, once an optimizer has amplified it."""
+"""The same for values computed in float32, after an optimizer has amplified it."""
 
 TO_DO = {
     LATE_WEIGHTS: "draw them in __init__: when a hook is called they may be sharded already",
-    SAMPLES: "shuffle=False shows whether it is their order; leave out of the comparison what "
-    "draws random numbers in the data set or a hook of the batch (augmentation)",
-    BATCHNORM: "it takes the statistics of a rank's share; on GPUs trainer.sync_batchnorm=true "
-    "takes those of all, and a layer such as GroupNorm needs none",
+    SAMPLES: "shuffle=False shows whether it is their order; disable random numbers in the data "
+    "set or in a hook of the batch (augmentation) for the comparison",
+    BATCHNORM: "it computes statistics of a rank's share; on GPUs trainer.sync_batchnorm=true "
+    "computes those of all ranks, and a layer such as GroupNorm needs none",
     DRAWS: "each rank draws its own (dropout, noise): compare with p=0, or without the noise",
-    MEAN: "add weight(targets) where something else counts, such as tokens that are no padding; "
-    "take self.trainer.strategy.all_samples(tensor) where samples are compared with each other; "
+    MEAN: "define weight(targets) if it is over something else, such as tokens without padding; "
+    "use self.trainer.strategy.all_samples(tensor) if samples are compared with each other; "
     "divide a sum by a number that does not depend on the share",
-    PLAN: "cut less, by strategy.plan={...}, to find which: nothing but what works on each feature "
-    "may lie between colwise and rowwise, a fused projection has the style fused, or heads "
-    "outermost, and nothing else is computed from the number of heads that a rank has",
-    POSITIONS: "on pieces of a sequence they may meet in F.scaled_dot_product_attention alone "
-    "(nn.MultiheadAttention: need_weights=False), and onecurve.positions(inputs) tells which they "
-    "are; strategy.context=1 leaves sequences whole",
-    GRADIENTS: "call self.manual_backward(loss) or loss.backward() where a step makes gradients "
-    "itself, and let what depends on weights alone, such as a penalty, be part of the loss",
-    LOGGED: "training is the same, and what it tells is not: log by self.log or a torchmetrics "
-    "object, with batch_size=... (MeanMetric: weight=...) where that is not the number of samples",
-    ROUNDING: "it begins in the last digit and grows from step to step: fewer steps, or a smaller "
-    "learning rate, show that there is nothing else",
-    ACCUMULATED: "they make the step that one batch of all their samples would make: a plain "
+    PLAN: "shard less, by strategy.plan={...}, to find the layer: between colwise and rowwise only "
+    "elementwise operations are allowed, a fused projection needs the style fused, or heads "
+    "outermost, and nothing else may depend on the number of heads that a rank has",
+    POSITIONS: "in sharded sequences positions may only be combined in "
+    "F.scaled_dot_product_attention (nn.MultiheadAttention: need_weights=False), and "
+    "onecurve.positions(inputs) returns them; strategy.context=1 keeps sequences unsharded",
+    GRADIENTS: "call self.manual_backward(loss) or loss.backward() if a step computes gradients "
+    "itself, and add terms that depend on weights alone, such as a penalty, to the loss",
+    LOGGED: "training is the same, but logged values are not: log by self.log or a torchmetrics "
+    "object, with batch_size=... (MeanMetric: weight=...) if that is not the number of samples",
+    ROUNDING: "it begins in the last digit and grows from step to step: with fewer steps, or a "
+    "smaller learning rate, nothing else should remain",
+    ACCUMULATED: "they make the same step as one batch of all their samples, but a plain "
     "Trainer divides by their number, whatever their sizes, and logs the values of the last one; "
-    "compare without, in batches that are as much larger",
-    DIGITS: "a .float() in it or in its network, as in the losses of transformers, leaves seven "
-    "digits whatever the precision: tolerance=1e-5 (parity.tolerance=1e-5) compares these",
-    RESUME: "put what a step leaves for the next one into a buffer, or into on_save_checkpoint",
-    UNKNOWN: "compare strategy=single: if that is apart as well, it is not the parallelism; what a "
-    "step keeps for the next one (a queue, a hidden state) is of its rank's share",
+    "compare without accumulation, with larger batches",
+    DIGITS: "a .float() in the task or its network, as in the losses of transformers, leaves seven "
+    "digits whatever the precision: compare with tolerance=1e-5 (parity.tolerance=1e-5)",
+    RESUME: "put what a step keeps for the next one into a buffer, or into on_save_checkpoint",
+    UNKNOWN: "compare strategy=single: if that differs as well, it is not the parallelism; what a "
+    "step keeps for the next one (a queue, a hidden state) belongs to its rank's share",
 }
 
 
 def kinds_of(rows: Sequence[Row], plain: Watch, other: Watch) -> list[str]:
-    """What the differences between the plain Trainer's run and the other one come from."""
+    """The likely causes of the differences: keys of `TO_DO`."""
     first = {row.quantity: row.step for row in rows if row.step is not None}
     of_run = {name: step for name, step in first.items() if not name.startswith("resumed")}
     if not of_run:
@@ -186,7 +187,7 @@ def _largest(rows: Sequence[Row]) -> float:
 
 
 def _is_rounding(plain: Watch, other: Watch) -> bool:
-    """Whether losses are apart a little before they are apart too much, and never by much."""
+    """Whether the losses first differ by less than the tolerance, and never by much."""
     apart = [far for _, _, far in points(plain.curves[LOSS], other.curves[LOSS])]
     small = [far for far in apart if 0 < far <= TOLERANCE]
     return bool(small) and apart[0] <= TOLERANCE and max(apart) <= AT_MOST
@@ -194,14 +195,14 @@ def _is_rounding(plain: Watch, other: Watch) -> bool:
 
 @dataclass
 class Parity:
-    """The numbers of a strategy beside those of a plain Trainer.
+    """The comparison of a strategy with a plain Trainer.
 
     Attributes:
         title: What was compared.
-        rows: A line for each quantity.
-        kinds: What the differences come from, most likely: keys of `TO_DO`.
+        rows: A row for each quantity.
+        kinds: The likely causes of differences: keys of `TO_DO`.
         plain: The curves of the plain Trainer, by quantity.
-        other: Those of the strategy.
+        other: The curves of the strategy.
     """
 
     title: str
@@ -212,11 +213,11 @@ class Parity:
 
     @property
     def equal(self) -> bool:
-        """Whether no quantity is apart."""
+        """Whether no quantity differs."""
         return all(row.step is None for row in self.rows)
 
     def table(self) -> str:
-        """All lines, the first difference, what it likely comes from, and what to do."""
+        """All rows, the first difference, its likely cause, and a remedy."""
         width = max(len(row.quantity) for row in self.rows)
         lines = [f"{'':{width}}  absolute  relative"]
         for row in self.rows:

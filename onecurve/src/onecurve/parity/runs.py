@@ -43,22 +43,22 @@ def parity(
     seed: int = 0,
     **options: Any,
 ) -> Parity:
-    """Train some steps under a strategy and by a plain Trainer, in float64, and compare them.
+    """Train some steps under a strategy and under a plain Trainer, in float64, and compare them.
 
-    Compared are each step's loss and the norm of its gradients before clipping, all that is logged
-    in training and validation, the weights, and a resume in the middle. It starts the ranks, and
-    must be called, as `launch`. Where there are ranks already, rank 0's result has the rows.
+    It compares each step's loss and gradient norm before clipping, all values logged in training
+    and validation, the weights, and a resume in the middle. It starts the ranks, so it must be
+    called like `launch`. If ranks exist already, only rank 0's result has rows.
 
     Args:
-        make_task: Makes the task; called for each of the three runs, after the same seed.
-        make_data: Makes a LightningDataModule, the training loader, or a tuple of that and those
-            for validation; None where the task has its own.
-        strategy: What is compared with the plain Trainer.
-        devices: Those of the strategy; by default 2, or 1 for `Single`.
+        make_task: Makes the task; called for each of the three runs, with the same seed.
+        make_data: Makes a LightningDataModule, the training loader, or a tuple of training and
+            validation loaders; None if the task has its own loaders.
+        strategy: The strategy to compare with the plain Trainer.
+        devices: The devices of the strategy; by default 2, or 1 for `Single`.
         steps: Optimizer steps, in two epochs or more.
-        tolerance: The largest relative difference that is none.
-        seed: What everything random follows from.
-        options: Of both Trainers: ``accelerator="cpu"``, ``accumulate_grad_batches=2``, ...
+        tolerance: The largest relative difference that counts as equal.
+        seed: The seed of everything random.
+        options: Options of both Trainers: ``accelerator="cpu"``, ``accumulate_grad_batches=2``, ...
 
     Raises:
         UserError: If the strategy rejects the task.
@@ -73,7 +73,7 @@ def parity(
 
 
 def compare_in_rank(comparison: Comparison) -> Parity:
-    """One rank's part."""
+    """Run the comparison in one rank."""
     strategy, options = comparison.strategy, comparison.options
     with unchanged_environment(LIGHTNING_VARIABLES[:2]):
         save = Watch(max(1, comparison.steps * 3 // 4))  # inside the second epoch
@@ -85,7 +85,7 @@ def compare_in_rank(comparison: Comparison) -> Parity:
         if dist.is_initialized():
             rank, ranks = dist.get_rank(), dist.get_world_size()
             name = f"{name} of {ranks} ranks"
-            # Metrics of the plain run would else look for the others.
+            # Otherwise metrics of the plain run would synchronise with the other ranks.
             dist.destroy_process_group()
             if rank:
                 return Parity(name)
@@ -100,13 +100,13 @@ def compare_in_rank(comparison: Comparison) -> Parity:
 
 
 def plain_trainer(devices: list[int] | int = 1) -> dict[str, Any]:
-    """Lightning's own options for one process, also in a rank."""
+    """Options of a plain Trainer in one process, even if this process is a rank."""
     alone = {"devices": devices, "num_nodes": 1, "plugins": [LightningEnvironment()]}
     return {**alone, "strategy": "auto"}
 
 
 def short_run(steps: int, options: dict[str, Any]) -> dict[str, Any]:
-    """A Trainer's options, with what makes a run one of so many steps where they do not say it."""
+    """A Trainer's options, with defaults that limit the run to this number of steps."""
     return {
         "precision": "64-true",
         "max_steps": steps,
@@ -123,18 +123,18 @@ def short_run(steps: int, options: dict[str, Any]) -> dict[str, Any]:
 def train_watched(
     comparison: Comparison, watch: Watch, options: dict[str, Any], checkpoint: Path | None = None
 ) -> Watch:
-    """Train with options of this run's own, and note what runs are compared by."""
+    """Train with the options of this run, and record the quantities to compare."""
     seed_everything(comparison.seed, workers=True, verbose=False)
     options = short_run(comparison.steps, comparison.options) | options
     callbacks = [watch, *copy.deepcopy(options.pop("callbacks", None) or [])]
     trainer = Trainer(**options, callbacks=callbacks, logger=Log(watch))
     if not isinstance(trainer.strategy, ForCallbacks):
-        # Lightning's own, and what a task or a callback may ask of ours beside it.
+        # Lightning's strategy, with the methods that tasks and callbacks may call on ours.
         kind = type(trainer.strategy)
         added = {name: what for name, what in vars(ForCallbacks).items() if not hasattr(kind, name)}
         trainer.strategy.__class__ = type(kind.__name__, (kind,), added)
     data = comparison.make_data() if comparison.make_data else None
-    # Of its own file, which may hold whatever a task puts there.
+    # The checkpoint is our own file, which may hold anything that a task puts there.
     resume: dict[str, Any] = {"ckpt_path": checkpoint, "weights_only": False} if checkpoint else {}
     if isinstance(data, LightningDataModule):
         trainer.fit(comparison.make_task(), datamodule=data, **resume)

@@ -1,4 +1,4 @@
-"""Records what runs are compared by: a callback and a logger, which change nothing."""
+"""A callback and a logger that record the quantities to compare."""
 
 import random
 import tempfile
@@ -22,24 +22,24 @@ LOSS, GRADIENT = "loss", "gradient norm"
 
 
 class Watch(Callback):
-    """Notes what a run is compared by, and saves a checkpoint after a step, if one is given."""
+    """Records a run, and saves a checkpoint after step `save_after`, if given."""
 
     def __init__(self, save_after: int | None = None) -> None:
         self.save_after = save_after
         self.checkpoint: Path | None = None
-        # By quantity; then the sum of all numbers in each global batch.
+        # Curves by quantity, and the sum of all numbers in each global batch.
         self.curves: dict[str, Curve] = defaultdict(list)
         self.sums: Curve = []
-        # Names of what was logged over an epoch of training.
+        # Names of values that were logged for an epoch of training.
         self.of_epochs: set[str] = set()
         # Unsharded states before the first step and after the last one, on rank 0.
         self.start: dict[str, Tensor] = {}
         self.end: dict[str, Tensor] = {}
-        # Whether a step drew random numbers; layers that took statistics of what this rank sees;
-        # how many ranks see different samples, share layers, and share positions.
+        # Whether a step drew random numbers, and whether BatchNorm used statistics of one rank.
         self.draws, self.batchnorm = False, False
-        # Whether the loss had fewer digits than the run, and whether batches were accumulated.
+        # Whether the loss had a lower precision than the run, and whether batches were accumulated.
         self.is_coarse, self.accumulates = False, False
+        # How many ranks see different samples, share layers, and share sequences.
         self.shares, self.tensor, self.context = 1, 1, 1
         self.step, self.is_epoch_over = 0, False
 
@@ -58,7 +58,7 @@ class Watch(Callback):
         )
         self.step, self.is_epoch_over = trainer.global_step + 1, False
         self.accumulates |= trainer.accumulate_grad_batches > 1
-        # Before a step that changes its batch in place does so.
+        # Computed now, because the step may change its batch in place.
         leaves = tensor_leaves(batch)
         numbers = torch.zeros((), dtype=torch.float64, device=pl_module.device)
         numbers += sum(leaf.detach().double().sum() for leaf in leaves)
@@ -68,7 +68,7 @@ class Watch(Callback):
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: nn.Module, optimizer: Optimizer
     ) -> None:
-        # Not of all: what another optimizer left is no part of this step.
+        # Without gradients of other optimizers, which are not part of this step.
         norm = trainer.strategy.gradient_norm(optimizer)  # type: ignore[attr-defined]
         self.curves[GRADIENT].append((trainer.global_step + 1, float(norm)))
 
@@ -77,7 +77,7 @@ class Watch(Callback):
     ) -> None:
         self.draws |= _random_state() != self._random
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        if isinstance(loss, Tensor):  # a rank's is weighed by its share already
+        if isinstance(loss, Tensor):  # already weighted by the rank's share
             self.curves[LOSS].append((self.step, _mean(trainer, loss.detach())))
             self.is_coarse |= loss.dtype != torch.float64
         if self.save_after and trainer.global_step >= self.save_after and not self.checkpoint:
@@ -92,20 +92,20 @@ class Watch(Callback):
     def on_train_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         self.end = _state(trainer)
         for name, value in trainer.callback_metrics.items():
-            # Logged with logger=False; that of a step and of an epoch has both names, too.
+            # Values logged with logger=False. Names with both a step and an epoch value are known.
             if not self.curves.keys() & {name, f"{name}_epoch"}:
                 self.curves[name].append((self.step, float(value)))
 
 
 class Log(DummyLogger):
-    """Tells a `Watch` what is logged. Lightning calls it on the first rank alone."""
+    """Passes logged values to a `Watch`. Lightning calls it on the first rank only."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
         self.watch = watch
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        # By the steps of training: batches of an evaluation have a count of their own.
+        # By training steps: evaluations count their own batches.
         for name in [name for name in metrics if name != "epoch"]:
             self.watch.curves[name].append((self.watch.step, float(metrics[name])))
             if self.watch.is_epoch_over:
@@ -122,7 +122,7 @@ def _state(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def _random_state() -> bytes:
-    """Where the generators stand that a step draws from."""
+    """The states of the generators that a step may draw from."""
     states = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     drawn = b"".join(state.numpy().tobytes() for state in [torch.get_rng_state(), *states])
     return drawn + repr((random.getstate(), np.random.get_state(legacy=False))).encode()

@@ -1,4 +1,4 @@
-"""What one process of `python parity.py` does."""
+"""The work of one process of `python parity.py`."""
 
 from functools import partial
 from typing import Any
@@ -16,10 +16,10 @@ from .runs import Comparison, compare_in_rank, short_run
 
 
 def work(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
-    """Compare what is composed under its strategy with a plain Trainer, and print the table.
+    """Compare the task under its strategy with a plain Trainer, and print the table.
 
     Returns:
-        What the command ends with, if there is a difference.
+        The error line for the command, if there is a difference.
     """
     cfg, run_dir = OmegaConf.create(config), context.run_dir
     own = {*short_run(1, {}), "min_epochs", "max_time", "profiler"}
@@ -29,7 +29,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
     chosen = (strategy_of(cfg), options, cfg.parity.steps, cfg.parity.tolerance, cfg.seed)
     with trainer_errors():
         found = compare_in_rank(Comparison(partial(build_task, cfg), make_data, *chosen))
-    if not found.rows:  # of another rank than the first
+    if not found.rows:  # not the first rank
         return {}
     table, picture = found.table(), run_dir / "parity.html"
     (run_dir / "parity.txt").write_text(table + "\n")
@@ -39,7 +39,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
         found.draw(picture)
         print(f"Picture: {invocation().short(picture)}")
     except ModuleNotFoundError as error:
-        print(f"parity.html: needs {error.name}; the extra `sweep` of onecurve brings it")
+        print(f"parity.html: needs {error.name}; the extra `sweep` of onecurve installs it")
     if found.equal:
         return {}
     kinds = " and ".join(found.kinds)

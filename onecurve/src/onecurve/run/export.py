@@ -12,19 +12,18 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import LightningDataModule, LightningModule
 from omegaconf import OmegaConf
 from torch import Tensor
 from torch.export import Dim, ExportedProgram, ShapesCollection
 
 from ..compat.of_torch import tree_leaves
-from ..errors import UserError
-from ..extras import missing
+from ..errors import UserError, missing_packages
 from . import record
 from .context import RunContext
 from .instantiate import describe_error, load_trained
 from .invocation import invocation_of
-from .predict import network_inputs, predict_on_test_set
+from .predict import bare_trainer, network_inputs, predict_on_test_set
 
 TOLERANCE = 1e-4
 """How far outputs may be from the task's, as a part of the largest: kernels round in float32."""
@@ -50,7 +49,9 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
         UserError: If the network cannot be exported, or its file computes something else.
     """
     cfg, run_dir = OmegaConf.create(config), context.run_dir
-    reject_missing_packages(cfg.format)
+    needed = ONNX if cfg.format == "onnx" else ()
+    if refusal := missing_packages("format=onnx", needed, "onnx", "format=torch"):
+        raise UserError(refusal)
     parts = load_trained(cfg)
     task = parts.task.eval()
     inputs = example_inputs(task, parts.data)
@@ -118,16 +119,7 @@ def example_inputs(task: LightningModule, data: LightningDataModule) -> tuple[Te
         found.append(network_inputs(task, batch))
         return True
 
-    trainer = Trainer(
-        accelerator="cpu",
-        devices=1,
-        limit_predict_batches=1,
-        inference_mode=False,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = bare_trainer(accelerator="cpu", limit_predict_batches=1, inference_mode=False)
     predict_on_test_set(data)
     task.predict_step = look  # type: ignore[method-assign]
     trainer.predict(task, datamodule=data, return_predictions=False)
@@ -137,8 +129,8 @@ def example_inputs(task: LightningModule, data: LightningDataModule) -> tuple[Te
     are_tensors = all(isinstance(value, Tensor) and value.ndim for value in inputs)
     if not inputs or not are_tensors or len({len(value) for value in inputs}) != 1:
         raise UserError(
-            f"{type(task).__name__}: its network gets something else than tensors with a row a "
-            "sample, which cannot be exported; return these from prepare"
+            f"{type(task).__name__}: its network takes something other than tensors with a row "
+            "for each sample, which cannot be exported; return such tensors from prepare"
         )
     return inputs
 
@@ -197,16 +189,6 @@ class Format(NamedTuple):
     """Write a program, and its metadata in JSON."""
     load: Callable[[Path], Callable[..., list[Tensor]]]
     """Read it as a function of inputs (N, ...)."""
-
-
-def reject_missing_packages(kind: str) -> None:
-    """Reject ONNX where its extra is not installed.
-
-    Raises:
-        UserError: That names the extra.
-    """
-    if kind == "onnx" and (refusal := missing("format=onnx", ONNX, "onnx", "format=torch")):
-        raise UserError(refusal)
 
 
 def _save_torch(program: ExportedProgram, path: Path, metadata: str) -> None:

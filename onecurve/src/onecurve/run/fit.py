@@ -117,23 +117,11 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
         if isinstance(end, SIGTERMException):
             raise RankFailed("stopped by SIGTERM", status=143) from None
         raise RankFailed("stopped by SIGINT", status=130) from None
-    except MisconfigurationException as error:
-        if refusal := missing_metric(error, trainer):
-            raise refusal from None
-        # Before the first step: Lightning rejects a combination of settings.
-        if strategy.samples_seen:
-            raise
-        raise UserError(describe_error(error)) from error
-    except OSError as error:
-        # Before the first step: a logger or a callback cannot write to its place.
-        if strategy.samples_seen or not error.filename or user_error_behind(error):
-            raise
-        raise UserError(
-            f"{error.filename}: {error.strerror}; name a place that can be written to"
-        ) from error
     except Exception as error:
         if refusal := missing_metric(error, trainer):
             raise refusal from None
+        if not strategy.samples_seen and (line := _rejected_before_training(error)):
+            raise UserError(line) from error
         raise
     finally:
         checkpoint_io.finish_mirror()
@@ -167,10 +155,19 @@ def _checkpoint_to_resume(cfg: DictConfig, attempt: Attempt) -> Path | None:
         most = cfg.launch.max_restarts
         # torchrun has its own limit.
         start = f"restart {number} of {most}" if number <= most else "started again"
-        print(f"{start}: the ranks go on {where}")
+        print(f"{start}: the ranks continue {where}")
     if checkpoint:
         return Path(checkpoint)
     return Path(cfg.resume) if cfg.resume is not None else None
+
+
+def _rejected_before_training(error: Exception) -> str | None:
+    """The line for settings that Lightning rejects, or for a place that cannot be written to."""
+    if isinstance(error, MisconfigurationException):
+        return describe_error(error)
+    if isinstance(error, OSError) and error.filename and not user_error_behind(error):
+        return f"{error.filename}: {error.strerror}; name a place that can be written to"
+    return None
 
 
 def _early_stopping(cfg: DictConfig) -> dict[str, str]:

@@ -22,7 +22,7 @@ from torch import nn
 
 from ..checkpoint.format import network_mismatch, read_checkpoint, trained_config
 from ..errors import UserError, in_short, user_error_behind
-from ..meant import nearest
+from ..suggestions import nearest
 
 # What constructors raise about their arguments. Other errors are bugs in them, and keep their
 # traceback.

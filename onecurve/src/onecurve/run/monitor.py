@@ -5,8 +5,9 @@ from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from ..compat.of_lightning import callbacks_of
 from ..errors import UserError, say
-from ..metric_names import to_compare_by
+from ..suggestions import to_compare_by
 
 # The messages of ModelCheckpoint, and of EarlyStopping and schedulers.
 MISSING = re.compile(
@@ -41,10 +42,10 @@ class MonitoredMetrics(Callback):
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn if the sanity check logged other validation metrics, but not the monitored one."""
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         logged = set(trainer.callback_metrics)
         groups = {name.partition("/")[0] for name in logged if "/" in name}
-        for name in dict.fromkeys(str(getattr(each, "monitor", "")) for each in callbacks):
+        monitors = [getattr(each, "monitor", "") for each in callbacks_of(trainer, Callback)]
+        for name in dict.fromkeys(map(str, monitors)):
             if trainer.is_global_zero and name not in logged and name.partition("/")[0] in groups:
                 say(f"{_line(name, logged)}; the first epoch will show whether it comes")
 
@@ -65,7 +66,7 @@ def missing_metric(error: Exception, trainer: Trainer) -> UserError | None:
     if trainer.enable_validation and not validated(trainer) and not name.startswith("train"):
         often = "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0"
         return UserError(
-            f"monitor={name}: is asked for before the first validation ({_settings(trainer)}); use "
+            f"monitor={name}: is needed before the first validation ({_settings(trainer)}); use "
             f"{often}, or monitor=train/loss mode=min; what was trained is saved: resume=last "
             f"{often}"
         )
@@ -76,8 +77,7 @@ def missing_metric(error: Exception, trainer: Trainer) -> UserError | None:
 
 def validated(trainer: Trainer) -> bool:
     """Whether there was a validation since training began or was resumed."""
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return any(each.has_validated for each in callbacks if isinstance(each, MonitoredMetrics))
+    return any(each.has_validated for each in callbacks_of(trainer, MonitoredMetrics))
 
 
 def no_validation(trainer: Trainer) -> str | None:

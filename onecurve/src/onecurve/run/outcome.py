@@ -91,7 +91,7 @@ def unless_stopped(result: Result, received: Sequence[int] = ()) -> Result:
     number = int(received[0] if received else result[STOPPED])
     raise RankFailed(
         f"stopped by {signal.Signals(number).name} after step {result['global_step']:g}, which is "
-        "saved; go on with resume=last",
+        "saved; continue with resume=last",
         128 + number,
     )
 

@@ -260,6 +260,18 @@ def network_inputs(task: LightningModule, batch: Any) -> tuple[Any, ...]:
     return inputs if isinstance(inputs, tuple) else (inputs,)
 
 
+def bare_trainer(**options: Any) -> Trainer:
+    """A Trainer of one process that writes and prints nothing."""
+    return Trainer(
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **options,
+    )
+
+
 def predict_on_test_set(data: LightningDataModule) -> bool:
     """Let a data module without a `predict_dataloader` use its `test_dataloader` in its place.
 

@@ -128,8 +128,6 @@ def _are_pictures(value: Any) -> bool:
 
 
 def _pictures(images: Tensor, folder: Path) -> Path:
-    from PIL import Image
-
     folder.mkdir(exist_ok=True)
     for number, image in enumerate(images):
         pixels = image.permute(1, 2, 0).squeeze(-1).contiguous().numpy()

@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -72,7 +74,7 @@ def unfinished(run_dir: Path, interrupted: bool = False, error: str | None = Non
     _write_json(run_dir / "metrics.json", {"status": status, **why})
 
 
-def ended_otherwise(run_dir: Path, status: str, error: str) -> None:
+def change_status(run_dir: Path, status: str, error: str) -> None:
     """Change the status of a finished run, such as to "diverged", with the reason."""
     path = run_dir / "metrics.json"
     facts = json.loads(path.read_text())
@@ -97,11 +99,14 @@ def rejected(run_dir: Path, was_empty: bool, runs: str | None, error: str | None
     shutil.rmtree(run_dir)
     if runs:
         unlist_external(run_dir, Path(os.path.abspath(runs)))
-    for parent in run_dir.parents[:2]:
-        try:
-            parent.rmdir()
-        except OSError:
-            break
+    _remove_empty(run_dir.parents[:2])
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove folders, each in the next, as far as they are empty."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def _environment(config: dict[str, Any]) -> dict[str, Any]:
@@ -188,11 +193,7 @@ class LockedDirectory:
             return
         for name in (LOCK, HOLDER):
             (self.run_dir / name).unlink(missing_ok=True)
-        for folder in (self.run_dir, *list(self.run_dir.parents)[:2]):
-            try:
-                folder.rmdir()
-            except OSError:
-                break
+        _remove_empty((self.run_dir, *self.run_dir.parents[:2]))
 
 
 def try_lock(path: Path) -> FileLock | None:

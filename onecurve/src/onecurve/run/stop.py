@@ -17,7 +17,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, Timer
 
 from ..checkpoint.storage import LocalFiles
-from ..compat.of_lightning import accumulates, is_epoch_at_its_end
+from ..compat.of_lightning import accumulates, callbacks_of, is_epoch_at_its_end
 from .outcome import SIGNALS, Stopped
 
 
@@ -145,8 +145,7 @@ def end_of_training(trainer: Trainer, keys: dict[str, str]) -> EndOfTraining:
     if 0 < epochs <= trainer.current_epoch:
         why = f"trainer.max_epochs: all {epochs} epochs are done"
         return EndOfTraining(why, f"trainer.max_epochs={2 * epochs}", is_early=False)
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    for each in callbacks if trainer.should_stop else ():
+    for each in callbacks_of(trainer, Callback) if trainer.should_stop else ():
         if isinstance(each, EarlyStopping) and each.stopping_reason_message:
             name = keys.get(each.monitor, "early_stopping")
             words = each.stopping_reason_message.partition(" Signaling")[0].rstrip(".")

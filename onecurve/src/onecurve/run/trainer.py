@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from .. import machine
 from ..checkpoint.mirror import Mirror
 from ..checkpoint.storage import LocalFiles, ShardedFolders
-from ..compat.of_lightning import log_in_place, skip_empty_hooks
+from ..compat.of_lightning import callbacks_of, log_in_place, skip_empty_hooks
 from ..loggers.buffered import BufferedCSVLogger
 from .instantiate import build, building, trainer_errors
 from .protocols import HasEnd, HasFinalFacts, HasFinalWeights
@@ -100,10 +100,9 @@ class RunTrainer(Trainer):
         return min(steps, self.max_steps) if self.max_steps != -1 else steps
 
     def _batches_per_step(self, epoch: int) -> int:
-        callbacks: list[Callback] = self.callbacks  # type: ignore[attr-defined]
-        for callback in callbacks:
-            if isinstance(callback, GradientAccumulationScheduler):
-                return callback.get_accumulate_grad_batches(epoch)
+        for schedule in callbacks_of(self, GradientAccumulationScheduler):
+            batches: int = schedule.get_accumulate_grad_batches(epoch)
+            return batches
         return self.accumulate_grad_batches
 
 
@@ -195,16 +194,10 @@ def best_checkpoint(trainer: Trainer) -> str | None:
     monitored metric.
     """
     cast(LocalFiles, trainer.strategy.checkpoint_io).finish()
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    final = [each.final_weights for each in callbacks if isinstance(each, HasFinalWeights)]
+    final = [each.final_weights for each in callbacks_of(trainer, HasFinalWeights)]
+    best = [each.best_model_path for each in callbacks_of(trainer, ModelCheckpoint)]
     paths = [path for path in final if path]
-    paths += [
-        callback.best_model_path
-        for callback in trainer.checkpoint_callbacks
-        if isinstance(callback, ModelCheckpoint)
-        and callback.best_model_path
-        and Path(callback.best_model_path).exists()
-    ]
+    paths += [path for path in best if path and Path(path).exists()]
     # Rank 0 wrote them, maybe on a disk of its own.
     return trainer.strategy.broadcast(paths[0] if paths else None)
 
@@ -217,11 +210,9 @@ def task_metrics(trainer: Trainer) -> dict[str, float]:
 
 def final_facts(trainer: Trainer) -> dict[str, float]:
     """The facts of callbacks (`protocols.HasFinalFacts`) about the whole run, by name."""
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     facts: dict[str, float] = {}
-    for callback in callbacks:
-        if isinstance(callback, HasFinalFacts):
-            facts |= callback.final_facts
+    for callback in callbacks_of(trainer, HasFinalFacts):
+        facts |= callback.final_facts
     return facts
 
 

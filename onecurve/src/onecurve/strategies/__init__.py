@@ -1,1 +1,1 @@
-"""How a run is spread over processes and devices: one file per parallelism."""
+"""Strategies that distribute training over processes and devices: one module per parallelism."""

@@ -1,12 +1,12 @@
-"""Batches accumulated into one step count by their samples, as if they were one batch.
+"""Weights accumulated batches by their samples, as if they were one batch.
 
-Lightning divides each batch's loss by `accumulate_grad_batches`. That is the mean over the samples
-of a window only if it has so many batches, all of one size: the last window of an epoch has fewer,
-its last batch is smaller, and by a task's `weight` any two batches may differ.
+Lightning divides each batch's loss by `accumulate_grad_batches`. That equals the mean over samples
+only if the window has that many batches, all of the same size. But the last window of an epoch may
+have fewer, its last batch may be smaller, and with a task's `weight` any two batches may differ.
 
-So each loss is multiplied by what its batch counts relative to the window's first, and before the
-backward pass of the last one, what has been accumulated is rescaled to the mean. Nothing is looked
-up ahead, so a stream may end anywhere. In a full window of equal batches every factor is exactly 1.
+So each loss is multiplied by its batch's count relative to the first batch of the window. Before
+the backward pass of the last batch, the accumulated gradients are rescaled to the mean. Nothing is
+read ahead, so a stream may end anywhere. In a full window of equal batches every factor is 1.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from ..compat.of_torch import tensor_leaves
 
 
 class Window:
-    """The batches of one optimizer step, as far as they have come.
+    """The batches that one optimizer step accumulates.
 
     Args:
         module: The task, whose gradients are accumulated.
@@ -29,23 +29,23 @@ class Window:
 
     def __init__(self, module: LightningModule) -> None:
         self.module = module
-        # What the first batch counts that counts anything, and all of them relative to it.
+        # The count of the first batch with a nonzero count, and the sum of all relative to it.
         self._first = 0.0
         self._relative = 0.0
         self._logged: dict[str, tuple[Tensor, float]] = {}
 
     @property
     def _is_complete(self) -> bool:
-        """Whether the batch under way is the last before the optimizer's step."""
+        """Whether the optimizer steps after the current batch."""
         return not accumulates(self.module.trainer)
 
     @torch.no_grad()
     def factor(self, count: float) -> float:
-        """What the loss of the batch under way is multiplied by; its backward pass comes next.
+        """The factor for the loss of the current batch; call it right before the backward pass.
 
         Args:
-            count: Its samples over all ranks, or what the task's `weight` says of them; 0 if the
-                step was skipped.
+            count: Samples of the batch over all ranks, or their weight according to the task's
+                `weight`; 0 if the step was skipped.
         """
         self._first = self._first or count
         relative = count / self._first if self._first else 0.0
@@ -55,7 +55,7 @@ class Window:
         trainer = self.module.trainer
         to_mean = trainer.accumulate_grad_batches / self._relative if self._relative else 1.0
         if to_mean != 1.0:
-            # The module's own may be gathered ones at this point, without what is accumulated.
+            # Not module.parameters(): FSDP2 may have gathered those, and they have no gradients.
             groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
             for parameter in (each for group in groups for each in group["params"]):
                 if parameter.grad is not None:
@@ -63,13 +63,13 @@ class Window:
         return relative * to_mean
 
     def log(self, count: float, names: Iterable[str]) -> None:
-        """Let what a step logged have the value of the whole step, once the window is complete.
+        """Replace logged values by those of the whole window, once it is complete.
 
-        But for torchmetrics' objects: they have that of the last batch.
+        Metric objects of torchmetrics keep the value of the last batch.
 
         Args:
             count: As for `factor`.
-            names: What it logged.
+            names: The names that the step logged.
         """
         results = results_of(self.module.trainer)
         assert results is not None
@@ -90,6 +90,6 @@ class Window:
 
 
 def rows(batch: Any) -> int:
-    """Samples of a batch that comes from no loader of ours: 1, where its tensors do not tell."""
+    """Samples of a batch that no loader of ours made; 1 if its tensors disagree."""
     sizes = {len(tensor) for tensor in tensor_leaves(batch) if tensor.ndim}
     return sizes.pop() if len(sizes) == 1 else 1

@@ -1,4 +1,4 @@
-"""Buffers that change more often than in one process, where a batch is computed in parts."""
+"""Reports buffers that differ from one process because a batch is computed in parts."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,17 +9,17 @@ from ..errors import say, some_of
 
 
 def changed(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> list[str]:
-    """The names of those that are not what they were."""
+    """Names of the buffers whose values have changed."""
     return [name for name, value in before.items() if not torch.equal(value, now[name])]
 
 
 def report_changed(strategy: str, part: str, names: Sequence[str]) -> None:
-    """Say which buffers will not be those of `single`.
+    """Print which buffers will differ from those under `single`.
 
     Args:
-        strategy: Its name.
-        part: What it cuts a batch into.
-        names: Of buffers that training changes.
+        strategy: Name of the strategy.
+        part: What the strategy splits a batch into.
+        names: Names of the buffers that training changes.
     """
     if names:
         say(

@@ -1,4 +1,4 @@
-"""Clipping by the norm of all gradients, wherever they lie: one function for every strategy."""
+"""Global-norm gradient clipping: one function for every strategy, however gradients are sharded."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate
 
-# By these names they are PyTorch's own, whatever `clip_grad_norm_` is made to call.
+# Imported by name, so they stay PyTorch's own while `clipping_over_ranks` replaces what
+# `clip_grad_norm_` calls.
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ..compat.of_torch import clipping_replaced
 
 Place = tuple[DeviceMesh | None, tuple[Placement, ...]]
-"""The ranks that hold a gradient, and how it is sharded between them; None where it is full."""
+"""The mesh that a gradient lives on (None if it is a plain tensor), and its placements."""
 
 
 def global_norm(
@@ -27,14 +28,13 @@ def global_norm(
     group: dist.ProcessGroup | None = None,
     norm_type: float = 2.0,
 ) -> Tensor:
-    """The norm over all gradients, a scalar tensor, the same on every rank.
+    """The norm over all gradients: a scalar tensor with the same value on every rank.
 
-    What several ranks of a mesh hold alike counts once.
+    A gradient that several ranks of a mesh replicate counts once.
 
     Args:
-        parameters: This rank's parameters, full or sharded (DTensor); several meshes may be among
-            them.
-        group: Ranks that hold the other parameters of the network; None if each holds all.
+        parameters: This rank's parameters, full or sharded (DTensor), on one or several meshes.
+        group: The ranks that hold the other parameters of the network; None if each rank holds all.
         norm_type: As for `torch.nn.utils.clip_grad_norm_`.
     """
     here = [parameter for parameter in parameters if not parameter.is_meta]
@@ -48,7 +48,7 @@ def global_norm(
     takes_largest = norm_type == inf
     join = dist.ReduceOp.MAX if takes_largest else dist.ReduceOp.SUM
     device = here[0].device if here else torch.device("cpu")
-    # Also of a mesh of which this rank has no gradient: its others wait.
+    # Also for a mesh where this rank has no gradient: the other ranks wait for it.
     powers = {mesh: torch.zeros((), dtype=torch.float64, device=device) for mesh in (None, *meshes)}
     for (mesh, placements), norm in norms.items():
         copies = prod(
@@ -65,7 +65,7 @@ def global_norm(
     power = each.amax() if takes_largest else each.sum()
     if group is not None:
         dist.all_reduce(power, join, group=group)
-    # In float64 where this rank has none, as other ranks may have it.
+    # A rank without gradients uses float64, because other ranks may.
     types = [norm.dtype for norm in norms.values()] or [torch.float64]
     total = power if takes_largest else power ** (1 / norm_type)
     return total.to(reduce(torch.promote_types, types, torch.float32))
@@ -77,15 +77,15 @@ def clipping_over_ranks(
     group: dist.ProcessGroup | None = None,
     counted: Callable[[list[Tensor]], list[Tensor]] = list,
 ) -> Iterator[None]:
-    """Let `torch.nn.utils.clip_grad_norm_` take the norm over the gradients of all ranks.
+    """Make `torch.nn.utils.clip_grad_norm_` use the norm over the gradients of all ranks.
 
-    Whoever calls it: Lightning, for `gradient_clip_val`, or a task in its own step or hook. Of
-    other gradients than the module's it takes the norm as ever.
+    This holds for every caller: Lightning, for `gradient_clip_val`, and a task in its own step or
+    hook. For gradients of other modules the function behaves as usual.
 
     Args:
-        module: Whose parameters are on several ranks.
+        module: The module whose parameters are spread over ranks.
         group: As for `global_norm`.
-        counted: Of parameters those that no other rank of the group counts.
+        counted: Selects the parameters that no other rank of the group counts.
     """
 
     def norm(
@@ -102,11 +102,11 @@ def clipping_over_ranks(
     def scale(
         parameters: Iterable[Tensor], max_norm: float, norm: Tensor, foreach: bool | None
     ) -> None:
-        # One operation on many tensors wants them of one kind.
+        # The foreach kernels need tensors of one kind.
         for (_, placements), held in _by_place(parameters).items():
             scaled: Any = held
             if any(placement.is_partial() for placement in placements):
-                # Addends are scaled where they lie: DTensor of torch 2.11 leaves them as they are.
+                # Scale the local addends: torch 2.11's DTensor does not scale partial sums.
                 local = [cast(DTensor, each.grad).to_local() for each in held]
                 scaled = [SimpleNamespace(grad=gradient) for gradient in local]
             clip_grads_with_norm_(scaled, max_norm, norm, foreach)
@@ -116,7 +116,7 @@ def clipping_over_ranks(
 
 
 def _by_place(parameters: Iterable[Tensor]) -> dict[Place, list[Tensor]]:
-    """Those that have gradients, by where these lie."""
+    """The parameters that have gradients, grouped by where the gradients live."""
     places: dict[Place, list[Tensor]] = {}
     for parameter in parameters:
         gradient = parameter.grad
@@ -130,12 +130,11 @@ def _by_place(parameters: Iterable[Tensor]) -> dict[Place, list[Tensor]]:
 
 
 def _local(gradient: Tensor | None) -> Tensor:
-    """What this rank has of it."""
     assert gradient is not None
     if not isinstance(gradient, DTensor):
         return gradient
     if any(placement.is_partial() for placement in gradient.placements):
-        # The square of a sum is none of squares.
+        # The norm of a sum is not the sum of the addends' norms.
         gradient = gradient.redistribute(
             placements=[Replicate() if p.is_partial() else p for p in gradient.placements]
         )

@@ -1,4 +1,4 @@
-"""`strategy=ddp`: a copy of the network a rank; gradients are averaged after each backward pass.
+"""`strategy=ddp`: one copy of the network per rank; gradients are averaged in the backward pass.
 
 Exact: the loss curve of `single`, to float tolerance, at every world size, with accumulation,
 clipping and an uneven last batch. Not exact: BatchNorm (statistics of each rank's share unless
@@ -21,10 +21,10 @@ from torch.optim import Optimizer
 
 from ..compat.of_torch import hooked, remove_hooks
 from ..errors import UserError, say, some_of
-from .explained import UNUSED, name_of
-from .layers_made import Recomputed
+from .ac_compile import Recomputed
 from .layout import tensors_of
 from .strategy import Backend, OneCurve
+from .torch_errors import UNUSED, name_of
 
 COMPRESSION = {
     "bf16": default_hooks.bf16_compress_hook,
@@ -33,14 +33,14 @@ COMPRESSION = {
 
 
 class DDP(OneCurve, DDPStrategy):
-    """Lightning's DDPStrategy, whose ranks share out the batches of one process.
+    """Lightning's DDPStrategy on global batches: each rank trains on its share of every batch.
 
     Args:
-        communication_dtype: Send gradients as "bf16" or "fp16"; None sends them as they are.
-        activation_checkpointing: What a backward pass computes again: see `layers_made`.
-        backend: What carries the gradients: see `OneCurve`.
+        communication_dtype: Send gradients as "bf16" or "fp16"; None sends them in their own type.
+        activation_checkpointing: What the backward pass recomputes: see `ac_compile`.
+        backend: The process group backend: see `OneCurve`.
         timeout_seconds: How long a rank waits for the others in a collective before it fails.
-        kwargs: What `lightning.pytorch.strategies.DDPStrategy` takes.
+        kwargs: Arguments of `lightning.pytorch.strategies.DDPStrategy`.
     """
 
     name = "ddp"
@@ -62,18 +62,21 @@ class DDP(OneCurve, DDPStrategy):
         )
         self.communication_dtype = communication_dtype
         self._trained: list[bool] | None = None
-        # Those that have made their first step.
+        # The optimizers that have made their first step.
         self._stepped: list[Optimizer] = []
         self._has_seen_gradients = False
 
     def _register_ddp_hooks(self) -> None:
-        """Lightning calls this once the module is wrapped; its own registers hooks on GPUs only."""
+        """Register the communication hook on every device; Lightning's version skips CPUs."""
         assert isinstance(self.model, DistributedDataParallel)
         if self.communication_dtype is not None:
             self.model.register_comm_hook(None, COMPRESSION[self.communication_dtype])
 
     def model_to_device(self) -> None:
-        """Move the task; DistributedDataParallel lets all ranks start from the same weights."""
+        """Move the task to the device, and start all ranks from the same weights.
+
+        In a fit, DistributedDataParallel broadcasts them.
+        """
         task = self._connected_module
         fits = task.trainer.state.fn == TrainerFn.FITTING
         if fits and self._layer_sync:
@@ -84,21 +87,21 @@ class DDP(OneCurve, DDPStrategy):
             self.ranks.copy_first(*tensors_of([task]))
 
     def _setup_model(self, model: nn.Module) -> nn.Module:  # type: ignore[override]
-        """Wrap the task for a fit, which fixes the parameters that are averaged."""
+        """Wrap the task for a fit. The wrapper fixes which parameters' gradients are averaged."""
         if self._connected_module.trainer.state.fn != TrainerFn.FITTING:
             return model
         self._trained = [parameter.requires_grad for parameter in model.parameters()]
         self._has_seen_gradients = False
         self._stepped = []
         if not self._connected_module.automatic_optimization:
-            # Each of several backward passes in a step may be for some of the parameters.
+            # A step may run several backward passes, each for some of the parameters.
             self._ddp_kwargs["find_unused_parameters"] = True
         self.model = super()._setup_model(model)
         self._register_ddp_hooks()
         return self.model
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Wrap anew where parameters were frozen or thawed since; after the hooks of the task."""
+        """Wrap the task again if parameters were frozen or unfrozen since the last batch."""
         module = self._connected_module
         trained = [parameter.requires_grad for parameter in module.parameters()]
         if isinstance(self.model, DistributedDataParallel) and trained != self._trained:
@@ -106,10 +109,12 @@ class DDP(OneCurve, DDPStrategy):
             self._setup_model(module)
 
     def post_backward(self, closure_loss: Tensor) -> None:
-        """Look once for hooks, and for parameters without a gradient, for which ranks would wait.
+        """After the first backward pass, look for hooks, and for parameters without a gradient.
+
+        The ranks would wait for those gradients in the next step.
 
         Raises:
-            UserError: If there is one.
+            UserError: If there are such parameters.
         """
         super().post_backward(closure_loss)
         module, wrapped = self._connected_module, self.model
@@ -140,7 +145,7 @@ class DDP(OneCurve, DDPStrategy):
     def optimizer_step(
         self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any
     ) -> Any:
-        """Say, at the first step of each optimizer, if ranks update their copies differently."""
+        """Warn, at the first step of each optimizer, if the gradients differ between ranks."""
 
         def compared() -> Any:
             result = closure()
@@ -158,7 +163,7 @@ class DDP(OneCurve, DDPStrategy):
         return super().optimizer_step(optimizer, closure, model, **kwargs)
 
     def _has_unlike_gradients(self, optimizer: Optimizer) -> bool:
-        """Whether what it updates by is not the same on all ranks, as after a backward pass."""
+        """Whether the gradients are not the same on all ranks, as they are after `backward`."""
         found = [each.grad for group in optimizer.param_groups for each in group["params"]]
         total, size = torch.zeros(2, dtype=torch.float64, device=self.root_device)
         for gradient in found:

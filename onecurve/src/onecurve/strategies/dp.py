@@ -1,12 +1,12 @@
-"""`strategy=dp`: one process, several devices; the batch is split where the steps call `forward`.
+"""`strategy=dp`: one process, several devices; each call of `forward` splits its batch over them.
 
-The task's step sees the whole batch: its loss, logs and metrics are computed once, from the outputs
-of all devices put together. Without a GPU the parts go through the one network one after the other.
+The task's step sees the full batch: loss, logs and metrics are computed once, from the concatenated
+outputs of all devices. Without a GPU the parts go through the network one after the other.
 
 Exact: the loss curve of `single`, to float tolerance, for every number of devices and every batch
 size. Not exact: BatchNorm (statistics of each part; on GPUs the first part's are kept), dropout
 (each GPU draws its own masks).
-Asks for: the first dimension of every tensor that `forward` takes or returns is the batch.
+Requires: the first dimension of every tensor that `forward` takes or returns is the batch.
 Slower than `ddp`: the network is copied to every GPU in every step. Source:
 https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html
 """
@@ -28,21 +28,21 @@ from .redirect import replaced
 from .single import Single
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-"""Positional and named arguments of a call."""
+"""Positional and keyword arguments of a call."""
 
 
 class DP(Single):
     """Data parallelism in one process, over `trainer.devices` devices or parts."""
 
     name = "dp"
-    # Into how many parts a batch was split at most, so far.
+    # The largest number of parts that a training batch has been split into so far.
     _parts: int = 0
     _has_said: bool = False
 
     def _call_task(self, name: str, *args: Any) -> Any:
         """Run a step of the task with `forward` split over the devices.
 
-        The first training step says what is not as under `single`, as far as it shows.
+        The first training step reports if nothing was split, and which buffers will differ.
         """
         module = self._connected_module
         is_first = name == "training_step" and self._parts == 0
@@ -79,7 +79,7 @@ class DP(Single):
         return forward
 
     def _is_open(self, arguments: Arguments, samples: int | None) -> bool:
-        """Whether samples may as well come second; said once."""
+        """Whether the batch may be the first or the second dimension; reported once."""
         shapes = [
             list(each.shape) for each in tensor_leaves(arguments) if may_be_second(each, samples)
         ]
@@ -94,24 +94,24 @@ class DP(Single):
 
 
 def may_be_second(tensor: Tensor, samples: int | None) -> bool:
-    """Whether a tensor has as many positions as samples: nothing tells which of them come first."""
+    """Whether a tensor's first two dimensions are equally long, so either may be the batch."""
     is_sequence = tensor.ndim > 2 or (tensor.ndim == 2 and not tensor.is_floating_point())
     return is_sequence and tensor.shape[0] == tensor.shape[1] == samples
 
 
 def split(arguments: Arguments, count: int, samples: int | None = None) -> list[Arguments]:
-    """Split every tensor among the arguments of a call into `count` parts of its first dimension.
+    """Split every tensor among the arguments of a call into `count` parts along dimension 0.
 
-    Other arguments go with every part. A batch of fewer samples makes fewer parts.
+    Every part gets the other arguments too. A batch of fewer samples makes fewer parts.
 
     Args:
-        arguments: Of the call.
-        count: How many parts.
-        samples: Of the batch, where that is known.
+        arguments: The arguments of the call.
+        count: The number of parts.
+        samples: The number of samples in the batch, if known.
 
     Raises:
-        UserError: If there are no tensors, if their first dimensions differ, or if the second one
-            is that of the batch.
+        UserError: If there are no tensors, if their first dimensions differ, or if the batch is
+            the second dimension.
     """
     tensors = tensor_leaves(arguments)
     if not tensors:
@@ -158,7 +158,7 @@ def joined(outputs: list[Any]) -> Any:
 
 
 class _Caller(nn.Module):
-    """Calls the forward of the task's class: that of the instance is the one being replaced."""
+    """Calls the `forward` of the task's class: the instance's own is replaced meanwhile."""
 
     def __init__(self, task: LightningModule) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""What a callback may ask of a strategy, so that it needs no branch for any of them.
+"""The methods of a strategy that callbacks may call, so that no callback branches on the strategy.
 
-Beside Lightning's own: ``reduce``, ``broadcast``, ``reduce_boolean_decision``,
+These come beside Lightning's own: ``reduce``, ``broadcast``, ``reduce_boolean_decision``,
 ``lightning_module_state_dict`` (the full network, on rank 0) and ``load_model_state_dict``.
-Where nothing else is said, all ranks call a method together.
+Unless noted otherwise, all ranks must call a method together.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,13 +46,13 @@ class ForCallbacks(Strategy):
     """The contract between strategies and callbacks.
 
     Attributes:
-        ranks: Once they have met; None in one process.
-        step: The step of the task that is under way.
-        parallelisms: What is done along the axes, from the outermost to the innermost.
+        ranks: This rank among the others; None in one process, or before a process group exists.
+        step: Runs the steps of the task.
+        parallelisms: The parallelisms, from the outermost to the innermost axis.
         samples_group: The ranks that hold the same parameters and see different samples; None
             stands for all ranks.
         parts_group: The ranks that hold different parts of one network; None if each holds all.
-        epochs: Those of the fit under way; None outside of one.
+        epochs: The epochs of the current fit; None outside of a fit.
     """
 
     ranks: Ranks | None = None
@@ -61,26 +61,26 @@ class ForCallbacks(Strategy):
     samples_group: dist.ProcessGroup | None = None
     parts_group: dist.ProcessGroup | None = None
     epochs: TrainingEpochs | None = None
-    _said_what_is_left_out: bool = False
+    _reported_left_out: bool = False
 
     @property
     def sizes(self) -> Sizes:
-        """How many ranks there are along each axis."""
+        """The number of ranks along each axis."""
         return Sizes() if self.ranks is None else self.ranks.sizes
 
     @property
     def data_parallel_rank(self) -> int:
-        """This rank's coordinate among the ranks that see different samples."""
+        """This rank's number among the ranks that see different samples."""
         return 0 if self.ranks is None else self.ranks.data_parallel_rank
 
     @property
     def data_parallel_size(self) -> int:
-        """How many ranks see different samples."""
+        """The number of ranks that see different samples."""
         return self.sizes.data_parallel
 
     @property
     def samples_seen(self) -> int:
-        """Training samples processed by all ranks in this process's life."""
+        """Training samples that all ranks have processed since this process began."""
         return 0 if self.step is None else self.step.samples_seen
 
     # Values
@@ -96,7 +96,7 @@ class ForCallbacks(Strategy):
         group = group or self.samples_group
         if reduce_op not in ("mean", "avg") or not isinstance(tensor, Tensor):
             return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]
-        # Counters, too: a third of one is no number of float32.
+        # Counters as well: float32 cannot represent a third of one exactly.
         double = tensor.dtype == torch.float64 or self.precision_plugin.precision == "64-true"
         total = tensor.double() if double else tensor.float()
         total = total * self._step.weight
@@ -104,14 +104,14 @@ class ForCallbacks(Strategy):
         return total / dist.get_world_size(group)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Whether all ranks, or any of them, say yes: all of the world, whoever sees what."""
+        """Whether the decision is true on all ranks of the world, or on any of them."""
         return decision if self.ranks is None else self.ranks.all_agree(decision, all)
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-        """What the ranks have of different samples, where a task asks: it names the whole world.
+        """All-gather over the ranks that see different samples, where a task names the world.
 
         Returns:
-            As in one process the tensor itself, if all ranks see the same samples.
+            The tensor itself, as in one process, if all ranks see the same samples.
         """
         if group is not None and group is dist.group.WORLD:
             if self.data_parallel_size == 1:
@@ -122,10 +122,10 @@ class ForCallbacks(Strategy):
     # Samples
 
     def example_inputs(self) -> tuple[Tensor, ...] | None:
-        """What enters the network, from the task or the first batch: see `example_of`.
+        """Example inputs of the network, from the task or the first batch: see `example_of`.
 
         Returns:
-            Tensors where the loader or the task has them; None if nothing says what enters.
+            None if neither the task nor the loader provides them.
         """
         return example_of(self._connected_module.trainer)
 
@@ -133,8 +133,8 @@ class ForCallbacks(Strategy):
         """This rank's share of every training batch of an epoch, on its device, as in training.
 
         Yields:
-            A share, and whether it counts: a batch of fewer samples than ranks leaves some without
-            one of their own.
+            A share, and whether it counts: with fewer samples than ranks, some ranks get a sample
+            of another rank.
         """
         trainer = self._connected_module.trainer
         stage, trainer.state.stage = trainer.state.stage, RunningStage.TRAINING
@@ -146,7 +146,7 @@ class ForCallbacks(Strategy):
 
     def _shares_of_epoch(self, trainer: Trainer) -> Iterator[tuple[Any, bool]]:
         asked = training_loaders(trainer)
-        # Training may be under way over that one.
+        # A copy, because a fit may be iterating over the original.
         loaders = combined_alike(asked, asked.iterables)
         loaders.flattened = [self.shared(each) for each in loaders.flattened]
         count = trainer.num_training_batches
@@ -157,11 +157,11 @@ class ForCallbacks(Strategy):
             yield self.batch_to_device(batch, self.root_device), counts
 
     def shared(self, loader: Any) -> Any:
-        """What yields this rank's share of a loader's batches."""
+        """Wrap a loader so that it yields this rank's share."""
         return loader
 
     def of_all_samples(self, value: Any) -> list[Any]:
-        """What each rank has of its samples, in the order of the samples in a batch.
+        """Gather a value from every rank that sees different samples, in the order of the batch.
 
         Args:
             value: Anything that can be pickled, with tensors on the CPU.
@@ -169,41 +169,44 @@ class ForCallbacks(Strategy):
         return each_rank_has(value, self.samples_group)
 
     def all_samples(self, tensor: Tensor) -> Tensor:
-        """The rows of all ranks, in the order of the global batch; gradients flow back to each.
+        """Gather rows of all ranks in the order of the global batch; differentiable.
 
-        For a loss that compares samples with each other, as of in-batch negatives: computed on
-        every rank from all rows, it is the loss of the whole batch. All ranks call it together.
+        For a loss that compares samples with each other, such as in-batch negatives: computed on
+        every rank from all rows, it is the loss of the global batch. All ranks call this together.
 
         Args:
-            tensor: A row for each sample of this rank (n, ...).
+            tensor: One row per sample of this rank (n, ...).
 
         Returns:
-            A row for each sample of the global batch (N, ...).
+            One row per sample of the global batch (N, ...).
         """
         if not all(each.sees_share for each in self.parallelisms):
-            raise UserError("all_samples is of whole batches, and not of micro-batches")
+            raise UserError(
+                "all_samples: needs the full batch, and a pipeline computes loss(outputs, targets) "
+                "for each micro-batch; compute this loss in training_step, or use strategy=ddp"
+            )
         if self.data_parallel_size == 1:
             return tensor
         share = self._step.share
         if share is not None and not share.size:
-            tensor = tensor[:0]  # what a rank without samples has is another's
+            tensor = tensor[:0]  # a rank without samples works on another rank's
         return gather_uneven(tensor, self.samples_group)
 
     # The network
 
     @torch.no_grad()
     def forward_only(self, batch: Any) -> None:
-        """Pass the inputs of a share through the network in one piece, in the mode that it is in.
+        """Pass a share through the network at once, in its current mode (training or evaluation).
 
         Args:
-            batch: The inputs, or a tuple whose first entry they are.
+            batch: The inputs, or a tuple that begins with them.
         """
         inputs = batch[0] if isinstance(batch, tuple | list) else batch
         with self.precision_plugin.forward_context():
             self._holder.forward(self._connected_module, inputs)
 
     def of_all_parts(self, value: Any) -> list[Any]:
-        """What each rank of one network has of its part, in the order of the layers.
+        """Gather a value from the ranks that hold parts of one network, in the order of layers.
 
         Args:
             value: Anything that can be pickled, with tensors on the CPU.
@@ -211,7 +214,7 @@ class ForCallbacks(Strategy):
         return [value] if self.parts_group is None else each_rank_has(value, self.parts_group)
 
     def of_all_ranks(self, value: Any) -> list[Any]:
-        """What each rank has, whatever it has a part of.
+        """Gather a value from every rank.
 
         Args:
             value: Anything that can be pickled, with tensors on the CPU.
@@ -219,26 +222,26 @@ class ForCallbacks(Strategy):
         return each_rank_has(value, None)
 
     def whole_input(self, layer: nn.Module, value: Tensor) -> Tensor:
-        """What enters a layer of which this rank may have a part, and then gets a part (N, D).
+        """The unsharded input of a layer, which a hook may see sharded.
 
         Args:
-            layer: Where a hook has seen it. All ranks that share the layer call this.
-            value: What the hook has seen (N, D / ranks), or (N, D) if it is whole.
+            layer: The layer that the hook belongs to. All ranks that share the layer call this.
+            value: The input that the hook has seen: (N, D / ranks), or (N, D) if it is full.
 
         Returns:
-            All of it (N, D).
+            The full input (N, D).
         """
         for parallelism in self.parallelisms:
             value = parallelism.full_input(layer, value)
         return value
 
     def each_whole(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """On rank 0 the whole of each tensor, one after the other; elsewhere nothing.
+        """Yield each tensor unsharded on rank 0, one after the other; nothing on the others.
 
-        All ranks must go through all of it.
+        All ranks must exhaust the iterator.
 
         Args:
-            tensors: Parameters, or their gradients, as this rank holds them, by parameter name.
+            tensors: This rank's shards of parameters, or of their gradients, by parameter name.
         """
         if self.parallelisms:
             yield from self._holder.each_full(self._connected_module, tensors)
@@ -246,10 +249,10 @@ class ForCallbacks(Strategy):
             yield from tensors.items()
 
     def gradient_norm(self, optimizer: Optimizer | None = None) -> Tensor:
-        """The 2-norm over the gradients of the whole network, the same on every rank.
+        """The 2-norm over the gradients of the full network, the same on every rank.
 
         Args:
-            optimizer: Take those that it updates; None for all.
+            optimizer: Include only parameters of this optimizer; None for all.
         """
         parameters: Iterable[Tensor] = self._connected_module.parameters()
         if optimizer is not None:
@@ -257,14 +260,14 @@ class ForCallbacks(Strategy):
         return global_norm(self.counted(parameters), self.parts_group)
 
     def counted(self, parameters: Iterable[Tensor]) -> list[Tensor]:
-        """Of this rank's parameters those that no other rank of one network counts."""
+        """The parameters that no other rank with a part of the same network counts."""
         return self._holder.counted(list(parameters))
 
     # Checkpoints: files of one format for all strategies
 
     @property
     def checkpoint_io(self) -> CheckpointIO:
-        """What writes and reads checkpoints: full files, unless a Trainer was given another."""
+        """Writes and reads checkpoints: full files, unless the Trainer has another plugin."""
         if self._checkpoint_io is None:
             self._checkpoint_io = LocalFiles()
         return super().checkpoint_io
@@ -276,16 +279,17 @@ class ForCallbacks(Strategy):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
     ) -> None:
-        """Write a checkpoint; where it is full, the first rank does."""
+        """Write a checkpoint: a full one on rank 0, a sharded one on all ranks."""
         if self.epochs is not None and "loops" in checkpoint:
             checkpoint["random"] = self.epochs.state()
         if self.parallelisms and (names := drop_modules(checkpoint)):
-            if self.is_global_zero and not self._said_what_is_left_out:
+            if self.is_global_zero and not self._reported_left_out:
                 say(
-                    f"checkpoint: {some_of(names)} of the hyperparameters is left out, of which "
-                    f"ranks have parts; save_hyperparameters(ignore={names}) leaves it out always"
+                    f"checkpoint: {some_of(names)} of the hyperparameters is left out, because "
+                    f"ranks hold parts of it; save_hyperparameters(ignore={names}) always leaves "
+                    "it out"
                 )
-            self._said_what_is_left_out = True
+            self._reported_left_out = True
         with self._ungrouped_metrics():
             if self.keeps_shards:
                 self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
@@ -300,7 +304,7 @@ class ForCallbacks(Strategy):
         spread = self.ranks is not None and self._connected_module.trainer.num_nodes > 1
         checkpoint = read_on_nodes(self, checkpoint_path, read) if spread else read()
         epochs = self.epochs
-        # Not where a callback goes back to where this fit began: its loader is there already.
+        # Not if a callback restores the state from the beginning of this fit: loaders exist then.
         if epochs is not None and epochs.trainer.train_dataloader is None:
             epochs.resume_from(Place(checkpoint))
             ends_with_its_epoch(epochs.trainer)
@@ -308,7 +312,7 @@ class ForCallbacks(Strategy):
 
     @contextmanager
     def _ungrouped_metrics(self) -> Iterator[None]:
-        """Let a task put its metrics into a checkpoint, where a group of ranks cannot be."""
+        """Detach metrics from their process groups, which cannot be saved in a checkpoint."""
         with ExitStack() as ungrouped:
             for part in self._connected_module.modules():
                 if isinstance(part, Metric) and part.process_group is not None:
@@ -317,23 +321,23 @@ class ForCallbacks(Strategy):
 
     @property
     def keeps_shards(self) -> bool:
-        """Whether every rank writes what it holds, so that nothing is gathered."""
+        """Whether checkpoints are sharded: every rank writes what it holds."""
         return isinstance(self.checkpoint_io, LocalFiles) and self.checkpoint_io.keeps_shards
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """On rank 0 the full network's state under the original names.
+        """The network's state under the original names: full on rank 0, empty on the others.
 
-        For a sharded checkpoint what this rank holds.
+        For a sharded checkpoint, what this rank holds.
         """
         task, holder = self._connected_module, self._holder
         return holder.local_state(task) if self.keeps_shards else holder.full_state(task)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """Take this rank's part of a full network's state."""
+        """Load this rank's part of a full network's state."""
         self._holder.load_state(self._connected_module, checkpoint["state_dict"], strict)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """As `lightning_module_state_dict`; parameters have their usual ids."""
+        """Like `lightning_module_state_dict`; parameters have Lightning's integer ids."""
         if isinstance(optimizer, LightningOptimizer):
             optimizer = optimizer.optimizer
         if not self.parallelisms:
@@ -343,7 +347,7 @@ class ForCallbacks(Strategy):
         return self._holder.full_optimizer_state(self._connected_module, optimizer)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Take this rank's part of the optimizers' full states."""
+        """Load this rank's part of the optimizers' full states."""
         states = optimizer_states_here(checkpoint["optimizer_states"], self.optimizers)
         if not self.parallelisms:
             super().load_optimizer_state_dict({"optimizer_states": states})
@@ -353,7 +357,7 @@ class ForCallbacks(Strategy):
 
     @property
     def _holder(self) -> Parallelism:
-        """What knows which part of the network's state this rank holds."""
+        """The parallelism that knows which part of the network's state this rank holds."""
         return next((each for each in self.parallelisms if each.holds_state), Parallelism())
 
     @property

@@ -1,4 +1,4 @@
-"""Rows of all ranks, with a gradient for those of each."""
+"""Differentiable all-gather of rows."""
 
 from typing import Any
 
@@ -8,20 +8,20 @@ from torch import Tensor
 
 
 def gather(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """The rows of all ranks of a group, rank by rank. All ranks call this, in the same order.
+    """Concatenate the rows of all ranks in rank order. All ranks of the group must call this.
 
-    The gradient of a row is the sum of those that the ranks have for it.
+    The gradient of a row is the sum of the gradients that the ranks compute for it.
 
     Args:
-        tensor: This rank's rows (n, ...), as many as every other rank has.
-        group: The ranks; None stands for all.
+        tensor: This rank's rows (n, ...); every rank has the same number.
+        group: The ranks; None for all.
     """
     gathered: Tensor = _Gather.apply(tensor, group)
     return gathered
 
 
 def gather_uneven(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """As `gather`, of ranks that may have different numbers of rows."""
+    """Like `gather`, for ranks with different numbers of rows."""
     counts = torch.zeros(dist.get_world_size(group), dtype=torch.long, device=tensor.device)
     counts[dist.get_rank(group)] = len(tensor)
     dist.all_reduce(counts, group=group)
@@ -33,11 +33,11 @@ def gather_uneven(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, piece: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         ctx.group = group
-        whole = piece.new_empty(len(piece) * dist.get_world_size(group), *piece.shape[1:])
-        dist.all_gather_into_tensor(whole, piece.contiguous(), group=group)
-        return whole
+        gathered = rows.new_empty(len(rows) * dist.get_world_size(group), *rows.shape[1:])
+        dist.all_gather_into_tensor(gathered, rows.contiguous(), group=group)
+        return gathered
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor, None]:
@@ -45,17 +45,17 @@ class _Gather(torch.autograd.Function):
 
 
 class _Scatter(torch.autograd.Function):
-    """The sum over the ranks, of which each keeps its piece: what a gathering is differentiated to.
+    """Reduce-scatter: the backward pass of `_Gather`.
 
-    A function of its own, so that gradients of gradients are right, too.
+    It is an autograd function too, so that second-order gradients are right.
     """
 
     @staticmethod
-    def forward(ctx: Any, whole: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    def forward(ctx: Any, full: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         ctx.group = group
-        piece = whole.new_empty(len(whole) // dist.get_world_size(group), *whole.shape[1:])
-        dist.reduce_scatter_tensor(piece, whole.contiguous(), group=group)
-        return piece
+        rows = full.new_empty(len(full) // dist.get_world_size(group), *full.shape[1:])
+        dist.reduce_scatter_tensor(rows, full.contiguous(), group=group)
+        return rows
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor, None]:

@@ -1,6 +1,6 @@
-"""The ordered layers of a network: where it may be cut.
+"""Finds the ordered layers of a network, between which it can be split.
 
-A task says what they are by one nn.Sequential, or by a method ``layers()`` that returns them.
+A task defines them by one nn.Sequential, or by a method ``layers()`` that returns them.
 """
 
 from collections import Counter
@@ -8,19 +8,20 @@ from collections.abc import Iterable
 
 from torch import nn
 
-# They are never called.
+# Modules that only hold others and are never called.
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 
 
 def find_layers(module: nn.Module) -> dict[str, nn.Module] | None:
     """The layers whose composition is ``module.forward``, in order, by their dotted names.
 
-    They are what ``module.layers()`` returns where there is such a method, else the elements of the
-    one nn.Sequential that holds all of the module's parameters. An nn.Sequential within is opened.
-    One that is used several times stands there as often, under a name for each use.
+    These are the layers that ``module.layers()`` returns if there is such a method, else the
+    elements of the one nn.Sequential that holds all of the module's parameters. A nested
+    nn.Sequential is flattened. A layer that is used several times appears once per use, each time
+    under another name.
 
     Returns:
-        None if the module says nothing of an order.
+        None if the module defines no order.
     """
     layers = getattr(module, "layers", None)
     if isinstance(layers, nn.Sequential | nn.ModuleList):
@@ -48,7 +49,7 @@ def find_layers(module: nn.Module) -> dict[str, nn.Module] | None:
 
 
 def opened(sequence: list[nn.Module]) -> list[nn.Module]:
-    """Each nn.Sequential replaced by its elements."""
+    """Flatten nested nn.Sequentials."""
     flat: list[nn.Module] = []
     for layer in sequence:
         flat += opened(list(layer)) if type(layer) is nn.Sequential else [layer]
@@ -56,7 +57,7 @@ def opened(sequence: list[nn.Module]) -> list[nn.Module]:
 
 
 def called(children: Iterable[nn.Module]) -> list[nn.Module]:
-    """Each module, but the elements of one that is never called."""
+    """The modules themselves, but the elements of a container that is never called."""
     found: list[nn.Module] = []
     for child in children:
         found += called(child.children()) if isinstance(child, CONTAINERS) else [child]

@@ -1,4 +1,4 @@
-"""Lays a task out on ranks, axis by axis, from the outermost inwards: each rank keeps its part."""
+"""Distributes a task over the ranks, axis by axis from the outermost to the innermost."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,16 +22,16 @@ def lay_out(
     task: LightningModule,
     ranks: Ranks,
     parallelisms: Sequence["Parallelism"],
-    make_layers: Callable[[Iterable[nn.Module] | None], None],
+    apply_ac_and_compile: Callable[[Iterable[nn.Module] | None], None],
 ) -> None:
-    """Keep this rank's part of a task, in place. All ranks call this.
+    """Reduce a task to this rank's part, in place. All ranks call this.
 
     Args:
-        task: The same on all ranks, but for its weights, which become those of the first.
-        ranks: Of the run.
-        parallelisms: What is done along the axes.
-        make_layers: Lets layers compute again in a backward pass, and compiles them; None stands
-            for the whole task's.
+        task: The same task on all ranks. Its weights become those of the first rank.
+        ranks: The ranks of the run.
+        parallelisms: The parallelisms, from the outermost to the innermost axis.
+        apply_ac_and_compile: Applies activation checkpointing and torch.compile to these layers;
+            None stands for all layers of the task.
     """
     parts = [Part(task, find_layers(task) or {"": task})]
     for parallelism in parallelisms:
@@ -43,26 +43,26 @@ def lay_out(
         parts = parallelism.apply(task, parts)
     is_full = any(part.root is task for part in parts)
     layers = [layer for part in parts for layer in part.layers.values()]
-    make_layers(None if is_full else dict.fromkeys(layers))
+    apply_ac_and_compile(None if is_full else dict.fromkeys(layers))
     for parallelism in parallelisms:
         parallelism.shard(task, parts)
 
 
 @dataclass
 class Part:
-    """A part of a task that the same ranks hold: all of it, or a stage."""
+    """A part of a task that one group of ranks holds: the full task, or a pipeline stage."""
 
     root: nn.Module
     layers: dict[str, nn.Module]
-    """In order, by the names that they have in the task."""
+    """The layers in order, by their names in the task."""
     plan: dict[str, str] = field(default_factory=dict)
-    """What is sharded within layers, and how, by name."""
+    """Tensor-parallel styles of modules, by name."""
     is_here: bool = True
-    """Whether this rank holds it."""
+    """Whether this rank holds the part."""
 
 
 def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
-    """Parameters and buffers, each once, also where modules share it."""
+    """Parameters and buffers of the modules; shared ones appear once."""
     found = {
         id(tensor): tensor
         for module in modules
@@ -72,12 +72,12 @@ def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
 
 
 def held_tensors(parts: Iterable[Part]) -> list[Tensor]:
-    """Parameters and buffers of the layers of this rank's parts."""
+    """Parameters and buffers of the layers that this rank holds."""
     return tensors_of(layer for part in parts if part.is_here for layer in part.layers.values())
 
 
 def tensors_beside(task: nn.Module, parts: Iterable[Part]) -> list[Tensor]:
-    """Those that are in no layer of any part: every rank has them."""
+    """Parameters and buffers outside of all layers: every rank holds them."""
     placed = set(map(id, tensors_of(layer for part in parts for layer in part.layers.values())))
     return [tensor for tensor in tensors_of([task]) if id(tensor) not in placed]
 
@@ -85,12 +85,12 @@ def tensors_beside(task: nn.Module, parts: Iterable[Part]) -> list[Tensor]:
 def move(
     module: nn.Module, device: torch.device, moves: Callable[[Tensor], bool] = lambda _: True
 ) -> None:
-    """Put what has memory on a device.
+    """Move parameters and buffers to a device, except those on the meta device.
 
     Args:
         module: A task.
-        device: Where to.
-        moves: Whether a parameter or buffer goes there.
+        device: The device.
+        moves: Whether a parameter or buffer is to be moved.
     """
 
     def moved(tensor: Tensor) -> Tensor:

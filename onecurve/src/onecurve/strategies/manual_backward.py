@@ -1,4 +1,4 @@
-"""A backward pass that a task starts in its own step: ``loss.backward()`` or `manual_backward`."""
+"""Backward passes that a task starts in its step: ``loss.backward()`` or `manual_backward`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,16 +11,18 @@ from torch.distributed.fsdp import FSDPModule
 
 from .redirect import replaced
 
-PYTORCHS = torch.autograd.backward
+PYTORCH_BACKWARD = torch.autograd.backward
 
 
 @contextmanager
 def manual_backward(strategy: Strategy, weigh: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Let ``loss.backward()`` be what the strategy's own is meanwhile, but for hooks and scaling.
+    """Within this context, let ``loss.backward()`` do what the strategy's `backward` does.
+
+    Lightning's hooks and its loss scaling are left out, as in a plain ``loss.backward()``.
 
     Args:
-        strategy: Of the step.
-        weigh: Weighs a loss by this rank's share.
+        strategy: The strategy whose step is running.
+        weigh: Multiplies a loss by the weight of this rank's share.
     """
     task = strategy.lightning_module
     assert task is not None
@@ -41,21 +43,22 @@ def manual_backward(strategy: Strategy, weigh: Callable[[Tensor], Tensor]) -> It
 def pytorchs_backward(
     module: nn.Module, inputs: Tensor | Sequence[Tensor] | None
 ) -> Iterator[None]:
-    """Let ``loss.backward()`` be PyTorch's own again, and leave gradients in some tensors alone.
+    """Within this context, restore PyTorch's ``loss.backward()``, and support its `inputs`.
 
-    DistributedDataParallel, FSDP2 and the stages of a pipeline wait for the gradients of all
-    parameters. So the pass is one for all of them, and what the others had is put back.
+    DistributedDataParallel, FSDP2 and pipeline stages wait for the gradients of all parameters.
+    So the pass computes all of them, and gradients of parameters that are not among `inputs` are
+    restored afterwards.
 
     Args:
         module: The task.
-        inputs: What ``loss.backward(inputs=...)`` was given.
+        inputs: The argument of ``loss.backward(inputs=...)``.
     """
     others = [] if inputs is None else _parameters_beside(module, inputs)
     before = [parameter.grad for parameter in others]
     for parameter in others:
         parameter.grad = None
     try:
-        with replaced(torch.autograd, "backward", PYTORCHS):
+        with replaced(torch.autograd, "backward", PYTORCH_BACKWARD):
             yield
     finally:
         for parameter, gradient in zip(others, before, strict=True):
@@ -63,15 +66,15 @@ def pytorchs_backward(
 
 
 def _parameters_beside(module: nn.Module, inputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
-    """The parameters of a module that are not among these, which may be gathered or shards.
+    """The parameters of a module that are not among the inputs.
 
-    FSDP2 frees what is gathered once it knows of the loss.
+    The inputs may be gathered parameters of FSDP2 or their shards, so they are compared by name.
     """
     given = set(map(id, [inputs] if isinstance(inputs, Tensor) else inputs))
     names = {name for name, parameter in module.named_parameters() if id(parameter) in given}
     for part in module.modules():
         if isinstance(part, FSDPModule):
-            part.reshard()
+            part.reshard()  # from here on the parameters are shards, which hold the gradients
     return [
         parameter
         for name, parameter in module.named_parameters()

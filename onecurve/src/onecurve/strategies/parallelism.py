@@ -1,8 +1,8 @@
-"""What an axis of a mesh does with a task: the interface of every parallelism.
+"""The interface of a parallelism: what one axis of a mesh does with a task.
 
-A strategy has a list of them, from the outermost to the innermost: stages of a pipeline, then
-layers that are cut within, pieces of sequences, shards of parameters. Each does its part, and the
-next one works on what it leaves.
+A strategy has a list of parallelisms, from the outermost to the innermost: pipeline stages, then
+tensor parallelism, sharded sequences, sharded parameters. Each works on the result of the one
+before.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,21 +23,21 @@ from .step import TaskStep
 
 
 class Parallelism:
-    """One axis. Every method does nothing unless a subclass says otherwise.
+    """One axis. By default every method does nothing.
 
     Attributes:
-        name: What ``strategy=...`` calls the strategy, for errors.
-        ranks: Of the run.
-        step: The step of the task that is under way.
-        precision: Lightning's.
+        name: The strategy's name in ``strategy=...``, for errors.
+        ranks: The ranks of the run.
+        step: Runs the steps of the task.
+        precision: Lightning's precision plugin.
     """
 
     holds_state: bool = False
     """Whether it knows which part of the network's state this rank holds."""
     sees_share: bool = True
-    """Whether the step works on this rank's whole share of a batch just now."""
+    """Whether the current step sees this rank's full share of a batch, not a micro-batch."""
     offloads: bool = False
-    """Whether parameters on a GPU's rank may lie on the CPU."""
+    """Whether parameters of a rank on a GPU may live on the CPU."""
 
     name: str = ""
     ranks: Ranks
@@ -45,46 +45,46 @@ class Parallelism:
     precision: Precision
 
     def is_needed(self, sizes: Sizes) -> bool:
-        """Whether there is anything to do on a mesh of these sizes."""
+        """Whether there is anything to do on a mesh with these sizes."""
         return True
 
     def join(self, name: str, ranks: Ranks, step: TaskStep, precision: Precision) -> None:
-        """Take part in a fit or an evaluation, once the ranks have met."""
+        """Join a fit or an evaluation, once the process group exists."""
         self.name, self.ranks, self.step, self.precision = name, ranks, step, precision
 
     # This rank's part
 
     def is_applied(self, task: LightningModule) -> bool:
-        """Whether the task is this rank's part already, from a fit or a test before."""
+        """Whether an earlier fit or test has already reduced the task to this rank's part."""
         return False
 
     def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
-        """Decide how the parts are divided, before anything changes; all ranks decide alike."""
+        """Decide how the parts are divided, before anything changes. All ranks decide the same."""
         return parts
 
     def apply(self, task: LightningModule, parts: list[Part]) -> list[Part]:
-        """Keep this rank's part, in place. Parameters keep their names."""
+        """Reduce the task to this rank's part, in place. Parameters keep their names."""
         return parts
 
     def shard(self, task: LightningModule, parts: list[Part]) -> None:
-        """Divide parameters, once layers are compiled, and compute again in a backward pass."""
+        """Shard parameters; activation checkpointing and torch.compile have been applied."""
 
     def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
-        """For the length of a fit or an evaluation: let calls of the network be what they are."""
+        """Replace calls of the network for the length of a fit or an evaluation."""
         return nullcontext()
 
     def moves(self, tensor: Tensor) -> bool:
-        """Whether a parameter or buffer is to lie on this rank's device."""
+        """Whether a parameter or buffer belongs on this rank's device."""
         return True
 
     def set_up_optimizers(self, trainer: Trainer, optimizers: list[Optimizer]) -> None:
-        """Validate the optimizers, which have been made of this rank's parameters."""
+        """Validate the optimizers of this rank's parameters."""
 
     def begin(self, task: LightningModule) -> None:
-        """A fit or an evaluation begins."""
+        """Prepare for the fit or the evaluation that begins."""
 
     def check(self) -> None:
-        """Raise what was noticed meanwhile: a fit is over, or a checkpoint is written."""
+        """Raise errors found during the steps; called after a fit and before a checkpoint."""
 
     # Steps
 
@@ -93,49 +93,49 @@ class Parallelism:
 
         Args:
             name: "training_step", "validation_step", "test_step" or "predict_step".
-            batch: What it gets.
-            step: The step.
+            batch: The batch that the step gets.
+            step: Calls the step.
         """
         return step()
 
     def forward(self, task: LightningModule, inputs: Any) -> None:
-        """Pass inputs through the network in one piece."""
+        """Pass inputs through the network at once, without micro-batches."""
         task(inputs)
 
     def before_backward(self, task: LightningModule, loss: Tensor) -> Tensor:
-        """A loss whose backward pass comes next."""
+        """The loss to run the backward pass of."""
         return loss
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """For a batch that is only accumulated."""
+        """Entered for a batch after which the optimizer does not step."""
         return nullcontext()
 
     def full_input(self, layer: nn.Module, value: Tensor) -> Tensor:
-        """What enters a layer, of which a hook may have seen a part (see `ForCallbacks`)."""
+        """The unsharded input of a layer, given what a hook saw (see `ForCallbacks`)."""
         return value
 
     def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:
-        """What PyTorch says of this parallelism in one line; None if it says something else."""
+        """Explain an error that this parallelism causes in one line; None for any other error."""
         return None
 
-    # State: of the outermost parallelism
+    # State: called on the one parallelism that `holds_state`
 
     def local_state(self, task: LightningModule) -> dict[str, Any]:
-        """What this rank holds of the network's state."""
+        """This rank's part of the network's state."""
         state: dict[str, Any] = task.state_dict()
         return state
 
     def full_state(self, task: LightningModule) -> dict[str, Any]:
-        """On rank 0 the unsharded state on the CPU under the original names; elsewhere nothing."""
+        """The full state on the CPU under the original names on rank 0; empty on the others."""
         return self.local_state(task)
 
     def full_optimizer_state(self, task: LightningModule, optimizer: Optimizer) -> dict[str, Any]:
-        """As `full_state`; parameters have their usual ids."""
+        """Like `full_state`; parameters have Lightning's integer ids."""
         state: dict[str, Any] = optimizer.state_dict()
         return state
 
     def load_state(self, task: LightningModule, state: Mapping[str, Any], strict: bool) -> None:
-        """Take this rank's part of a full state."""
+        """Load this rank's part of a full state."""
         own = task.state_dict()
         here = model_state_here(state, own)
         task.load_state_dict(
@@ -145,15 +145,15 @@ class Parallelism:
     def load_optimizer_state(
         self, task: LightningModule, optimizer: Optimizer, state: Mapping[str, Any]
     ) -> None:
-        """Take this rank's part of an optimizer's full state."""
+        """Load this rank's part of an optimizer's full state."""
         optimizer.load_state_dict(cut_optimizer_state(state, optimizer))
 
     def each_full(
         self, task: LightningModule, tensors: Mapping[str, Tensor]
     ) -> Iterator[tuple[str, Tensor]]:
-        """On rank 0 each tensor unsharded, one after the other; elsewhere nothing."""
+        """Yield each tensor unsharded on rank 0, one after the other; nothing on the others."""
         return iter(tensors.items())
 
     def counted(self, parameters: list[Tensor]) -> list[Tensor]:
-        """Of this rank's parameters those that no other stage counts in a norm."""
+        """The parameters of this rank that no other stage counts in a norm."""
         return parameters

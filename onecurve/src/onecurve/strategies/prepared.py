@@ -1,14 +1,14 @@
-"""What a task makes of a batch: once a step, and drawn as for the whole global batch.
+"""Calls a task's `prepare` once per step, with the random numbers of the full global batch.
 
-A task may say more than that a batch is ``(inputs, targets)``:
+A task whose batches are not ``(inputs, targets)`` may define:
 
     def prepare(self, batch): return inputs, targets
     def weight(self, targets): return number
 
-`prepare` may draw random numbers. A rank has only its share of the global batch, so what it draws
-for samples is drawn for all of them, and cut: every strategy draws alike. That holds for PyTorch's
-functions whose result has a row a sample. Not for `torch.randperm`, and not for a draw whose number
-of random numbers depends on values, as `torch.poisson`.
+`prepare` may draw random numbers. A rank has only its share of the global batch, so random tensors
+with one row per sample are drawn for the full batch, and the rank keeps its rows: every strategy
+draws the same numbers. This works for PyTorch's functions whose result has one row per sample; not
+for `torch.randperm`, nor where the number of draws depends on values, as in `torch.poisson`.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -31,16 +31,16 @@ from .redirect import replaced
 
 
 class Prepared(NamedTuple):
-    """What enters the network, and what its outputs are compared with."""
+    """The inputs of the network, and the targets of the loss."""
 
     inputs: Any
     """A tensor, or a tuple of tensors."""
     targets: Any
-    """Any tree of tensors, each with a row a sample."""
+    """Any tree of tensors, each with one row per sample."""
 
 
 def prepares(module: LightningModule) -> bool:
-    """Whether a task says how inputs and targets are made of a batch."""
+    """Whether a task has a method `prepare`."""
     return callable(getattr(module, "prepare", None))
 
 
@@ -49,19 +49,19 @@ def prepared(module: LightningModule, batch: Any, rows: Share | None = None) -> 
 
     Args:
         module: The task.
-        batch: What its step gets.
+        batch: The batch that its step gets.
         rows: Which rows of the global batch these are; None for all of them.
 
     Returns:
-        None for a batch that is no pair, of a task without `prepare`.
+        None if the task has no `prepare` and the batch is not a pair.
     """
     if not prepares(module):
         pair = isinstance(batch, tuple | list) and len(batch) == 2
         return Prepared(*batch) if pair else None
-    cut: AbstractContextManager[Any] = nullcontext()
+    draws: AbstractContextManager[Any] = nullcontext()
     if rows is not None and rows.size < rows.total:
-        cut = DrawnForAll(rows)
-    with cut:
+        draws = GlobalBatchDraws(rows)
+    with draws:
         made: Any = module.prepare(batch)  # type: ignore[operator]
     if not isinstance(made, tuple | list) or len(made) != 2:
         raise UserError(
@@ -75,22 +75,22 @@ def prepared(module: LightningModule, batch: Any, rows: Share | None = None) -> 
 def prepared_once(
     module: LightningModule, batch: Any, made: Prepared | None
 ) -> AbstractContextManager[None]:
-    """Let the task's own call of `prepare`, for the same batch, return what is made already."""
+    """Let the task's own call of `prepare` for the same batch return the result we already have."""
     if made is None or not prepares(module):
         return nullcontext()
     prepare: Any = module.prepare
 
-    def again(other: Any) -> Any:
+    def cached(other: Any) -> Any:
         return tuple(made) if other is batch else prepare(other)
 
-    return replaced(module, "prepare", again)
+    return replaced(module, "prepare", cached)
 
 
-class DrawnForAll(TorchDispatchMode):
-    """Draws what has a row a sample for the whole batch, and keeps the rows of this rank.
+class GlobalBatchDraws(TorchDispatchMode):
+    """Draws random rows for the full global batch, and keeps the rows of this rank.
 
     Args:
-        rows: Which those are.
+        rows: The rows of this rank.
     """
 
     def __init__(self, rows: Share) -> None:
@@ -107,9 +107,9 @@ class DrawnForAll(TorchDispatchMode):
         given = dict(zip(names, args, strict=False)) | kwargs
         if not any(self._has_rows(name, value) for name, value in given.items()):
             return func(*args, **kwargs)
-        whole = {name: self._of_others(name, value) for name, value in given.items()}
+        full = {name: self._for_all_rows(name, value) for name, value in given.items()}
         own = slice(self.rows.start, self.rows.stop)
-        result = tree_map(lambda drawn: drawn[own], func(**whole))
+        result = tree_map(lambda drawn: drawn[own], func(**full))
         return given["self"].copy_(result) if is_in_place(func) else result
 
     def _has_rows(self, name: str, value: Any) -> bool:
@@ -117,14 +117,14 @@ class DrawnForAll(TorchDispatchMode):
             return value.shape[:1] == (self.rows.size,)
         return name == "size" and len(value) > 0 and value[0] == self.rows.size
 
-    def _of_others(self, name: str, value: Any) -> Any:
-        """An argument with a row for each sample of the global batch."""
+    def _for_all_rows(self, name: str, value: Any) -> Any:
+        """Extend an argument to one row for each sample of the global batch."""
         if not self._has_rows(name, value):
             return value
         start, stop, total, _ = self.rows
         if not isinstance(value, Tensor):
             return [total, *value[1:]]
-        # How much is drawn does not depend on what stands in the rows of others.
+        # The values in the other rows do not matter: the number of draws does not depend on them.
         before = value[:1].expand(start, *value.shape[1:])
         after = value[:1].expand(total - stop, *value.shape[1:])
         return torch.cat([before, value, after])
@@ -133,12 +133,13 @@ class DrawnForAll(TorchDispatchMode):
 def example_of(trainer: Trainer) -> tuple[Tensor, ...] | None:
     """The task's `example_input_array`, or the inputs of the first batch of an ordinary loader.
 
-    Samples are read and moved to the device as in training, and none is consumed, nor a random
-    number; a stream is left alone, and so is a sampler of the user's own, which may yield other
-    samples once it was asked. All ranks call this.
+    Samples are read and moved to the device as in training, without consuming samples or random
+    numbers. Streams and custom samplers are not read, because reading may change what they yield
+    next. All ranks call this.
 
     Returns:
-        None if a batch is not ``(inputs, targets)``, and the task has no `prepare`.
+        None if no inputs can be found, for example if a batch is not ``(inputs, targets)`` and the
+        task has no `prepare`.
     """
     module = trainer.lightning_module
     example: Any = module.example_input_array
@@ -155,7 +156,7 @@ def _of_loader(trainer: Trainer) -> Any:
         TrainerFn.TESTING: trainer.test_loop,
         TrainerFn.PREDICTING: trainer.predict_loop,
     }[trainer.state.fn]  # type: ignore[index]
-    # As it would be asked for later.
+    # Lightning would set up the loaders later.
     loop.setup_data()
     combined = loaders_of(loop)
     loader = combined.flattened[0] if combined is not None and combined.flattened else None
@@ -175,7 +176,7 @@ def _of_loader(trainer: Trainer) -> Any:
 
 
 def _is_pytorchs(batches: Any) -> bool:
-    """Whether what says the samples of a batch is PyTorch's, or there is nothing."""
+    """Whether a batch sampler is None or PyTorch's own, and so is its sampler."""
     if isinstance(batches, IndexBatchSamplerWrapper):
         batches = sampler_seen(batches)
     parts = (batches, batches.sampler) if type(batches) is BatchSampler else (batches,)

@@ -1,4 +1,4 @@
-"""What a strategy changes about a task: what a call of one of its methods does, for a step."""
+"""Replaces a method or an attribute of one object for the length of a context."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from typing import Any
 
 @contextmanager
 def replaced(owner: Any, name: str, other: Any) -> Iterator[None]:
-    """Let something else stand for a method, or an attribute, of this one object meanwhile."""
+    """Replace an attribute or a method of one object, and restore it afterwards."""
     before = vars(owner).get(name)
     setattr(owner, name, other)
     try:

@@ -1,4 +1,4 @@
-"""What a network is given of each sequence: all of it, unless ranks have pieces of them."""
+"""How a pipeline passes sequences to its stages where they are not sharded."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -7,20 +7,20 @@ from torch import Tensor
 
 
 class WholeSequences:
-    """All of it. `context.sequence.Pieces` is the other one."""
+    """Every rank gets full sequences. `context.sequence.Pieces` overrides this with shards."""
 
     def cut(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """What the network is given of its inputs."""
+        """The shard of the inputs that this rank's network gets."""
         return inputs
 
     def working(self, inputs: tuple[Tensor, ...]) -> AbstractContextManager[None]:
-        """Entered around the network's passes for these inputs, which are not cut."""
+        """Entered around the network's passes; `inputs` are the full ones."""
         return nullcontext()
 
     def outside(self) -> AbstractContextManager[None]:
-        """Entered within `working` for what is no pass of the network: the loss, shapes."""
+        """Entered within `working` for all but the network's passes, such as the loss."""
         return nullcontext()
 
     def whole(self, outputs: Any, inputs: tuple[Tensor, ...]) -> Any:
-        """What the task is given of the outputs for these inputs, differentiable."""
+        """Put the network's outputs for these inputs together; differentiable."""
         return outputs

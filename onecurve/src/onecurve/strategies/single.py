@@ -1,8 +1,8 @@
 """`strategy=single`: one process, one device. The reference that all others are compared with.
 
-Exact: everything: it is a plain Trainer, with the same loaders, samples, random numbers and hooks.
-What it adds: a checkpoint of any step resumes exactly, and batches that are accumulated count by
-their samples. Rejects: more than one device or process.
+Exact: it is a plain Trainer, with the same loaders, samples, random numbers and hooks. It adds two
+things: a checkpoint of any step resumes exactly, and accumulated batches count by their samples.
+Rejects: more than one device or process.
 """
 
 from typing import Any
@@ -22,16 +22,16 @@ class Single(OneCurve, SingleDeviceStrategy):
     """Lightning's SingleDeviceStrategy, whose checkpoints resume exactly.
 
     Args:
-        activation_checkpointing: What a backward pass computes again: see `layers_made`.
-        lightnings: What `lightning.pytorch.strategies.SingleDeviceStrategy` takes.
+        activation_checkpointing: What the backward pass recomputes: see `ac_compile`.
+        lightnings: Arguments of `lightning.pytorch.strategies.SingleDeviceStrategy`.
     """
 
     name = "single"
-    # The Trainer fills this in from `trainer.accelerator` and `trainer.devices`.
+    # The Trainer sets this from `trainer.accelerator` and `trainer.devices`.
     parallel_devices: list[torch.device] | None = None
 
     def setup_environment(self) -> None:
-        """Reject ranks, each of which would train all of the network on all samples.
+        """Reject several processes: each of them would train the same network on all samples.
 
         Raises:
             UserError: If this process is one of several.
@@ -39,13 +39,13 @@ class Single(OneCurve, SingleDeviceStrategy):
         ranks = machine.ranks_around()
         if ranks is not None and ranks.world_size > 1:
             raise UserError(
-                f"strategy: {type(self).__name__} is one process, and {ranks.starter} started "
-                f"{ranks.world_size}; start one, or use a strategy of several, such as ddp"
+                f"strategy: {type(self).__name__} needs one process, and {ranks.starter} started "
+                f"{ranks.world_size}; start one, or use a strategy for several, such as ddp"
             )
         super().setup_environment()
 
     def shared(self, loader: Any) -> Any:
-        """The loader itself, unless it is a stream that can tell where it stands."""
+        """The loader itself, unless it is a stream that can save its position."""
         if not isinstance(loader, DataLoader) or not is_stream(loader):
             return loader
         is_here = loader.num_workers == 0 and is_stateful(loader.dataset)

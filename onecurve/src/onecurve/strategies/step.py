@@ -1,14 +1,13 @@
-"""The step of a task that is under way on this rank: its samples, and what its loss counts.
+"""Runs a task's steps on this rank, and weights each loss by this rank's share of the batch.
 
-Each rank has a share of every global batch. A rank's loss is scaled by
-``weight = share * ranks / total``, so that the plain mean over ranks, as DistributedDataParallel
-takes it, is that over samples, also where shares differ by a sample. Where a task says what counts
-in a mean instead of samples (`weight.py`), that takes their place. A step of several training
-loaders counts by the samples of all of them.
+Each rank has a share of every global batch. Its loss is scaled by ``share * ranks / total``, so
+that the mean over ranks, as DistributedDataParallel computes it, is the mean over samples, even if
+shares differ by a sample. If a task defines `weight` (`weight.py`), that replaces the number of
+samples. A step with several training loaders counts the samples of all of them.
 
-Not exact there: a sum of their means in a batch that does not share out alike, which is announced.
-Nor what a task sums up in Python by itself, beside metrics and `self.log`: a rank without a sample
-in a step is given one, which counts nowhere else.
+Not exact: with several loaders, a sum of their means if the ranks cannot share the batches evenly
+(a line says so). Also what a task sums up in Python by itself, outside of metrics and `self.log`: a
+rank without a sample in a step is given one of another rank's, which counts nowhere else.
 """
 
 from collections import Counter
@@ -25,7 +24,14 @@ from torch import Tensor
 from ..batch.loader import size_of_batch
 from ..batch.random import Draws, RankStream
 from ..batch.resume import TrainingEpochs
-from ..batch.share import Share, SharedLoader, share_of, shared_in_step, together, unlike
+from ..batch.share import (
+    Share,
+    SharedLoader,
+    combined_share,
+    share_of,
+    shared_in_step,
+    uneven_shares,
+)
 from ..batch.stream import StreamLoader
 from ..compat.of_lightning import loaders_of, loaders_under_way
 from ..errors import UserError, say
@@ -37,37 +43,39 @@ from .weight import labels_in, loss_of_nothing, mean_over_labels, weighs, weight
 
 
 class DataParallel(NamedTuple):
-    """Which share of every batch this rank has."""
+    """This rank's place among the ranks that see different samples."""
 
     rank: int = 0
     size: int = 1
     group: dist.ProcessGroup | None = None
-    """The ranks that have the others; None stands for all."""
+    """These ranks; None stands for all ranks."""
     device: torch.device = torch.device("cpu")
     is_alone: bool = True
-    """Whether this process has met no others."""
+    """Whether there is no process group."""
 
 
 class TaskStep:
-    """Runs the steps of a task, and owns the state of the one under way.
+    """Runs the steps of a task, and owns the state of the current one.
 
     Args:
         place: Which share of every batch this rank has.
-        stream: What this rank draws.
+        stream: This rank's random number streams.
         call: Calls a step of the task by its name.
-        context: Lightning's precision for a forward pass.
+        context: Enters Lightning's precision for a forward pass.
 
     Attributes:
-        module: The task of the fit or evaluation under way.
-        samples_seen: Training samples processed by all ranks in this process's life.
-        share: What this rank has of the training batch under way; None if it is not shared out.
-        samples: Samples of that batch, where its loaders say so.
-        weight: What this rank's loss is multiplied by.
-        weigh: How it is.
-        counts_labels: Whether a loss that is known to be a mean over labels counts by them.
-        prepared: Inputs and targets of the batch under way, where they are known.
-        evaluated: In an evaluation the loader, the number of its batch, and what this rank has of
-            it; None if it is not shared out.
+        module: The task of the current fit or evaluation.
+        name: The strategy's name in ``strategy=...``.
+        epochs: The epochs of the current fit; None in an evaluation.
+        samples_seen: Training samples that all ranks have processed since this process began.
+        share: This rank's share of the current training batch; None if ranks do not share it.
+        samples: Samples of that batch, if its loaders tell.
+        weight: The factor for this rank's loss.
+        weigh: Multiplies a loss by the factor.
+        counts_labels: Whether a loss that is known to be a mean over labels is weighted by them.
+        prepared: Inputs and targets of the current batch, if they are known.
+        evaluated: In an evaluation the number of the loader, the number of the batch, and this
+            rank's share of it; the share is None if ranks do not share the batch.
     """
 
     module: LightningModule
@@ -80,15 +88,15 @@ class TaskStep:
     weight: float = 1.0
     prepared: Prepared | None = None
     evaluated: tuple[int, int, Share | None] = (0, 0, None)
-    # What the batch under way counts over all ranks, and the window of batches that it is in.
+    # The count of the current batch over all ranks, and the window that accumulates it.
     _count: float | Tensor | None = None
     _window: Window | None = None
-    # The last training batch whose samples were counted.
+    # The number of the last training batch whose samples were counted.
     _counted: int = 0
-    _say_unlike: bool = True
-    # Whose loss counts by labels; () until that was looked up.
+    _reported_uneven: bool = False
+    # The result of `mean_over_labels`; () until it is needed.
     _by_labels: Any = ()
-    _said_labels: bool = False
+    _reported_labels: bool = False
 
     def __init__(
         self,
@@ -103,34 +111,28 @@ class TaskStep:
         self._call = call
         self._context = context
         self._logs = StepLog(place.device, place.group, place.size, not place.is_alone)
-        # Batches of each loader that an evaluation has moved to the device.
+        # How many batches of each loader an evaluation has moved to the device.
         self._moved: Counter[int] = Counter()
 
     def begin(self, module: LightningModule, name: str, epochs: TrainingEpochs | None) -> None:
-        """A fit or an evaluation begins.
-
-        Args:
-            module: The task.
-            name: What ``strategy=...`` calls the strategy.
-            epochs: Of a fit.
-        """
+        """Start a fit or an evaluation."""
         self.module, self.name, self.epochs = module, name, epochs
         self._counted = 0
         self._window = None
 
     def patch(self) -> None:
-        """Let the task log through this, where it has to: its hooks have run, which may set it."""
+        """Redirect the task's `self.log`, if needed; call it after the task's set-up hooks."""
         accumulates = self.module.trainer.accumulate_grad_batches > 1
         if not self.place.is_alone or accumulates or weighs(self.module):
             self._logs.install(self.module)
 
     def end(self) -> None:
-        """A fit or an evaluation is over: leave the task as it was."""
+        """End a fit or an evaluation: restore the task."""
         self._logs.remove()
         self.epochs = None
 
     def own(self, what: Draws) -> AbstractContextManager[None]:
-        """Draw meanwhile what belongs to this rank and to the batch under way."""
+        """Draw this rank's own random numbers for the current batch within the context."""
         trainer = self.module.trainer
         batches = trainer.fit_loop.epoch_loop.batch_progress.total.ready
         return self.stream.own(what, batches, *(() if trainer.training else self.evaluated[:2]))
@@ -138,9 +140,9 @@ class TaskStep:
     # Training
 
     def train_accumulated(self, *args: Any) -> STEP_OUTPUT:
-        """Run the training step, and weigh it among the batches that are accumulated with it."""
+        """Run the training step, and weight its loss within the accumulated batches."""
         trainer = self.module.trainer
-        # Where Lightning clears the gradients, too.
+        # Lightning clears the gradients at the same batches.
         is_first = trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches == 0
         if is_first or self._window is None:
             self._window = Window(self.module)
@@ -155,7 +157,7 @@ class TaskStep:
         return output if factor == 1.0 else _scaled(output, lambda loss: loss * factor)
 
     def _sum(self, count: float) -> float:
-        """Over the ranks that see different samples."""
+        """Sum a count over the ranks that see different samples."""
         if self.place.size == 1:
             return count
         total = torch.tensor(count, dtype=torch.float64, device=self.place.device)
@@ -163,7 +165,7 @@ class TaskStep:
         return float(total)
 
     def train(self, *args: Any) -> STEP_OUTPUT:
-        """Run the training step, and weigh its loss by this rank's share of the global batch."""
+        """Run the training step, and weight its loss by this rank's share of the global batch."""
         loop = self.module.trainer.fit_loop
         combined = loaders_of(loop)
         assert combined is not None
@@ -172,11 +174,11 @@ class TaskStep:
             return self._unshared(combined.flattened, *args)
         self.compare_streams(shared)
         shares = [loader.share(loop.batch_idx) for loader in shared]
-        if self._say_unlike and (line := unlike(shares, self.place.size)):
-            self._say_unlike = False
+        if not self._reported_uneven and (line := uneven_shares(shares, self.place.size)):
+            self._reported_uneven = True
             if self.module.trainer.is_global_zero and not weighs(self.module):
                 say(f"strategy={self.name}: {line}")
-        self.share = share = together(shares)
+        self.share = share = combined_share(shares)
         self.weight = share.size * self.place.size / share.total
         self._count = self.samples = share.total
         try:
@@ -189,7 +191,7 @@ class TaskStep:
         return output if weight == 1.0 else _scaled(output, lambda loss: self.weigh(loss, weight))
 
     def _unshared(self, loaders: list[Any], *args: Any) -> STEP_OUTPUT:
-        """A batch that this rank has whole."""
+        """Run the training step on a batch that ranks do not share."""
         if not self.place.is_alone:
             return self._run("training_step", *args)
         index = self.module.trainer.fit_loop.batch_idx
@@ -203,7 +205,7 @@ class TaskStep:
         return output
 
     def _count_samples(self, samples: int) -> None:
-        """Count the samples of a training batch, once, however often it is trained on."""
+        """Count the samples of a training batch once, even if several steps train on it."""
         number = self.module.trainer.fit_loop.epoch_loop.batch_progress.total.ready
         if number == self._counted:
             return
@@ -216,7 +218,7 @@ class TaskStep:
     # Evaluation
 
     def evaluate(self, name: str, *args: Any) -> STEP_OUTPUT:
-        """Run a step of validation or test, whose values count by this rank's share."""
+        """Run a validation or test step; its values count by this rank's share."""
         share = self.evaluated[2]
         if share is None:
             return self._run(name, *args)
@@ -227,20 +229,18 @@ class TaskStep:
             self.weight = 1.0
 
     def predict(self, *args: Any) -> Any:
-        """Run a prediction step; None where this rank has no sample of the batch."""
+        """Run a prediction step; None if this rank has no sample of the batch."""
         output = self._run("predict_step", *args)
         share = self.evaluated[2]
         return output if share is None or share.size else None
 
     def begin_evaluation(self) -> None:
-        """Nothing is moved to the device yet."""
         self._moved.clear()
 
-    def moves(self, dataloader_idx: int) -> None:
-        """Note which batch of an evaluation is moved, and whether it has samples of this rank.
+    def note_moved_batch(self, dataloader_idx: int) -> None:
+        """Note that an evaluation moves its next batch, and this rank's share of that batch.
 
-        The last one of a stream may not. A task that does not ask for the number of a batch is not
-        told it, and no strategy is.
+        Lightning does not pass the number of the batch to strategies, so they are counted here.
         """
         combined = loaders_under_way(self.module.trainer)
         if combined is None:
@@ -249,17 +249,17 @@ class TaskStep:
         self._moved[dataloader_idx] += 1
         loaders = shared_in_step(combined, number, dataloader_idx)
         self.compare_streams(loaders)
-        share = together([loader.share(number) for loader in loaders]) if loaders else None
+        share = combined_share([loader.share(number) for loader in loaders]) if loaders else None
         self.evaluated = dataloader_idx, number, share
 
     # Any step
 
     def _run(self, name: str, *args: Any, counts: bool = True) -> STEP_OUTPUT:
-        """Run a step on what the task makes of its batch, counted as the task says."""
+        """Prepare the batch, set the weights, and run a step of the task."""
         module, batch = self.module, args[0]
         if self.place.is_alone and not weighs(module):
             return self._run_plain(name, *args)
-        with self._context():  # in the types of the step
+        with self._context():  # with the step's precision
             self.prepared = prepared(module, batch, self._rows_to_prepare())
         weight = None
         if name != "predict_step":
@@ -268,7 +268,7 @@ class TaskStep:
             self.weight = self._weight_among_ranks(weight)
         self._logs.weight, self._logs.counts = weight, counts
         if weight is None and name != "predict_step":
-            self._count_labels(batch)
+            self._weight_by_labels(batch)
         with ExitStack() as around:
             around.enter_context(prepared_once(module, batch, self.prepared))
             if weight is not None and not weight:
@@ -281,8 +281,8 @@ class TaskStep:
             output: STEP_OUTPUT = self._call(name, *args)
         return output
 
-    def _count_labels(self, batch: Any) -> None:
-        """Weigh this rank's loss by labels where it is known to be a mean over them."""
+    def _weight_by_labels(self, batch: Any) -> None:
+        """Weight this rank's loss by its labels, if the loss is known to be a mean over labels."""
         share = self.share if self.module.trainer.training else self.evaluated[2]
         if not self.counts_labels or share is None or self.place.size == 1:
             return
@@ -291,12 +291,12 @@ class TaskStep:
         own = None if self._by_labels is None else labels_in(batch, self._by_labels[1])
         if own is None:
             return
-        if not self._said_labels and self.module.trainer.is_global_zero:
+        if not self._reported_labels and self.module.trainer.is_global_zero:
             say(
                 f"strategy={self.name}: the loss of {self._by_labels[0]} is a mean over labels, "
-                "and counts by them among ranks; count_labels=false counts samples"
+                "so ranks are weighted by their labels; count_labels=false weights by samples"
             )
-        self._said_labels = True
+        self._reported_labels = True
         counted = float(own if share.size else 0)
         if total := self._sum(counted):
             part = counted / total
@@ -315,11 +315,11 @@ class TaskStep:
         if not prepares(self.module) or share is None or share.is_of_several:
             return None
         start, stop = share_of(share.total, self.place.rank, self.place.size)[:2]
-        # A rank without a sample of its own takes part with another's.
+        # A rank without a sample of its own uses another rank's.
         return Share(start - (start == stop), stop, share.total)
 
     def _weight_among_ranks(self, weight: Tensor) -> float:
-        """What this rank's loss is multiplied by, so that the mean over ranks counts by weight."""
+        """The factor for this rank's loss that makes the mean over ranks count by weight."""
         self._count = weight
         if self.place.size == 1:
             return 1.0
@@ -329,7 +329,7 @@ class TaskStep:
         return own * self.place.size / total if total else 1.0
 
     def compare_streams(self, loaders: Sequence[SharedLoader]) -> None:
-        """Compare the first batch that each stream yields, of all ranks together."""
+        """Reject streams that yield different samples on the ranks, by each one's first batch."""
         for loader in loaders:
             if not isinstance(loader, StreamLoader) or loader.is_compared:
                 continue
@@ -338,9 +338,9 @@ class TaskStep:
                 continue
             if len(set(each_rank_has(loader.fingerprint, None))) > 1:
                 raise UserError(
-                    f"strategy: {type(loader.dataset).__name__} yields other samples on some "
-                    "ranks; let it yield the same on all of them, whatever their rank: each batch "
-                    "is shared out by the strategy"
+                    f"strategy: {type(loader.dataset).__name__} yields different samples on some "
+                    "ranks; let it yield the same ones on every rank: the strategy shares each "
+                    "batch out itself"
                 )
 
 

@@ -1,15 +1,14 @@
-"""What a task's steps log: counted by samples, and over all ranks.
+"""Averages what a task's steps log over all ranks, weighted by samples.
 
-`self.log` of the task is replaced once for a fit or an evaluation. Between steps it averages over
-the ranks, whatever it is told. Within a step it keeps what is logged. A task may call it only for
-some batches, and ranks that average a value for which others do not wait hang, or take another
-collective's numbers: so at a step's end the ranks compare names in a single small message, and only
-then are values averaged.
+The task's `self.log` is replaced once for a fit or an evaluation. Between steps it averages over
+the ranks whatever `sync_dist` says. Within a step it collects the values: a task may log a value
+for some batches only, and a collective that some ranks do not join would hang or mix up values. So
+at the end of a step the ranks first compare the names in one small message, then average.
 
-A metric of torchmetrics that is called in a step and logged there has the value of its rank's
-share, and a logger is told that of rank 0. So a call notes what it was given, and at the end of the
-step the states that come of it are summed over the ranks. Others than sums, such as lists of
-predictions, are left as they are; what is logged for an epoch torchmetrics gathers itself.
+A torchmetrics metric that a step calls and logs has the value of this rank's share, and a logger
+would get rank 0's. So each call records its arguments, and at the end of the step the resulting
+states are summed over the ranks. States that are not sums, such as lists of predictions, are left
+alone. Values of an epoch are synchronised by torchmetrics itself.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,25 +36,25 @@ from ..errors import UserError
 from .mesh.ranks import each_rank_has
 from .redirect import replaced
 
-# What leaves the result of a reduction as it is; a mean counts by `batch_size` instead.
+# The neutral element of each reduction; a mean gets `batch_size=0` instead.
 NEUTRAL = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
-LIGHTNINGS = tuple(signature(LightningModule.log).parameters)
+LIGHTNING_PARAMETERS = tuple(signature(LightningModule.log).parameters)
 
 
 class StepLog:
-    """Stands for a task's `log` and `log_dict`.
+    """Replaces a task's `log` and `log_dict`.
 
     Args:
-        device: Where the ranks compute.
+        device: The device of this rank.
         group: The ranks that see different samples; None stands for all.
-        size: How many these are.
-        syncs: Whether there are several ranks, which may all see the same samples.
+        size: The number of those ranks.
+        syncs: Whether there are several ranks, even if all see the same samples.
 
     Attributes:
-        names: What the step under way has logged.
-        weight: What it counts by, unless it says by what; None for Lightning's own count.
-        counts: Whether its samples are this rank's own.
-        is_installed: Whether the task logs through this.
+        names: The names that the current step has logged.
+        weight: Used as `batch_size` unless the step passes one; None for Lightning's own.
+        counts: Whether the samples of the current step are this rank's own.
+        is_installed: Whether the task's methods are replaced.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class StepLog:
         self._compares = size > 1
         self._syncs = syncs
         if self._compares and device.type != "cpu":
-            # Names are compared on the CPU: nobody waits for a GPU.
+            # Names are compared on the CPU, so that no step waits for the GPU.
             ranks = None if group is None else dist.get_process_group_ranks(group)
             self.group = cast(dist.ProcessGroup, dist.new_group(ranks, backend="gloo"))
         self.names: set[str] = set()
@@ -78,11 +77,6 @@ class StepLog:
         self._changes = ExitStack()
 
     def install(self, module: LightningModule) -> None:
-        """Let the task log through this, if it does not yet.
-
-        Args:
-            module: The task.
-        """
         if self.is_installed:
             return
         self.is_installed = True
@@ -92,22 +86,21 @@ class StepLog:
         if self._compares:
             self._metrics = [part for part in module.modules() if isinstance(part, Metric)]
             for metric in self._metrics:
-                hook = metric.register_forward_pre_hook(note_given, with_kwargs=True)
+                hook = metric.register_forward_pre_hook(record_call, with_kwargs=True)
                 self._changes.callback(hook.remove)
         self._changes.enter_context(replaced(module, "log", self._log_any))
         self._changes.enter_context(replaced(module, "log_dict", self._log_any_dict))
 
     def remove(self) -> None:
-        """Leave the task as it was."""
         self.is_installed = False
         self._changes.close()
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Keep what a step logs until all ranks have come to its end.
+        """Collect what a step logs, and log it once all ranks have finished the step.
 
         Args:
-            name: Of the step.
+            name: The name of the step, such as "training_step".
         """
         self._is_in_step = True
         try:
@@ -116,31 +109,31 @@ class StepLog:
             self._is_in_step = False
             kept, self._kept = self._kept, []
         if self._compares:
-            # What rank 0 logs for itself is not averaged.
+            # Values that only rank 0 logs are not averaged.
             names = [key for key, _, _, options in kept if not options.get("rank_zero_only")]
             self.compare(names, name)
             for metric in self._logged_by_step(kept, name):
                 share_value(metric, self.counts, self._values_group)
-            forget_given(self._metrics)
+            forget_calls(self._metrics)
         for key, value, args, options in kept:
-            # Not before: the precision of the step would make another type of a number.
+            # Outside of the step, whose precision would give a number another type.
             if not self.counts and not isinstance(value, Metric):
-                value, options = _counted_nowhere(value, options)
+                value, options = _made_neutral(value, options)
             self._log(key, value, *args, **options)
 
     def _logged_by_step(self, kept: Sequence[tuple[Any, ...]], step: str) -> list[Metric]:
-        """The metrics of whose value of this batch a logger is told, once each."""
+        """The metrics whose value for this batch is logged, once each."""
         found: dict[int, Metric] = {}
         for _, value, _, options in kept:
             on_step = options.get("on_step")
-            # As Lightning chooses.
+            # Lightning's default.
             is_by_step = step == "training_step" if on_step is None else on_step
             if isinstance(value, Metric) and is_by_step:
                 found[id(value)] = value
         return list(found.values())
 
     def compare(self, names: Sequence[str], step: str) -> None:
-        """Reject names that are not the same on all ranks."""
+        """Reject names that only some ranks have logged."""
         number = crc32("\\n".join(names).encode())
         extremes = torch.tensor([number, -number])
         dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.group)
@@ -172,7 +165,7 @@ class StepLog:
             self._keep(name, value, *args, **options)
 
     def _keep(self, name: str, value: Any, *args: Any, **options: Any) -> None:
-        # A step may go on to work on the tensor in place.
+        # The step may change the tensor in place later.
         value = value.detach().clone() if isinstance(value, Tensor) else value
         self.names.add(name)
         if self.weight is not None and options.get("batch_size") is None:
@@ -180,27 +173,28 @@ class StepLog:
         self._kept.append((name, value, args, options))
 
 
-def _counted_nowhere(value: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _made_neutral(value: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Keep a value from another rank's samples out of the reduction."""
     reduction = options.get("reduce_fx", "mean")
     neutral = NEUTRAL.get(getattr(reduction, "__name__", reduction))
     if neutral is None:
         return value, {**options, "batch_size": 0}
     value = torch.as_tensor(value)
-    # The type of the other ranks, which a collective must not mix.
+    # The type that the other ranks use: a collective must not mix types.
     kind = value.dtype if value.is_floating_point() else torch.get_default_dtype()
     return torch.full_like(value, neutral, dtype=kind), options
 
 
 def synced(log: Callable[..., None]) -> Callable[..., None]:
-    """A task's `log` or `log_dict` that averages over the ranks, whatever it is told."""
+    """Make a task's `log` or `log_dict` average over the ranks whatever `sync_dist` says."""
     parameters = signature(log).parameters
     names = list(parameters)
     if "sync_dist" in names:
         place = names.index("sync_dist")
     elif any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        place = len(LIGHTNINGS)  # the task's own, which passes on what it is given by name
+        place = len(LIGHTNING_PARAMETERS)  # an override that passes keyword arguments on
     else:
-        return log  # the task's own, which calls Lightning's in its way
+        return log  # an override that calls Lightning's `log` in its own way
 
     def synced_log(*args: Any, **options: Any) -> None:
         if len(args) > place:
@@ -214,7 +208,7 @@ def synced(log: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def metrics_kept(module: LightningModule) -> Iterator[None]:
-    """Let a step leave no trace in the task's metrics: its samples are another rank's."""
+    """Restore the task's metrics after a step on another rank's samples."""
     metrics = [part for part in module.modules() if isinstance(part, Metric)]
     with ExitStack() as kept:
         for metric in metrics:
@@ -222,27 +216,27 @@ def metrics_kept(module: LightningModule) -> Iterator[None]:
         yield
 
 
-GIVEN = "_given_in_step"
+CALL_ARGUMENTS = "_arguments_in_step"
 
 
-def note_given(metric: Metric, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """A hook of its calls."""
-    # Nothing of the graph, for who copies the task.
+def record_call(metric: Metric, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Record the arguments of a call of a metric; a forward pre-hook."""
+    # Detached: a task may be deep-copied, which fails for tensors in a graph.
     given = tree_map_only(Tensor, Tensor.detach, (args, options))
-    vars(metric)[GIVEN] = (*given, torch.get_default_dtype())
+    vars(metric)[CALL_ARGUMENTS] = (*given, torch.get_default_dtype())
 
 
-def forget_given(metrics: Sequence[Metric]) -> None:
-    """The step is over."""
+def forget_calls(metrics: Sequence[Metric]) -> None:
+    """Drop the recorded arguments: the step is over."""
     for metric in metrics:
-        vars(metric).pop(GIVEN, None)
+        vars(metric).pop(CALL_ARGUMENTS, None)
 
 
 def share_value(metric: Metric, counts: bool, group: dist.ProcessGroup | None) -> None:
-    """Give a metric the value of the whole batch, for a logger. All ranks call this.
+    """Set a metric's value for this batch to that of the global batch. All ranks call this.
 
     Args:
-        metric: As a step has called it, or not.
+        metric: The metric, whether or not this rank has called it.
         counts: Whether the samples of the step are this rank's own.
         group: The ranks that see different samples; None stands for all.
     """
@@ -250,7 +244,8 @@ def share_value(metric: Metric, counts: bool, group: dist.ProcessGroup | None) -
     sums = all(fx is dim_zero_sum for fx in reductions_of(metric).values())
     if not defaults or not sums or not all(isinstance(each, Tensor) for each in defaults.values()):
         return
-    args, options, dtype = vars(metric).get(GIVEN, (None, None, torch.get_default_dtype()))
+    unset = None, None, torch.get_default_dtype()
+    args, options, dtype = vars(metric).get(CALL_ARGUMENTS, unset)
     called_here = counts and args is not None
     kind = type(metric)
     with torch.no_grad(), state_kept(metric), DefaultDtype(dtype):
@@ -259,7 +254,7 @@ def share_value(metric: Metric, counts: bool, group: dist.ProcessGroup | None) -
         if called_here:
             kind.update(metric, *args, **options)
         states: dict[str, Tensor] = {name: getattr(metric, name) for name in defaults}
-        # How many ranks have called it comes with them.
+        # The same message tells how many ranks have called it.
         parts = [torch.full((1,), float(called_here)).to(metric.device), *states.values()]
         flat = torch.cat([part.reshape(-1).double() for part in parts])
         dist.all_reduce(flat, group=group)

@@ -1,8 +1,8 @@
-"""A Lightning strategy under which a task trains as in one process, on whatever axes its ranks lie.
+"""The Lightning strategy behind all of ours: a task trains on any mesh as in one process.
 
-`OneCurve` puts together who does what: a mesh of ranks (`mesh/ranks.py`), the step of the task that
-is under way (`step.py`), one object for each axis (`parallelism.py`), loaders that share out global
-batches (`batch/`) and files (`checkpoint/`). The strategies that a user names are presets of it.
+`OneCurve` connects its collaborators: a mesh of ranks (`mesh/ranks.py`), the runner of the task's
+steps (`step.py`), one object per axis (`parallelism.py`), loaders that share out global batches
+(`batch/`) and checkpoint files (`checkpoint/`). The strategies that a user chooses are presets.
 """
 
 import sys
@@ -36,43 +36,43 @@ from ..compat.of_lightning import (
 )
 from ..compat.of_torch import never_captured
 from ..errors import UserError, say
-from ..optim.fused import keep_kernels, leave_unscaling, tidied
+from ..optim.fused import keep_kernels, leave_unscaling, make_contiguous
 from ..torch_versions import require
+from .ac_compile import Compiled, Recomputed, apply_ac_and_compile
 from .clip import clipping_over_ranks
-from .explained import explained
 from .for_callbacks import ForCallbacks
-from .layers_made import Compiled, Recomputed, make_layers
 from .layout import lay_out, move
 from .manual_backward import manual_backward, pytorchs_backward
 from .mesh.ranks import Ranks
 from .parallelism import Parallelism
 from .step import DataParallel, TaskStep
+from .torch_errors import explain_error
 
 Backend = Literal["auto", "gloo", "nccl"]
 
 
 class OneCurve(ForCallbacks):
-    """Stands before one of Lightning's own strategies, which knows devices and process groups.
+    """A mixin for one of Lightning's own strategies, which handles devices and process groups.
 
     Args:
-        axes: By axis how many ranks, of which one may be "auto": what the others leave. None for
-            one process.
-        parallelisms: What is done along the axes, from the outermost to the innermost.
-        activation_checkpointing: What a backward pass computes again: see `layers_made`.
-        backend: What carries what ranks send: "gloo", "nccl", or "auto" for what PyTorch takes for
-            the device: nccl for GPUs, gloo for CPUs.
+        axes: The number of ranks along each axis; one of them may be "auto" for the ranks that the
+            others leave. None for one process.
+        parallelisms: The parallelisms, from the outermost to the innermost axis.
+        activation_checkpointing: What the backward pass recomputes: see `ac_compile`.
+        backend: The process group backend: "gloo", "nccl", or "auto" for PyTorch's default (nccl
+            on GPUs, gloo on CPUs).
             https://docs.pytorch.org/docs/stable/distributed.html#backends
         timeout_seconds: How long a rank waits for the others in a collective before it fails.
-        lightnings: What Lightning's strategy takes.
+        lightnings: Arguments of Lightning's strategy.
 
     Attributes:
-        name: What ``strategy=...`` calls it.
-        report_dir: Where to leave pictures of what the strategy does; None for nowhere.
-        prints_layers: Whether to print how layers are divided among ranks. To be set before a fit.
-        compiled: What torch.compile makes code of: see `layers_made`. To be set before a fit.
-        count_labels: Whether a loss that is known to be a mean over labels counts by them among
-            ranks: see `weight`. To be set before a fit.
-        compile_backend: torch.compile's; "aot_eager" traces and makes no code.
+        name: The strategy's name in ``strategy=...``.
+        report_dir: A folder for pictures of what the strategy does; None for no pictures.
+        prints_layers: Whether to print how ranks share the layers. Set it before a fit.
+        compiled: What torch.compile compiles: see `ac_compile`. Set it before a fit.
+        count_labels: Whether a loss that is known to be a mean over labels is weighted by the
+            labels of each rank: see `weight`. Set it before a fit.
+        compile_backend: The backend of torch.compile; "aot_eager" traces without generating code.
     """
 
     name: str = ""
@@ -103,27 +103,27 @@ class OneCurve(ForCallbacks):
         self.parallelisms = list(parallelisms)
         self.activation_checkpointing = activation_checkpointing
         self._axes = axes
-        # What is in the way of calls for the length of a fit or an evaluation.
+        # Undone at the end of a fit or an evaluation.
         self._while_connected = ExitStack()
 
     # Set-up, in the order of Lightning's calls
 
     def connect(self, model: LightningModule) -> None:
-        """Take the task, in the precision of the run.
+        """Connect the task, and convert it to the run's precision.
 
-        Lightning's own converts it later: after a checkpoint's float64 was copied into float32, and
-        after callbacks were set up.
+        Lightning converts it later: after callbacks are set up, and after a checkpoint's float64
+        values have been copied into float32 parameters.
         """
         super().connect(model)
         self.precision_plugin.convert_module(model)
 
     def setup_environment(self) -> None:
         """Join the other ranks, if there are any."""
-        with kept_state():  # Lightning seeds the generators again where ranks meet
+        with kept_state():  # Lightning seeds the generators again with several ranks
             super().setup_environment()
         task = self._connected_module
-        # Lightning's would share the samples out before `process_dataloader` does, and repeats
-        # some of them; so nobody has to say Trainer(use_distributed_sampler=False).
+        # Lightning's DistributedSampler would split the samples before `process_dataloader`, and
+        # repeat some. This spares users Trainer(use_distributed_sampler=False).
         shares_no_samples(task.trainer)
         if self.step is None:
             self.step = self._first_step()
@@ -139,7 +139,7 @@ class OneCurve(ForCallbacks):
                 parallelism.join(self.name, self.ranks, self.step, self.precision_plugin)
 
     def _first_step(self) -> TaskStep:
-        """Find this rank's place among the others, once they have met."""
+        """Find this rank's place among the others, once the process group exists."""
         place, stream = DataParallel(device=self.root_device), RankStream(0, apart=())
         if self._axes is not None:
             self.ranks = ranks = self._laid_out(self._axes)
@@ -167,21 +167,21 @@ class OneCurve(ForCallbacks):
 
     def _get_process_group_backend(self) -> str:
         backend: str = super()._get_process_group_backend()  # type: ignore[misc]
-        # Shards that lie on the CPU are also clipped and gathered there.
+        # Shards on the CPU are also clipped and gathered there.
         offloads = any(each.offloads for each in self.parallelisms)
         return "cpu:gloo,cuda:nccl" if offloads and backend == "nccl" else backend
 
     def _synchronize(self) -> None:
-        """Draw on as the first rank does."""
+        """Copy the first rank's generator states to all ranks."""
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             set_state(self.broadcast(get_state()))
 
     def setup(self, trainer: Trainer) -> None:
-        """Lay the task out on the ranks, and make ready for its steps."""
+        """Distribute the task over the ranks, and prepare for its steps."""
         Strategy.setup(self, trainer)
         task = self._connected_module
         if trainer.state.fn == TrainerFn.FITTING:
-            # Lightning loads the states next; not for a test, which comes by a checkpoint, too.
+            # Lightning loads the states next. Only in a fit: a test may load a checkpoint, too.
             schedulers = [config.scheduler for config in self.lr_scheduler_configs]
             for line in fit_to_length(loaded_checkpoint(trainer), schedulers, self.optimizers):
                 if self.is_global_zero:
@@ -199,7 +199,7 @@ class OneCurve(ForCallbacks):
             self._count_over_ranks(task)
 
     def _count_over_ranks(self, task: LightningModule) -> None:
-        """Make metrics and clipping those of all ranks."""
+        """Make metrics and gradient clipping cover all ranks."""
         everyone = self.samples_group is dist.group.WORLD
         for metric in task.modules():
             if isinstance(metric, Metric) and metric.process_group is None and not everyone:
@@ -209,39 +209,37 @@ class OneCurve(ForCallbacks):
             self._while_connected.enter_context(clipping)
 
     def model_to_device(self) -> None:
-        """Keep this rank's part of the task, unless an earlier fit or test did, and move it."""
+        """Reduce the task to this rank's part, unless that has been done, and move it."""
         task = self._connected_module
         if self.ranks is None or not self.parallelisms:
-            self.make_layers()
+            self.apply_ac_and_compile()
             super().model_to_device()  # type: ignore[safe-super]
             return
         if not any(each.is_applied(task) for each in self.parallelisms):
             if self._layer_sync is not None and task.trainer.state.fn == TrainerFn.FITTING:
                 self._layer_sync.apply(task)
-                # Or Lightning would try to turn back what is sharded by then.
+                # Otherwise Lightning would try to revert layers that are sharded by then.
                 self._layer_sync = None
-            lay_out(task, self.ranks, self.parallelisms, self.make_layers)
+            lay_out(task, self.ranks, self.parallelisms, self.apply_ac_and_compile)
         self._move(task, self.root_device)
         for parallelism in self.parallelisms:
             self._while_connected.enter_context(parallelism.connected(task))
 
     def _setup_model(self, model: Any) -> Any:
-        """Nothing wraps a task that is laid out already."""
+        """Leave a task alone that parallelisms have distributed."""
         return model if self.parallelisms else super()._setup_model(model)
 
-    def make_layers(self, layers: Iterable[nn.Module] | None = None) -> None:
-        """Let layers compute again and compile them, as asked: see `layers_made`.
-
-        Before they are sharded, or wrapped.
+    def apply_ac_and_compile(self, layers: Iterable[nn.Module] | None = None) -> None:
+        """Apply activation checkpointing and torch.compile: see `ac_compile`.
 
         Args:
-            layers: Those of this rank; by default the whole task's.
+            layers: The layers that this rank holds; by default all layers of the task.
         """
-        # Not where logits may be sharded; those put together from pieces of a sequence are full.
+        # The loss is not compiled if logits may be sharded. With context parallelism they are full.
         sizes = self.sizes
         if sizes.context > 1 and self.compiled != "none":
             require("strategy.context with compile")
-        make_layers(
+        apply_ac_and_compile(
             self._connected_module,
             self.activation_checkpointing,
             self.compiled,
@@ -254,7 +252,7 @@ class OneCurve(ForCallbacks):
         move(module, device, lambda tensor: all(each.moves(tensor) for each in self.parallelisms))
 
     def setup_optimizers(self, trainer: Trainer) -> None:
-        """Have the optimizers made, of this rank's parameters."""
+        """Create the optimizers from this rank's parameters."""
         super().setup_optimizers(trainer)
         for parallelism in self.parallelisms:
             parallelism.set_up_optimizers(trainer, self.optimizers)
@@ -262,7 +260,7 @@ class OneCurve(ForCallbacks):
     # Batches
 
     def process_dataloader(self, dataloader: object) -> object:
-        """Give this rank its share. Lightning calls this for every loader."""
+        """Wrap a loader so that it yields this rank's share."""
         trainer = self._connected_module.trainer
         loader = self.shared(dataloader)
         if trainer.training and self.epochs is not None:
@@ -270,10 +268,10 @@ class OneCurve(ForCallbacks):
         return loader
 
     def shared(self, loader: Any) -> Any:
-        """What yields this rank's share of a loader's batches.
+        """Wrap a loader so that it yields this rank's share.
 
         Raises:
-            UserError: If ranks would have to share what they cannot.
+            UserError: If the ranks cannot share its batches.
         """
         place, stream = self._step.place, self._step.stream
         self._loaders += 1
@@ -283,16 +281,16 @@ class OneCurve(ForCallbacks):
     def batch_to_device(
         self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0
     ) -> Any:
-        """Move a batch; what augments it draws for this rank's samples."""
+        """Move a batch; hooks that augment it draw this rank's own random numbers."""
         if self.ranks is None:
             return super().batch_to_device(batch, device, dataloader_idx)
         if not self._connected_module.trainer.training:
-            self._step.moves(dataloader_idx)
+            self._step.note_moved_batch(dataloader_idx)
         with self._step.own(Draws.BATCH):
             return super().batch_to_device(batch, device, dataloader_idx)
 
     def on_validation_start(self) -> None:
-        """Evaluate the first rank's buffers, which are what a checkpoint holds."""
+        """Evaluate with the first rank's buffers, which are those that a checkpoint holds."""
         super().on_validation_start()
         self._step.begin_evaluation()
         if self.parallelisms and self.ranks is not None:
@@ -310,9 +308,9 @@ class OneCurve(ForCallbacks):
     # Steps
 
     def training_step(self, *args: Any) -> STEP_OUTPUT:
-        """Run the task's own step and weigh its loss by this rank's share of the global batch."""
+        """Run the task's step, and weight its loss by this rank's share of the global batch."""
         if isinstance(self.checkpoint_io, LocalFiles):
-            # Hear of a file that could not be written in the background.
+            # Raise the error of a checkpoint that could not be written in the background.
             self.checkpoint_io.poll()
         accumulates = self._connected_module.trainer.accumulate_grad_batches > 1
         return self._step.train_accumulated(*args) if accumulates else self._step.train(*args)
@@ -327,7 +325,7 @@ class OneCurve(ForCallbacks):
         return self._step.predict(*args)
 
     def _call_task(self, name: str, *args: Any) -> Any:
-        """Have Lightning call a step of the task, within every parallelism."""
+        """Call a step of the task through Lightning, inside all parallelisms."""
         step: Callable[[], Any] = partial(getattr(super(), name), *args)
         for parallelism in reversed(self.parallelisms):
             step = partial(parallelism.run, name, args[0], step)
@@ -339,14 +337,14 @@ class OneCurve(ForCallbacks):
             with manual_backward(self, self._weighed):
                 return step()
         except Exception as error:
-            if line := self._explained(error):
+            if line := self._explain(error):
                 raise line from error
             raise
 
     def backward(
         self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
     ) -> Tensor:
-        """Run the backward pass of a loss that is weighed first."""
+        """Weight a loss by this rank's share, and run its backward pass."""
         task, loss = self._connected_module, self._weighed(closure_loss)
         if self.ranks is None or task.automatic_optimization:
             return super().backward(loss, optimizer, *args, **kwargs)
@@ -360,7 +358,7 @@ class OneCurve(ForCallbacks):
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        """Lightning enters this for a batch that is only accumulated."""
+        """Lightning enters this for a batch after which the optimizer does not step."""
         lightnings = getattr(super(), "block_backward_sync", nullcontext)
         with ExitStack() as stack:
             stack.enter_context(lightnings())
@@ -375,13 +373,13 @@ class OneCurve(ForCallbacks):
         model: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Let an optimizer that decides by the loss decide alike on all ranks."""
+        """Give LBFGS, which decides by the loss, the same loss on all ranks."""
 
         def backward() -> Any:
             result = closure()
             if isinstance(optimizer, LBFGS):
                 return self.reduce(result)
-            tidied(optimizer)
+            make_contiguous(optimizer)
             return result
 
         return super().optimizer_step(optimizer, backward, model, **kwargs)
@@ -394,21 +392,20 @@ class OneCurve(ForCallbacks):
             parallelism.check()
 
     def on_exception(self, exception: BaseException) -> None:
-        """Say in one line what PyTorch says, also where it says it outside of a step."""
+        """Explain PyTorch's errors in one line, also outside of a step."""
         super().on_exception(exception)
         if self.lightning_module is not None:
-            exception.__cause__ = self._explained(exception) or exception.__cause__
+            exception.__cause__ = self._explain(exception) or exception.__cause__
 
-    def _explained(self, error: BaseException) -> BaseException | None:
-        """What an error of PyTorch means in a task, in one line; None for any other."""
+    def _explain(self, error: BaseException) -> BaseException | None:
         if isinstance(error, UserError):
             return None
         task = self._connected_module
         lines = (each.explained(error, task) for each in self.parallelisms)
-        return explained(error, task, self.name) or next(filter(None, lines), None)
+        return explain_error(error, task, self.name) or next(filter(None, lines), None)
 
     def teardown(self) -> None:
-        """A fit or an evaluation is over: leave the task and Lightning's loops as they were."""
+        """Restore the task and Lightning's loops after a fit or an evaluation."""
         self._while_connected.close()
         if self.epochs is not None:
             self.epochs.end()
@@ -418,9 +415,10 @@ class OneCurve(ForCallbacks):
         if not self.parallelisms:
             super().teardown()
             return
-        # Lightning's own would move parameters that have no memory.
+        # Instead of Lightning's teardown, which would move parameters on the meta device.
         move_optimizers(self.optimizers, torch.device("cpu"))
-        # What failed may hold parameters, which cannot be moved then; its error is the one to read.
+        # After an exception its traceback may hold parameters that then cannot be moved. Ignore
+        # that, so that the first error is the one that is shown.
         with nullcontext() if sys.exc_info()[0] is None else suppress(RuntimeError, AttributeError):
             self._move(self._connected_module, torch.device("cpu"))
         self.precision_plugin.teardown()

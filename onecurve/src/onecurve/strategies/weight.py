@@ -1,13 +1,12 @@
-"""How much counts in some targets, where a task says that it is not the number of samples.
+"""Weights losses by something else than samples, such as tokens.
 
-A task's ``weight(targets)`` is a number: the tokens that are no padding, the sum of the weights of
-classes. Of a batch that is no pair, in a task without `prepare`, it is ``weight(batch)``.
-`loss` is then the mean over that, and a rank's loss counts by it. What counts in the parts
-of targets must add up to what counts in all of them.
+A task's ``weight(targets)`` returns what its loss is a mean over: the number of tokens that are not
+padding, or the sum of class weights. If the batch is not a pair and the task has no `prepare`, the
+call is ``weight(batch)``. The weights of the parts of a batch must add up to that of the batch.
 
-Of a network of transformers that makes its own loss of a batch's ``labels``, that loss is known: a
-mean over those that are not -100. There it counts so by itself, among ranks; what is logged for an
-epoch stays a mean over samples, as in one process.
+The loss of many Hugging Face models is known without it: computed from the batch's ``labels``, it
+is a mean over those that are not -100. Ranks are then weighted by their labels automatically. What
+is logged for an epoch remains a mean over samples, as in one process.
 """
 
 import re
@@ -23,34 +22,35 @@ from ..compat.of_torch import tensor_leaves
 from .redirect import replaced
 
 IGNORED = -100
-"""A label that no loss of transformers counts."""
+"""The label that losses in transformers ignore."""
 MEANS_OVER_LABELS = re.compile("For(MaskedLM|TokenClassification|ConditionalGeneration)$")
 MEANS_OVER_NEXT_LABELS = re.compile("(ForCausalLM|LMHeadModel)$")
 
 
 def weighs(module: LightningModule) -> bool:
-    """Whether a task says how much counts."""
+    """Whether a task has a method `weight`."""
     return callable(getattr(module, "weight", None))
 
 
 def weight_of(module: LightningModule, targets: Any) -> Tensor | None:
-    """What counts in targets, or in a batch, in float64; None without a method `weight`."""
+    """The task's `weight` of targets or of a batch, in float64; None without such a method."""
     if not weighs(module):
         return None
     return torch.as_tensor(module.weight(targets)).detach().double()  # type: ignore[operator]
 
 
 def mean_over_labels(module: LightningModule) -> tuple[str, bool] | None:
-    """Whose loss is a mean over labels, and whether the first label of each sequence is in it.
+    """Find the Hugging Face model whose loss is known to be a mean over labels.
 
     Returns:
-        The name of the class; None where no network of the task, or several, are known to make such
-        a loss, or the task says itself what counts.
+        The name of its class, and whether the first label of each sequence is in the mean. None
+        unless exactly one model of the task is known to have such a loss, or if the task has
+        `weight` or `prepare`.
     """
     if weighs(module) or callable(getattr(module, "prepare", None)):
         return None
     names = [
-        type(part).__name__.removeprefix("FSDP")  # which FSDP2 has put before it
+        type(part).__name__.removeprefix("FSDP")  # FSDP2 adds this prefix
         for part in module.modules()
         if any(kind.__name__ == "PreTrainedModel" for kind in type(part).__mro__)
     ]
@@ -59,11 +59,11 @@ def mean_over_labels(module: LightningModule) -> tuple[str, bool] | None:
 
 
 def labels_in(batch: Any, with_first: bool) -> int | None:
-    """How many labels of a batch are in a mean over them; None if it has none for each position.
+    """How many labels of a batch count in a mean over labels; None if it has no label sequences.
 
     Args:
-        batch: What a step gets.
-        with_first: Whether the first of each sequence is in it.
+        batch: The batch that a step gets.
+        with_first: Whether the first label of each sequence counts.
     """
     labels = batch.get("labels") if isinstance(batch, Mapping) else None
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.ndim < 2:
@@ -77,10 +77,10 @@ def _predicts_next(name: str) -> bool:
 
 
 def loss_of_nothing(module: LightningModule) -> AbstractContextManager[None]:
-    """Let the loss be zero where nothing counts, as in a share of padding alone: no mean is."""
+    """Replace the loss by zero where the weight is zero, as in a share that is all padding."""
     return replaced(module, "loss", no_loss)
 
 
 def no_loss(outputs: Any, targets: Any) -> Tensor:
-    """Zero, through whose backward pass every parameter gets a gradient of zero."""
+    """Zero, whose backward pass gives every parameter a gradient of zero."""
     return torch.stack([leaf.sum() * 0.0 for leaf in tensor_leaves(outputs)]).sum()

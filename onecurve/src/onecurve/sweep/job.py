@@ -132,7 +132,7 @@ def _run_with_retries(work: str, config: DictConfig, context: RunContext, name: 
                 (run_dir.parent / STOPPED).touch()
             return
         if context.members.is_first and (reason := _divergence(metrics, run_dir)):
-            record.ended_otherwise(run_dir, "diverged", reason)
+            record.change_status(run_dir, "diverged", reason)
             print(f"{name} diverged: {reason}", file=sys.stderr, flush=True)
         elif context.members.is_first:
             print(f"{name}: {_summary(run_dir)}", flush=True)

@@ -1,13 +1,13 @@
-"""For a project's own tests: its scripts as fixtures of pytest, and what their runs leave."""
+"""For a project's own tests: fixtures that run its scripts and read their results."""
 
 from typing import Any
 
 
 def assert_parity(*arguments: Any, **named: Any) -> None:
-    """Assert that a strategy trains as a plain Trainer does; takes what `onecurve.parity` takes.
+    """Assert that a strategy trains like a plain Trainer; the arguments are `onecurve.parity`'s.
 
-    ``assert_parity(Task, loaders, strategy=onecurve.FSDP(), accelerator="cpu")``, where ranks find
-    `Task` and `loaders` by their names in the file of the test.
+    For example ``assert_parity(Task, loaders, strategy=onecurve.FSDP(), accelerator="cpu")``; ranks
+    find `Task` and `loaders` by their names in the file of the test.
 
     Raises:
         AssertionError: With the table, if something differs.

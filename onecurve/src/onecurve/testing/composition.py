@@ -1,8 +1,8 @@
-"""Hydra's and OmegaConf's work in a process that composes hundreds of configurations.
+"""Speeds up Hydra and OmegaConf in a test process that composes hundreds of configurations.
 
-They read each file again, parse each interpolation again and copy what never changes, which is more
-than half of a short test. What comes out is the same. Commands in processes of their own are left
-as they are.
+They read every file, parse every interpolation and copy constant objects again each time, which is
+more than half of a short test. The results stay the same. Commands in other processes are not
+affected.
 """
 
 import copy
@@ -23,14 +23,14 @@ from ..compat.of_hydra import ConfigLoaderImpl
 from ..compat.of_hydra import defaults_list as defaults_lists
 
 
-def is_quick(patch: pytest.MonkeyPatch) -> None:
-    """Let it be so as long as the patch lasts."""
-    # For each group that --help lists, all that is known would be copied.
+def speed_up(patch: pytest.MonkeyPatch) -> None:
+    """Install the patches, until `patch` is undone."""
+    # Hydra copies its repository for each group that --help lists.
     patch.setattr(ConfigLoaderImpl, "get_group_options", _listed)
     patch.setattr(ConfigLoaderImpl, "list_groups", _groups)
-    # For each file, what the interpolations of its defaults could mean, of which few have one.
+    # Hydra prepares interpolations for the defaults of each file, but few have any.
     patch.setattr(defaults_lists, "_create_interpolation_map", _map_if_needed)
-    # Whoever reads a tree does not change it.
+    # Parse trees are not changed by their readers.
     parsed_once = cache(parse)
     patch.setattr(omegaconf.base, "parse", parsed_once)
     patch.setattr(omegaconf._utils, "parse", parsed_once)
@@ -57,7 +57,7 @@ def _map_if_needed(overrides: Any, defaults: Any, self_added: bool) -> Any:
 
 
 class _Loaded:
-    """``OmegaConf.load``, by the text of a file that is open."""
+    """``OmegaConf.load`` with a cache by the text of an open file."""
 
     def __init__(self, load: Any) -> None:
         self.load = load
@@ -73,7 +73,7 @@ class _Loaded:
 
 
 def _copied(metadata: Metadata, memo: dict[int, Any]) -> Metadata:
-    """Without a look at each field, of which two alone can change."""
+    """Copy metadata; only two of its fields can change."""
     new = object.__new__(type(metadata))
     new.__dict__.update(metadata.__dict__)
     new.flags = None if metadata.flags is None else dict(metadata.flags)

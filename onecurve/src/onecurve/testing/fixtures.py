@@ -14,7 +14,7 @@ from .runs import Cli, Outcome, run_directories, run_script
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of a file that read each other's runs stay with one worker: ``--dist loadgroup``."""
+    """Run tests of a file that share runs in one worker, with ``--dist loadgroup``."""
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
             if "once" in getattr(item, "fixturenames", ()):
@@ -22,23 +22,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _runs_lie_where_a_test_stands() -> Iterator[None]:
-    """And not in the project's folder, which the tests of other people's machines share."""
+def _runs_in_current_folder() -> Iterator[None]:
+    """Write runs to the current folder: parallel tests would share the project's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROJECT_ROOT", ".")
         yield
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _composition_is_quick() -> Iterator[None]:
+def _faster_composition() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        composition.is_quick(patch)
+        composition.speed_up(patch)
         yield
 
 
 @pytest.fixture(scope="session")
 def scripts(pytestconfig: pytest.Config) -> Path:
-    """Where train.py and the others are: beside the file that configures pytest."""
+    """The folder of train.py and the other scripts: that of pytest's configuration."""
     return pytestconfig.rootpath
 
 
@@ -53,7 +53,7 @@ def cli(
     monkeypatch.chdir(tmp_path)
 
     def run(script: str, *arguments: str) -> Outcome:
-        # A test may have gone to another folder.
+        # A test may have changed the current folder.
         folder = Path.cwd()
         before = set(run_directories(folder))
         capfd.readouterr()
@@ -67,9 +67,9 @@ def cli(
 
 @pytest.fixture(scope="module")
 def once(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Training runs that several tests of a file read: ``once("strategy=ddp")``.
+    """Training runs that several tests of a file share: ``once("strategy=ddp")``.
 
-    Each is made where it is first asked for, and must succeed. Returns its directory.
+    Each is run when it is first requested, and must succeed. Returns its directory.
     """
     folder = tmp_path_factory.mktemp("once")
     made: dict[tuple[str, ...], Path] = {}
@@ -85,15 +85,15 @@ def once(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..
     return run
 
 
-def _told_about_ranks() -> dict[str, str]:
+def _rank_variables() -> dict[str, str]:
     names = ("RANK", "LOCAL_", "NODE_", "WORLD_", "MASTER_", "SLURM_", "TORCHELASTIC_", "PL_")
     return {name: value for name, value in os.environ.items() if name.startswith(names)}
 
 
 @pytest.fixture(autouse=True)
-def _nothing_of_a_run_stays() -> Iterator[None]:
-    """What a run tells its ranks must not reach the run after it in this process."""
-    before = _told_about_ranks()
+def _clean_after_each_run() -> Iterator[None]:
+    """Remove environment variables and process groups of a run before the next test."""
+    before = _rank_variables()
     yield
-    assert _told_about_ranks() == before
+    assert _rank_variables() == before
     assert not torch.distributed.is_initialized()

@@ -1,4 +1,4 @@
-"""What a script did, and what its runs have logged."""
+"""Runs scripts in tests, and reads what their runs have logged."""
 
 import json
 import logging
@@ -19,13 +19,13 @@ from hydra.core.hydra_config import HydraConfig
 
 @dataclass
 class Outcome:
-    """What a command left behind."""
+    """The exit status, output and run directories of a command."""
 
     status: int
     out: str
     err: str
     runs: list[Path]
-    """Run directories that it made, oldest first."""
+    """Run directories that it created, oldest first."""
 
     @property
     def run(self) -> Path:
@@ -46,7 +46,7 @@ Cli = Callable[..., Outcome]
 def run_script(script: Path, *arguments: str) -> int:
     """Run a script in this process and the current folder, as a shell would.
 
-    Only the start of a Python process is saved: torch is imported once for all tests, and the ranks
+    This saves the start of a Python process: torch is imported once for all tests, and the ranks
     of a multi-process run are forked from one warm server.
 
     Returns:
@@ -75,7 +75,7 @@ def run_directories(folder: Path) -> list[Path]:
 
 
 def jobs_of(sweep: Path) -> int:
-    """How many jobs the command of a sweep has asked for."""
+    """The number of jobs that the command of a sweep makes."""
     record = yaml.safe_load((sweep / "sweep.yaml").read_text())
     trials = re.search(r"sweep\.trials=(\d+)", record["command"])
     return int(trials[1]) if trials else len(record["jobs"])

@@ -1,1 +1,1 @@
-"""What happens around training: one file per callback."""
+"""Callbacks: one file for each."""

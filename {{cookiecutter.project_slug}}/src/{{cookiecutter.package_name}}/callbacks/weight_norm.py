@@ -1,4 +1,4 @@
-"""An example of a callback of one's own."""
+"""An example of your own callback."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class WeightNorm(Callback):
-    """Logs the 2-norm of every parameter and of all together, each under `norm/`.
+    """Logs the 2-norm of every parameter and of all of them, each under `norm/`.
 
-    A norm that grows without end asks for more weight decay; one that stays where it started, for a
+    A norm that keeps growing suggests more weight decay; one that does not change suggests a
     larger learning rate.
 
     Args:
@@ -21,7 +21,7 @@ class WeightNorm(Callback):
 
     @torch.no_grad()
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Measure. Every rank comes here: a rank may hold only a part of the network."""
+        """Measure the norms on every rank, because a rank may hold only a part of the network."""
         if (trainer.current_epoch + 1) % self.every_n_epochs:
             return
         strategy: Any = trainer.strategy

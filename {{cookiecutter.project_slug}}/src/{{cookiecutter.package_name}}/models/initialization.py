@@ -1,4 +1,4 @@
-"""How weights start: drawn by a function of `torch.nn.init`. Of a checkpoint: init=FILE."""
+"""Initialises weights by a function of `torch.nn.init`. From a checkpoint: init=FILE."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ def initialize(net: nn.Module, *, weight: Callable[[Tensor], Tensor] | None) -> 
 
     Args:
         net: the network, changed in place.
-        weight: what fills a weight; None leaves weights and biases as PyTorch made them.
+        weight: fills a weight in place; None keeps the initialisation of PyTorch.
     """
     if weight is None:
         return

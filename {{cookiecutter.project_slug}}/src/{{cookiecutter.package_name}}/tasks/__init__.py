@@ -1,1 +1,1 @@
-"""What is learned: LightningModules that tie a network to a loss, metrics and an optimizer."""
+"""Tasks: LightningModules that combine a network with a loss, metrics and an optimizer."""

@@ -1,4 +1,4 @@
-"""What a task is made of, built or still described."""
+"""Builds the parts of a task from their configuration."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,9 +7,9 @@ from hydra.utils import instantiate
 
 
 def built(part: Any) -> Any:
-    """A part as it is, or what its configuration describes.
+    """A part that is built already, or the object that its configuration describes.
 
-    A run builds the parts of its task itself. Lightning's `load_from_checkpoint` hands over their
-    configuration, which is all that a checkpoint holds of them.
+    A run builds the parts of its task itself. Lightning's `load_from_checkpoint` passes their
+    configuration, which is what a checkpoint holds.
     """
     return instantiate(part) if isinstance(part, Mapping) else part

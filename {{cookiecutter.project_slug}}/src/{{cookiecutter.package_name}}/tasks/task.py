@@ -1,4 +1,4 @@
-"""What all tasks here have in common: a network, how it is optimized, and a training step."""
+"""The base class of tasks: a network, its optimizer and schedule, and a training step."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NotRequired, TypedDict
@@ -11,9 +11,9 @@ from .from_config import built
 
 
 class Parts(TypedDict):
-    """What a run gives to a task beside the task's own settings.
+    """What a run passes to a task besides the task's own settings.
 
-    The first three are built already, or their configuration, as in a checkpoint.
+    The first three are objects, or their configurations, as in a checkpoint.
     """
 
     network: nn.Module | dict[str, Any]
@@ -32,11 +32,11 @@ class Parts(TypedDict):
 class Task(LightningModule):
     """A LightningModule that every strategy can train, once it has a `loss`.
 
-    Four methods are all that a strategy asks for; the rest is an ordinary LightningModule:
+    Strategies use only four methods; the rest is an ordinary LightningModule:
 
-    - `forward` is the only way to the network, and the composition of the network's layers.
-    - `prepare` makes inputs and targets of a batch, and may draw random numbers.
-    - `loss` is the mean over what counts in the targets.
+    - `forward` is the only access to the network, and the composition of its layers.
+    - `prepare` returns inputs and targets of a batch, and may draw random numbers.
+    - `loss` is the mean over the samples, or over what `weight` counts.
     - `weight`, where that is not the number of samples, says how much counts in them.
     """
 
@@ -56,7 +56,7 @@ class Task(LightningModule):
         self.mode = mode
 
     def prepare(self, batch: Any) -> tuple[Any, Any]:
-        """What the network gets of a batch, a tensor or a tuple of them, and what it should say."""
+        """The inputs of the network, a tensor or a tuple of tensors, and the targets."""
         inputs, targets = batch
         return inputs, targets
 
@@ -65,7 +65,7 @@ class Task(LightningModule):
         return self.network(inputs if len(inputs) > 1 else inputs[0])
 
     def loss(self, outputs: Any, targets: Any) -> Tensor:
-        """The mean over what counts in the targets, without a dimension."""
+        """The mean over the samples, or over what `weight` counts, as a scalar tensor."""
         raise NotImplementedError
 
     def answer(self, batch: Any) -> tuple[Any, Any]:
@@ -74,7 +74,7 @@ class Task(LightningModule):
         return self(*inputs) if isinstance(inputs, tuple) else self(inputs), targets
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Loss of one batch; a metric beside it would cost as much again as logging the loss."""
+        """The loss of one batch. A metric would cost as much as logging the loss."""
         loss = self.loss(*self.answer(batch))
         self.log("train/loss", loss, prog_bar=True)
         return loss

@@ -1,4 +1,4 @@
-"""Models that `from_pretrained` reads: what comes from one trains, and what is saved is one."""
+"""Models that `from_pretrained` reads: a loaded model trains, and a saved model can be loaded."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Small data sets in the formats of the real ones, where a run in an empty folder looks."""
+"""Small data sets in the formats of the real ones, where a run looks for them."""
 
 import pickle
 from pathlib import Path
@@ -33,9 +33,9 @@ MISTAKES = {
     "+optimizer.lr_scale.c9=0.1 model=lenet": "optimizer.lr_scale.c9: no parameter's name begins",
     "task=segmentation": "use data=scenes model=unet",
     "task=multi_label": "use data=scene_labels",
-    "data=scenes": "task=classification: these data have other targets; use data=digits",
-    "model=unet": "task=classification: this network answers for each pixel",
-    "experiment=segmentation model=mlp": "answers for an image as a whole; use data=scenes model",
+    "data=scenes": "the targets of these data do not fit the task; use data=digits",
+    "model=unet": "task=classification: this network predicts labels of each pixel",
+    "experiment=segmentation model=mlp": "labels of an image as a whole; use data=scenes model",
     "experiment=segmentation data.image_size=7": "try data.image_size=32",
     "experiment=segmentation data.held_out=[2000,1]": "cannot be split into a training part",
 }
@@ -85,7 +85,7 @@ def write_images(folder: Path, count: int, name: str = "{}.png") -> None:
 
 
 def write_broken(folder: Path) -> None:
-    """Folders of images that no run can be made of."""
+    """Invalid folders of images."""
     (folder / "empty").mkdir()
     for root, count in {"few": (1, 1), "bare": (3, 0), "broken": (10, 10)}.items():
         for name, number in zip(("cat", "dog"), count, strict=True):

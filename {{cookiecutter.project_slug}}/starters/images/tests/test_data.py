@@ -1,4 +1,4 @@
-"""The data sets of this project: what they hold, and what is said where they cannot be read."""
+"""The data sets of this project: their contents, and the errors for unreadable files."""
 
 from pathlib import Path
 from typing import Any

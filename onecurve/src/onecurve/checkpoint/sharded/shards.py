@@ -238,15 +238,15 @@ def read_rest(path: Path, weights_only: bool = True) -> dict[str, Any]:
     return checkpoint
 
 
-def read_whole(checkpoint: dict[str, Any]) -> dict[str, Any]:
+def read_full(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """Replace the placeholders of `read_rest` by full tensors on the CPU."""
     optimizers = [optimizer_state_here(state, ()) for state in checkpoint.get(OPTIMIZERS, [])]
     averages = {
         name: model_state_here(state, {}) for name, state in checkpoint.get(AVERAGES, {}).items()
     }
-    whole = {**checkpoint, MODEL: model_state_here(checkpoint[MODEL], {})}
-    whole |= {OPTIMIZERS: optimizers} if optimizers else {}
-    return whole | ({AVERAGES: averages} if averages else {})
+    full = {**checkpoint, MODEL: model_state_here(checkpoint[MODEL], {})}
+    full |= {OPTIMIZERS: optimizers} if optimizers else {}
+    return full | ({AVERAGES: averages} if averages else {})
 
 
 def read_tensors(stored: Mapping[Any, Any], own: Mapping[Any, Any]) -> dict[Any, Tensor]:

@@ -17,7 +17,7 @@ USAGE = (
 
 
 def main(arguments: list[str]) -> None:
-    """Convert, and say what was written.
+    """Convert, and print what was written.
 
     Raises:
         UserError: If the first is no complete checkpoint, or the second is there already.

@@ -1,10 +1,10 @@
-"""Attention over sequences that are cut between ranks: every query sees the keys of all pieces.
+"""Attention over sequences that are sharded over ranks: every query attends to all keys.
 
-Each rank has its piece's queries, and gathers keys and values; the backward pass sums their
-gradients and hands them back. Exact. Not exact: dropout of attention weights, which each rank draws
+Each rank has the queries of its shard, and gathers keys and values; the backward pass sums their
+gradients and scatters them. Exact. Not exact: dropout of attention weights, which each rank draws
 for its own queries.
-Memory: keys and values of the whole sequence in each attention, queries and all else of the piece.
-Sent: keys and values once in the forward pass, their gradients once in the backward pass.
+Memory: keys and values of the full sequence in each attention; queries and the rest per shard.
+Communication: keys and values once in the forward pass, their gradients once in the backward pass.
 """
 
 from collections.abc import Iterator
@@ -20,30 +20,29 @@ from ...errors import UserError
 from ..redirect import replaced
 from .axis import Axis, Piece, current, set_current
 
-_as_torch_has_it: Any = F.scaled_dot_product_attention
+_torch_attention: Any = F.scaled_dot_product_attention
 
 
 @contextmanager
 def working_on(piece: Piece | None) -> Iterator[None]:
-    """Let `scaled_dot_product_attention` see the whole sequence meanwhile, and `positions` tell it.
+    """Make `scaled_dot_product_attention` and `positions` see the full sequence in this context.
 
-    Also where nn.MultiheadAttention and the layers of nn.Transformer call it, in training and in
-    evaluation. Causal means by position in the whole sequence. A mask may be that of the whole
-    sequence, of this rank's queries and all keys, or of this rank's keys for all queries alike.
-    Queries or keys of another length than a piece's are taken as they are.
+    This includes calls by nn.MultiheadAttention and the layers of nn.Transformer, in training and
+    in evaluation. Causal means by position in the full sequence. A mask may cover the full
+    sequence, or this rank's queries and all keys, or this rank's keys for every query. Queries or
+    keys whose length is not that of a shard are left alone.
 
-    What a backward pass computes again (activation checkpointing) is computed alike, without this
-    being entered, from where the gradient enters `sequence.whole`.
+    Activation checkpointing recomputes layers outside of this context: see `until_backward_ends`.
 
     Args:
-        piece: What this rank has of each sequence. None, within, is for what is given whole
-            sequences: attention as it always is.
+        piece: This rank's shard of each sequence. None restores plain attention within an outer
+            context, for code that gets full sequences.
     """
     if _recomputing is not None and not is_in_backward():
-        _recomputing.close()  # a backward pass that failed has not ended it
+        _recomputing.close()  # a failed backward pass has left it open
     before, fused = current(), torch.backends.mha.get_fastpath_enabled()
     set_current(piece)
-    # It fuses a whole layer, with an attention of its own.
+    # The fast path of nn.TransformerEncoderLayer has its own attention.
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with replaced(F, "scaled_dot_product_attention", _attention):
@@ -53,12 +52,12 @@ def working_on(piece: Piece | None) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fused)
 
 
-# Open from where a gradient enters the outputs of pieces until its backward pass has ended.
+# Open from the moment a gradient enters the sharded outputs until the backward pass ends.
 _recomputing: ExitStack | None = None
 
 
 def until_backward_ends(piece: Piece) -> None:
-    """As `working_on`, for the rest of the backward pass from which this is called."""
+    """Enter `working_on` for the rest of the backward pass from which this is called."""
     global _recomputing
     if _recomputing is None:
         stack = ExitStack()
@@ -83,41 +82,40 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Stands for `scaled_dot_product_attention`."""
+    """Replaces `scaled_dot_product_attention`."""
     piece = current()
     if piece is not None:
         if attn_mask is not None:
-            attn_mask = _of_my_queries(attn_mask, _length(query), _length(key), piece)
+            attn_mask = _mask_of_own_queries(attn_mask, _length(query), _length(key), piece)
         if _length(key) == piece.length:
-            key, value = _of_all(piece.axis, key, value)
+            key, value = _gather_keys_and_values(piece.axis, key, value)
         start = piece.start(_length(query))
         if is_causal and start:
-            # Nobody here sees what comes after this piece.
+            # No query of this rank sees keys after its shard.
             seen = min(start + _length(query), _length(key))
             key, value = key[..., :seen, :], value[..., :seen, :]
             everything = query.new_ones(_length(query), seen, dtype=torch.bool)
             attn_mask, is_causal = everything.tril(start), False
-    outputs: Tensor = _as_torch_has_it(
+    outputs: Tensor = _torch_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
     return outputs
 
 
 def _length(tensor: Tensor) -> int:
-    """Of queries, keys or values (..., T, E)."""
     return tensor.shape[-2]
 
 
-def _of_all(axis: Axis, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values of the whole sequence, sent together."""
+def _gather_keys_and_values(axis: Axis, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Gather keys and values of the full sequence, if possible in one message."""
     if key.shape[:-1] != value.shape[:-1]:
         return axis.gather(key, -2), axis.gather(value, -2)
     both, width = axis.gather(torch.cat([key, value], -1), -2), key.shape[-1]
     return both[..., :width], both[..., width:]
 
 
-def _of_my_queries(mask: Tensor, queries: int, keys: int, piece: Piece) -> Tensor:
-    """The rows of a mask that are this rank's, for all keys."""
+def _mask_of_own_queries(mask: Tensor, queries: int, keys: int, piece: Piece) -> Tensor:
+    """The rows of a mask for this rank's queries, with columns for all keys."""
     size = piece.axis.size
     rows = mask.shape[-2] if mask.ndim > 1 else 1
     all_queries = queries * size if queries == piece.length else queries
@@ -127,8 +125,9 @@ def _of_my_queries(mask: Tensor, queries: int, keys: int, piece: Piece) -> Tenso
         keys *= size
     if mask.shape[-1] not in (1, keys):
         raise UserError(
-            f"strategy.context={size}: an attention mask has the shape {tuple(mask.shape)}, made "
-            f"of a piece of the sequence; use is_causal=True, a mask of {(all_queries, keys)}, or "
-            f"one of {(1, piece.length)} for a piece's keys alone, or strategy.context=1"
+            f"strategy.context={size}: an attention mask has the shape {tuple(mask.shape)}, which "
+            f"fits a shard of the sequence only; use is_causal=True, a mask of "
+            f"{(all_queries, keys)}, or one of {(1, piece.length)} for the shard's keys alone, or "
+            "strategy.context=1"
         )
     return mask.narrow(-2, piece.start(queries), queries) if rows == all_queries else mask

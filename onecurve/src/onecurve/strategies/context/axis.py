@@ -1,4 +1,4 @@
-"""The ranks that hold the pieces of a sequence, and where in it the network is."""
+"""The ranks that share sequences, and the shard of a sequence that the network works on."""
 
 from typing import NamedTuple
 
@@ -10,14 +10,14 @@ from ..gather import gather
 
 
 class Axis:
-    """Ranks in the order of their pieces, which are of one length.
+    """The ranks that share each sequence, in the order of their shards.
 
     Args:
         group: The ranks.
 
     Attributes:
-        rank: Which piece is here.
-        size: How many pieces there are.
+        rank: The number of this rank's shard.
+        size: The number of shards, which all have the same length.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -26,57 +26,57 @@ class Axis:
         self.size = dist.get_world_size(group)
 
     def gather(self, tensor: Tensor, dim: int) -> Tensor:
-        """The pieces of all ranks, one after the other along a dimension: see `gather`."""
+        """Concatenate the shards of all ranks along a dimension: see `gather`."""
         return gather(tensor.movedim(dim, 0), self.group).movedim(0, dim)
 
     def piece(self, length: int) -> "Piece":
-        """Of sequences of a length."""
+        """This rank's shard of sequences with a length."""
         return Piece(self, length // self.size)
 
 
 class Piece(NamedTuple):
-    """What a rank has of each sequence.
+    """This rank's shard of each sequence.
 
-    What is of another length is none: an input that is not cut, or what a network learns.
+    A tensor of another length is not a shard: an input that is not sharded, or a parameter.
     """
 
     axis: Axis
     length: int
 
     def start(self, length: int) -> int:
-        """The position in the sequence at which so many positions start."""
+        """The position at which a tensor of this length starts: 0 if it is not a shard."""
         return self.axis.rank * length if length == self.length else 0
 
 
-# Of the process and not of a thread: on GPUs a backward pass has threads of its own.
+# Per process, not per thread: on GPUs a backward pass runs in other threads.
 _current: Piece | None = None
 
 
 def current() -> Piece | None:
-    """The piece that the network is given just now; None where it is given all."""
+    """The shard that the network works on; None if it gets full sequences."""
     return _current
 
 
 def set_current(piece: Piece | None) -> None:
-    """Let the network be given a piece, or all, from now on."""
+    """Set the shard that the network works on; None for full sequences."""
     global _current
     _current = piece
 
 
 def positions(tensor: Tensor) -> Tensor:
-    """The positions in the sequence of what a network is given: ask, instead of counting from 0.
+    """The positions of a tensor in its sequence; use this instead of counting from 0.
 
-    With ``strategy.context`` above 1 a rank's network is given a piece of each sequence, and this
-    says which. Everywhere else, without any strategy too, they are 0 to T - 1. For embeddings of
-    positions, rotary ones, and masks that a network makes itself::
+    With ``strategy.context`` above 1 a network gets a shard of each sequence, and this returns the
+    shard's positions. Everywhere else, even without a strategy, they are 0 to T - 1. Use it for
+    position embeddings, also rotary ones, and for masks that a network makes itself::
 
         vectors = self.tokens(text) + self.places(onecurve.positions(text))
 
     Args:
-        tensor: Any (N, T, ...) that the network is given or makes of it.
+        tensor: Any tensor (N, T, ...) that the network gets or computes.
 
     Returns:
-        Whole numbers (T,) on the tensor's device.
+        Integers (T,) on the tensor's device.
     """
     length = tensor.shape[1]
     piece = current()

@@ -1,6 +1,6 @@
-"""Pieces of every sequence on each rank: context parallelism of a network that is called whole.
+"""Context parallelism as an axis of a mesh: every rank computes a shard of each sequence.
 
-In a pipeline the stages take their pieces themselves.
+In a pipeline, the stages shard the sequences instead (`sequence.Pieces`).
 """
 
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from ...errors import say
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
 from ..redirect import replaced
-from .sequence import on_pieces
+from .sequence import run_on_shards
 
 
 class ContextParallel(Parallelism):
-    """`forward` takes full sequences, of which the network is given this rank's piece."""
+    """Replaces `forward`: it takes full sequences, and the network gets this rank's shard."""
 
     _is_used: bool = False
 
@@ -25,22 +25,22 @@ class ContextParallel(Parallelism):
         return sizes.context > 1 and sizes.pipeline == 1
 
     def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
-        of_piece, group = task.forward, self.ranks.context_group
+        shard_forward, group = task.forward, self.ranks.context_group
         assert group is not None
 
         def forward(*inputs: Any, **options: Any) -> Any:
             self._is_used = True
-            return on_pieces(of_piece, inputs, group, **options)
+            return run_on_shards(shard_forward, inputs, group, **options)
 
         return replaced(task, "forward", forward)
 
     def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
-        """Say it once if there is nothing to divide in what a step calls."""
+        """Run a step, and report once if it does not call `self(inputs)`."""
         output = step()
         if not self._is_used and self.ranks.rank == 0:
             say(
                 f"strategy.context={self.ranks.sizes.context}: {name} does not call "
-                "self(inputs), so no sequence is cut, and every rank computes all of it"
+                "self(inputs), so no sequence is sharded and every rank computes all of it"
             )
         self._is_used = True
         return output

@@ -1,7 +1,7 @@
-"""A network on a piece of each sequence: what enters it is cut, what leaves it is put together.
+"""Runs a network on shards of sequences: its inputs are sharded, and its outputs gathered.
 
-The sequence is dimension 1. All else of a task (its loss, metrics, logs) is given whole sequences,
-the same on every rank of the axis.
+The sequence is dimension 1. The rest of a task (loss, metrics, logs) gets full sequences, the same
+on every rank of the axis.
 """
 
 from collections.abc import Callable
@@ -22,36 +22,36 @@ from .axis import Axis, Piece
 Tensors = tuple[Tensor, ...]
 
 
-def on_pieces(
+def run_on_shards(
     forward: Callable[..., Any], inputs: Any, group: dist.ProcessGroup, **options: Any
 ) -> Any:
-    """What a network returns for whole sequences, of which each rank computes a piece.
+    """Run a network on this rank's shards of full sequences, and gather its outputs.
 
     Args:
-        forward: Of the network.
-        inputs: What enters it by position, tensors or trees of them.
-        group: The ranks in the order of their pieces.
-        options: What enters it by keyword.
+        forward: The network's `forward`.
+        inputs: Its positional arguments, tensors or trees of them.
+        group: The ranks in the order of their shards.
+        options: Its keyword arguments.
     """
     leaves, structure = tree_flatten((tuple(inputs), options))
     sequences = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
     axis = Axis(group)
-    pieces, piece = iter(cut(sequences, axis)), axis.piece(sequences[0].shape[1])
-    leaves = [next(pieces) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    shards, piece = iter(shard_sequences(sequences, axis)), axis.piece(sequences[0].shape[1])
+    leaves = [next(shards) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
     args, kwargs = tree_unflatten(leaves, structure)
     with working_on(piece):
         outputs = forward(*args, **kwargs)
-    return whole(outputs, piece)
+    return gather_outputs(outputs, piece)
 
 
 class Pieces(WholeSequences):
-    """The same in parts, for a pipeline."""
+    """The steps of `run_on_shards` one by one, for a pipeline."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.axis = Axis(group)
 
     def cut(self, inputs: Tensors) -> Tensors:
-        return cut(inputs, self.axis)
+        return shard_sequences(inputs, self.axis)
 
     def working(self, inputs: Tensors) -> AbstractContextManager[None]:
         return working_on(self.axis.piece(inputs[0].shape[1]))
@@ -60,74 +60,74 @@ class Pieces(WholeSequences):
         return working_on(None)
 
     def whole(self, outputs: Any, inputs: Tensors) -> Any:
-        return whole(outputs, self.axis.piece(inputs[0].shape[1]))
+        return gather_outputs(outputs, self.axis.piece(inputs[0].shape[1]))
 
 
-def cut(inputs: Tensors, axis: Axis) -> Tensors:
-    """This rank's piece of each sequence, whose positions follow each other.
+def shard_sequences(inputs: Tensors, axis: Axis) -> Tensors:
+    """This rank's contiguous shard of each sequence; differentiable.
 
     Args:
-        inputs: What enters the network. The first, (N, T, ...), says how long a sequence is; others
-            with T in dimension 1 are cut as well, and the rest is given whole.
+        inputs: The inputs of the network. The first, (N, T, ...), defines the length T; others with
+            T in dimension 1 are sharded as well, and the rest is passed in full.
         axis: The ranks.
     """
     asked = f"strategy.context={axis.size}"
     if inputs[0].ndim < 2:
         raise UserError(
-            f"{asked}: what enters the network has the shape {tuple(inputs[0].shape)}, and no "
-            "dimension 1, that of the sequence, to cut; use strategy.context=1"
+            f"{asked}: the input of the network has the shape {tuple(inputs[0].shape)}, so there "
+            "is no dimension 1, the sequence, to shard; use strategy.context=1"
         )
     length = inputs[0].shape[1]
     if length % axis.size:
         fits = max(size for size in range(1, axis.size) if length % size == 0)
         longer = length + axis.size - length % axis.size
         raise UserError(
-            f"{asked}: does not divide the sequence of {length}; use strategy.context={fits}, or "
-            f"sequences of {longer}"
+            f"{asked}: does not divide the sequence length {length}; use strategy.context={fits}, "
+            f"or sequences of {longer}"
         )
-    pieces = []
+    shards = []
     for value in inputs:
         is_sequence = value.ndim > 2 or (value.ndim == 2 and not value.is_floating_point())
         if is_sequence and value.shape[1] == length // axis.size:
             raise UserError(
-                f"{asked}: one input has sequences of {length}, cut into pieces of "
-                f"{value.shape[1]}, and another has whole sequences of that length; use another "
-                "length, or strategy.context=1"
+                f"{asked}: one input has sequences of {length}, sharded to {value.shape[1]} per "
+                "rank, and another has full sequences of that length; use another length, or "
+                "strategy.context=1"
             )
-        is_cut = value.ndim > 1 and value.shape[1] == length
-        pieces.append(_Cut.apply(value, axis) if is_cut else value)
-    return tuple(pieces)
+        is_sharded = value.ndim > 1 and value.shape[1] == length
+        shards.append(_Shard.apply(value, axis) if is_sharded else value)
+    return tuple(shards)
 
 
-def whole(outputs: Any, piece: Piece) -> Any:
-    """What all ranks return, put together along dimension 1.
+def gather_outputs(outputs: Any, piece: Piece) -> Any:
+    """Concatenate the outputs of all ranks along dimension 1.
 
-    Differentiable: a rank is handed the gradient of its own piece, times the number of ranks,
-    because gradients of parameters are then averaged over the axis and want to be summed.
+    Differentiable: a rank gets the gradient of its own shard times the number of ranks, because
+    gradients of parameters are averaged over the axis later, and should be summed.
 
     Args:
         outputs: A tensor (N, T / ranks, ...) or a tree of them.
-        piece: What the network was given.
+        piece: The shard that the network got.
     """
     size = piece.axis.size
     length = piece.length * size
 
-    def put_together(value: Any) -> Any:
+    def gathered(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         if value.ndim < 2 or value.shape[1] != piece.length:
             raise UserError(
                 f"strategy.context={size}: the network returns the shape "
                 f"{tuple(value.shape)} for {piece.length} of {length} positions, so it "
-                "brings positions together (a mean, a last one); return the outputs of all, "
+                "combines positions (a mean, the last one); return the outputs of all positions, "
                 "(N, T, ...), and do that in the task's loss, or use strategy.context=1"
             )
-        return _Whole.apply(value, piece)
+        return _Gather.apply(value, piece)
 
-    return tree_map(put_together, outputs)
+    return tree_map(gathered, outputs)
 
 
-class _Cut(torch.autograd.Function):
+class _Shard(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, axis: Axis) -> Tensor:
         ctx.axis = axis
@@ -136,15 +136,15 @@ class _Cut(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor, None]:
-        # Each has its own piece's, times their number: see `whole`.
+        # Each rank's gradient is multiplied by the number of ranks: see `gather_outputs`.
         return ctx.axis.gather(incoming[0], 1) / ctx.axis.size, None
 
 
-class _Whole(torch.autograd.Function):
+class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, outputs: Tensor, piece: Piece) -> Tensor:
         ctx.piece = piece
-        # Never a view, as it would be of a single sample: FSDP2 warns of one.
+        # A copy, because FSDP2 warns of views, which this would be with a single sample.
         return piece.axis.gather(outputs, 1).clone(memory_format=torch.contiguous_format)
 
     @staticmethod

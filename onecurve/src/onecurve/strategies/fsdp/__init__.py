@@ -1,1 +1,1 @@
-"""Fully sharded data parallelism: units, and whole tensors out of shards."""
+"""Fully sharded data parallelism (FSDP2)."""

@@ -1,8 +1,8 @@
-"""Shards of every parameter on each rank: FSDP2, as an axis of a mesh.
+"""FSDP2 as an axis of a mesh: every rank holds a shard of each parameter.
 
-Exact: full tensors come out of the shards, and shards out of full tensors, on any mesh. Parameters
-without a dimension stay as they are.
-Rejects: sparse gradients, which cannot be sharded; LBFGS and Adafactor, which want full parameters.
+Exact: gathering full tensors and sharding them again loses nothing, on any mesh. Parameters without
+a dimension are not sharded.
+Rejects: sparse gradients, which cannot be sharded; LBFGS and Adafactor, which need full parameters.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,13 +20,6 @@ from ...torch_versions import require
 from ..layout import Part
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
-from .limits import (
-    reject_hooks,
-    reject_of_shards,
-    reject_optimizers,
-    reject_scalars,
-    reject_sparse,
-)
 from .sharding import (
     Sharding,
     average_scalars,
@@ -40,10 +33,17 @@ from .sharding import (
     within_step,
 )
 from .state import gather
+from .unsupported import (
+    reject_hooks,
+    reject_of_shards,
+    reject_optimizers,
+    reject_scalars,
+    reject_sparse,
+)
 
 
 class ShardedParameters(Parallelism):
-    """Every rank with its shard of every parameter that it holds."""
+    """Shards every parameter that a rank holds."""
 
     holds_state = True
 
@@ -52,7 +52,7 @@ class ShardedParameters(Parallelism):
         self.offloads = sharding.cpu_offload
 
     def is_needed(self, sizes: Sizes) -> bool:
-        """Stages that no other rank shares are left as they are."""
+        """Pipeline stages that one rank holds alone are not sharded."""
         return sizes.pipeline == 1 or sizes.shard * sizes.context * sizes.tensor > 1
 
     # This rank's part
@@ -66,11 +66,11 @@ class ShardedParameters(Parallelism):
             reject_hooks(task, self.name)
         has_own = next(task.parameters(recurse=False), None) is not None
         if has_own and not task.automatic_optimization:
-            require("manual_backward with parameters of the task's own, of which ranks have shards")
+            require("manual_backward with sharded parameters of the task itself")
         return parts
 
     def shard(self, task: LightningModule, parts: list[Part]) -> None:
-        """Shard the parameters of each part; gradients are averaged in its backward pass."""
+        """Shard the parameters of each part; its backward pass averages the gradients."""
         sizes = self.ranks.sizes
         both = sizes.replicate > 1
         mesh = self.ranks.mesh["replicate", "shard"] if both else self.ranks.mesh["shard"]
@@ -82,12 +82,12 @@ class ShardedParameters(Parallelism):
             if sizes.data_parallel > 1:
                 average_scalars(part.root, self.ranks.samples_group)
             if part.root is task:
-                # Also where a callback calls it.
+                # For calls outside of steps, by callbacks.
                 task.register_forward_hook(freed_after_inference)
 
     def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
         if self.ranks.sizes.pipeline > 1:
-            return nullcontext()  # layers are called by the stages
+            return nullcontext()  # the stages call the layers
         set_plain_factories(task)
         return steps_as_forward(task)
 
@@ -109,7 +109,7 @@ class ShardedParameters(Parallelism):
         return output
 
     def before_backward(self, task: LightningModule, loss: Tensor) -> Tensor:
-        """Have FSDP2 know of a loss that no step has returned."""
+        """Let FSDP2 know about a loss with manual optimization, which no step returns."""
         if not task.automatic_optimization and isinstance(task, FSDPModule):
             return before_backward(task, loss)
         return loss

@@ -1,7 +1,7 @@
-"""How PyTorch's FSDP2 is put on a network: what is gathered together, and when it is freed.
+"""Applies PyTorch's FSDP2 to a network: which modules become units, and when they are freed.
 
-A unit is a module whose parameters are gathered together. The fewer parameters a unit has, the less
-memory is used at a time; the fewer units there are, the fewer messages are sent.
+A unit is a module whose parameters are gathered together. Smaller units need less memory at a time;
+fewer units send fewer messages.
 """
 
 from collections import Counter
@@ -30,19 +30,19 @@ from ...compat.of_torch import BatchNorm, gather_before_backward, tree_leaves
 from ...errors import UserError
 from ..layers import CONTAINERS, called, find_layers
 from ..redirect import replaced
-from .changed import KeptChanges
+from .weight_changes import KeptChanges
 
 
 class Sharding(NamedTuple):
-    """How the parameters of a network are cut.
+    """How the parameters of a network are sharded.
 
     Args:
         wrap: What becomes a unit: "layer", "min_params" or a list of class names (`find_units`).
-        min_params: Parameters of a unit at least, for ``wrap="min_params"``.
+        min_params: The minimal number of parameters of a unit, for ``wrap="min_params"``.
         reshard_after_forward: Free a unit's gathered parameters between forward and backward pass.
-            "auto" frees all but the last ones, whose backward pass follows at once.
-        cpu_offload: Keep shards, gradients and optimizer state in the CPU's memory, and update them
-            there. On a CPU this changes nothing.
+            "auto" keeps those of the last units, whose backward pass follows at once.
+        cpu_offload: Keep and update shards, gradients and optimizer state in the CPU's memory. This
+            changes nothing on a CPU.
     """
 
     wrap: str | Sequence[str] = "layer"
@@ -51,16 +51,16 @@ class Sharding(NamedTuple):
     cpu_offload: bool = False
 
     def apply(self, module: nn.Module, mesh: DeviceMesh, precision: Precision) -> None:
-        """Shard a module in place: its units one by one, then what is in none of them.
+        """Shard a module in place: its units one by one, then the remaining parameters.
 
         Args:
             module: A task, or a stage of a pipeline. Parameters keep their names.
-            mesh: The ranks that hold a shard each; or, of two axes, groups of such ranks.
-            precision: Lightning's.
+            mesh: The ranks over which to shard; with two dimensions, (replicate, shard).
+            precision: Lightning's precision plugin.
         """
         low, frees = mixed_precision(precision), self.reshard_after_forward is not False
         if low.param_dtype is not None:
-            # Beside its float32 statistics it wants float32 parameters: a unit of its own.
+            # BatchNorm needs float32 parameters beside its float32 statistics: a unit of its own.
             for part in module.modules():
                 if isinstance(part, BatchNorm) and part.affine:
                     self._shard(part, mesh, MixedPrecisionPolicy(), frees)
@@ -77,10 +77,10 @@ class Sharding(NamedTuple):
         held = {parameter for unit in units for parameter in unit.parameters()}
         held |= scalars_of(module)
         outside = any(parameter not in held for parameter in module.parameters())
-        # The whole ties its units together, so that one gathers while another computes; but then it
-        # must be called. A task that names no layers may call its parts one by one, as a GAN does.
+        # As the root unit, the module lets one unit gather while another computes; but then its
+        # `forward` must be called. A task without ordered layers, such as a GAN, may not do that.
         if outside or find_layers(module) is not None:
-            # None: as the units do, but it keeps what its backward pass wants at once.
+            # None: FSDP2's default, which does not free the root, because it is needed next.
             self._shard(module, mesh, low, None if frees else False)
 
     def _shard(
@@ -104,15 +104,15 @@ class Sharding(NamedTuple):
 
 
 def scalars_of(module: nn.Module) -> set[nn.Parameter]:
-    """The parameters that have no dimension, such as a temperature: every rank has them in full."""
+    """The parameters without a dimension, such as a temperature: every rank holds them in full."""
     return {parameter for parameter in module.parameters() if parameter.ndim == 0}
 
 
 def average_scalars(module: nn.Module, group: dist.ProcessGroup) -> None:
-    """Average their gradients, which FSDP2 leaves alone, over ranks that see different samples."""
+    """Average the gradients of scalars, which FSDP2 ignores, over a group of ranks."""
 
     def average(parameter: Tensor) -> None:
-        # What earlier batches have accumulated is the same everywhere, and stays so.
+        # Gradients accumulated from earlier batches are equal on all ranks: averaging keeps them.
         assert parameter.grad is not None
         dist.all_reduce(parameter.grad, group=group)
         parameter.grad /= dist.get_world_size(group)
@@ -122,9 +122,10 @@ def average_scalars(module: nn.Module, group: dist.ProcessGroup) -> None:
 
 
 def _look_into_objects(unit: nn.Module, _: Any, output: Any) -> None:
-    """Find outputs in a Distribution or another object: FSDP2 looks into trees of tensors alone.
+    """Find outputs inside a Distribution or another object: FSDP2 only looks into pytrees.
 
-    A unit of which it sees no output would be freed for good, or its gradients never averaged.
+    Otherwise a unit whose outputs it does not see would not be gathered for the backward pass, or
+    its gradients would not be averaged.
     """
     if isinstance(output, Tensor):
         return
@@ -144,7 +145,7 @@ def _tensors_in(value: Any, seen: set[int]) -> Iterator[Tensor]:
 
 
 def mixed_precision(precision: Precision) -> MixedPrecisionPolicy:
-    """Parameters are gathered in the type that Lightning's autocast would give them anyway."""
+    """The policy by which parameters are gathered in the type that autocast would use."""
     dtypes = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
     dtype = dtypes.get(str(precision.precision))
     if dtype is None:
@@ -157,10 +158,10 @@ STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 @contextmanager
 def steps_as_forward(module: LightningModule) -> Iterator[None]:
-    """Let a task's steps have what `forward` has: the parameters that are in none of its units.
+    """Gather the parameters that are in no unit for a task's steps, as for its `forward`.
 
-    A step may use such a parameter beside a network that it calls by another name, as in
-    ``self.network(inputs) * self.scale``. What is in a unit is whole within that unit alone.
+    A step may use such a parameter without calling `forward`, as in
+    ``self.network(inputs) * self.scale``. Parameters of a unit are full inside that unit only.
     """
     changes = KeptChanges(module)
     with ExitStack() as stack:
@@ -169,16 +170,17 @@ def steps_as_forward(module: LightningModule) -> Iterator[None]:
             stack.enter_context(replaced(module, name, method))
             register_fsdp_forward_method(module, name)
         if isinstance(module, FSDPModule):
-            # The first one that is called is the root, for good: a callback may call a part before.
+            # FSDP2 makes the first module that is called the root: make sure that it is the task,
+            # even if a callback calls a submodule first.
             before_backward(module, torch.zeros(()))
             module.reshard()
         yield
 
 
 def before_backward(module: LightningModule, loss: Tensor) -> Tensor:
-    """The loss of a step that starts its own backward pass, of which FSDP2 is to know."""
-    known: Tensor = vars(module)["_before_backward"](loss)
-    return known
+    """Pass a loss through a wrapped method of the task, so that FSDP2 hooks its backward pass."""
+    hooked: Tensor = vars(module)["_before_backward"](loss)
+    return hooked
 
 
 def _as_it_is(value: Tensor) -> Tensor:
@@ -190,7 +192,7 @@ _in_step = ContextVar("_in_step", default=False)
 
 @contextmanager
 def within_step() -> Iterator[None]:
-    """For a step of the task, which begins with its own parameters, and may go on using them."""
+    """Entered for a step of the task, during which the task's own parameters stay gathered."""
     token = _in_step.set(True)
     try:
         yield
@@ -199,9 +201,9 @@ def within_step() -> Iterator[None]:
 
 
 def reshard(module: nn.Module) -> None:
-    """Free what a forward pass without a backward pass has left gathered.
+    """Free the parameters that a forward pass without a backward pass has left gathered.
 
-    Else parameters would be copies until then, and who changes them would change nothing.
+    Otherwise code that changes parameters would change the gathered copies, to no effect.
     """
     for part in module.modules():
         if isinstance(part, FSDPModule) and not (part is module and _in_step.get()):
@@ -209,15 +211,15 @@ def reshard(module: nn.Module) -> None:
 
 
 def freed_after_inference(module: nn.Module, *_: Any) -> None:
-    """As `reshard`, as a hook of `forward`: where no backward pass frees what was gathered."""
+    """Call `reshard` after a forward pass without gradients; a forward hook."""
     if not torch.is_grad_enabled():
         reshard(module)
 
 
 def set_plain_factories(module: nn.Module) -> None:
-    """Let ``weight.new_zeros(...)`` make a whole tensor, as of a state that a step begins with.
+    """Make ``weight.new_zeros(...)`` and the like return plain tensors instead of DTensors.
 
-    Of a shard it would be one as well, which nothing else can be computed with.
+    Tasks use them to create, for example, initial states, which must combine with plain tensors.
     """
     for parameter in module.parameters():
         if isinstance(parameter, DTensor):
@@ -227,20 +229,19 @@ def set_plain_factories(module: nn.Module) -> None:
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether a fit or test before has sharded a module."""
+    """Whether an earlier fit or test has sharded a module."""
     return any(isinstance(parameter, DTensor) for parameter in module.parameters())
 
 
 def find_units(module: nn.Module, wrap: str | Sequence[str], min_params: int) -> list[nn.Module]:
-    """The modules to shard one by one, inner ones first. What is in none is left to the whole.
+    """The modules that become units, inner ones first.
 
     Args:
         module: The task, or a stage of a pipeline.
-        wrap: "layer" takes each layer (`find_layers`), or each child of a task that names no
-            layers; "min_params" takes the smallest modules with so many parameters; a list takes
-            all modules of these classes.
+        wrap: "layer" for each layer (`find_layers`), or each child of a task without ordered
+            layers; "min_params" for the smallest modules with at least that many parameters; a
+            list for all modules of these classes.
         min_params: For ``wrap="min_params"``.
-
     """
     if wrap == "layer":
         layers = find_layers(module)
@@ -250,9 +251,9 @@ def find_units(module: nn.Module, wrap: str | Sequence[str], min_params: int) ->
     else:
         # `modules()` yields parents before their children.
         units = [part for part in reversed(_parts(module)) if type(part).__name__ in wrap]
-    # Once each, however often it is used.
-    units = list(dict.fromkeys(each for unit in units for each in _made_units(unit)))
-    # A parameter is gathered by one unit alone: a tied one must not be used outside of it.
+    # Without duplicates: a layer may be used several times.
+    units = list(dict.fromkeys(each for unit in units for each in _shardable(unit)))
+    # A parameter belongs to one unit: a tied parameter must not be used outside of it.
     uses = Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
     times = Counter(part for _, part in module.named_modules(remove_duplicate=False))
 
@@ -263,26 +264,26 @@ def find_units(module: nn.Module, wrap: str | Sequence[str], min_params: int) ->
     return [unit for unit in units if _has_parameters(unit) and is_closed(unit)]
 
 
-def _made_units(part: nn.Module) -> list[nn.Module]:
-    """A part itself, or its parts where FSDP2 cannot make another class of it.
+def _shardable(part: nn.Module) -> list[nn.Module]:
+    """A module itself, or its children if FSDP2 cannot change its class.
 
-    Python does not let an object have another class whose bases lie otherwise in memory, as those
-    of ``class Network(ABC, nn.Module)`` do. What such a part holds itself is left to the whole.
+    Python rejects a new class with another memory layout, as for ``class Network(ABC, nn.Module)``.
+    The root unit takes the parameters that such a module holds itself.
     """
     blank = object.__new__(type(part))
     try:
         object.__setattr__(blank, "__class__", type("Unit", (FSDPModule, type(part)), {}))
     except TypeError:
-        return [unit for child in called(part.children()) for unit in _made_units(child)]
+        return [unit for child in called(part.children()) for unit in _shardable(child)]
     return [part]
 
 
 def last_units(module: nn.Module, units: Sequence[nn.Module]) -> list[nn.Module]:
-    """The units that a backward pass asks for first: a head, and norms before it.
+    """The units that a backward pass needs first: a head, and norms before it.
 
     Args:
-        module: The task; one that names no layers has no last one.
-        units: All of them.
+        module: The task; without ordered layers it has no last unit.
+        units: All units.
     """
     layers = find_layers(module)
     order = [layer for layer in (layers or {}).values() if layer in units]
@@ -298,7 +299,7 @@ def _by_size(module: nn.Module, min_params: int) -> list[nn.Module]:
     units: list[nn.Module] = []
 
     def visit(part: nn.Module) -> int:
-        """Collect units in a part; returns how many of its parameters are in none."""
+        """Collect units in a module; returns how many of its parameters are in no unit."""
         if isinstance(part, nn.MultiheadAttention):
             # It uses its output layer's parameters without calling that layer.
             left = sum(parameter.numel() for parameter in part.parameters())
@@ -316,7 +317,7 @@ def _by_size(module: nn.Module, min_params: int) -> list[nn.Module]:
 
 
 def check_wrap(module: nn.Module, wrap: str | Sequence[str]) -> None:
-    """Reject what names no units of a task."""
+    """Reject a `wrap` that matches no modules of a task."""
     if wrap in ("layer", "min_params"):
         return
     if isinstance(wrap, str):

@@ -1,4 +1,4 @@
-"""Whole tensors out of the ranks' shards, and each rank's shard out of whole tensors."""
+"""Gathers full tensors from the ranks' shards, and shards full tensors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,28 +12,29 @@ from ...compat.of_torch import tree_map_only
 
 
 def gather(state: Any, keep: bool) -> Any:
-    """Put shards together, one tensor after the other. All ranks must call this.
+    """Gather full tensors, one after the other. All ranks must call this.
 
     Args:
         state: Containers of tensors, sharded or not, on any device.
         keep: Whether this rank needs the result.
 
     Returns:
-        The same containers with whole tensors on the CPU; an empty dictionary if not `keep`.
+        The same containers with full tensors on the CPU; an empty dictionary if not `keep`.
     """
 
-    def whole(tensor: Tensor) -> Tensor | None:
+    def full(tensor: Tensor) -> Tensor | None:
         tensor = tensor.detach()
         if isinstance(tensor, DTensor):
-            tensor = _whole(tensor)
+            tensor = _full_tensor(tensor)
         return tensor.cpu() if keep else None
 
-    gathered = tree_map_only(Tensor, whole, state)
+    gathered = tree_map_only(Tensor, full, state)
     return gathered if keep else {}
 
 
-def _whole(shard: DTensor) -> Tensor:
-    # Axis by axis, from the outermost, which FSDP2 cut last: at once, PyTorch warns of several.
+def _full_tensor(shard: DTensor) -> Tensor:
+    # Axis by axis from the outermost, which FSDP2 has sharded last: PyTorch warns if several axes
+    # are gathered at once.
     for axis in range(shard.device_mesh.ndim - 1):
         placements = [
             Replicate() if number <= axis else placement
@@ -43,29 +44,29 @@ def _whole(shard: DTensor) -> Tensor:
     return shard.full_tensor()
 
 
-def cut_like(whole: Any, like: Any) -> Any:
-    """This rank's shard of a whole tensor, sharded as another one is. Sends nothing.
+def cut_like(full: Any, like: Any) -> Any:
+    """Shard a full tensor like another one, without communication.
 
     Args:
-        whole: A tensor that every rank has, or anything else; what is a shard already stays so.
-        like: The tensor to imitate; where it is not sharded, `whole` is returned.
+        full: A tensor that every rank has in full. Anything else, even a DTensor, is returned.
+        like: The tensor to imitate. If it is not sharded, `full` is returned.
     """
-    if not isinstance(like, DTensor) or not isinstance(whole, Tensor) or isinstance(whole, DTensor):
-        return whole
-    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+    if not isinstance(like, DTensor) or not isinstance(full, Tensor) or isinstance(full, DTensor):
+        return full
+    return distribute_tensor(full, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def cut_optimizer_state(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:
-    """An optimizer's whole state cut into this rank's shards.
+    """Shard an optimizer's full state.
 
     Args:
-        state: What ``state_dict()`` of the same optimizer returned where nothing was sharded.
+        state: The ``state_dict()`` of the same optimizer with unsharded parameters.
         optimizer: The optimizer of the sharded parameters.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
     def cut(value: Any, parameter: Tensor) -> Any:
-        # Only what has a number for each of the parameter's: not a count of steps.
+        # Only tensors of the parameter's shape are sharded, not the count of steps, for example.
         is_alike = isinstance(value, Tensor) and value.shape == parameter.shape
         return cut_like(value, parameter) if is_alike else value
 

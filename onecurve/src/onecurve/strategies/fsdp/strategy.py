@@ -1,16 +1,16 @@
 """`strategy=fsdp`: every rank holds a shard of parameters, gradients and optimizer state.
 
-PyTorch's FSDP2 does the work. A unit (`sharding.py`) gathers its parameters for its forward pass
-and again for its backward pass, and then averages gradients into shards.
+It uses PyTorch's FSDP2. A unit (`sharding.py`) gathers its parameters for its forward pass and
+again for its backward pass, and then averages gradients into shards.
 
 Exact: the loss curve of `single`, to float tolerance, at every world size, with accumulation,
 clipping, frozen layers, tied weights, replicas and an uneven last batch. Not exact: BatchNorm
 (statistics of each rank's share; evaluation uses those of rank 0), dropout (each rank draws its own
 masks), bf16-mixed and 16-mixed (all parameters but those of BatchNorm are rounded to 16 bits, also
 where autocast alone would compute in 32).
-Memory per rank: parameters, gradients and optimizer state divided by the ranks that share them, and
-two or so whole units at a time. Gradients are averaged after each accumulated batch too: it sends
-more, but no rank ever holds a whole gradient.
+Memory per rank: parameters, gradients and optimizer state divided by the number of ranks that share
+them, plus about two full units at a time. Gradients are averaged after each accumulated batch, too:
+this sends more, but no rank ever holds a full gradient.
 Source: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 """
 
@@ -19,7 +19,7 @@ from typing import Literal
 
 from lightning.pytorch.strategies import DDPStrategy
 
-from ..layers_made import Recomputed
+from ..ac_compile import Recomputed
 from ..strategy import Backend, OneCurve
 from .parallel import ShardedParameters
 from .sharding import Sharding
@@ -28,21 +28,21 @@ from .sharding import Sharding
 class FSDP(OneCurve, DDPStrategy):
     """Fully sharded data parallelism for an ordinary LightningModule.
 
-    Lightning's own ModelParallelStrategy wants a module that shards itself in `configure_model`,
-    and takes few precisions.
+    Lightning's own ModelParallelStrategy needs a module that shards itself in `configure_model`,
+    and supports few precisions.
 
     Args:
         wrap: What becomes a unit: "layer", "min_params" or a list of class names (`find_units`).
-        min_params: Parameters of a unit at least, for ``wrap="min_params"``.
+        min_params: The minimal number of parameters of a unit, for ``wrap="min_params"``.
         reshard_after_forward: Free a unit's gathered parameters between forward and backward pass.
-            "auto" frees all but the last ones, whose backward pass follows at once.
-        cpu_offload: Keep shards, gradients and optimizer state in the CPU's memory, and update them
-            there. On a CPU this changes nothing.
-        activation_checkpointing: What a backward pass computes again: see `layers_made`.
-        replicas: Groups of ranks that hold all shards each; the batch is shared by all ranks.
-            Neighbouring ranks form a group.
+            "auto" keeps those of the last units, whose backward pass follows at once.
+        cpu_offload: Keep and update shards, gradients and optimizer state in the CPU's memory. This
+            changes nothing on a CPU.
+        activation_checkpointing: What the backward pass recomputes: see `ac_compile`.
+        replicas: The number of groups of neighbouring ranks that each hold all shards; all ranks
+            share the batch.
         timeout_seconds: How long a rank waits for the others in a collective before it fails.
-        backend: What carries what they send: see `OneCurve`.
+        backend: The process group backend: see `OneCurve`.
     """
 
     name = "fsdp"

@@ -1,1 +1,1 @@
-"""Ranks on a mesh of five axes: which rank differs from which in what."""
+"""The mesh of ranks with its five axes, and the strategy that exposes all of them."""

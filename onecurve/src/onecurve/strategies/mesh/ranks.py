@@ -1,4 +1,4 @@
-"""The ranks of a run on a mesh of five axes: which of them this one is, and what they send."""
+"""This rank's place on the mesh of five axes, its process groups, and simple collectives."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -14,20 +14,21 @@ from .sizes import Sizes, filled
 
 
 class Ranks:
-    """This rank among the others, once they have met.
+    """This rank among the others, once the process group exists.
 
     Args:
-        asked: By axis how many ranks, of which one may be "auto": what the others leave.
-        rank: Of this process.
-        world_size: How many ranks there are.
-        device: Where this rank computes.
+        asked: The number of ranks along each axis; one of them may be "auto" for the ranks that
+            the others leave.
+        rank: The rank of this process.
+        world_size: The number of ranks.
+        device: The device of this rank.
         timeout: How long a rank waits for the others in a collective before it fails.
 
     Attributes:
-        sizes: Of the axes.
-        coordinates: Which of the ranks along each axis this one is.
+        sizes: The number of ranks along each axis.
+        coordinates: This rank's position along each axis.
         samples_group: The ranks that hold the same parameters and see different samples.
-        context_group: The ranks that have pieces of the same sequences; None if they are whole.
+        context_group: The ranks with shards of the same sequences; None if sequences are full.
         stage_group: The ranks that share the same layers, each with its part of them.
     """
 
@@ -47,7 +48,7 @@ class Ranks:
         self.device = device
         self._timeout = timeout
         world = cast(dist.ProcessGroup, dist.group.WORLD)
-        if dist.get_backend() == "gloo":  # which cannot split a group that is bound to a GPU
+        if dist.get_backend() == "gloo":  # gloo cannot split a group that is bound to a GPU
             world.bound_device_id = None
         self.samples_group = self.group_of("replicate", "shard")
         if self.sizes.context > 1:
@@ -55,7 +56,7 @@ class Ranks:
         self.stage_group = self.group_of("replicate", "shard", "context", "tensor")
 
     def group_of(self, *axes: str, backend: str | None = None) -> dist.ProcessGroup:
-        """A new group of the ranks that differ from this one in nothing but in these axes."""
+        """Create the group of ranks that differ from this one along these axes only."""
         groups = self.sizes.groups(*axes)
         if len(groups) == 1 and backend is None:
             return cast(dist.ProcessGroup, dist.group.WORLD)
@@ -65,15 +66,15 @@ class Ranks:
 
     @cached_property
     def pipeline_group(self) -> dist.ProcessGroup:
-        """The ranks of one pipeline, each with layers of its own. All ranks ask for it at once."""
+        """The ranks of one pipeline. All ranks must access this at the same time."""
         return self.group_of("pipeline")
 
     @cached_property
     def mesh(self) -> DeviceMesh:
         """The mesh on which parameters are sharded: replicate, pipeline, shard, tensor.
 
-        Of these it has the axes of several ranks, and shard, which takes context in: what is
-        gathered to be used may as well lie on ranks that see other positions.
+        It has the axis shard, and those of the others that have several ranks. Shard includes the
+        axis context: ranks that see different positions can hold shards of the same parameters.
         """
         sizes = self.sizes
         shape = sizes._replace(shard=sizes.shard * sizes.context, context=1)._asdict()
@@ -82,14 +83,14 @@ class Ranks:
 
     @property
     def data_parallel_rank(self) -> int:
-        """Which share of a batch this rank sees."""
+        """This rank's number among the ranks that see different samples."""
         return self.coordinates.replicate * self.sizes.shard + self.coordinates.shard
 
     @property
     def draw_apart(self) -> bool:
         """Whether ranks draw different numbers in their steps.
 
-        Stages, and ranks with other positions, draw each for their part of a step.
+        Stages, and ranks with different positions of a sequence, draw for their own part.
         """
         return self.sizes.data_parallel * self.sizes.pipeline * self.sizes.context > 1
 
@@ -100,9 +101,9 @@ class Ranks:
 
     @torch.no_grad()
     def copy_first(self, *tensors: Tensor, group: Any = None) -> None:
-        """Let tensors be those of the first rank of a group, by default of the stage's.
+        """Broadcast tensors from the first rank of a group, by default the stage group.
 
-        One at a time: the whole network may not fit on one device.
+        One tensor at a time, because the full network may not fit on one device.
         """
         for tensor in tensors:
             on_device = tensor.to(self.device).contiguous()
@@ -110,14 +111,14 @@ class Ranks:
             tensor.copy_(on_device)
 
     def all_agree(self, decision: bool, all: bool = True) -> bool:
-        """Whether all ranks of the world, or any of them, say yes."""
+        """Whether the decision is true on all ranks of the world, or on any of them."""
         votes = torch.tensor(int(decision), device=self.device)
         dist.all_reduce(votes)
         return bool(votes == dist.get_world_size()) if all else bool(votes)
 
 
 def each_rank_has(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    """What each rank of a group has, in their order; all of them call this.
+    """Gather a value from each rank of a group, in rank order; all of them call this.
 
     Args:
         value: Anything that can be pickled, with tensors on the CPU.

@@ -1,7 +1,7 @@
-"""The sizes of a mesh's five axes: plain numbers, for training, refusals and the planner.
+"""The sizes of a mesh's five axes as plain numbers, for training, validation and the planner.
 
-The axes stand from the outermost to the innermost: ranks that are neighbours share layers that are
-cut within, which send the most; replicas, which send the least, are farthest from each other.
+The axes are ordered from the outermost to the innermost: neighbouring ranks share layers by tensor
+parallelism, which sends the most; replicas, which send the least, are farthest from each other.
 """
 
 from itertools import product
@@ -10,31 +10,31 @@ from typing import NamedTuple
 
 
 class Sizes(NamedTuple):
-    """How many ranks there are along each axis, or which of them a rank is."""
+    """The number of ranks along each axis, or the coordinates of a rank."""
 
     replicate: int = 1
-    """Copies of the network, with samples of their own."""
+    """Copies of the network; each sees its own samples."""
     pipeline: int = 1
-    """Parts of the sequence of layers."""
+    """Groups of consecutive layers."""
     shard: int = 1
-    """Parts of every parameter, gathered to be used; with samples of their own."""
+    """Shards of every parameter, gathered for use; each rank sees its own samples."""
     context: int = 1
-    """Parts of every sequence of positions."""
+    """Shards of every sequence."""
     tensor: int = 1
-    """Parts of a layer's matrices, each of which does its part of the work."""
+    """Shards of a layer's matrices; each rank computes its part of the layer."""
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks in the mesh."""
         return prod(self)
 
     @property
     def data_parallel(self) -> int:
-        """How many groups of ranks see samples of their own."""
+        """How many groups of ranks see different samples."""
         return self.replicate * self.shard
 
     def coordinates(self, rank: int) -> "Sizes":
-        """Which of the ranks along each axis a rank is."""
+        """The position of a rank along each axis."""
         found = []
         for size in reversed(self):
             rank, coordinate = divmod(rank, size)
@@ -42,7 +42,7 @@ class Sizes(NamedTuple):
         return Sizes(*reversed(found))
 
     def groups(self, *axes: str) -> list[list[int]]:
-        """The ranks that differ in nothing but in these axes, group by group."""
+        """All groups of ranks that differ along these axes only."""
         groups: dict[Sizes, list[int]] = {}
         for rank, at in enumerate(product(*map(range, self))):
             group = Sizes(*at)._replace(**dict.fromkeys(axes, 0))
@@ -50,13 +50,17 @@ class Sizes(NamedTuple):
         return list(groups.values())
 
     def words(self) -> str:
-        """The axes of more than one rank, as in "shard 2 x tensor 4"."""
+        """The axes with more than one rank, such as "shard 2 x tensor 4"."""
         used = [f"{axis} {size}" for axis, size in self._asdict().items() if size > 1]
         return " x ".join(used) or "one rank"
 
 
 def filled(ranks: int, **sizes: int | str) -> Sizes:
-    """Sizes of which at most one is "auto": what the others leave."""
+    """Replace a size that is "auto" by the number of ranks that the others leave.
+
+    Raises:
+        ValueError: If the product of the sizes cannot be the number of ranks.
+    """
     known = Sizes(**{axis: int(size) for axis, size in sizes.items() if size != "auto"})
     free = [axis for axis, size in sizes.items() if size == "auto"]
     rest = ranks // known.ranks

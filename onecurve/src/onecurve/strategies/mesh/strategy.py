@@ -1,12 +1,12 @@
-"""`strategy=mesh`: up to four axes of parallelism at once, and samples shared out on top.
+"""`strategy=mesh`: any combination of data, pipeline, sharded, context and tensor parallelism.
 
-The other strategies whose ranks hold parts are points of it: `fsdp` has the axes replicate and
-shard, `pipeline` replicate and pipeline. It trains with their code: layers are shared out first
-(pipeline), then cut within (tensor), then their parameters are sharded by FSDP2 (shard).
+The other strategies are special cases: `fsdp` has the axes replicate and shard, `pipeline` the axes
+replicate and pipeline. The mesh uses the same code: first ranks share the layers (pipeline), then
+the matrices of each layer (tensor), then FSDP2 shards the parameters (shard).
 
-Exact: the loss curve of `single`, to float tolerance, on every mesh, as the strategies alone.
+Exact: the loss curve of `single`, to float tolerance, on every mesh, like each strategy alone.
 Memory per rank: parameters, gradients and optimizer state divided by pipeline x shard x context x
-tensor, but for what no style cuts; activations by pipeline, context and tensor.
+tensor, except layers without a tensor style; activations divided by pipeline, context and tensor.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ from typing import Literal
 
 from lightning.pytorch.strategies import DDPStrategy
 
+from ..ac_compile import Recomputed
 from ..fsdp.parallel import ShardedParameters
 from ..fsdp.sharding import Sharding
-from ..layers_made import Recomputed
 from ..parallelism import Parallelism
 from ..pipeline.limits import Schedule
 from ..strategy import Backend, OneCurve
 
 
 class Mesh(OneCurve, DDPStrategy):
-    """What `mesh` returns."""
+    """The strategy that `mesh` returns."""
 
     name = "mesh"
 
@@ -49,30 +49,30 @@ def mesh(
     timeout_seconds: float = 300,
     backend: Backend = "auto",
 ) -> Mesh:
-    """A strategy for ranks on a mesh; the product of the axes is the number of ranks.
+    """A strategy for ranks on a mesh; the product of the axes must be the number of ranks.
 
     Args:
-        replicate: Copies of the network, with samples of their own.
-        pipeline: Parts of the sequence of layers.
-        shard: Parts of every parameter, with samples of their own; "auto" for the ranks that the
-            other axes leave.
-        context: Parts of every sequence of positions.
-        tensor: Parts of each layer.
-        plan: See `Tensor`, as for the next one. Used where tensor is more than 1.
-        sequence: See there.
-        wrap: See `FSDP`, as for the next three.
-        min_params: See there.
-        reshard_after_forward: See there; "auto" frees nothing between the micro-batches of a
-            pipeline, for each of which it would have to be gathered again.
-        cpu_offload: See there.
-        activation_checkpointing: What a backward pass computes again: see `layers_made`.
-        schedule: See `Pipeline`, as for the next four. Used where pipeline is more than 1.
-        microbatches: See there.
-        stages_per_rank: See there.
-        balance: See there.
-        split: See there.
+        replicate: Copies of the network; each sees its own samples.
+        pipeline: Groups of consecutive layers.
+        shard: Shards of every parameter; each rank sees its own samples. "auto" for the ranks that
+            the other axes leave.
+        context: Shards of every sequence.
+        tensor: Shards of each layer's matrices.
+        plan: See `Tensor`; used if tensor is more than 1.
+        sequence: See `Tensor`.
+        wrap: See `FSDP`.
+        min_params: See `FSDP`.
+        reshard_after_forward: See `FSDP`. In a pipeline "auto" frees nothing, because every
+            micro-batch would have to gather the parameters again.
+        cpu_offload: See `FSDP`.
+        activation_checkpointing: What the backward pass recomputes: see `ac_compile`.
+        schedule: See `Pipeline`; used if pipeline is more than 1.
+        microbatches: See `Pipeline`.
+        stages_per_rank: See `Pipeline`.
+        balance: See `Pipeline`.
+        split: See `Pipeline`.
         timeout_seconds: How long a rank waits for the others in a collective before it fails.
-        backend: What carries what they send: see `OneCurve`.
+        backend: The process group backend: see `OneCurve`.
     """
     parallelisms: list[Parallelism] = []
     if pipeline > 1:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from lightning.pytorch.strategies import DDPStrategy
 
-from ..layers_made import Recomputed
+from ..ac_compile import Recomputed
 from ..strategy import Backend, OneCurve
 from .limits import Schedule
 from .parallel import PipelineParallel
@@ -29,7 +29,7 @@ class Pipeline(OneCurve, DDPStrategy):
         split: Dotted names of modules in the task, with each of which a layer begins: for a network
             that is no sequence of layers, such as one with skip connections. See `split`.
         replicas: Pipelines side by side, which share the batch. Neighbouring ranks form a pipeline.
-        activation_checkpointing: What a backward pass computes again: see `layers_made`.
+        activation_checkpointing: What a backward pass computes again: see `ac_compile`.
         timeout_seconds: How long a rank waits for another before it fails.
         backend: What carries what they send: see `OneCurve`.
 

@@ -1,1 +1,1 @@
-"""Tensor parallelism: layers cut within, by a plan of names and styles."""
+"""Tensor parallelism: shards the matrices of layers, by a plan of module names and styles."""

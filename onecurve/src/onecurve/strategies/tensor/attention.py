@@ -1,4 +1,4 @@
-"""nn.MultiheadAttention, of which each rank computes some heads."""
+"""The forward pass of an nn.MultiheadAttention whose heads are shared by ranks."""
 
 import math
 from typing import Any
@@ -24,7 +24,7 @@ def heads_forward(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """As ``layer.forward``: (N, T, width), or (T, N, width), to the same and the weights."""
+    """Replaces ``layer.forward``: takes and returns (N, T, width) or (T, N, width), and weights."""
     inputs = _entered(region, query, key, value)
     batched = inputs[0].ndim == 3
     if not batched:
@@ -47,7 +47,7 @@ def heads_forward(
         seen_by = F.dropout(seen_by, dropout)
         seen = seen_by @ v
     else:
-        # A mask that is called causal may be left out.
+        # With is_causal the mask is redundant.
         causal = is_causal and key_padding_mask is None
         mask = None if causal else mask
         seen = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=causal)
@@ -61,13 +61,13 @@ def heads_forward(
     if seen_by is None:
         return made, None
     if not average_attn_weights:
-        raise NotImplementedError("the weights of each head, which ranks share")
+        raise NotImplementedError("attention weights per head, when ranks share the heads")
     mean = full_sum(seen_by.sum(1) / layer.num_heads, region.mesh)
     return made, mean if batched else mean.squeeze(0)
 
 
 def _entered(region: Region, *given: Tensor) -> list[Tensor]:
-    """Each once, as in self-attention; and several in one message, as a hook makes three of one."""
+    """Enter each distinct tensor once; several of one shape share one message."""
     different = {id(tensor): tensor for tensor in given}
     if len(different) > 1 and len({tensor.shape for tensor in given}) == 1:
         together = region.enter(torch.cat([*different.values()]))
@@ -78,14 +78,14 @@ def _entered(region: Region, *given: Tensor) -> list[Tensor]:
 
 
 def local(parameter: Any) -> Any:
-    """This rank's part of a sharded parameter, if there is one; gradients pass through it."""
+    """This rank's shard of a parameter, or None; differentiable."""
     return None if parameter is None else parameter.to_local()
 
 
 def summand(region: Region, bias: Tensor | None) -> Tensor | None:
-    """What a rank adds of a full bias, so that the sum over the ranks has it once.
+    """The addend by which the sum over the ranks contains a full bias exactly once.
 
-    Its gradient is that of the sum, which every rank knows.
+    Rank 0 adds the bias, the others add zero. The bias gets the gradient of the sum on every rank.
     """
     if bias is None or region.mesh.get_local_rank() == 0:
         return bias
@@ -95,7 +95,7 @@ def summand(region: Region, bias: Tensor | None) -> Tensor | None:
 def _mask(
     region: Region, q: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None
 ) -> Tensor | None:
-    """Both masks as numbers that are added to scores (N, heads, T, S) of this rank's heads."""
+    """Both masks as one additive mask for the scores (N, heads, T, S) of this rank's heads."""
     masks = []
     if attn_mask is not None:
         if attn_mask.ndim == 3:

@@ -1,4 +1,4 @@
-"""What cannot be cut as a plan says, rejected in one line before training."""
+"""Rejects plans that cannot shard the layers, in one line before training."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,6 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from ...errors import UserError
-from .automatic import is_plain
 from .families import (
     STYLES,
     heads_of,
@@ -18,6 +17,7 @@ from .families import (
     sections_of,
     within,
 )
+from .infer_plan import is_plain
 
 INSTEAD = "or use strategy=fsdp"
 
@@ -29,22 +29,22 @@ def check_plan(
     key: str = "strategy=tensor",
     sequence: bool = False,
 ) -> None:
-    """Reject what cannot be cut so."""
+    """Reject a plan that cannot shard the module over `size` ranks."""
     parts = dict(module.named_modules(remove_duplicate=False))
     if all(style == "sequence" for style in plan.values()):
         fit = [name for name, part in parts.items() if holds_parameters(part)]
         fit = [name for name in fit if _can_be(parts[name], "vocab", size)]
         raise UserError(
-            f"{key}: nothing to cut in {type(module).__name__}: it has no Linear layer, used once, "
-            f"whose outputs {size} ranks can share, and no attention that is known; "
+            f"{key}: nothing to shard in {type(module).__name__}: it has no Linear layer, used "
+            f"once, whose outputs {size} ranks can share, and no known attention; "
             + (f"give {', '.join(fit[:3])} the style vocab in strategy.plan, or " if fit else "")
             + "use strategy=fsdp"
         )
     if sequence and "sequence" not in plan.values():
         raise UserError(
-            "strategy.sequence=true: nothing works on pieces of a sequence: no block of attention "
-            "and norms is known; give some the style sequence in strategy.plan, or use "
-            "strategy.sequence=false"
+            "strategy.sequence=true: there is nothing to shard along the sequence: no block of "
+            "attention and norms was recognised; give some modules the style sequence in "
+            "strategy.plan, or use strategy.sequence=false"
         )
     for name, style in plan.items():
         check_one(name, parts[name], style, size, key, within(plan, name))
@@ -61,7 +61,16 @@ def check_one(
     key: str,
     styles: Mapping[str, str] | None = None,
 ) -> None:
-    """As `check_plan`, for one module and the styles within it, if not those of its family."""
+    """Like `check_plan`, for one module.
+
+    Args:
+        name: Name of the module.
+        part: The module.
+        style: Its style.
+        size: How many ranks share it.
+        key: The key to name in errors.
+        styles: The styles of its submodules, by path; None for those of its family.
+    """
     kind = type(part).__name__
     if style == "sequence":
         return
@@ -73,21 +82,21 @@ def check_one(
     fits = STYLES[style].fits
     if ("Linear" if is_linear(part) else _kind(part)) not in fits.split():
         raise UserError(
-            f"strategy.plan: {name} is {kind}, and {style} is of {fits}"
-            + (" or of a module that holds some Linear layers" if style == "heads" else "")
+            f"strategy.plan: {name} is {kind}, and {style} is for {fits}"
+            + (" or for a module that holds some Linear layers" if style == "heads" else "")
             + "; leave it out, or use strategy.plan=auto"
         )
     if isinstance(part, nn.MultiheadAttention):
         if not is_plain(part):
             raise UserError(
                 f"strategy.plan: {name} has keys or values of its own (kdim, vdim, add_bias_kv, "
-                f"add_zero_attn), and heads cannot cut those; leave it out, {INSTEAD}"
+                f"add_zero_attn), which heads cannot shard; leave it out, {INSTEAD}"
             )
         _check_divides(name, part.num_heads, "heads", size, key)
     elif isinstance(part, nn.Embedding):
         if part.max_norm is not None or part.scale_grad_by_freq or part.sparse:
             raise UserError(
-                f"strategy.plan: {name} has max_norm, scale_grad_by_freq or sparse, which want all "
+                f"strategy.plan: {name} has max_norm, scale_grad_by_freq or sparse, which need all "
                 f"of its entries; leave it out, {INSTEAD}"
             )
         _check_divides(name, part.num_embeddings, "entries", size, key)
@@ -112,8 +121,8 @@ def _check_fused(
     sections = sections_of(parts[outer], within(plan, outer), own)
     if sections is None:
         raise UserError(
-            f"strategy.plan: {name} is fused, which is of one projection for queries, keys and "
-            "values in a module with the style heads, or for gates and hidden units in one with "
+            f"strategy.plan: {name} is fused, which is for one projection of queries, keys and "
+            "values in a module with the style heads, or of gates and hidden units in one with "
             "the style colwise, beside one layer with the style rowwise; give it another style, "
             f"{INSTEAD}"
         )
@@ -140,16 +149,15 @@ def _check_ties(module: LightningModule, plan: Mapping[str, str], key: str) -> N
     seen: dict[int, tuple[str, str]] = {}
     for name, weight in module.named_parameters(remove_duplicate=False):
         holder = name.rpartition(".")[0]
-        style = plan.get(holder, "whole")
+        style = plan.get(holder, "unsharded")
         if isinstance(module.get_submodule(holder.rpartition(".")[0]), nn.MultiheadAttention):
             style = plan.get(holder.rpartition(".")[0], style)
-        cut = {"colwise_gather": "colwise", "vocab": "colwise", "sequence": "whole"}.get(
-            style, style
-        )
-        other, before = seen.setdefault(id(weight), (name, cut))
-        if before != cut:
+        same = {"colwise_gather": "colwise", "vocab": "colwise", "sequence": "unsharded"}
+        style = same.get(style, style)
+        other, before = seen.setdefault(id(weight), (name, style))
+        if before != style:
             raise UserError(
-                f"{key}: {other} and {name} are one weight, cut in two ways ({before}, {cut}); "
-                "give both one style in strategy.plan (an embedding and its head: vocab), leave "
-                "both out, or untie them"
+                f"{key}: {other} and {name} are one weight, sharded in two ways ({before}, "
+                f"{style}); give both one style in strategy.plan (an embedding and its head: "
+                "vocab), leave both out, or untie them"
             )

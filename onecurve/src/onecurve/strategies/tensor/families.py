@@ -1,10 +1,10 @@
-"""Styles, and attentions and feed-forward networks that are known by class or names: tables.
+"""Tables of styles, and of attentions and feed-forward networks known by class or names.
 
-Such a module falls into parts, an attention into its heads, a feed-forward network into hidden
-units, whose sum is what the full one makes. All of its linear layers are sharded by their outputs,
-but for the last one of its family, which is sharded by its inputs and sums up. Nothing else may
-hold a parameter. What is not known says by a method `tensor_plan()` how it is sharded. Linear
-layers are PyTorch's, and transformers' Conv1D (GPT-2), whose weight is transposed.
+The output of such a module is a sum over its heads, or over its hidden units, so ranks can share
+them. All of its linear layers are sharded by their outputs, except the last one of the family,
+which is sharded by its inputs and whose outputs are summed. No other submodule may hold
+parameters. A module that is not in these tables can define a method `tensor_plan()`. Linear layers
+are PyTorch's, and transformers' Conv1D (GPT-2), whose weight is transposed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,9 +19,9 @@ class Style(NamedTuple):
     """How a module is sharded."""
 
     fits: str
-    """The modules that it is for, beside those that hold some Linear layers."""
+    """The classes of modules that it is for, besides modules that hold some Linear layers."""
     dims: dict[str, int]
-    """The parameters that are sharded, by name within the module, and along which dimension."""
+    """The dimension along which each parameter is sharded, by name within the module."""
 
 
 STYLES = {
@@ -65,9 +65,9 @@ GATHERED = (
     ("qkv_proj", "out_proj"),
     ("c_attn", "c_proj"),  # nanoGPT
 )
-"""Attentions with one projection for queries, keys and values, in an order that only they know.
+"""Attentions with one projection of queries, keys and values, in an order that we cannot know.
 
-Each rank holds a part of both layers and computes all heads.
+Each rank holds a shard of both layers, but computes all heads.
 """
 STRUCTURES: tuple[dict[str, str], ...] = (
     {  # BERT, RoBERTa, ELECTRA
@@ -80,21 +80,21 @@ STRUCTURES: tuple[dict[str, str], ...] = (
         "output.dense": "rowwise",
     },
 )
-"""Blocks whose attention and feed-forward network lie in several modules, by all their layers."""
+"""Blocks whose attention and feed-forward network span several modules, by all linear layers."""
 HEAD_COUNTS = (
     *("heads", "num_heads", "n_heads", "n_head", "nhead", "nheads", "num_attention_heads"),
     *("kv_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "num_key_value_heads"),
 )
-"""Attributes that say how many heads there are: on each rank, its own."""
+"""Attributes with the number of heads; each rank sets them to the number of its own heads."""
 
 
 class Known(NamedTuple):
     """How a module of a certain class is sharded."""
 
     styles: dict[str, str]
-    """By path within it, "" for itself."""
+    """Styles by path within the module, "" for the module itself."""
     counts: tuple[str, ...] = ()
-    """Attributes by which its `forward` counts heads or features: on each rank, its own."""
+    """Attributes with numbers of heads or features that `forward` uses; set per rank."""
 
 
 CLASSES = {
@@ -114,16 +114,16 @@ CLASSES = {
     "timm.Attention": Known(
         {"": "heads", "qkv": "fused", "proj": "rowwise"}, ("num_heads", "attn_dim")
     ),
-    # minGPT, which counts on the width of what it is given.
+    # minGPT, whose forward reads the width from its input.
     "CausalSelfAttention": Known(
         dict.fromkeys(("key", "query", "value", "proj"), "colwise_gather")
     ),
 }
-"""By package and class whose `forward` it is; without a package, code that people copy."""
+"""By package and class that defines `forward`; without a package for code that people copy."""
 
 
 def family_of(module: nn.Module) -> dict[str, str] | None:
-    """The styles of a module of one of the families, by path, "" for itself; None for any other."""
+    """The styles of a known module by path within it, "" for itself; None if it is not known."""
     held = linears(module)
     for structure in STRUCTURES:
         layers = {name for name, style in structure.items() if style != "heads"}
@@ -142,7 +142,7 @@ def family_of(module: nn.Module) -> dict[str, str] | None:
             shapes = {(out_features(layer), in_features(layer)) for layer in first}
             if shapes != {(in_features(last), out_features(last))}:
                 return None
-            # What comes in is read once for several.
+            # The input is read once for several layers.
             return ({"": "colwise"} if len(first) > 1 else {}) | styles_within(module)
     if any(held.keys() == set(family) for family in GATHERED):
         return dict.fromkeys(held, "colwise_gather")
@@ -153,16 +153,16 @@ def _known(module: nn.Module) -> Known | None:
     owner = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
     package, name = owner.__module__.partition(".")[0], owner.__name__
     known = CLASSES.get(f"{package}.{name}") or CLASSES.get(name)
-    # Another release of it may hold other layers, or count by other attributes.
+    # In another release the class may have other layers or attributes.
     if known is None or known.styles.keys() - {""} != linears(module).keys():
         return None
     return known if len(_numbers(module, known.counts)) == len(known.counts) else None
 
 
 def styles_within(module: nn.Module) -> dict[str, str]:
-    """Those of the Linear layers of a module that is cut as a whole, by name.
+    """The styles of the Linear layers of a module whose heads or hidden units are shared, by name.
 
-    The one that sums up is the last one of a family, else the last one that the module holds.
+    Rowwise is the last layer of its family, or else the last layer that the module holds.
     """
     held = linears(module)
     known = _known(module)
@@ -174,11 +174,11 @@ def styles_within(module: nn.Module) -> dict[str, str]:
 
 
 def heads_of(module: nn.Module, styles: Mapping[str, str] | None = None) -> int | None:
-    """How many heads of an attention can be shared; None if nothing says so.
+    """The number of heads that ranks can share; None if it cannot be determined.
 
     Args:
         module: The attention.
-        styles: By path within it, if not those of its family.
+        styles: Styles by path within the module; None for those of its family.
     """
     counts = [*counts_of(module).values()]
     width = getattr(module, "head_dim", None)
@@ -195,15 +195,18 @@ def heads_of(module: nn.Module, styles: Mapping[str, str] | None = None) -> int 
 
 
 def sections_of(module: nn.Module, styles: Mapping[str, str], fused: str) -> list[int] | None:
-    """How many outputs of a fused projection are queries, keys and values; None if none can be.
+    """The sizes of the sections of a fused projection: queries, keys and values, for example.
 
-    Of a feed-forward network, gates and hidden units. There are as many queries, or hidden units,
-    as the layer that sums up reads; there may be fewer keys and values.
+    In a feed-forward network the sections are gates and hidden units. The rowwise layer reads as
+    many features as there are queries, or hidden units; there may be fewer keys and values.
 
     Args:
-        module: That which holds the projection, and the layer that sums up.
-        styles: By path within the module, "" for itself.
+        module: The module that holds the projection and the rowwise layer.
+        styles: Styles by path within the module, "" for itself.
         fused: Path of the projection.
+
+    Returns:
+        None if the projection cannot be divided like that.
     """
     held = linears(module)
     summing = [layer for name, layer in held.items() if styles.get(name) == "rowwise"]
@@ -216,7 +219,7 @@ def sections_of(module: nn.Module, styles: Mapping[str, str], fused: str) -> lis
 
 
 def counts_of(module: nn.Module) -> dict[str, int]:
-    """How many heads, or features, a module counts on, by attribute."""
+    """The numbers of heads or features that a module keeps, by attribute."""
     known = _known(module)
     return _numbers(module, known.counts if known else HEAD_COUNTS)
 
@@ -230,11 +233,11 @@ def _numbers(module: nn.Module, paths: Iterable[str]) -> dict[str, int]:
 
 
 def share_counts(module: nn.Module, size: int) -> None:
-    """Have a module count on what one of `size` ranks has."""
+    """Divide a module's numbers of heads or features by the number of ranks."""
     for path, count in counts_of(module).items():
         if count % size == 0:
             holder, _, name = path.rpartition(".")
-            # All layers share their configuration.
+            # A copy, because all layers share their configuration.
             owner = copy(getattr(module, holder)) if holder else module
             setattr(owner, name, count // size)
             if holder:
@@ -242,7 +245,7 @@ def share_counts(module: nn.Module, size: int) -> None:
 
 
 def linears(module: nn.Module) -> dict[str, nn.Linear]:
-    """The Linear layers that a module holds itself."""
+    """The Linear layers among a module's children."""
     children: Iterable[tuple[str, Any]] = module.named_children()
     return {
         name: part
@@ -252,12 +255,12 @@ def linears(module: nn.Module) -> dict[str, nn.Linear]:
 
 
 def is_within(name: str, outer: str) -> bool:
-    """Whether a dotted name is that of a module or of something in it."""
+    """Whether a dotted name is that of a module or of one of its submodules."""
     return outer == "" or name == outer or name.startswith(f"{outer}.")
 
 
 def within(plan: Mapping[str, str], outer: str) -> dict[str, str]:
-    """The styles of a module and of what is in it, by path within it."""
+    """The styles of a module and its submodules, by path within it."""
     return {
         name[len(outer) :].lstrip("."): style
         for name, style in plan.items()
@@ -266,7 +269,7 @@ def within(plan: Mapping[str, str], outer: str) -> dict[str, str]:
 
 
 def is_linear(part: Any) -> TypeGuard[nn.Linear]:
-    """Whether a module is one: parameters ``weight`` and, it may be, ``bias``.
+    """Whether a module is an nn.Linear or a Conv1D of transformers, with a weight of its own.
 
     None whose weight is computed from other parameters, as by ``weight_norm``.
     """
@@ -276,26 +279,26 @@ def is_linear(part: Any) -> TypeGuard[nn.Linear]:
 
 
 def is_transposed(part: Any) -> bool:
-    """Whether its weight is (in, out)."""
+    """Whether a module's weight is (in, out)."""
     kind = type(part)
     return kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.")
 
 
 def holds_parameters(part: nn.Module) -> bool:
-    """Whether a style means the module's own parameters, and not those of layers within."""
+    """Whether a style applies to the module's own parameters, not to those of its submodules."""
     return is_linear(part) or isinstance(part, nn.Embedding | nn.MultiheadAttention)
 
 
 def is_divided(part: nn.Module, style: str) -> bool:
-    """Whether a style means that layers within share a module's heads or hidden units."""
+    """Whether a style means that ranks share the module's heads or hidden units."""
     return not holds_parameters(part) and style in ("heads", "colwise") and len(linears(part)) > 1
 
 
 def out_features(part: nn.Linear) -> int:
-    """How many numbers leave it."""
+    """Like the attribute, which Conv1D does not have."""
     return int(part.weight.shape[1 if is_transposed(part) else 0])
 
 
 def in_features(part: nn.Linear) -> int:
-    """How many numbers enter it."""
+    """Like the attribute, which Conv1D does not have."""
     return int(part.weight.shape[0 if is_transposed(part) else 1])

@@ -1,10 +1,10 @@
-"""One projection for several things: queries, keys and values, or gates and hidden units.
+"""Fused projections: one Linear layer for queries, keys and values, or for gates and hidden units.
 
-Its rows are in sections, `[q; k; v]`, of each of which a rank uses a part. The weight is sharded by
-rows like any other, so that a rank holds rows that others use: ranks exchange them before each use,
-and their gradients after it. That sends at most the weight divided by the ranks, and every other
-part of the library can gather, shard and save it. (DTensor's interleaved shards would need no
-exchange, but distributed checkpoints cannot hold them.)
+The rows form sections, `[q; k; v]`, and a rank uses a part of each. But the weight is sharded by
+rows like any other, so a rank holds rows that others use: ranks exchange rows before each use, and
+their gradients after it. That sends at most the weight divided by the number of ranks, and the rest
+of the library can gather, shard and save the weight as usual. (DTensor's interleaved shards would
+need no exchange, but distributed checkpoints do not support them.)
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 
 class Rows(NamedTuple):
-    """What a Linear layer multiplies by and adds."""
+    """Weight and bias of a Linear layer, or some rows of them."""
 
     weight: Tensor
     bias: Tensor | None
@@ -26,15 +26,15 @@ class Rows(NamedTuple):
 def own_rows(
     weight: Tensor, bias: Tensor | None, sections: Sequence[int], mesh: DeviceMesh
 ) -> Rows:
-    """This rank's part of each section of a weight and a bias, of which it holds a shard of rows.
+    """Exchange rows, so that this rank has its part of each section.
 
     Args:
-        weight: Rows that this rank holds, (rows / ranks, features).
-        bias: As many numbers.
-        sections: The number of rows of each; the ranks divide all of them.
-        mesh: Of the ranks, of one dimension.
+        weight: The rows that this rank holds, (rows / ranks, features).
+        bias: The bias of these rows.
+        sections: The number of rows of each section; each is a multiple of the number of ranks.
+        mesh: The ranks, on a one-dimensional mesh.
     """
-    # As one more column, so that one message has all.
+    # The bias becomes one more column, so that one message is enough.
     held = weight if bias is None else torch.cat([weight, bias.unsqueeze(1)], 1)
     rank, ranks = mesh.get_local_rank(), range(mesh.size())
     sent = [[*_overlaps(sections, mesh.size(), rank, user)] for user in ranks]
@@ -51,7 +51,7 @@ def own_rows(
 def _overlaps(
     sections: Sequence[int], size: int, holder: int, user: int
 ) -> Iterator[tuple[int, int]]:
-    """Where the rows that one rank uses begin and end among those that another holds."""
+    """The row ranges that rank `user` uses, within the rows that rank `holder` holds."""
     held = sum(sections) // size
     first = -holder * held
     for length in sections:
@@ -63,7 +63,7 @@ def _overlaps(
 
 
 class _Exchange(torch.autograd.Function):
-    """Rows for each rank, in order, to rows of each; PyTorch deprecates its own, public one."""
+    """Differentiable all-to-all of rows; PyTorch deprecates its own public one."""
 
     @staticmethod
     def forward(ctx: Any, group: Any, sent: Tensor, got: list[int], given: list[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Layers whose matrices ranks share, each with its part of the work: tensor parallelism."""
+"""Tensor parallelism as an axis of a mesh: ranks share the matrices of layers."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from torch.distributed.tensor import Replicate, Shard
 from ..layout import Part, move
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
-from .apply import apply_plan
+from .parallelize import apply_plan
 from .plan import check_plan, find_plan
 from .regions import redistribute
 from .report import report_plan
@@ -18,7 +18,7 @@ from .sharded_logits import sharded_logits
 
 
 class TensorParallel(Parallelism):
-    """How the ranks of a tensor group share layers."""
+    """Shards the layers of a task over the ranks of a tensor group."""
 
     def __init__(self, given: Mapping[str, str] | str, sequence: bool) -> None:
         self.given = given
@@ -28,7 +28,7 @@ class TensorParallel(Parallelism):
         return sizes.tensor > 1
 
     def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
-        """Find the plan of each part, and print it. No pair of layers is over the end of one."""
+        """Find, validate and print the plan of each part. Pairs of layers never span two parts."""
         strategy: Any = task.trainer.strategy
         size = self.ranks.sizes.tensor
         for part in parts:
@@ -48,12 +48,12 @@ class TensorParallel(Parallelism):
 
     def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
         if self.ranks.sizes.context > 1:
-            return step()  # logits put together from pieces of a sequence are full
+            return step()  # logits gathered along the sequence are full
         with sharded_logits():
             return step()
 
     def full_input(self, layer: nn.Module, value: Tensor) -> Tensor:
-        """Put together from the ranks that share a layer whose rows they have divided."""
+        """Gather the input of a rowwise layer, of which each rank sees its features only."""
         size = self.ranks.sizes.tensor
         width = getattr(layer, "in_features", value.shape[-1])
         if value.shape[-1] * size != width:

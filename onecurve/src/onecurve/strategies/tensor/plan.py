@@ -1,28 +1,28 @@
-"""The plan: which modules are cut between the ranks of a tensor group, and in which style.
+"""Finds the plan: which modules are sharded over the ranks of a tensor group, in which style.
 
-| style            | of                      | each rank holds | reads        | makes            |
+| style            | for                     | each rank holds | reads        | returns          |
 |------------------|-------------------------|-----------------|--------------|------------------|
-| `colwise`        | Linear                  | some outputs    | whole        | its features     |
-| `rowwise`        | Linear                  | some inputs     | its features | whole: the sum   |
-| `colwise_gather` | Linear                  | some outputs    | whole        | whole: joined    |
-| `fused`          | Linear in `heads` or    | some outputs    | whole        | its features     |
+| `colwise`        | Linear                  | some outputs    | full         | its features     |
+| `rowwise`        | Linear                  | some inputs     | its features | full: summed     |
+| `colwise_gather` | Linear                  | some outputs    | full         | full: gathered   |
+| `fused`          | Linear in `heads` or    | some outputs    | full         | its features     |
 |                  | `colwise`               |                 |              | of each section  |
-| `vocab`          | Embedding               | some entries    | whole        | whole: the sum   |
-| `vocab`          | Linear, the last        | some entries    | whole        | logits of its    |
-|                  |                         |                 |              | entries; whole   |
+| `vocab`          | Embedding               | some entries    | full         | full: summed     |
+| `vocab`          | Linear, the last        | some entries    | full         | logits of its    |
+|                  |                         |                 |              | entries; full    |
 |                  |                         |                 |              | outside of steps |
-| `heads`          | nn.MultiheadAttention,  | some heads      | whole        | whole            |
-|                  | or one's own attention  |                 |              |                  |
-| `sequence`       | a block, a norm         | all parameters  | a piece      | a piece          |
+| `heads`          | nn.MultiheadAttention,  | some heads      | full         | full             |
+|                  | or a custom attention   |                 |              |                  |
+| `sequence`       | a block, a norm         | all parameters  | a shard      | a shard          |
 
-In an attention of one's own Linear layers are `colwise`, but for the one that sums up, which is
-`rowwise`. `colwise` of a module of one's own is the same where there are no heads.
+In a custom attention with the style `heads`, Linear layers are `colwise`, except the output
+projection, which is `rowwise`. `colwise` for a custom module is the same without heads.
 
-A fused projection of queries, keys and values is `fused` where its rows are all queries, all keys,
-all values, and `colwise` where heads are outermost, `(heads, 3, d)`.
-The code between cut layers leaves the number of heads -1, or reads it from an attribute such as
-`self.heads`, which becomes that of this rank. `sequence` counts with `strategy.sequence=true` only:
-there its neighbours pass pieces of dimension 1 of (N, T, features) to each other.
+A fused projection of queries, keys and values is `fused` if its rows are all queries, all keys, all
+values, and `colwise` if heads are outermost, `(heads, 3, d)`.
+Code between sharded layers writes -1 for the number of heads, or reads it from an attribute such as
+`self.heads`, which is set to the number on this rank. `sequence` only has an effect with
+`strategy.sequence=true`: such neighbours pass shards of (N, T, features) along T to each other.
 """
 
 import difflib
@@ -34,9 +34,9 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from ...errors import UserError
-from .automatic import Automatic
 from .checks import check_plan
 from .families import STYLES, holds_parameters, is_divided, is_within, styles_within
+from .infer_plan import InferredPlan
 
 __all__ = ["check_plan", "find_plan"]
 
@@ -47,20 +47,20 @@ def find_plan(
     given: Mapping[str, str] | str | None,
     size: int | None = None,
 ) -> dict[str, str]:
-    """What is cut, and how.
+    """Find the modules to shard, and their styles.
 
-    A module within that has a method ``tensor_plan()`` says how it is cut itself: globs of names
-    within it, "" for itself, and their styles; what such modules do not hold is found. They may be
-    the task, its network, or any layer. Where a plan is given, nothing else counts.
+    A given plan is used as it is. Otherwise any module (the task, its network, a layer) may define
+    ``tensor_plan()``, which returns styles by globs of names within it, "" for itself; the plan of
+    all other modules is inferred.
 
     Args:
         module: The task.
-        layers: Those that are looked at, by their full dotted names; {"": module} for all. Where
-            they are layers of one sequence, a pair may span two of them.
-        given: Globs of module names, with or without the name of the network, and styles; of two
-            that fit a name the latter counts. "auto" or None for the module's own plan.
-        size: How many ranks share layers. A plan that is found leaves out what they need not share
-            and cannot.
+        layers: The layers to shard, by their full dotted names; {"": module} for all. If they are
+            layers of one sequence, a pair may span two of them.
+        given: Styles by globs of module names, with or without the name of the network; of two that
+            match a name, the latter counts. "auto" or None for no given plan.
+        size: How many ranks share layers. An inferred plan omits layers that these ranks cannot
+            share evenly.
 
     Returns:
         The style of each module by its full dotted name.
@@ -78,7 +78,7 @@ def find_plan(
         for name in found:
             own: Any = parts[name]
             plan |= _fitting(parts, name, own.tensor_plan(), f"{type(own).__name__}.tensor_plan()")
-        plan = Automatic(module, layers, found, plan, size).plan
+        plan = InferredPlan(module, layers, found, plan, size).plan
     held = {
         name: style
         for name, style in _with_children(parts, plan).items()
@@ -90,8 +90,8 @@ def find_plan(
 def _with_own_plan(parts: Mapping[str, nn.Module]) -> list[str]:
     found: list[str] = []
     for name, part in parts.items():
-        speaks = callable(getattr(part, "tensor_plan", None))
-        if speaks and not any(is_within(name, outer) for outer in found):
+        has_plan = callable(getattr(part, "tensor_plan", None))
+        if has_plan and not any(is_within(name, outer) for outer in found):
             found.append(name)
     return found
 
@@ -99,12 +99,12 @@ def _with_own_plan(parts: Mapping[str, nn.Module]) -> list[str]:
 def _fitting(
     parts: Mapping[str, nn.Module], outer: str, globs: Mapping[str, str], key: str
 ) -> dict[str, str]:
-    """The modules that globs fit, of those within one."""
+    """The styles of the modules within `outer` that the globs match."""
     within = {name[len(outer) :].lstrip("."): name for name in parts if is_within(name, outer)}
     plan: dict[str, str] = {}
     for glob, style in globs.items():
         if style not in STYLES:
-            raise UserError(f"{key}: {glob}={style} is no style; use one of {', '.join(STYLES)}")
+            raise UserError(f"{key}: {glob}={style} is not a style; use one of {', '.join(STYLES)}")
         fit = [
             name
             for short, name in within.items()
@@ -114,8 +114,8 @@ def _fitting(
             names = [name for name, each in within.items() if holds_parameters(parts[each])]
             near = difflib.get_close_matches(glob, [*names, *map(_of_network, names)], 1, 0.0)
             raise UserError(
-                f"{key}: {glob} fits no module; use names such as "
-                f"{(near or ['those of the network'])[0]}, where * stands for anything, or "
+                f"{key}: {glob} matches no module; use names such as "
+                f"{(near or ['those of the network'])[0]}, where * matches anything, or "
                 "strategy.plan=auto"
             )
         plan |= dict.fromkeys(fit, style)
@@ -127,7 +127,7 @@ def _of_network(name: str) -> str:
 
 
 def _with_children(parts: Mapping[str, nn.Module], plan: Mapping[str, str]) -> dict[str, str]:
-    """The Linear layers of modules that are cut as a whole, unless they have a style already."""
+    """Add the Linear layers of modules whose heads or hidden units are shared to a plan."""
     full = dict(plan)
     for name, style in plan.items():
         if is_divided(parts[name], style):

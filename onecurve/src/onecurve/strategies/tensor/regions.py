@@ -1,9 +1,9 @@
-"""What passes between sharded layers: full tensors, or each rank's positions of a sequence.
+"""Redistributes the tensors between sharded layers: full ones, or shards along the sequence.
 
-How a tensor lies on the ranks is said by PyTorch's placements: `Replicate` (every rank has all of
-it), `Shard` (each has a part) and `Partial` (the sum over the ranks is meant). Layers see plain
-tensors. `DTensor.redistribute` would send the same: on 2 CPU ranks it takes 1.5 to 2 times as long
-for tensors of 0.5 MB, and what its ``to_local`` returns is a view that ``nn.ReLU(inplace=True)``
+PyTorch's placements describe how a tensor is distributed: `Replicate` (every rank has all of it),
+`Shard` (each rank has a shard) and `Partial` (each rank has an addend of the sum). Layers see plain
+tensors. `DTensor.redistribute` would send the same, but on 2 CPU ranks it takes 1.5 to 2 times as
+long for tensors of 0.5 MB, and its ``to_local`` returns a view that ``nn.ReLU(inplace=True)``
 cannot write to.
 """
 
@@ -30,17 +30,17 @@ def redistribute(
     gradient: Placement | None = None,
     length: int | None = None,
 ) -> Tensor:
-    """What this rank has of a tensor in another placement; the gradient goes the way back.
+    """Change the placement of a tensor; the backward pass redistributes its gradient.
 
     Args:
-        tensor: What this rank has of it before.
-        mesh: The ranks, of one dimension.
-        before: How the tensor lies on them.
-        after: How it is to lie on them.
-        gradient: How the gradient of the result lies on them: `Partial` where each rank makes
-            another part of what follows; None for as the result does.
-        length: Of the full tensor along the dimension of its shards, where the ranks do not divide
-            it: shards are of one size, and zeros fill the last ones.
+        tensor: This rank's local tensor.
+        mesh: The ranks, on a one-dimensional mesh.
+        before: The current placement.
+        after: The new placement.
+        gradient: The placement of the result's gradient: `Partial` if each rank computes a
+            different part of what follows; None for `after`.
+        length: The full length along the sharded dimension, if it is not a multiple of the number
+            of ranks. All shards have the same size then, and the last ones are padded with zeros.
     """
     made: Tensor = _Redistribute.apply(tensor, mesh, before, after, gradient or after, length)
     return made
@@ -58,7 +58,7 @@ class _Redistribute(torch.autograd.Function):
         length: int | None,
     ) -> Tensor:
         ctx.mesh, ctx.gradient = mesh, gradient
-        # Every rank knows the gradient of a sum.
+        # The gradient of every addend is that of the sum.
         ctx.back = Replicate() if before.is_partial() else before
         ctx.length = tensor.shape[after.dim] if after.is_shard() else None
         return _move(tensor, mesh, before, after, length)
@@ -99,12 +99,12 @@ def _move(tensor: Tensor, mesh: DeviceMesh, before: Any, after: Any, length: int
 
 
 def full_sum(tensor: Tensor, mesh: DeviceMesh, of: str = "sum") -> Tensor:
-    """The sum, or the "max" or "min", over all ranks."""
+    """The sum (or "max" or "min") over all ranks; differentiable."""
     return redistribute(tensor, mesh, Partial(of), Replicate())
 
 
 def with_summed_gradients(mesh: DeviceMesh, *full: Tensor) -> list[Tensor]:
-    """Tensors that each rank uses for its part; gradients are summed, all in one message."""
+    """Views of tensors whose gradients are summed over the ranks, all in one message."""
     flat = torch.cat([tensor.flatten() for tensor in full])
     used = redistribute(flat, mesh, Replicate(), Replicate(), Partial())
     parts = used.split([tensor.numel() for tensor in full])  # type: ignore[no-untyped-call]
@@ -112,13 +112,13 @@ def with_summed_gradients(mesh: DeviceMesh, *full: Tensor) -> list[Tensor]:
 
 
 class Region:
-    """Sharded layers, and how what passes between them lies on the ranks.
+    """Sharded layers, and the placement of the tensors between them.
 
     Args:
         mesh: The ranks that share the layers.
-        between: `Replicate`, or `Shard` of the dimension of positions. The length of sequences is
-            that of the latest pass; where activations are computed again for an earlier one of
-            another length, PyTorch's checkpoint says so.
+        between: `Replicate`, or `Shard` along the sequence. The sequence length is that of the
+            latest pass. If activation checkpointing recomputes an earlier pass with another length,
+            PyTorch raises an error.
     """
 
     def __init__(self, mesh: DeviceMesh, between: Placement | None = None) -> None:
@@ -127,27 +127,27 @@ class Region:
         self.length: int | None = None
 
     def enter(self, tensor: Tensor) -> Tensor:
-        """All of it, for layers of which each makes another part of what follows."""
+        """Gather the input of sharded layers; its gradients are summed over the ranks."""
         return redistribute(tensor, self.mesh, self.between, Replicate(), Partial(), self.length)
 
     def leave(self, made: Tensor, placement: Placement) -> Tensor:
-        """What sharded layers have made, as it passes on."""
+        """Redistribute the output of sharded layers to the placement between layers."""
         return redistribute(made, self.mesh, placement, self.between)
 
     def split(self, full: Tensor) -> Tensor:
-        """This rank's positions, where the region begins."""
+        """Take this rank's shard of the sequence, where the region begins."""
         self.length = full.shape[SEQUENCE]
         return self.leave(full, Replicate())
 
     def join(self, own: Tensor) -> Tensor:
-        """All positions, where the region ends."""
+        """Gather the full sequence, where the region ends."""
         return redistribute(own, self.mesh, self.between, Replicate(), length=self.length)
 
 
 class Run(NamedTuple):
-    """Blocks one after the other that pass shards of a sequence to each other.
+    """Consecutive blocks that pass shards of a sequence to each other.
 
-    The first splits the sequence, and the last one joins it: nothing changes outside of them.
+    The first block splits the sequence, and the last one joins it: nothing outside changes.
     """
 
     names: list[str]
@@ -155,7 +155,7 @@ class Run(NamedTuple):
 
 
 def runs_of(parts: Mapping[str, nn.Module], names: Sequence[str], mesh: DeviceMesh) -> list[Run]:
-    """Neighbours in one nn.Sequential or nn.ModuleList form a run; any other block is one."""
+    """Group blocks into runs: neighbours in one nn.Sequential or nn.ModuleList form a run."""
     runs: list[Run] = []
     for holder in dict.fromkeys(name.rpartition(".")[0] for name in names):
         ordered = isinstance(parts[holder], nn.Sequential | nn.ModuleList)

@@ -1,4 +1,4 @@
-"""What is said about a plan before training starts: what is cut, and how much that is."""
+"""Reports a plan before training starts: what is sharded, and how much that is."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,46 +17,46 @@ if TYPE_CHECKING:
 def report_plan(
     module: LightningModule, plan: Mapping[str, str], size: int, sequence: bool
 ) -> None:
-    """Print the plan of a module that is not cut yet."""
-    # What prints nothing needs no rich.
+    """Print the plan of a module that has not been sharded yet."""
+    # Imported here, so that ranks that print nothing do not import rich.
     from ...plain_console import plain_console
 
     console = plain_console()
-    whole, held, cut = shares(module, plan, size)
+    total, held, sharded = shares(module, plan, size)
     console.print(plan_table(module, plan, size, sequence))
     console.print(
-        f"{cut / whole:.1%} of {whole:,} parameters are cut between {size} ranks; "
+        f"{sharded / total:.1%} of {total:,} parameters are sharded over {size} ranks; "
         f"each holds {held:,}",
         highlight=False,
     )
     if _has_dropout(module, plan):
         console.print(
-            "dropout between cut layers draws the same masks for different features on each rank: "
-            "the loss is near that of one process, and not equal",
+            "dropout between sharded layers draws the same masks for different features on each "
+            "rank: the loss is close to that of one process, but not equal",
             highlight=False,
         )
 
 
 def shares(module: nn.Module, plan: Mapping[str, str], size: int) -> tuple[int, int, int]:
-    """Parameters of the module, those that one rank holds, and those that are cut."""
-    whole = sum(parameter.numel() for parameter in module.parameters())
+    """The numbers of parameters in total, on one rank, and sharded."""
+    total = sum(parameter.numel() for parameter in module.parameters())
     own = {}
     for name, style in plan.items():
         part = module.get_submodule(name)
         for path, parameter in part.named_parameters() if holds_parameters(part) else ():
             own[parameter] = local_numel(style, path, parameter.shape, size)
-    cut = {parameter: held for parameter, held in own.items() if held < parameter.numel()}
-    numbers = sum(parameter.numel() for parameter in cut)
-    return whole, whole - numbers + sum(cut.values()), numbers
+    shards = {parameter: held for parameter, held in own.items() if held < parameter.numel()}
+    sharded = sum(parameter.numel() for parameter in shards)
+    return total, total - sharded + sum(shards.values()), sharded
 
 
 def local_numel(style: str, name: str, shape: Sequence[int], size: int) -> int:
-    """Numbers of a parameter that one rank holds.
+    """The number of elements of a parameter that one rank holds.
 
     Args:
-        style: Of the module in the plan; any other word for one that is not in it.
+        style: The style of the module; any other string if it is not in the plan.
         name: The parameter's name within that module, such as "weight" or "out_proj.weight".
-        shape: Of the full parameter.
+        shape: The shape of the full parameter.
         size: How many ranks share layers.
     """
     numbers = prod(shape)
@@ -65,7 +65,7 @@ def local_numel(style: str, name: str, shape: Sequence[int], size: int) -> int:
 
 
 def plan_table(module: nn.Module, plan: Mapping[str, str], size: int, sequence: bool) -> "Table":
-    """One row for each style of modules whose names differ by numbers only."""
+    """A table of the plan; modules whose names differ by numbers only share a row."""
     from rich.table import Table
 
     table = Table(title=f"Tensor parallelism, {size} ranks", title_justify="left")
@@ -91,9 +91,10 @@ def plan_table(module: nn.Module, plan: Mapping[str, str], size: int, sequence: 
 
 
 def _has_dropout(module: LightningModule, plan: Mapping[str, str]) -> bool:
-    """Whether something is dropped between cut layers, where ranks draw masks of their own pieces.
+    """Whether there is dropout between sharded layers.
 
-    They draw alike for different features, so that the loss is not that of one process.
+    There the ranks draw the same masks for different features, so the loss differs from that of one
+    process.
     """
     for name, part in module.named_modules():
         inside = name in plan or any(

@@ -1,15 +1,14 @@
-"""Logits whose vocabulary is sharded: tensors that a task uses as any others.
+"""Logits sharded along the vocabulary, which a task can use like any other tensor.
 
-Within a step of the task, `sharded_logits`, each rank has the logits of its entries of the
-vocabulary, and no rank ever all of them. They pass through a task as any tensor does: the cross
-entropy (of which three numbers a row are sent), `argmax`, and what leaves the entries where they
-are work on shards, as a DTensor does; anything else, such as a metric that wants to see all of
-them, gets the full tensor. Every rank of the mesh must do alike, as in a step of a task it does.
-Outside of a step a head makes full logits.
+Within a step of the task (`sharded_logits`), each rank has the logits of its part of the
+vocabulary, and no rank has all of them. The cross entropy (which sends three numbers per row),
+`argmax`, and operations that keep the vocabulary dimension in place work on shards; any other
+function, such as a metric, gets the full tensor. Every rank of the mesh must call the same
+functions. Outside of a step a head returns full logits.
 
-They are not DTensors themselves, which nothing can compute with plain tensors; and PyTorch's
-`loss_parallel` has to be around the backward pass, which is not the task's, and knows no label
-smoothing.
+A DTensor would not do, because it cannot be combined with plain tensors. PyTorch's `loss_parallel`
+would have to surround the backward pass, which a task does not control, and it does not support
+label smoothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,23 +26,23 @@ from .regions import full_sum, redistribute
 
 
 class ShardedLogits(Tensor):
-    """A DTensor of one mesh dimension that computes with plain tensors.
+    """Wraps a DTensor on a one-dimensional mesh so that it can be combined with plain tensors.
 
-    Gradients pass through it as through any other. Made by `_Wrap`, read by `_Unwrap`.
+    It is differentiable: `_Wrap` creates it, and `_Unwrap` returns the DTensor.
     """
 
     shards: DTensor
 
     @staticmethod
     def __new__(cls, shards: DTensor) -> "ShardedLogits":
-        """Claim the shape of the full tensor."""
+        """Create a tensor with the shape of the full logits and no data of its own."""
         made: ShardedLogits = claim(cls, [*shards.shape], shards)
         made.__dict__.update(shards=shards)
         return made
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """On shards where that is the same; else on the full tensor."""
+        """Run a function on shards if that gives the same result, else on the full tensor."""
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         if name == "__get__":
             name = getattr(func.__self__, "__name__", "")
@@ -54,12 +53,12 @@ class ShardedLogits(Tensor):
             made = BY_SUMS[name](*args, **kwargs)
             if made is not NotImplemented:
                 return made
-        if name in ON_SHARDS and not any(map(_is_of_entries, tree_leaves((args, kwargs)))):
+        if name in ON_SHARDS and not any(map(_may_need_full_logits, tree_leaves((args, kwargs)))):
             on_shards = tree_map_only(ShardedLogits, _Unwrap.apply, (args, kwargs))
             try:
                 made = func(*on_shards[0], **on_shards[1])
             except RuntimeError:
-                pass  # a view across the entries, which has to see them all
+                pass  # a view that mixes the vocabulary dimension needs the full tensor
             else:
                 return tree_map_only(DTensor, _wrapped_or_full, made)
         args, kwargs = tree_map_only(ShardedLogits, _full, (args, kwargs))
@@ -69,9 +68,9 @@ class ShardedLogits(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """What autograd does to it: looks at it again, and adds up gradients."""
+        """Run the few operators that autograd needs: views, and sums of gradients."""
         if func not in OF_AUTOGRAD:
-            raise NotImplementedError(f"{func} of logits that are sharded between ranks")
+            raise NotImplementedError(f"{func} of logits that are sharded over ranks")
         shards = tree_map_only(ShardedLogits, lambda logits: logits.shards, args)
         return ShardedLogits(func(*shards, **(kwargs or {})))
 
@@ -93,11 +92,11 @@ ON_SHARDS = {
     *("view", "view_as", "reshape", "flatten", "split", "chunk", "tensor_split", "__getitem__"),
     *("transpose", "swapaxes", "swapdims", "permute", "mT", "adjoint"),
 }
-"""Names of functions and methods that a DTensor of logits can do without seeing them all."""
+"""Functions and methods that work on shards of logits."""
 
 
-def _is_of_entries(value: Any) -> bool:
-    """Whether it is a tensor that may have a number, or a gradient, of each entry."""
+def _may_need_full_logits(value: Any) -> bool:
+    """Whether a value is a plain tensor that may have one number per entry of the vocabulary."""
     is_plain = isinstance(value, Tensor) and not isinstance(value, ShardedLogits)
     return is_plain and (value.ndim > 0 or value.requires_grad)
 
@@ -112,7 +111,7 @@ class _Wrap(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> DTensor:
         if isinstance(gradient, ShardedLogits):
             return gradient.shards
-        # A hook may have looked at the full one.
+        # A hook may have turned the gradient into a full tensor.
         return distribute_tensor(gradient, ctx.mesh, ctx.placements, src_data_rank=None)
 
 
@@ -138,7 +137,7 @@ def _full(logits: ShardedLogits) -> Tensor:
 
 
 def argmax(logits: ShardedLogits, dim: int | None = None, keepdim: bool = False) -> Any:
-    """As `torch.argmax`, over the entries; DTensor would gather them."""
+    """Like `torch.argmax` over the vocabulary, without gathering the logits as DTensor does."""
     (placement,) = logits.shards.placements
     if dim is None or placement != Shard(dim % logits.ndim):
         return NotImplemented
@@ -146,7 +145,7 @@ def argmax(logits: ShardedLogits, dim: int | None = None, keepdim: bool = False)
     mesh, own = logits.shards.device_mesh, logits.shards.to_local()
     largest, index = own.max(entries, keepdim=True)
     index = index + mesh.get_local_rank() * own.shape[entries]
-    # Of several that are the largest, the first.
+    # If several entries are the largest, take the first.
     is_largest = largest == full_sum(largest, mesh, "max")
     index = full_sum(index.masked_fill(~is_largest, logits.shape[entries]), mesh, "min")
     return index if keepdim else index.squeeze(entries)
@@ -162,9 +161,9 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    """As `torch.nn.functional.cross_entropy`; NotImplemented where that takes full logits.
+    """Like `torch.nn.functional.cross_entropy`; NotImplemented if it needs the full logits.
 
-    It computes in float32 at least, as PyTorch's does under autocast, and within a kernel.
+    It computes in float32 at least, like PyTorch's kernels.
     """
     classes = 1 if logits.ndim > 1 else 0
     is_known = weight is None and size_average is None and reduce is None
@@ -185,7 +184,7 @@ def cross_entropy(
 
 
 def _losses(mesh: DeviceMesh, own: Tensor, target: Tensor, smooth: float) -> Tensor:
-    """Of logits (..., entries of this rank) and entries (...) of all ranks."""
+    """The loss per row, from logits (..., entries of this rank) and targets (...)."""
     entries = own.shape[-1]
     index = target - mesh.get_local_rank() * entries
     is_elsewhere = (index < 0) | (index >= entries)
@@ -202,7 +201,7 @@ def _losses(mesh: DeviceMesh, own: Tensor, target: Tensor, smooth: float) -> Ten
 
 
 BY_SUMS: dict[str, Callable[..., Any]] = {"argmax": argmax, "cross_entropy": cross_entropy}
-"""What is computed from sums and maxima over the ranks, by the names of functions and methods."""
+"""Functions and methods that are computed from sums and maxima over the ranks."""
 
 
 _STAY_SHARDED = ContextVar("_STAY_SHARDED", default=False)
@@ -210,7 +209,7 @@ _STAY_SHARDED = ContextVar("_STAY_SHARDED", default=False)
 
 @contextmanager
 def sharded_logits() -> Iterator[None]:
-    """For a step of the task: logits of heads in the style `vocab` stay sharded meanwhile."""
+    """Entered for a step of the task: heads with the style `vocab` return sharded logits."""
     token = _STAY_SHARDED.set(True)
     try:
         yield
@@ -220,7 +219,7 @@ def sharded_logits() -> Iterator[None]:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # it cannot trace ShardedLogits
 def leave_logits(mesh: DeviceMesh, own: Tensor) -> Tensor:
-    """Logits (..., entries of this rank) as logits (..., entries), sharded within a step."""
+    """The output of a head, given (..., entries of this rank): sharded in a step, else full."""
     if _STAY_SHARDED.get():
         made: Tensor = _Wrap.apply(DTensor.from_local(own, mesh, [Shard(-1)]))
         return made

@@ -1,14 +1,15 @@
-"""`strategy=tensor`: every rank does its part of each layer, for all samples.
+"""`strategy=tensor`: every rank computes its part of each layer, for all samples.
 
-Layers are cut as a plan says (`plan.py`), by column and by row, so that a pair of them needs one
-sum over the ranks. FSDP2 lies on top, for a group of one, so that all parameters are of one kind.
+A plan (`plan.py`) shards layers by column and by row, so that a pair of layers needs one sum over
+the ranks. FSDP2 is applied on top with one shard, so that all parameters are of one kind.
 
 Exact: the loss curve of `single`, to float tolerance, with accumulation, clipping, frozen layers
-and an uneven last batch. Not exact: dropout within cut layers (the ranks draw the same masks for
-other features), which is announced.
-Rejects: what does not divide. Whether a network is the same by a plan, `onecurve.parity` shows.
-Memory per rank: of what is cut parameters, gradients and optimizer state divided by the ranks, and
-activations of cut layers; with ``sequence`` also those between them.
+and an uneven last batch. Not exact: dropout between sharded layers (the ranks draw the same masks
+for different features); a line says so.
+Rejects: layers that the ranks cannot share evenly. `onecurve.parity` shows whether a network
+computes the same with a plan.
+Memory per rank: parameters, gradients, optimizer state and activations of sharded layers, divided
+by the number of ranks; with ``sequence`` also the activations between them.
 Source: M. Shoeybi et al., "Megatron-LM", 2019; V. Korthikanti et al., "Reducing Activation
 Recomputation in Large Transformer Models", 2022 (sequence).
 """
@@ -17,9 +18,9 @@ from collections.abc import Mapping
 
 from lightning.pytorch.strategies import DDPStrategy
 
+from ..ac_compile import Recomputed
 from ..fsdp.parallel import ShardedParameters
 from ..fsdp.sharding import Sharding
-from ..layers_made import Recomputed
 from ..strategy import Backend, OneCurve
 from .parallel import TensorParallel
 
@@ -28,13 +29,13 @@ class Tensor(OneCurve, DDPStrategy):
     """Tensor parallelism for an ordinary LightningModule.
 
     Args:
-        plan: Globs of module names and their styles, or "auto": what `tensor_plan()` of the network
-            or of its modules says, else what is found.
-        sequence: Cut what lies between cut layers along the sequence, dimension 1.
-        replicas: Groups of ranks that hold all layers each; the batch is shared by them.
-        activation_checkpointing: What a backward pass computes again: see `layers_made`.
+        plan: Styles by globs of module names; or "auto" for the `tensor_plan()` of the network or
+            its modules, and an inferred plan for all others.
+        sequence: Shard activations between sharded layers along the sequence, dimension 1.
+        replicas: The number of groups of ranks that each hold all layers; they share the batch.
+        activation_checkpointing: What the backward pass recomputes: see `ac_compile`.
         timeout_seconds: How long a rank waits for the others in a collective before it fails.
-        backend: What carries what they send: see `OneCurve`.
+        backend: The process group backend: see `OneCurve`.
     """
 
     name = "tensor"
@@ -52,7 +53,7 @@ class Tensor(OneCurve, DDPStrategy):
             {"replicate": replicas, "tensor": "auto"},
             [
                 TensorParallel(plan, sequence),
-                # A single shard is full: there is nothing to free.
+                # With a single shard there is nothing to free.
                 ShardedParameters(Sharding(reshard_after_forward=False)),
             ],
             activation_checkpointing,

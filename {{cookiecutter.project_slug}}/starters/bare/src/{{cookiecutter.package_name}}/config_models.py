@@ -1,6 +1,6 @@
-"""What the classes of this project take: asked before a run begins, and before torch is there.
+"""Models of the arguments of this project's classes, validated before torch is imported.
 
-A class without a model here is asked when it is built.
+A class without a model here validates its arguments when it is built.
 """
 
 from onecurve import Config

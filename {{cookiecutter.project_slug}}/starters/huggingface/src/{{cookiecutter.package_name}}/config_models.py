@@ -1,6 +1,6 @@
-"""What the classes of this project take: asked before a run begins, and before torch is there.
+"""Models of the arguments of this project's classes, validated before torch is imported.
 
-A class without a model here is asked when it is built.
+A class without a model here validates its arguments when it is built.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ Dtype = Literal["float32", "bfloat16", "float16", "float64"]
 
 
 class Tokenized(Config):
-    """What both kinds of data take."""
+    """The arguments that both kinds of data take."""
 
     tokenizer: str | None
     vocab_size: Count
@@ -28,7 +28,7 @@ class Tokenized(Config):
     cache: str
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Why nothing is left to train on."""
+        """Refuse fractions that leave nothing to train on."""
         if self.val_fraction + self.test_fraction >= 1:
             yield (
                 f"{key}.val_fraction={self.val_fraction:g}: with "
@@ -77,20 +77,20 @@ class FineTuning(Config):
 
 class CausalLM(FineTuning):
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Why data with classes do not fit."""
+        """Refuse data with classes."""
         if run.get("data.labels") is not None:
             yield (
-                f"{key}: predicts the next token, and the data have classes (data.labels); use "
+                f"{key}: predicts the next token, but the data have classes (data.labels); use "
                 "experiment=snippets, or data=text_blocks"
             )
 
 
 class TextClassification(FineTuning):
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Why data without classes do not fit."""
+        """Refuse data without classes."""
         if run.get("data.labels") is None:
             yield (
-                f"{key}: classifies, and the data have no classes (data.labels); use "
+                f"{key}: classifies, but the data have no classes (data.labels); use "
                 "experiment=snippets, or task=causal_lm"
             )
 
@@ -99,10 +99,10 @@ class SavePretrained(FineTuning):
     folder: str
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Why weights that no rank has in full cannot be saved so."""
+        """Refuse sharded checkpoints, for which no rank gathers all weights."""
         if run.get("checkpoint.format") == "sharded":
             yield (
-                f"{key}: saves full weights, and checkpoint.format=sharded gathers none; use "
+                f"{key}: saves full weights, but checkpoint.format=sharded gathers none; use "
                 "checkpoint.format=file, or leave save_pretrained out"
             )
 

@@ -1,6 +1,6 @@
-"""What the classes of this project take: asked before a run begins, and before torch is there.
+"""Models of the arguments of this project's classes, validated before torch is imported.
 
-A class without a model here is asked when it is built.
+A class without a model here validates its arguments when it is built.
 """
 
 from collections.abc import Iterator
@@ -40,22 +40,22 @@ class Synthetic(Images):
 
 
 class Task(Config):
-    """Which data and networks suit it. Those of your own are left alone."""
+    """A task, which checks that data and network fit. Your own classes are not checked."""
 
     num_classes: int
     monitor: str
     mode: Literal["min", "max"]
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Why these cannot be trained together."""
+        """Refuse data and networks that do not fit the task."""
         task = str(run.get("task._target_")).split(".")[-2]
         targets, of_pixels, instead = WANTED[task]
         network = str(run.get("model._target_")).rpartition(".")[2]
         if run.get("data.targets") != targets:
-            yield f"task={task}: these data have other targets; use {instead}"
+            yield f"task={task}: the targets of these data do not fit the task; use {instead}"
         elif NETWORKS.get(network, of_pixels) != of_pixels:
             kind = "each pixel" if not of_pixels else "an image as a whole"
-            yield f"task={task}: this network answers for {kind}; use {instead}"
+            yield f"task={task}: this network predicts labels of {kind}; use {instead}"
 
 
 class Classification(Task):
@@ -71,7 +71,7 @@ class LeNet(Network):
     image_size: int
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Why it cannot read the images."""
+        """Refuse images of another size."""
         if self.image_size != 32:
             yield (
                 f"data.image_size={self.image_size}: model=lenet reads 32x32 images; "
@@ -99,7 +99,7 @@ class Initialize(Config):
     weight: Any
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Why weights that were learned would be lost."""
+        """Refuse an initialization that would overwrite pretrained weights."""
         weights = run.get("model.weights")
         if weights is not None and self.weight is not None:
             yield (

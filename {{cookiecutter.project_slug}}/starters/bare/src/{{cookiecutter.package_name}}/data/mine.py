@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split
 
 
 class Mine(LightningDataModule):
-    """Made-up data, to begin with: the sum of the inputs' sines.
+    """Synthetic data to start from: the sum of the inputs' sines.
 
     Args:
         num_samples: how many, of which a tenth is for validation and a tenth for the test.
@@ -31,7 +31,7 @@ class Mine(LightningDataModule):
         self.seed = seed
 
     def setup(self, stage: str) -> None:
-        """Make the samples, or read them: all processes do so, and must get the same."""
+        """Make or read the samples. All processes do so, and must get the same ones."""
         drawn = torch.Generator().manual_seed(self.seed)
         inputs = torch.randn(self.shape, generator=drawn)
         samples = TensorDataset(inputs, inputs.sin().sum(dim=1, keepdim=True))
@@ -50,7 +50,7 @@ class Mine(LightningDataModule):
         return self._loader(self.test)
 
     def predict_dataloader(self) -> DataLoader[Any]:
-        """What predict.py predicts: the test set."""
+        """The test set, for which predict.py predicts."""
         return self._loader(self.test)
 
     def _loader(self, samples: Dataset[Any], shuffle: bool = False) -> DataLoader[Any]:

@@ -1,4 +1,4 @@
-"""Your network: best an nn.Sequential of named layers, which every strategy can split."""
+"""Your network: preferably an nn.Sequential of named layers, which every strategy can split."""
 
 from collections import OrderedDict
 

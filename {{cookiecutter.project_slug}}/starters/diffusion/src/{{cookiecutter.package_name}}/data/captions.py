@@ -11,9 +11,9 @@ def encoded(texts: Sequence[str], length: int, key: str) -> Tensor:
     """Turn N texts into captions (N, length), uint8.
 
     Args:
-        texts: what to say.
+        texts: the captions.
         length: bytes of a caption.
-        key: where the texts come from, for the refusal.
+        key: the config key of the texts, for the error.
 
     Raises:
         UserError: a text is longer.

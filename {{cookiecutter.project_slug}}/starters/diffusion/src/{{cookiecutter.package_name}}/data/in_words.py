@@ -1,4 +1,4 @@
-"""Images with words instead of labels: what a network learns to draw from."""
+"""Images with captions instead of labels, to learn to draw from words."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,14 +19,14 @@ MOST_KNOWN = 10_000  # images of the training set that the others are compared w
 
 
 class InWords(ImageDataModule):
-    """Says in words what the images of another data module show.
+    """Replaces the labels of another data module by captions.
 
     The loaders deliver images and captions (N, caption_length), uint8. Each image has one of the
-    captions of its class, drawn once.
+    captions of its class, chosen at random once.
 
     Args:
-        captions: ways to say what an image shows, with {name} for its class.
-        synonyms: other names of a class, by its first one.
+        captions: templates of captions, with {name} for the class.
+        synonyms: further names of a class, by its first name.
         caption_length: bytes of a caption.
         options: those of the data module.
     """
@@ -46,14 +46,14 @@ class InWords(ImageDataModule):
         self.labels: list[Tensor] = []
 
     def prepare_data(self) -> None:
-        """Fetch the files; before a test, let the judge learn, once for all processes."""
+        """Download the files; before a test, train the judge, once for all processes."""
         super().prepare_data()
         if self.trainer is not None and self.trainer.testing:
             self.setup("test")
             self.judge()
 
     def load_datasets(self) -> Datasets:
-        """Load the images, and put words in the place of the labels."""
+        """Load the images, and replace their labels by captions."""
         parts: Any = super().load_datasets()
         self.labels = [part.labels for part in parts]
         train, val, test = (self._in_words(part, seed) for seed, part in enumerate(parts))
@@ -68,18 +68,18 @@ class InWords(ImageDataModule):
         return InMemoryImages(part.images, words)
 
     def titles(self, targets: Tensor) -> list[str]:
-        """What captions (N, caption_length) say: for displays."""
+        """The texts of captions (N, caption_length), for displays."""
         return decoded(targets)
 
     def quality(self, draw: Callable[[Tensor], Tensor], count: int) -> dict[str, float]:
-        """Ask the judge what is drawn for the words of test images, beside real ones and noise.
+        """Measure images drawn for the captions of test images; also real images and noise.
 
         Args:
-            draw: makes images (N, C, H, W) in -1..1 of captions (N, caption_length).
-            count: how many test images.
+            draw: makes images (N, C, H, W) in -1..1 from captions (N, caption_length).
+            count: the number of test images.
 
         Returns:
-            By name: the share of images that the judge takes for what the words say, and the
+            By name: the share of images that the judge recognises as their caption says, and the
             Fréchet distance of its features to those of training images.
         """
         train, _, test = self._loaded()
@@ -100,7 +100,7 @@ class InWords(ImageDataModule):
         return found
 
     def judge(self) -> Judge:
-        """One that has learned from the training images, or learns now."""
+        """The judge, trained on the training images, now or earlier."""
         train, _, _ = self._loaded()
         number = crc32(self.labels[0].numpy().tobytes(), crc32(train.images.numpy().tobytes()))
         file = Path(self.root or "data") / f"judge-{number:08x}.pt"

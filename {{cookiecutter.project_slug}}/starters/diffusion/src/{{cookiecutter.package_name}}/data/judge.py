@@ -1,4 +1,4 @@
-"""A classifier of real images, which says of drawn ones what they show and how real they look."""
+"""A classifier of real images, which measures what drawn images show, and how real they look."""
 
 import os
 from pathlib import Path
@@ -15,11 +15,11 @@ NOISE = 0.2  # added to what it learns from
 
 
 class Judge(nn.Module):
-    """Features of images; in float64, so that nothing depends on who adds in which order.
+    """Features of images, in float64, so that results do not depend on the order of sums.
 
     Args:
-        pixels: values of an image.
-        num_classes: what it can tell apart.
+        pixels: the number of values of an image.
+        num_classes: the number of classes.
         num_features: of an image.
     """
 
@@ -38,22 +38,22 @@ class Judge(nn.Module):
         return features
 
     def labels(self, images: Tensor) -> Tensor:
-        """What images (N, C, H, W) show, (N,)."""
+        """The classes (N,) of images (N, C, H, W)."""
         labels: Tensor = self.head(self(images)).argmax(dim=1)
         return labels
 
 
 def the_judge(file: Path, images: Tensor, labels: Tensor, num_classes: int) -> Judge:
-    """The judge that is kept in a file, or a new one, which is kept there.
+    """The judge stored in a file, or a new one, which is then stored there.
 
     Args:
         file: where.
-        images: to learn from, (N, C, H, W) in -1..1.
-        labels: what they show, (N,).
+        images: training images, (N, C, H, W) in -1..1.
+        labels: their classes, (N,).
         num_classes: how many labels there are.
 
     Raises:
-        UserError: it cannot be kept there.
+        UserError: it cannot be stored there.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -67,7 +67,7 @@ def the_judge(file: Path, images: Tensor, labels: Tensor, num_classes: int) -> J
 
 
 def keep(judge: Judge, file: Path) -> None:
-    """Write a file in one piece: other runs may be doing the same."""
+    """Write a file atomically: other runs may write it at the same time."""
     part = file.with_suffix(f".{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def keep(judge: Judge, file: Path) -> None:
 
 
 def learn(judge: Judge, images: Tensor, labels: Tensor) -> None:
-    """Train it, with a little noise: else it would know real images by heart."""
+    """Train the judge, with a little noise, so that it does not memorize real images."""
     steps = max(STEPS, PASSES * len(images) // BATCH_SIZE)
     optimizer = torch.optim.AdamW(judge.parameters(), lr=3e-3, weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=6e-3, total_steps=steps)
@@ -97,7 +97,7 @@ def learn(judge: Judge, images: Tensor, labels: Tensor) -> None:
 
 
 def frechet_distance(judge: Judge, images: Tensor, known: Tensor) -> float:
-    """How far the features of images are from those of known ones, as normal distributions."""
+    """The Fréchet distance of the features of images to known ones, as normal distributions."""
     distance = FrechetInceptionDistance(judge, sync_on_compute=False)
     distance.update(known, real=True)
     distance.update(images, real=False)

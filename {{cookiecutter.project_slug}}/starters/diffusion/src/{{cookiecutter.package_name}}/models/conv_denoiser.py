@@ -1,4 +1,4 @@
-"""Finds the noise in images of any size, told in words what they show: convolutions."""
+"""Predicts the noise in images of any size from their captions: convolutions."""
 
 from collections import OrderedDict
 

@@ -1,4 +1,4 @@
-"""Finds the noise in small images, told in words what they show: fully connected."""
+"""Predicts the noise in small images from their captions: fully connected layers."""
 
 from collections import OrderedDict
 

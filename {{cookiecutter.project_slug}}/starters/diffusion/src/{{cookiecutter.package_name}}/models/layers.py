@@ -1,4 +1,4 @@
-"""Layers between which two tensors travel: what becomes the image, and what it depends on."""
+"""Layers that pass two tensors to each other: the image, and the condition it depends on."""
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 class Condition(nn.Module):
-    """How noisy an image is, and what it should show, in one vector.
+    """One vector for the noise level of an image and its caption.
 
     Args:
         caption_length: bytes of a caption.

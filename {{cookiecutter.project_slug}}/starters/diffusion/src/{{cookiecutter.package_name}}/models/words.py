@@ -1,4 +1,4 @@
-"""Words as a network reads them: bytes, each with its place, that look at each other once."""
+"""Encodes captions: bytes with positions, and one layer of attention."""
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class Words(nn.Module):
-    """Turns captions into one vector each.
+    """Turns each caption into one vector.
 
     Args:
         length: bytes of a caption.

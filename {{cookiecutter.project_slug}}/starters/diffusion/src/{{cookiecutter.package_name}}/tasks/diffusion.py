@@ -1,4 +1,4 @@
-"""Diffusion: a network that finds the noise in an image draws one from noise and words."""
+"""Diffusion: a network that predicts the noise in images draws them from noise and words."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -23,28 +23,28 @@ ROWS, SCALE = 6, 4  # of what is shown: images of each prompt, and how large the
 
 @runtime_checkable
 class Judges(Protocol):
-    """A data module that can say how good drawn images are."""
+    """A data module that can measure drawn images."""
 
     def quality(self, draw: Any, count: int) -> dict[str, float]:
-        """Numbers by name, of as many images that `draw` makes of captions."""
+        """Measures by name, for this many images that `draw` makes from captions."""
 
 
 class Diffusion(Task):
-    """Trains a network to find the noise in images of which it is told what they show.
+    """Trains a network to predict the noise in images from their captions.
 
-    Captions are left out now and then: the network learns to draw without any, too, and what words
-    change can be made larger (Ho and Salimans, "Classifier-free diffusion guidance", 2022).
+    Some captions are left out, so that the network also learns to draw without words, and guidance
+    by words can be strengthened (Ho and Salimans, "Classifier-free diffusion guidance", 2022).
 
     Args:
         channels: of an image.
         image_size: its height and width.
         caption_length: bytes of a caption.
-        prompts: what is drawn to be looked at, after each validation.
-        times: how many different times an image is seen at in training.
-        without_words: share of the images in training of which nothing is said.
-        guidance: how many times as far as the words lead from no words; 1 is what was learned.
-        steps: of the way from noise to an image.
-        judged: how many images are drawn at most in a test; the data's `quality` measures them.
+        prompts: texts for which to draw images after each validation.
+        times: the number of noise levels in training.
+        without_words: the share of training images without a caption.
+        guidance: the strength of guidance by words; 1 is as trained.
+        steps: steps from noise to an image.
+        judged: how many images to draw at most in a test, to be measured by the data's `quality`.
         parts: The network, which maps noisy images, times (N,) and captions to the noise, and how
             it is optimized: see `Parts`.
     """
@@ -73,7 +73,7 @@ class Diffusion(Task):
         self.judged = judged
 
     def prepare(self, batch: Batch) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
-        """Images with noise in them, the time that says how much, and words; and the noise."""
+        """Inputs: images with noise, their noise levels and captions. Targets: the noise."""
         images, words = batch
         count, device = len(images), images.device
         time = (torch.randint(self.times, (count,), device=device) + 1).to(images) / self.times
@@ -82,7 +82,7 @@ class Diffusion(Task):
         return (noised(images, noise, time), time, words * said.unsqueeze(1)), noise
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean square of what was not found of the noise."""
+        """The mean squared error of the predicted noise."""
         return F.mse_loss(outputs, targets)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -96,7 +96,7 @@ class Diffusion(Task):
         self.log("test/loss", self.loss(outputs, targets), batch_size=len(targets))
 
     def on_test_epoch_end(self) -> None:
-        """Draw images for the words of the test set, and let the data measure them."""
+        """Draw images for the captions of the test set, and let the data module measure them."""
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         seen = int(self.trainer.num_test_batches[0]) * getattr(data, "batch_size", 0)
         count = min(seen, self.judged)
@@ -111,7 +111,7 @@ class Diffusion(Task):
         guidance: float | None = None,
         seed: int = 0,
     ) -> Tensor:
-        """Draw an image for each caption: all ranks alike, on every device.
+        """Draw an image for each caption, the same on all ranks and devices.
 
         Args:
             words: Captions (N, L), uint8.
@@ -142,7 +142,7 @@ class Diffusion(Task):
         return untold + guidance * (told - untold)
 
     def displays(self) -> dict[str, Tensor]:
-        """Images of each prompt, one below the other: always of the same noise."""
+        """Images for each prompt, one below the other, always from the same noise."""
         return {"samples": self.drawn(self.prompts, ROWS, "task.prompts")}
 
     def predict(self, options: Mapping[str, Any], data_module: Any, run_dir: Path) -> None:

@@ -12,15 +12,15 @@ from transformers.utils import logging
 
 
 class SavePretrained(Callback):
-    """Writes model and tokenizer after each validation that is the best so far.
+    """Writes model and tokenizer after each validation with the best value so far.
 
     `AutoModelForCausalLM.from_pretrained(folder)` and `AutoTokenizer.from_pretrained(folder)` read
-    them; of a model with LoRA it is the adapter. Weights are full under every strategy.
+    them; a model with LoRA saves its adapter. The weights are complete under every strategy.
 
     Args:
-        folder: Where to.
-        monitor: The metric by which weights are best; where nothing measures it, the last count.
-        mode: Whether less or more of it is better.
+        folder: Where they are written.
+        monitor: The metric that selects the best weights; without it, the last ones are saved.
+        mode: Whether a smaller (`min`) or a larger (`max`) value is better.
     """
 
     def __init__(self, folder: str, monitor: str, mode: Literal["min", "max"] = "min") -> None:
@@ -30,7 +30,7 @@ class SavePretrained(Callback):
         self.best: float | None = None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save what is the best so far."""
+        """Save the model if its value is the best so far."""
         value = trainer.callback_metrics.get(self.monitor)
         if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking or value is None:
             return
@@ -41,7 +41,7 @@ class SavePretrained(Callback):
             self._save(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the last weights where no validation has measured any."""
+        """Save the last weights if no validation measured the metric."""
         if self.best is None:
             self._save(trainer, pl_module)
 
@@ -50,7 +50,7 @@ class SavePretrained(Callback):
         return {"best": self.best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on comparing; what a new run saves has no best yet."""
+        """Restore the best value; a new run starts without one."""
         if self.folder.exists():
             self.best = state_dict["best"]
 
@@ -74,7 +74,7 @@ class SavePretrained(Callback):
 
 @contextmanager
 def _without_bar() -> Iterator[None]:
-    """Transformers draws one for each file that it writes, across that of the run."""
+    """Hide the progress bars of transformers, which would overwrite that of the run."""
     was_on = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

@@ -1,4 +1,4 @@
-"""Short texts and their classes: lines of Python's packages, or a CSV file of one's own."""
+"""Short texts and their classes: lines of Python's packages, or your own CSV file."""
 
 from collections.abc import Iterator, Sequence
 from csv import DictReader
@@ -38,15 +38,15 @@ class Snippets(Tokenized):
 
     Args:
         csv: A file with the columns `text` and `label`; None for Python's own sources.
-        labels: Names of the classes: of a CSV file those in it, else of packages.
-        tokenizer: A name on the Hugging Face hub, or a folder; None makes one of the texts.
-        vocab_size: How many tokens that one has at most.
+        labels: Names of the classes: those in the CSV file, or packages.
+        tokenizer: A name on the Hugging Face hub, or a folder; None trains one on the texts.
+        vocab_size: Largest number of tokens of a trained tokenizer.
         max_length: Tokens of a text that are read; shorter ones are padded.
         batch_size: Texts in a training step, over all processes.
         num_workers: Processes that make batches; 0 makes them in the training process.
         val_fraction: Share of the texts held out for validation.
         test_fraction: Share held out for the test.
-        cache: Folder of tokenizers that were made.
+        cache: Folder of the trained tokenizers.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Snippets(Tokenized):
         self.max_length = max_length
 
     def prepare_data(self) -> None:
-        """Make the tokenizer, where it is not there yet."""
+        """Train the tokenizer unless it exists."""
         if self.made:
             texts = (snippet.text for snippet in self._split()["train"])
             tokenizers.make(texts, self.vocab_size, self.made)
@@ -107,7 +107,7 @@ class Snippets(Tokenized):
             )
 
     def predict_dataloader(self) -> DataLoader[Batch]:
-        """What predict.py classifies: the test set."""
+        """Samples that predict.py classifies: the test set."""
         return self._loader("test")
 
     def _split(self) -> dict[str, list[Snippet]]:
@@ -137,7 +137,7 @@ class Snippets(Tokenized):
 
 
 class Texts(Dataset[Batch]):
-    """Tokens, mask and classes of texts, in tensors of one row each.
+    """Tokens, mask and classes of texts, in tensors with one row per text.
 
     Args:
         tensors: By the names of the model's arguments.

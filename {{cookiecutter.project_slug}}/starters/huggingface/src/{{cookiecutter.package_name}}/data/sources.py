@@ -31,7 +31,7 @@ class Source(NamedTuple):
         return int.from_bytes(sha256(self.name.encode()).digest()[:6]) / 256**6
 
     def read(self) -> str:
-        """Its text; what is no UTF-8 is replaced."""
+        """Return its text; bytes that are not UTF-8 are replaced."""
         return self.file.read_text(encoding="utf-8", errors="replace")
 
 

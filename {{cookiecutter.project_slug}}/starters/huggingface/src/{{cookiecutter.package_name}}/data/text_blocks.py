@@ -30,17 +30,17 @@ class TextBlocks(Tokenized):
 
     Args:
         root: A folder of text files, or one file; None for the sources of Python's own library.
-        tokenizer: A name on the Hugging Face hub, or a folder; None makes one of the training text.
-        vocab_size: How many tokens that one has at most.
+        tokenizer: A name on the Hugging Face hub, or a folder; None trains one on the text.
+        vocab_size: Largest number of tokens of a trained tokenizer.
         block_size: Tokens in a block.
         batch_size: Blocks in a training step, over all processes.
         num_workers: Processes that read batches; 0 reads them in the training process.
         val_fraction: Share of the files held out for validation.
         test_fraction: Share of the files held out for the test.
-        train_blocks: Read no more than so many blocks of the training text; None for all.
+        train_blocks: Largest number of blocks of the training text; None for all.
         val_blocks: Likewise of the validation text.
         test_blocks: Likewise of the test text.
-        cache: Folder of the tokens and of tokenizers that were made.
+        cache: Folder of the tokens and of the trained tokenizers.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TextBlocks(Tokenized):
         self.cache = Path(cache)
 
     def prepare_data(self) -> None:
-        """Make the tokenizer and write the tokens, where they are not there yet."""
+        """Train the tokenizer and write the tokens, unless they exist."""
         parts = self._split()
         if self.made:
             texts = (source.read() for source in parts["train"])
@@ -107,7 +107,7 @@ class TextBlocks(Tokenized):
         return None if most is None else most * self.block_size
 
     def _tokens(self, part: str, those: Sequence[Source], tokenizer: Any) -> Path:
-        """The file of a part's tokens: for another tokenizer or other texts another one."""
+        """The file of a part's tokens: a different one for each tokenizer and set of texts."""
         key = sha256(f"{self._most_tokens(part)} {tokenizer.backend_tokenizer.to_str()}".encode())
         for source in those:
             facts = source.file.stat()
@@ -152,7 +152,7 @@ class Blocks(Dataset[Batch]):
 
 
 def _write(those: Sequence[Source], tokenizer: Any, most: int | None, file: Path) -> None:
-    """Write the tokens of files, each with an end, all or nothing; where they lie, do nothing."""
+    """Write the tokens of files, each with an end token, atomically, unless they exist."""
     if file.exists():
         return
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -18,9 +18,9 @@ class Tokenized(LightningDataModule):
     """Texts as tokens: `setup` fills `samples`, and loaders deliver them.
 
     Args:
-        tokenizer: A name on the Hugging Face hub, or a folder; None makes one of the texts.
-        made: Folder of the one that is made. It does not depend on what the texts are at the
-            moment: a checkpoint needs its own, whatever texts come later.
+        tokenizer: A name on the Hugging Face hub, or a folder; None trains one on the texts.
+        made: Folder of the trained tokenizer. It does not depend on the current texts: a
+            checkpoint needs its own tokenizer, whatever texts are added later.
         batch_size: Samples in a training step, over all processes.
         num_workers: Processes that make batches; 0 makes them in the training process.
         fractions: Shares that are held out for validation and for the test.
@@ -45,7 +45,7 @@ class Tokenized(LightningDataModule):
         self.samples = {}
 
     def load_tokenizer(self) -> Any:
-        """The tokenizer, which `prepare_data` has made, or that of a model."""
+        """The tokenizer: the one that `prepare_data` trained, or that of a model."""
         return tokenizers.load(self.tokenizer_name)
 
     def part_of(self, place: float) -> str:

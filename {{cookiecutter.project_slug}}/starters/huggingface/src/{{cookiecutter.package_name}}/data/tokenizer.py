@@ -1,4 +1,4 @@
-"""The tokenizer: that of a model, by name, or one that is made of the text, without a download."""
+"""The tokenizer: that of a model, by name, or one trained on the text, without a download."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ SEEN = 2**20
 
 
 def load(name: str | Path) -> Any:
-    """A tokenizer by its name on the Hugging Face hub, or of a folder; it has a padding token."""
+    """Load a tokenizer by name, or from a folder; it always has a padding token."""
     tokenizer: Any = AutoTokenizer.from_pretrained(str(name))
     if tokenizer.pad_token is None:
         # GPT-2 and Llama have none; a label of -100 and the mask tell padding from an end.
@@ -28,12 +28,12 @@ def load(name: str | Path) -> Any:
 
 
 def make(texts: Iterable[str], vocab_size: int, folder: Path) -> None:
-    """Write a byte-level BPE of these texts to a folder, all or nothing; where it lies, do nothing.
+    """Train a byte-level BPE on these texts and write it atomically to a folder, unless it exists.
 
     Args:
-        texts: What to learn it from.
-        vocab_size: At most so many tokens, those of bytes and the two special ones among them.
-        folder: From which `load` reads it.
+        texts: Texts to train it on.
+        vocab_size: Largest number of tokens, including those of bytes and the two special ones.
+        folder: The folder that `load` reads it from.
     """
     if folder.exists():
         return

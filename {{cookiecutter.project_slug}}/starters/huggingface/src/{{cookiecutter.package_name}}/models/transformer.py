@@ -31,17 +31,17 @@ def pretrained(
     lora: int | None = None,
     lora_targets: Sequence[str] | None = None,
 ) -> nn.Module:
-    """A model with the weights that somebody has trained.
+    """A model with pretrained weights.
 
     Args:
         name: Its name on the Hugging Face hub, or a folder that `save_pretrained` wrote.
         labels: Names of the classes; None for a model that predicts the next token.
-        dtype: Of the weights; "auto" takes that of the file.
+        dtype: Data type of the weights; "auto" takes that of the file.
         gradient_checkpointing: Compute each block's activations again in the backward pass, which
             takes time and saves memory.
         lora: Train low-rank matrices of this rank beside the frozen weights (Hu et al., 2021); None
             trains all weights.
-        lora_targets: Which layers have them, by name; None for those that peft knows of the family.
+        lora_targets: Names of the layers that have them; None for peft's default of the family.
 
     Raises:
         UserError: If there is no such model, or peft is not installed.
@@ -86,8 +86,8 @@ def from_config(
         family: A `model_type` of transformers, such as "llama".
         config: Its sizes, as its configuration class names them.
         labels: As for `pretrained`.
-        dtype: Likewise; not "auto".
-        gradient_checkpointing: Likewise.
+        dtype: As for `pretrained`, but not "auto".
+        gradient_checkpointing: As for `pretrained`.
     """
     described = AutoConfig.for_model(family, **config, **_classes(labels))
     auto = AutoModelForCausalLM if labels is None else AutoModelForSequenceClassification
@@ -100,14 +100,14 @@ def causal_lm_loss(
 ) -> Tensor:
     """The mean cross entropy of the token after each position.
 
-    That of transformers, which computes in float32 even where all else is in float64: there
-    `parity.py` would find differences that are nothing but its rounding.
+    The loss of transformers computes in float32 even if everything else is in float64:
+    `parity.py` would report differences that are only rounding.
 
     Args:
         logits: (N, T, V).
         labels: The tokens themselves (N, T).
         vocab_size: V.
-        ignore_index: A label that does not count.
+        ignore_index: A label that is ignored.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     following = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
@@ -137,7 +137,7 @@ def _prepared(model: Any, predicts_next: bool, gradient_checkpointing: bool) -> 
 
 
 def _classes(labels: Sequence[str] | None) -> dict[str, Any]:
-    """Their names and number, as a configuration has them."""
+    """Return the names and the number of classes, as arguments of a configuration."""
     if labels is None:
         return {}
     return {

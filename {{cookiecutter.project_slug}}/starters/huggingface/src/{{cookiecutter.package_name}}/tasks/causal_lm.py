@@ -22,7 +22,7 @@ class CausalLM(FineTuning):
     metric = "perplexity"
 
     def make_metric(self) -> Metric:
-        """Perplexity over the tokens that are no padding."""
+        """Perplexity over the tokens that are not padding."""
         return Perplexity(ignore_index=-100)
 
     def measure(self, metric: Metric, logits: Tensor, labels: Tensor) -> None:
@@ -33,7 +33,7 @@ class CausalLM(FineTuning):
         """Continue a prompt, to the terminal and to a file.
 
         Args:
-            options: `prompt`, `length` in tokens, `temperature` (0 takes the likeliest token each
+            options: `prompt`, `length` in tokens, `temperature` (0 takes the most likely token each
                 time), and `output`.
             data_module: Its tokenizer is used.
             run_dir: Not used.

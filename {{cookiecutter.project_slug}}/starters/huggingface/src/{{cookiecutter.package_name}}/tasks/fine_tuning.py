@@ -1,4 +1,4 @@
-"""What both tasks here do with a model of transformers: train it by the loss that it computes."""
+"""The part that both tasks share: train a model of transformers by the loss that it computes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Unpack
@@ -40,14 +40,14 @@ class FineTuning(LightningModule):
         raise NotImplementedError
 
     def measure(self, metric: Metric, logits: Tensor, labels: Tensor) -> None:
-        """Update the metric with what the model said of a batch."""
+        """Update the metric with the model's output for a batch."""
         raise NotImplementedError
 
     def setup(self, stage: str) -> None:
-        """Check that the model has a vector for each token of the data, and tell it the padding.
+        """Check that the model has a vector for each token of the data, and set its padding token.
 
         Raises:
-            UserError: If the tokenizer is another model's.
+            UserError: If the tokenizer belongs to another model.
         """
         data: Any = getattr(self.trainer, "datamodule", None)
         if not hasattr(data, "tokenizer"):
@@ -64,7 +64,7 @@ class FineTuning(LightningModule):
             config.pad_token_id = data.tokenizer.pad_token_id
 
     def forward(self, **batch: Tensor) -> Any:
-        """What the model returns: its loss, where `labels` are among the arguments, and logits."""
+        """Return the model's output: logits, and its loss if `labels` are among the arguments."""
         return self.network(**batch)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Text classification: which class a text is of."""
+"""Text classification: the class of each text."""
 
 from torch import Tensor
 from torchmetrics import Metric
@@ -13,7 +13,7 @@ class TextClassification(FineTuning):
     metric = "acc"
 
     def make_metric(self) -> Metric:
-        """The share of texts that are classified right."""
+        """The share of texts that are classified correctly."""
         classes = self.network.config.num_labels
         return MulticlassAccuracy(classes, average="micro")
 
@@ -22,7 +22,7 @@ class TextClassification(FineTuning):
         metric.update(logits, labels)
 
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
-        """The likeliest class of each text and its probability, a column each for predict.py."""
+        """The most likely class of each text and its probability, as two columns for predict.py."""
         texts = {name: value for name, value in batch.items() if name != "labels"}
         probability, label = self.network(**texts).logits.softmax(-1).max(-1)
         return {"label": label, "probability": probability}

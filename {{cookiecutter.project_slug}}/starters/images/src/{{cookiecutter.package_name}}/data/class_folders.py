@@ -1,4 +1,4 @@
-"""Which classes a folder of images has: read before torch is imported."""
+"""The classes of an image folder, read before torch is imported."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Your own images: one folder a class."""
+"""Your own images: one folder per class."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,7 +27,7 @@ class ImageFolder(ImageDataModule):
         val_fraction: part of the files held out for validation, where there is no `root/val`.
         test_fraction: part of the files held out for the test, where there is no `root/train`.
         split_seed: seed of the split.
-        in_memory: read all files once, before training, instead of once an epoch by the workers.
+        in_memory: read all files once, before training, instead of once per epoch in the workers.
         options: those of `ImageDataModule`.
     """
 
@@ -77,7 +77,7 @@ class ImageFolder(ImageDataModule):
         return self._dataset(train), val_set, test_set
 
     def _find(self, folder: Path) -> LabelledFiles:
-        """List the files of each class, and look at each one, so that training does not stumble."""
+        """List and check the files of each class, so that training does not fail later."""
         names = {
             entry.name
             for entry in folder.iterdir()
@@ -121,7 +121,7 @@ class ImageFolder(ImageDataModule):
 
 
 class ImageFiles(Dataset[Batch]):
-    """Labelled image files, each read when it is asked for."""
+    """Labelled image files, each read when it is needed."""
 
     def __init__(
         self, files: list[Path], labels: list[int], channels: int, image_size: int, resize: str

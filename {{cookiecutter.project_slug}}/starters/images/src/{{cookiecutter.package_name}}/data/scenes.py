@@ -1,4 +1,4 @@
-"""Scenes composed of handwritten digits, to find out which are where: no download."""
+"""Scenes of handwritten digits, for segmentation and multi-label classification."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -23,11 +23,11 @@ class Scenes(ImageDataModule):
     Args:
         targets: what is to be found: `masks`, the class of each pixel (N, H, W), 0 where there is
             no digit, 1 for a zero and so on; or `labels` (N, 10), 1.0 for each digit that is there.
-        most_digits: a scene has from one to as many.
+        most_digits: largest number of digits in a scene; the smallest is one.
         num_samples: scenes to train on.
         num_val: scenes to validate on.
         num_test: scenes to test on.
-        held_out: digits that only validation and test show, each.
+        held_out: number of digits that only validation shows, and that only the test shows.
         seed: the same seed gives the same scenes.
         options: those of `ImageDataModule`.
     """
@@ -57,7 +57,7 @@ class Scenes(ImageDataModule):
         self.seed = seed
 
     def load_datasets(self) -> Datasets:
-        """Split the digits, and compose scenes of each part's."""
+        """Split the digits, and compose the scenes of each part."""
         images, labels = read_digits()
         random = torch.Generator().manual_seed(self.seed)
         train, val, test = (

@@ -1,4 +1,4 @@
-"""Made-up images of any shape, for tests and measurements."""
+"""Synthetic images of any shape, for tests and measurements."""
 
 from typing import Any
 

@@ -5,7 +5,7 @@ recognition", Proceedings of the IEEE 86 (11), 1998, section II.B, figure 2 and 
 
 One thing is not the paper's: its output layer of Euclidean radial basis functions is replaced by a
 linear layer, to be trained with cross entropy. Up to there it has the paper's 60,000 parameters;
-who counts tensors finds 900 more, the weights of C3 that table I leaves out and a mask removes.
+counting tensor elements gives 900 more: the weights of C3 that table I omits and a mask removes.
 """
 
 from collections import OrderedDict
@@ -33,9 +33,9 @@ class ScaledTanh(nn.Module):
 
 
 class Subsampling(nn.Module):
-    """Sum of each 2 x 2 block, times one trainable coefficient a map, plus one bias a map.
+    """Sum of each 2 x 2 block, times one trainable coefficient per map, plus one bias per map.
 
-    It starts as the mean of the block.
+    It is initialized to the mean of the block.
     """
 
     def __init__(self, channels: int) -> None:

@@ -113,7 +113,7 @@ def _adapt_channels(network: nn.Module, name: str, in_channels: int) -> None:
 
 
 def _take_head(network: nn.Module, name: str, num_classes: int) -> nn.Linear:
-    """Put nothing in the place of the network's last layer, and return a new last layer."""
+    """Replace the network's last layer by an identity, and return a new last layer."""
     path, last = list(network.named_modules())[-1]
     if not isinstance(last, nn.Linear):
         raise UserError(

@@ -14,7 +14,7 @@ Tensors = tuple[Tensor, ...]
 
 
 def convolutions(in_channels: int, out_channels: int) -> nn.Sequential:
-    """Two of 3 x 3 pixels, each with ReLU."""
+    """Two 3 x 3 convolutions, each with ReLU."""
     return nn.Sequential(
         nn.Conv2d(in_channels, out_channels, 3, padding=1),
         nn.ReLU(),
@@ -24,7 +24,7 @@ def convolutions(in_channels: int, out_channels: int) -> nn.Sequential:
 
 
 class Down(nn.Module):
-    """Half the size; what came in stays in the tuple before the result, as a skip."""
+    """Halves the size; the input stays in the tuple before the result, as a skip."""
 
     def __init__(self, in_channels: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Down(nn.Module):
 
 
 class Up(nn.Module):
-    """Twice the size, joined with the last skip, which leaves the tuple."""
+    """Doubles the size, and concatenates the last skip, which is removed from the tuple."""
 
     def __init__(self, out_channels: int) -> None:
         super().__init__()

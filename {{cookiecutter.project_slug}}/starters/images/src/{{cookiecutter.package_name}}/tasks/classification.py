@@ -1,4 +1,4 @@
-"""Classification: one label an image."""
+"""Classification: one label per image."""
 
 from typing import Any, Unpack
 

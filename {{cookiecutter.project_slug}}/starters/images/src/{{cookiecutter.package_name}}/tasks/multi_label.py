@@ -1,4 +1,4 @@
-"""Several labels an image."""
+"""Several labels per image."""
 
 from typing import Any, Unpack
 
@@ -18,7 +18,7 @@ SHOWN = 16
 class MultiLabel(Task):
     """Trains a network with a binary cross entropy for each label, and measures the mean AUROC.
 
-    A network that says the same of every image has an AUROC of 0.5.
+    A network with the same output for every image has an AUROC of 0.5.
 
     Args:
         num_classes: Number of labels.
@@ -58,7 +58,7 @@ class MultiLabel(Task):
         return probabilities
 
     def displays(self) -> dict[str, Figure]:
-        """Some images of a validation with the labels that were found; red if others are true."""
+        """Some validation images with the predicted labels; red if the true labels differ."""
         inputs, truth, found = self.shown
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         images = pictures(inputs, data)

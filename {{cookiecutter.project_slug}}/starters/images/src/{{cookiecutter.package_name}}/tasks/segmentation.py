@@ -1,4 +1,4 @@
-"""Segmentation: one label a pixel."""
+"""Segmentation: one label per pixel."""
 
 from typing import Any, Unpack
 
@@ -63,7 +63,7 @@ class Segmentation(Task):
         return labels.mul(self.grey).to(torch.uint8)
 
     def displays(self) -> dict[str, Figure]:
-        """Some images of a validation; below each its true labels, and those that were found."""
+        """Some validation images; below each its true and its predicted labels."""
         inputs, truth, found = self.shown
         images = pictures(inputs, self.trainer.datamodule)  # type: ignore[attr-defined]
         assert images is not None

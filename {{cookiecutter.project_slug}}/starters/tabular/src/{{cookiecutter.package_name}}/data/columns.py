@@ -1,4 +1,4 @@
-"""Which columns a table has: read before torch is imported."""
+"""Reads the columns of a table, before torch is imported."""
 
 import csv
 from pathlib import Path
@@ -9,7 +9,7 @@ EXAMPLE = "for example data.root=houses.csv data.target=price, or use data=diabe
 
 
 def feature_columns(root: str, target: str) -> list[str]:
-    """Names of a CSV file's columns, as its first line has them, without the target's.
+    """The names of a CSV file's columns, from its first line, without the target's.
 
     Raises:
         UserError: there is no such file, or its first line does not name these columns.
@@ -26,7 +26,7 @@ def feature_columns(root: str, target: str) -> list[str]:
 
 
 def header(root: str) -> list[str]:
-    """The words of a CSV file's first line."""
+    """The cells of a CSV file's first line."""
     path = Path(root).expanduser()
     if not path.is_file():
         raise UserError(f"data.root={root}: no such file; give a CSV file, {EXAMPLE}")
@@ -44,5 +44,5 @@ def header(root: str) -> list[str]:
 
 
 def shortened(names: list[str]) -> str:
-    """The first of them, for a message."""
+    """The first names, for an error line."""
     return (", ".join(names[:8]) + (", ..." if len(names) > 8 else ""))[:200] or "nothing"

@@ -22,7 +22,7 @@ class CsvTable(Table):
         options: those of `Table`.
 
     Raises:
-        UserError: a feature that the file has not, or that is the target.
+        UserError: a feature that the file does not have, or that is the target.
     """
 
     def __init__(self, *, root: str, **options: Any) -> None:
@@ -40,7 +40,7 @@ class CsvTable(Table):
         """Read all rows.
 
         Raises:
-            UserError: a cell that is no number, or a row of another length.
+            UserError: a cell that is not a number, or a row of another length.
         """
         with Path(self.root).expanduser().open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)

@@ -1,4 +1,4 @@
-"""Diabetes patients, from a file that comes with scikit-learn: real data that needs no download."""
+"""Diabetes patients from scikit-learn: real data that needs no download."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +17,7 @@ class Diabetes(Table):
     """
 
     def read(self) -> Rows:
-        """Read both files; to import scikit-learn takes as long as the rest of a rank's start."""
+        """Read both files directly, because importing scikit-learn is slow."""
         spec = find_spec("sklearn")
         assert spec is not None
         assert spec.submodule_search_locations is not None

@@ -1,4 +1,4 @@
-"""What data modules of tables share: rows of numbers, split, in batches."""
+"""The base class of data modules of tables: rows of numbers, split, in batches."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ Rows = tuple[Tensor, Tensor]
 
 
 class Table(LightningDataModule):
-    """Base of the data modules: a subclass says in `read` where the rows come from.
+    """Base of the data modules: a subclass reads the rows in `read`.
 
-    The loaders deliver features (N, F) and targets (N,), as they are in the table: what the task
-    makes of their units it learns from the training rows, `rows("train")`.
+    The loaders yield features (N, F) and targets (N,), in the units of the table. The task
+    computes means and deviations from the training rows, `rows("train")`.
 
     Args:
         features: names of the columns that the network sees.
@@ -49,7 +49,7 @@ class Table(LightningDataModule):
         raise NotImplementedError
 
     def setup(self, stage: str) -> None:
-        """Read the rows once, and split them; rows to predict may be fewer than a split needs."""
+        """Read the rows once, and split them. For prediction there may be too few to split."""
         if "all" not in self.parts:
             self.parts["all"] = TensorDataset(*self.read())
         features, targets = self.rows("all")

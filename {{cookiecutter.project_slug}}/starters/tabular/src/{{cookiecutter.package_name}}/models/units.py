@@ -1,13 +1,13 @@
-"""The first and the last layer around a network of a table: from its units, and back to them."""
+"""The first and the last layer of a network for a table: remove its units, and restore them."""
 
 import torch
 from torch import Tensor, nn
 
 
 class Units(nn.Module):
-    """Mean and standard deviation of columns, once `measure` has seen some; 0 and 1 until then.
+    """Mean and standard deviation of columns, from `measure`; 0 and 1 before.
 
-    They are buffers: a checkpoint has them, and the network in it takes rows as they are.
+    They are buffers, so a network from a checkpoint takes rows in the units of the table.
 
     Args:
         columns: how many.
@@ -22,7 +22,7 @@ class Units(nn.Module):
         self.register_buffer("std", torch.ones(columns))
 
     def measure(self, rows: Tensor) -> None:
-        """Take them of rows (N, columns); a column that is constant keeps its unit."""
+        """Compute them from rows (N, columns); a constant column keeps its unit."""
         std, mean = torch.std_mean(rows.double(), dim=0)
         self.mean.copy_(mean)
         self.std.copy_(torch.where(std > 0, std, 1.0))

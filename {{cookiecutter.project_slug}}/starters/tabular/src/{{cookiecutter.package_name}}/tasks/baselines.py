@@ -1,4 +1,4 @@
-"""What a table gives without a network: the numbers that one has to be better than."""
+"""Baselines without a network, which a network should beat."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ Rows = tuple[Tensor, Tensor]
 def baselines(train: Rows, test: Rows) -> dict[str, float]:
     """R² and mean absolute error on test rows, by name.
 
-    Of two predictors that are fitted to the training rows: their mean, and ordinary least squares.
+    For two predictors fitted to the training rows: their mean, and ordinary least squares.
 
     Args:
         train: features (N, F) and targets (N,).
@@ -24,7 +24,7 @@ def baselines(train: Rows, test: Rows) -> dict[str, float]:
     def with_ones(rows: Tensor) -> Tensor:
         return torch.cat([(rows - mean) / std, torch.ones(len(rows), 1, dtype=rows.dtype)], dim=1)
 
-    # The pseudo-inverse also has an answer where columns depend on each other.
+    # The pseudo-inverse also works with linearly dependent columns.
     weights = torch.linalg.pinv(with_ones(inputs)) @ targets
     predictions = {
         "mean": targets.mean().expand(len(truth)),

@@ -1,4 +1,4 @@
-"""Regression: one number a row."""
+"""Regression: one number per row."""
 
 from collections import OrderedDict
 from typing import Any, Unpack
@@ -35,7 +35,7 @@ class Regression(Task):
     def __init__(self, in_features: int, **parts: Unpack[Parts]) -> None:
         super().__init__(**parts)
         between = self.network
-        # Names in a checkpoint stay what they are in the network.
+        # Names in a checkpoint are those of the network.
         layers = between._modules if isinstance(between, nn.Sequential) else {"inner": between}
         self.network = nn.Sequential(
             OrderedDict(standardize=Standardize(in_features), **layers, restore=Restore(1))
@@ -46,7 +46,7 @@ class Regression(Task):
         self.seen: list[Tensor] = []
 
     def setup(self, stage: str) -> None:
-        """Take the units of the training rows, where a training begins."""
+        """Compute the units from the training rows at the start of training."""
         if stage == "fit":
             features, targets = self.trainer.datamodule.rows("train")  # type: ignore[attr-defined]
             self.network.get_submodule("standardize").measure(features)  # type: ignore[operator]
@@ -58,7 +58,7 @@ class Regression(Task):
         return ((outputs - targets) / self.target_std).square().mean()
 
     def on_validation_epoch_start(self) -> None:
-        """Begin to collect points for the figure."""
+        """Start collecting points for the figure."""
         self.seen = []
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -81,7 +81,7 @@ class Regression(Task):
         self.log("test/mae", self.test_mae)
 
     def on_test_epoch_end(self) -> None:
-        """Beside them, what the mean of the training rows and least squares reach."""
+        """Also log the baselines: the mean of the training rows, and least squares."""
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         self.log_dict(baselines(data.rows("train"), data.rows("test")))
 

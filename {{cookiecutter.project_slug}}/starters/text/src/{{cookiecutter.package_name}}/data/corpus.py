@@ -1,4 +1,4 @@
-"""Text files as one file of bytes, made once and memory-mapped from then on."""
+"""Text files as one file of bytes, which is written once and memory-mapped."""
 
 import os
 import sysconfig
@@ -10,12 +10,12 @@ from uuid import uuid4
 
 from onecurve.errors import UserError
 
-# Of Python's library: its tests, what was installed, and modules that a script made.
+# In Python's library: its tests, installed packages, and generated modules.
 LEFT_OUT = {
     *("test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"),
     *("encodings", "pydoc_data"),
 }
-# Git takes a file for text, too, if the first bytes have no zero among them.
+# Like git, treat a file as text if its first bytes contain no zero.
 LOOKED_AT = 8192
 
 
@@ -29,7 +29,7 @@ class Piece(NamedTuple):
 
     @property
     def place(self) -> float:
-        """A number in 0..1 that follows from the name, and from where in the file it is."""
+        """A number in 0..1 that depends on the name of the file, and the position in it."""
         digest = sha256(f"{self.name}:{self.start}".encode()).digest()
         return int.from_bytes(digest[:6]) / 256**6
 
@@ -38,7 +38,7 @@ Parts = Mapping[str, Sequence[Piece]]
 
 
 def pieces(root: str | None, piece_bytes: int | None) -> Iterator[Piece]:
-    """What there is to read.
+    """The pieces of text to read.
 
     Args:
         root: A folder with text files, or one file; None stands for the sources of Python's own
@@ -56,10 +56,10 @@ def pieces(root: str | None, piece_bytes: int | None) -> Iterator[Piece]:
 
 
 def split(found: Iterator[Piece], val_fraction: float, test_fraction: float) -> Parts:
-    """Training, validation and test text, by the place of each piece.
+    """Split pieces into training, validation and test text by their places.
 
-    A piece stays in its part when others come and go. Within a part pieces stand in the order of
-    their places, so that its first bytes are a sample of all.
+    A piece stays in its part if others are added or removed. Within a part pieces are in the order
+    of their places, so that its first bytes are a sample of all.
     """
     parts: dict[str, list[Piece]] = {"train": [], "val": [], "test": []}
     for piece in sorted(found, key=lambda piece: (piece.place, piece.name, piece.start)):
@@ -69,7 +69,7 @@ def split(found: Iterator[Piece], val_fraction: float, test_fraction: float) -> 
 
 
 def file_of(parts: Parts, folder: Path) -> Path:
-    """Where the bytes of these pieces lie, one part after the other: other pieces, another name."""
+    """The file with the bytes of these pieces, part by part; its name depends on them."""
     key = sha256()
     for part, those in parts.items():
         for piece in those:
@@ -79,15 +79,15 @@ def file_of(parts: Parts, folder: Path) -> Path:
 
 
 def write(parts: Parts, place: Path) -> None:
-    """Write them there, all or nothing; where they lie already, nothing is read.
+    """Write the bytes atomically, unless the file exists.
 
     Raises:
-        UserError: If a file changes meanwhile.
+        UserError: If a file changes while it is read.
     """
     if place.exists():
         return
     place.parent.mkdir(parents=True, exist_ok=True)
-    # Another node may be making it at the same time.
+    # Another node may write it at the same time.
     unfinished = place.with_suffix(f".{uuid4().hex}.new")
     try:
         with unfinished.open("wb") as out:

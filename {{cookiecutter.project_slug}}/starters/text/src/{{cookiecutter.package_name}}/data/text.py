@@ -20,9 +20,9 @@ NAMES = {"train": "training", "val": "validation", "test": "test"}
 
 
 class Text(LightningDataModule):
-    """Windows of text, of one byte more than the network sees at once.
+    """Windows of text, with one byte more than the network sees at once.
 
-    The loaders deliver bytes (N, context + 1), uint8. Files are held out whole, by a hash of their
+    The loaders yield bytes (N, context + 1), uint8. Entire files are held out, by a hash of their
     names. All bytes are written into one file once, which is mapped into memory from then on.
 
     Args:
@@ -32,7 +32,7 @@ class Text(LightningDataModule):
         num_workers: Processes that read batches; 0 reads them in the training process.
         val_fraction: Share of the files held out for validation.
         test_fraction: Share of the files held out for the test.
-        piece_bytes: Cut longer files into pieces of so many bytes, which are held out one by one.
+        piece_bytes: Split longer files into pieces of this many bytes, to hold out one by one.
         train_bytes: Read no more than this many bytes of the training text.
         val_bytes: Likewise of the validation text.
         test_bytes: Likewise of the test text.
@@ -66,7 +66,7 @@ class Text(LightningDataModule):
         self.windows: dict[str, Windows] = {}
 
     def prepare_data(self) -> None:
-        """Write the bytes into one file, where that is not there yet."""
+        """Write the bytes into one file, unless it exists."""
         parts = self._split()
         corpus.write(parts, corpus.file_of(parts, self.cache))
 
@@ -95,9 +95,9 @@ class Text(LightningDataModule):
         return self._loader("test")
 
     def baselines(self) -> dict[str, float]:
-        """Bits per byte of the test text for what needs no network, by name.
+        """Bits per byte of the test text for baselines without a network, by name.
 
-        `unigram` knows how often each byte is in the training text; gzip and xz know nothing of it.
+        `unigram` uses the frequencies of bytes in the training text; gzip and xz do not use it.
         """
         train, test = self.windows["train"].text(), self.windows["test"].text()
         shares = (np.bincount(train, minlength=256) + 1) / (len(train) + 256)
@@ -142,13 +142,13 @@ class Text(LightningDataModule):
 class Windows(Dataset[Tensor]):
     """Text split into windows: the last byte of each is the first of the next.
 
-    Every byte but the first is predicted once; what is left at the end is not read.
+    Every byte except the first is predicted once; an incomplete window at the end is not read.
 
     Args:
-        file: With the bytes.
-        offset: Where they begin in it.
-        size: How many.
-        context: Bytes that a window predicts.
+        file: The file with the bytes.
+        offset: The offset of the first byte.
+        size: The number of bytes.
+        context: The number of bytes that a window predicts.
     """
 
     def __init__(self, file: Path, offset: int, size: int, context: int) -> None:
@@ -168,6 +168,6 @@ class Windows(Dataset[Tensor]):
         return torch.from_numpy(self.text()[starts + np.arange(self.context + 1)])
 
     def text(self) -> Any:
-        """All bytes of the windows, (T,): mapped again, since a map would be copied to workers."""
+        """All bytes of the windows, (T,); mapped each time, as a map would be copied to workers."""
         size = self.count * self.context + 1
         return np.memmap(self.file, np.uint8, "r", self.offset, (size,))

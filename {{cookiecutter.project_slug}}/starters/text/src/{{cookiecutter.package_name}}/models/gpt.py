@@ -1,8 +1,8 @@
-"""A small GPT: a transformer that says, for every byte of a text, which one comes next.
+"""A small GPT: a transformer that predicts the next byte of a text.
 
 Source: A. Radford et al., "Language Models are Unsupervised Multitask Learners" (GPT-2), 2019:
-blocks that normalise what enters them, weights drawn with a deviation of 0.02, smaller where a
-block adds to what it was given. Its tokens are bytes, so that it needs no tokenizer; it has neither
+pre-norm blocks, weights drawn with a deviation of 0.02, smaller where a
+block adds to its input. Its tokens are bytes, so that it needs no tokenizer; it has neither
 dropout nor a head that shares the embedding's weights.
 """
 
@@ -30,7 +30,7 @@ class Embedding(nn.Module):
         return vectors
 
     def tensor_plan(self) -> dict[str, str]:
-        """How it is sharded by `strategy=tensor`: by bytes."""
+        """The plan for `strategy=tensor`: sharded along the vocabulary."""
         return {"bytes": "vocab"}
 
 
@@ -38,15 +38,15 @@ class Head(nn.Linear):
     """Vectors to logits."""
 
     def tensor_plan(self) -> dict[str, str]:
-        """How it is sharded: by bytes, whose logits stay sharded until the loss."""
+        """The plan: sharded along the vocabulary; logits stay sharded until the loss."""
         return {"": "vocab"}
 
 
 class Attention(nn.Module):
-    """Self-attention in which a position sees itself and those before it.
+    """Causal self-attention.
 
     The rows of `qkv` are those of the first head (query, key, value), then those of the second: a
-    shard of rows holds whole heads, and their number is read from what is there.
+    shard of rows holds complete heads, and their number follows from its size.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -65,12 +65,12 @@ class Attention(nn.Module):
         return outputs
 
     def tensor_plan(self) -> dict[str, str]:
-        """How ranks share it: by heads."""
+        """The plan: sharded by heads."""
         return {"": "heads"}
 
 
 class Block(nn.Module):
-    """Attention and two linear layers, each added to what it was given."""
+    """Attention and a feed-forward network, each with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def gpt(context: int, width: int, depth: int, heads: int) -> nn.Sequential:
         context: The longest T.
         width: Length of the vector that a position carries from block to block.
         depth: How many blocks.
-        heads: How many heads attention has in each; their number divides the width.
+        heads: The number of attention heads in each block; it divides the width.
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict(embedding=Embedding(context, width))
     for number in range(1, depth + 1):

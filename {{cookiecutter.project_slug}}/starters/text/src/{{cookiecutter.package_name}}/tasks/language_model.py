@@ -15,7 +15,7 @@ from torchmetrics.text import Perplexity
 
 from .task import Parts, Task
 
-# What would move the cursor of a terminal, or worse.
+# Control characters, which could move the cursor of a terminal, or worse.
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -24,8 +24,8 @@ class LanguageModel(Task):
 
     Args:
         context: Bytes that the network sees at once.
-        prompt: What is continued after each validation, where a callback shows it.
-        length: How many bytes that continuation has.
+        prompt: A text to continue after each validation, if a callback shows it.
+        length: The number of bytes to add to it.
         parts: The network, which maps bytes (N, T) to logits (N, T, 256), and how it is optimized:
             see `Parts`.
     """
@@ -45,7 +45,7 @@ class LanguageModel(Task):
         self.test_perplexity = Perplexity()
 
     def prepare(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """The bytes of windows (N, T + 1) but the last, and those that come after them."""
+        """Inputs: the bytes of windows (N, T + 1) without the last. Targets: the next bytes."""
         text = batch.long()
         return text[:, :-1], text[:, 1:]
 
@@ -64,7 +64,7 @@ class LanguageModel(Task):
     def _measure(self, part: str, perplexity: Perplexity, batch: Tensor) -> None:
         outputs, targets = self.answer(batch)
         loss, size = self.loss(outputs, targets), len(targets)
-        # torchmetrics adds up in float32, whatever the precision of the run.
+        # torchmetrics sums in float32, whatever the precision of the run.
         perplexity.set_dtype(torch.promote_types(outputs.dtype, torch.float32))
         perplexity.update(outputs, targets)
         self.log(f"{part}/loss", loss, batch_size=size, prog_bar=True)
@@ -72,7 +72,7 @@ class LanguageModel(Task):
         self.log(f"{part}/perplexity", perplexity)
 
     def on_test_epoch_end(self) -> None:
-        """Beside its own bits per byte, those of what needs no network, if the data know any."""
+        """Also log the bits per byte of baselines, if the data module has any."""
         data: Any = getattr(self.trainer, "datamodule", None)
         for name, bits in data.baselines().items() if hasattr(data, "baselines") else ():
             self.log(f"test/bits_per_byte_{name}", bits)
@@ -81,19 +81,19 @@ class LanguageModel(Task):
     def generate(
         self, prompt: bytes, length: int, temperature: float = 0.8, seed: int = 0
     ) -> Iterator[bytes]:
-        """Continue a text, byte by byte. Every rank calls this alike, and gets them all.
+        """Continue a text, byte by byte. Every rank makes the same call, and gets all bytes.
 
         Args:
-            prompt: What comes before; the network sees the last `context` bytes of all.
+            prompt: The text to continue; the network sees the last `context` bytes.
             length: How many bytes to add.
-            temperature: 0 takes the likeliest byte each time; 1 draws as the network says.
-            seed: Of the draws.
+            temperature: 0 takes the most likely byte each time; 1 draws from the prediction.
+            seed: The seed of random draws.
         """
         draws = torch.Generator().manual_seed(seed)
         seen = torch.tensor(list(prompt or b"\n"))
         for _ in range(length):
             seen = seen[-self.context :]
-            # Inputs of one shape: what comes after a byte changes nothing of what is said of it.
+            # Inputs have one shape: bytes after a position do not change its prediction.
             window = F.pad(seen, (0, self.context - len(seen)))
             outputs = self(window[None].to(self.device))
             logits = outputs[0, len(seen) - 1].double().cpu()
@@ -105,12 +105,12 @@ class LanguageModel(Task):
             yield bytes(byte.tolist())
 
     def displays(self) -> dict[str, str]:
-        """What it makes of the prompt, for TensorBoard or Weights & Biases."""
+        """The continued prompt, for TensorBoard or Weights & Biases."""
         made = b"".join(self.generate(self.prompt.encode(), self.length))
         return {"continuation": self.prompt + _readable(made.decode(errors="replace"))}
 
     def predict(self, options: Mapping[str, Any], data_module: Any, run_dir: Path) -> None:
-        """Continue a prompt: to the terminal as it is made, and to a file.
+        """Continue a prompt, and write the text to the terminal and to a file.
 
         Args:
             options: `prompt`, `length`, `temperature` and `seed`: see `generate`; and `output`.
@@ -118,7 +118,7 @@ class LanguageModel(Task):
             run_dir: Not used.
 
         Raises:
-            UserError: If a number cannot be.
+            UserError: If a number is out of range.
         """
         prompt, length, temperature = (options[key] for key in ("prompt", "length", "temperature"))
         if not isinstance(length, int) or length < 1:

@@ -1,13 +1,13 @@
-"""What is meant by a name that there is not: the nearest that there is, in one line."""
+"""Suggests the key that a user probably meant, in one line."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 # Keys of earlier releases, and what to do instead.
 REMOVED = {
     **dict.fromkeys(
         ("launch.secret", "launch.secret_file"),
-        "nodes no longer sign messages, as torchrun's rendezvous carries them; leave it out, and "
+        "nodes no longer sign messages, because they use torchrun's rendezvous; leave it out, and "
         "give launch.node_rank=0, 1, ... to the nodes, or close the network to others "
         "(docs/networks.md)",
     ),
@@ -18,20 +18,20 @@ REMOVED = {
 
 
 def nearest(name: str, options: Sequence[str]) -> str | None:
-    """The option that takes the fewest changes to a name; None if none is like it."""
+    """The option with the fewest changes from a name; None if no option is similar."""
     exchanged = [option for option in options if sorted(option) == sorted(name)]
     close = exchanged or get_close_matches(name, options, 5)
-    # One letter that is wrong before one too many: dpp is ddp, and not dp.
+    # Prefer one wrong letter to one extra letter: dpp means ddp, not dp.
     close.sort(key=lambda option: (changes(name, option), len(option) != len(name)))
     return close[0] if close else None
 
 
 def no_such_key(key: str, known: Sequence[str]) -> str:
-    """The line about a dotted key that there is not.
+    """The error line for an unknown key.
 
     Args:
-        key: What was typed, such as "optimizer.rl".
-        known: Dotted keys that there are.
+        key: The dotted key, such as "optimizer.rl".
+        known: All dotted keys that exist.
     """
     if key in REMOVED:
         return f"{key}: {REMOVED[key]}"
@@ -48,13 +48,13 @@ def no_such_key(key: str, known: Sequence[str]) -> str:
 
 
 def _meant(key: str, known: Sequence[str], beside: Sequence[str]) -> list[str]:
-    """The keys that are meant, first those of the same group."""
+    """The keys that may be meant; those of the same group are preferred."""
     group, dot, name = key.rpartition(".")
     if short := [each for each in beside if _initials(each) == name or each == _initials(name)]:
         return [f"{group}{dot}{each}" for each in short]
     if close := nearest(name, beside):
         return [f"{group}{dot}{close}"]
-    # `lr` is optimizer.lr, `epochs` trainer.max_epochs, and `device` trainer.devices.
+    # `lr` means optimizer.lr, `epochs` trainer.max_epochs, and `device` trainer.devices.
     names = [_name(each) for each in known]
     parts = [] if group else [each for each in names if each.endswith(f"_{name}")]
     near = None if group else nearest(name, names)
@@ -71,12 +71,12 @@ def _name(key: str) -> str:
 
 
 def _initials(name: str) -> str:
-    """As `lr` are those of `learning_rate`."""
+    """The initials of a name: `lr` for `learning_rate`."""
     return "".join(word[0] for word in name.split("_") if word)
 
 
 def changes(word: str, other: str) -> int:
-    """Letters that are wrong, missing, too many, or have changed places with the next.
+    """The number of letters that are wrong, missing, extra, or swapped with the next one.
 
     https://en.wikipedia.org/wiki/Damerau-Levenshtein_distance (optimal string alignment)
     """
@@ -89,3 +89,34 @@ def changes(word: str, other: str) -> int:
                 least = min(least, last[place - 2] + 1)
             row.append(least)
     return row[-1]
+
+
+# Metrics to monitor
+
+BETTER = {
+    "min": {"bits_per_byte", "loss", "error", "mse", "mae", "rmse", "perplexity", "seconds"},
+    "max": {
+        "acc",
+        "accuracy",
+        "auroc",
+        "f1",
+        "iou",
+        "precision",
+        "r2",
+        "recall",
+        "samples_per_second",
+    },
+}
+
+
+def better(name: str) -> str | None:
+    """The mode of a well-known metric, "min" or "max"; None for other names."""
+    last = name.rpartition("/")[2]
+    return next((direction for direction, names in BETTER.items() if last in names), None)
+
+
+def to_compare_by(names: Iterable[str]) -> str:
+    """Overrides that monitor one of these metrics: `monitor=val/acc mode=max`."""
+    name = next((each for each in sorted(names) if each.startswith("val/")), "val/loss")
+    mode = better(name)
+    return f"monitor={name} mode={mode}" if mode else f"monitor={name}"

@@ -1,7 +1,7 @@
-"""What is made of each layer before it is spread over ranks: computed again, and compiled.
+"""Applies activation checkpointing and torch.compile to layers, before they are sharded.
 
-Exact: a loss differs by rounding at most, dropout's masks too. Names of modules and of parameters
-stay what they were, for nothing is wrapped.
+Exact: losses differ by rounding at most; dropout draws the same masks. No module is wrapped, so
+names of modules and parameters do not change.
 Sources: https://docs.pytorch.org/docs/stable/checkpoint.html (selective: the policy of torchtitan,
 which keeps what is expensive), https://docs.pytorch.org/docs/stable/generated/torch.compile.html
 """
@@ -20,10 +20,10 @@ from ..torch_versions import require
 from .layers import called, find_layers
 
 Recomputed = Literal["none", "selective", "full"] | bool
-"""What a backward pass computes again; true is full and false none, as they once were."""
+"""What the backward pass recomputes; the former values true and false mean full and none."""
 Compiled = Literal["none", "layer", "whole"]
 
-# What selective checkpointing keeps: matrix products, attention, and what was sent.
+# Operators whose results selective checkpointing keeps: matrix products, attention, collectives.
 KEPT = {
     "aten": (
         *("mm", "addmm", "bmm", "baddbmm", "convolution", "_grouped_mm", "_scaled_mm"),
@@ -38,11 +38,11 @@ KEPT = {
         *("all_to_all_single", "wait_tensor"),
     ),
 }
-# Kinds of layers share one cache of code, each for training and evaluation, full and last batches.
+# Compiled variants per class of layers: training and evaluation, full and last batches, ...
 VARIANTS = 8
 
 
-def make_layers(
+def apply_ac_and_compile(
     module: LightningModule,
     recomputed: Recomputed = "none",
     compiled: Compiled = "none",
@@ -51,20 +51,20 @@ def make_layers(
     layers: Iterable[nn.Module] | None = None,
     loss: bool = True,
 ) -> None:
-    """Make layers compute again, then compile them: once, however often this is called.
+    """Apply activation checkpointing to layers, then compile them. Repeated calls change nothing.
 
-    Before parameters are sharded, and before a module is wrapped for DDP or a pipeline.
+    Call this before parameters are sharded, and before a module is wrapped for DDP or a pipeline.
 
     Args:
         module: The task.
-        recomputed: What is not kept for the backward pass: nothing, everything within a layer, or
-            what is cheap to compute again.
-        compiled: What torch.compile makes code of: nothing, each layer, or the whole forward; and
-            with either the task's loss.
-        backend: torch.compile's.
-        loss: Whether the loss may be compiled, too.
-        layers: Those that are meant; by default those of `find_layers`, or the parts of a task that
-            names none. Of them, those that have parameters.
+        recomputed: What the backward pass recomputes: "none", "full" (everything within a layer)
+            or "selective" (what is cheap to recompute).
+        compiled: What torch.compile compiles: "none", "layer" (each layer) or "whole" (`forward`);
+            the latter two include the task's loss.
+        backend: The backend of torch.compile.
+        layers: The layers; by default those of `find_layers`, or the children of a task that
+            defines no order. Layers without parameters are left alone.
+        loss: Whether the loss may be compiled too.
     """
     if layers is None:
         found = find_layers(module)
@@ -74,14 +74,14 @@ def make_layers(
     ]
     if recomputed not in ("none", False):
         for layer in chosen:
-            _recompute(layer, _most_again if recomputed == "selective" else _all_again)
+            _checkpoint(layer, _selectively if recomputed == "selective" else _fully)
     if compiled == "none":
         return
     if recomputed == "selective" and any(p.dtype == torch.float64 for p in module.parameters()):
         require("activation_checkpointing=selective with compile in float64")
     options: dict[str, Any] = {"backend": backend}
     if backend == "inductor":
-        # Draw what is drawn without it.
+        # Draw the same random numbers as without torch.compile.
         options["options"] = {"fallback_random": True}
     limit = VARIANTS * (1 + len({type(layer) for layer in chosen}))
     let_recompile(limit)
@@ -94,36 +94,36 @@ def make_layers(
         _compile_loss(module, options)
 
 
-def _recompute(layer: nn.Module, again: Callable[..., Any]) -> None:
+def _checkpoint(layer: nn.Module, checkpointed: Callable[..., Any]) -> None:
     forward = layer.forward
-    if isinstance(forward, partial) and forward.func in (_all_again, _most_again):
+    if isinstance(forward, partial) and forward.func in (_fully, _selectively):
         return
-    # Beneath the hooks that gather parameters, and without a wrapper that would change their names;
-    # a partial is copied with its layer, and its signature is that of the layer.
-    made = partial(again, forward)
+    # Replacing `forward` keeps this beneath the hooks that gather parameters, and keeps parameter
+    # names. A partial is copied with its layer; `__wrapped__` gives it the layer's signature.
+    made = partial(checkpointed, forward)
     made.__wrapped__ = forward  # type: ignore[attr-defined]
     layer.forward = made
 
 
-# Functions of their own: what torch.compile finds first in a layer.
-def _all_again(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+# Module-level functions, because torch.compile starts tracing a layer here.
+def _fully(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
 
-def _most_again(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return checkpoint(forward, *args, use_reentrant=False, context_fn=_keeping, **kwargs)
+def _selectively(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return checkpoint(forward, *args, use_reentrant=False, context_fn=_keep_operators, **kwargs)
 
 
-def _keeping() -> Any:
-    return create_selective_checkpoint_contexts(_operators())  # type: ignore[no-untyped-call]
+def _keep_operators() -> Any:
+    return create_selective_checkpoint_contexts(_kept_operators())  # type: ignore[no-untyped-call]
 
 
 @cache
-def _operators() -> list[Any]:
+def _kept_operators() -> list[Any]:
     found = []
     for library, names in KEPT.items():
         operators = getattr(torch.ops, library)
-        # Some are not in every release.
+        # Some operators are missing in some releases.
         packets = [getattr(operators, name) for name in names if hasattr(operators, name)]
         found += [getattr(packet, each) for packet in packets for each in packet.overloads()]
     return found
@@ -133,12 +133,12 @@ def _compile_loss(module: LightningModule, options: dict[str, Any]) -> None:
     loss = getattr(module, "loss", None)
     if isinstance(loss, nn.Module):
         compile_module(loss, options)
-    elif callable(loss) and "all_samples" not in _names(loss):
+    elif callable(loss) and "all_samples" not in _mentioned_names(loss):
+        # A loss that runs a collective is left uncompiled.
         _compile_method(module, "loss", options)
 
 
-def _names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """What a function mentions: collectives among ranks are left as they are."""
+def _mentioned_names(function: Callable[..., Any]) -> tuple[str, ...]:
     code = getattr(function, "__code__", None)
     return code.co_names if code is not None else ()
 

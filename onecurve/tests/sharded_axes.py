@@ -1,10 +1,10 @@
-"""Sequences that are cut between ranks beside another axis, in four ranks."""
+"""Sharded sequences combined with another axis, in four ranks."""
 
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from cut_sequences import LENGTH, WIDTH, Attention, Checkpointed, Embedding
+from sharded_sequences import LENGTH, WIDTH, Attention, Checkpointed, Embedding
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import (
 
 from onecurve.strategies.context.attention import working_on
 from onecurve.strategies.context.axis import Axis
-from onecurve.strategies.context.sequence import cut, on_pieces, whole
+from onecurve.strategies.context.sequence import gather_outputs, run_on_shards, shard_sequences
 
 SAMPLES = 4
 PLAN: Any = {
@@ -73,7 +73,7 @@ def sharded(net: Any, mesh: DeviceMesh) -> dict[str, Tensor]:
         fully_shard(layer, mesh=over)
     fully_shard(net, mesh=over)
     mine = batch().chunk(2)[mesh.get_local_rank("shard")]
-    loss(on_pieces(net, (mine,), mesh.get_group("context"))).backward()
+    loss(run_on_shards(net, (mine,), mesh.get_group("context"))).backward()
     return {path: parameter.grad.full_tensor() for path, parameter in net.named_parameters()}
 
 
@@ -81,7 +81,7 @@ def tensor_parallel(net: Any, mesh: DeviceMesh) -> dict[str, Tensor]:
     """Half of the heads, of half of the positions."""
     for layer in net[1:3]:
         parallelize_module(layer.layer, mesh["tensor"], PLAN)
-    loss(on_pieces(net, (batch(),), mesh.get_group("context"))).backward()
+    loss(run_on_shards(net, (batch(),), mesh.get_group("context"))).backward()
     gradients = {}
     for path, parameter in net.named_parameters():
         gradient = parameter.grad
@@ -97,13 +97,13 @@ def pipelined(net: Any, mesh: DeviceMesh) -> dict[str, Tensor]:
 
     def loss_of_whole(outputs: Tensor, _: Tensor) -> Tensor:
         with working_on(None):
-            return loss(whole(outputs, axis.piece(LENGTH)))
+            return loss(gather_outputs(outputs, axis.piece(LENGTH)))
 
     layers = nn.Sequential(*(net[:2] if first else net[2:]))
     number, device = mesh.get_local_rank("pipeline"), torch.device("cpu")
     stage = PipelineStage(layers, number, 2, device, group=mesh.get_group("pipeline"))
     schedule = Schedule1F1B(stage, n_microbatches=2, loss_fn=loss_of_whole)
-    (piece,) = cut((batch(),), axis)
+    (piece,) = shard_sequences((batch(),), axis)
     given = {"target": torch.zeros(SAMPLES)} if not first else {}
     with working_on(axis.piece(LENGTH)):
         schedule.step(*((piece,) if first else ()), **given)

@@ -1,4 +1,4 @@
-"""The plan of a network that has none: what can be cut for certain, and nothing else."""
+"""Infers the plan of a network that has none: only what can certainly be sharded."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,18 +20,18 @@ PER_POSITION = (nn.LayerNorm, nn.RMSNorm)
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.TransformerEncoder)
 
 
-class Automatic:
-    """The plan that is found by looking at modules.
+class InferredPlan:
+    """Infers a plan from the classes and names of modules.
 
-    Cut are: pairs of Linear layers with nothing but elementwise layers between them, in one
-    nn.Sequential or in the sequence of the network's layers, and one that is left there over;
-    nn.MultiheadAttention, and what PyTorch's transformer layers hold beside it; modules that are
-    known by class or names (`families.py`). Blocks around an attention that hold norms besides
-    work on pieces of a sequence, and so do norms behind them in an nn.Sequential. Where that is
-    nothing, every Linear layer is cut, each by itself.
+    These are sharded: pairs of Linear layers with only elementwise layers between them, in one
+    nn.Sequential or in the sequence of the network's layers, and a single Linear layer that is left
+    over there; nn.MultiheadAttention, and the feed-forward networks of PyTorch's transformer
+    layers; modules whose class or names are known (`families.py`). Blocks that hold an attention
+    and norms can work on sharded sequences, and so can norms after them in an nn.Sequential. If
+    none of this applies, every Linear layer is sharded by itself.
 
     Attributes:
-        plan: All that is cut, and how.
+        plan: The styles by module name.
     """
 
     def __init__(
@@ -48,22 +48,23 @@ class Automatic:
         self.modules = [*module.modules()]
         self.families: dict[type[nn.Module], bool] = {}
         uses = Counter(id(weight) for _, weight in module.named_parameters(remove_duplicate=False))
-        # What is used in two places cannot be cut for one of them.
+        # A weight that is used in two places cannot be sharded for one of them.
         self.tied = {weight for weight, number in uses.items() if number > 1}
         chain = find_layers(module) or {}
-        again = Counter(id(layer) for layer in chain.values())
+        chain_uses = Counter(id(layer) for layer in chain.values())
         for name, layer in layers.items():
-            self._look(name, layer)
+            self._add_known(name, layer)
         if layers.keys() <= chain.keys():
-            self._pair((name, layer) for name, layer in layers.items() if again[id(layer)] == 1)
+            used_once = {name: each for name, each in layers.items() if chain_uses[id(each)] == 1}
+            self._pair(used_once.items())
         if not self.plan:
             for name, layer in layers.items():
-                self._each(name, layer)
+                self._add_single_linears(name, layer)
         for name, layer in layers.items():
-            self._blocks(name, layer)
-        self._norms_behind(dict(module.named_modules()))
+            self._add_sequence_blocks(name, layer)
+        self._add_norms_after_blocks(dict(module.named_modules()))
 
-    def _can(self, name: str, layer: nn.Module) -> bool:
+    def _may_shard(self, name: str, layer: nn.Module) -> bool:
         if self._has_own_plan(name):
             return False
         return not any(id(weight) in self.tied for weight in layer.parameters())
@@ -71,26 +72,29 @@ class Automatic:
     def _has_own_plan(self, name: str) -> bool:
         return any(is_within(name, outer) for outer in self.with_own_plan)
 
-    def _look(self, name: str, layer: nn.Module) -> None:
+    def _add_known(self, name: str, layer: nn.Module) -> None:
         if name in self.plan or self._has_own_plan(name):
             return
         if isinstance(layer, nn.MultiheadAttention):
-            if self._can(name, layer) and is_plain(layer):
+            if self._may_shard(name, layer) and is_plain(layer):
                 self.plan[name] = "heads"
             return
         if isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-            if self._can(name, layer):
+            if self._may_shard(name, layer):
                 self.plan |= {_in(name, "linear1"): "colwise", _in(name, "linear2"): "rowwise"}
         elif type(layer) is nn.Sequential or isinstance(layer, nn.Sequential):
             if type(layer).forward is nn.Sequential.forward:
                 self._pair((_in(name, child), part) for child, part in layer.named_children())
-        elif (family := self._family(layer)) and self._can(name, layer):
+        elif (family := self._family(layer)) and self._may_shard(name, layer):
             self.plan |= {_in(name, path).rstrip("."): style for path, style in family.items()}
         for child, part in layer.named_children():
-            self._look(_in(name, child), part)
+            self._add_known(_in(name, child), part)
 
     def _family(self, layer: nn.Module) -> dict[str, str] | None:
-        """Of a module whose kind has one wherever it is: T5's first attention makes all biases."""
+        """The family of a module, if all modules of its class have one.
+
+        In T5, for example, only the first attention has the position biases of all layers.
+        """
         kind = type(layer)
         if kind not in self.families:
             alike = [family_of(other) for other in self.modules if type(other) is kind]
@@ -100,31 +104,32 @@ class Automatic:
     def _pair(self, ordered: Iterable[tuple[str, nn.Module]]) -> None:
         waiting: tuple[str, nn.Linear] | None = None
         for name, layer in ordered:
-            if type(layer) is nn.Linear and is_linear(layer) and self._can(name, layer):
+            if type(layer) is nn.Linear and is_linear(layer) and self._may_shard(name, layer):
                 if waiting is None:
                     waiting = name, layer
                 else:
                     self.plan |= {waiting[0]: "colwise", name: "rowwise"}
                     waiting = None
             elif not isinstance(layer, ELEMENTWISE):
-                self._left_over(waiting)
+                self._add_single_linear(waiting)
                 waiting = None
-        self._left_over(waiting)
+        self._add_single_linear(waiting)
 
-    def _left_over(self, waiting: tuple[str, nn.Linear] | None) -> None:
-        # Outputs of any number, such as classes: they need not be cut.
-        if waiting and waiting[1].out_features % (self.size or 1) == 0:
-            self.plan[waiting[0]] = "colwise_gather"
+    def _add_single_linear(self, single: tuple[str, nn.Linear] | None) -> None:
+        # A number of outputs that does not divide, such as classes, is left unsharded.
+        if single and single[1].out_features % (self.size or 1) == 0:
+            self.plan[single[0]] = "colwise_gather"
 
-    def _each(self, name: str, layer: nn.Module) -> None:
+    def _add_single_linears(self, name: str, layer: nn.Module) -> None:
         for path, part in layer.named_modules():
-            within = _in(name, path).rstrip(".")
-            if type(part) is nn.Linear and is_linear(part) and self._can(within, part):
-                self._left_over((within, part))
+            full_name = _in(name, path).rstrip(".")
+            if type(part) is nn.Linear and is_linear(part) and self._may_shard(full_name, part):
+                self._add_single_linear((full_name, part))
 
-    def _blocks(self, name: str, layer: nn.Module) -> bool:
-        """Find the innermost blocks within; whether there are any."""
-        found = [self._blocks(_in(name, child), part) for child, part in layer.named_children()]
+    def _add_sequence_blocks(self, name: str, layer: nn.Module) -> bool:
+        """Add the innermost blocks that can work on sharded sequences; whether there are any."""
+        children = [(_in(name, child), part) for child, part in layer.named_children()]
+        found = [self._add_sequence_blocks(*child) for child in children]
         if any(found):
             return True
         within = {_in(name, path): part for path, part in layer.named_modules() if path}
@@ -135,16 +140,16 @@ class Automatic:
         if not attends or not norms or isinstance(layer, CONTAINERS):
             return False
         for path, part in within.items():
-            is_cut = any(is_within(path, cut) for cut in self.plan)
+            is_sharded = any(is_within(path, outer) for outer in self.plan)
             held = [*part.parameters(recurse=False)]
-            if held and not is_cut and not isinstance(part, PER_POSITION):
+            if held and not is_sharded and not isinstance(part, PER_POSITION):
                 return False
         if any(weight.ndim > 1 for weight in layer.parameters(recurse=False)):
             return False
         self.plan[name] = "sequence"
         return True
 
-    def _norms_behind(self, parts: Mapping[str, nn.Module]) -> None:
+    def _add_norms_after_blocks(self, parts: Mapping[str, nn.Module]) -> None:
         blocks = {name for name, style in self.plan.items() if style == "sequence"}
         for holder in {name.rpartition(".")[0] for name in blocks}:
             before = ""
@@ -157,7 +162,7 @@ class Automatic:
 
 
 def is_plain(layer: nn.MultiheadAttention) -> bool:
-    """Whether queries, keys and values come from inputs of one width, and from nowhere else."""
+    """Whether queries, keys and values are projections of inputs of one width, and nothing else."""
     return has_one_projection(layer) and layer.bias_k is None and not layer.add_zero_attn
 
 

@@ -1,10 +1,10 @@
-"""Shards layers as a plan says: their parameters become DTensors, and their `forward` knows it.
+"""Shards layers according to a plan: parameters become DTensors, and `forward` is replaced.
 
-Names, classes and what a layer takes and returns stay. A sharded parameter is a DTensor over the
-"tensor" axis alone, so that FSDP2 can shard it again and its `full_tensor()` is the weight that a
-checkpoint holds. Between layers tensors are plain ones: a step by PyTorch's ColwiseParallel and
-RowwiseParallel, which pass DTensors, has the same loss and took 1.04 to 1.9 times as long on 2 CPU
-ranks (widths 512 to 128). They know neither Conv1D nor fused projections.
+Names, classes, inputs and outputs of layers do not change. A sharded parameter is a DTensor over
+the "tensor" axis alone, so that FSDP2 can shard it again, and its `full_tensor()` is the weight
+that a checkpoint holds. Between layers tensors are plain ones: with PyTorch's ColwiseParallel and
+RowwiseParallel, which pass DTensors, a step has the same loss but took 1.04 to 1.9 times as long on
+2 CPU ranks (widths 512 to 128). They also support neither Conv1D nor fused projections.
 """
 
 import re
@@ -46,14 +46,14 @@ from .sharded_logits import leave_logits
 def apply_plan(
     module: LightningModule, plan: Mapping[str, str], mesh: DeviceMesh, sequence: bool
 ) -> None:
-    """Shard the layers of a plan; each rank of the mesh calls this, with the same weights.
+    """Shard the layers of a plan. Every rank of the mesh calls this, with the same weights.
 
     Args:
         module: The task.
-        plan: Names of modules and their styles, which `check_plan` has passed. Of a pipeline those
-            of one stage: shards of a sequence never pass the ends of a call.
-        mesh: Of one dimension, named "tensor", a part of the mesh that FSDP2 will get.
-        sequence: Whether what the plan calls `sequence` works on shards of the sequence.
+        plan: Module names and their styles, validated by `check_plan`. In a pipeline, those of one
+            stage: sharded sequences never leave a stage.
+        mesh: The one-dimensional mesh "tensor", a submesh of the one that FSDP2 will get.
+        sequence: Whether modules with the style `sequence` work on shards of the sequence.
     """
     parts: dict[str, Any] = dict(module.named_modules(remove_duplicate=False))
     blocks = [name for name, style in plan.items() if style == "sequence"] if sequence else []
@@ -62,7 +62,7 @@ def apply_plan(
     styles = {name: style for name, style in plan.items() if style != "sequence"}
     entries: dict[str, _Entry] = {}
     shard = _Sharding(mesh)
-    # A module comes before what is in it.
+    # In this order a module comes before its submodules.
     for name, style in sorted(styles.items()):
         part = parts[name]
         around = [region for outer, region in regions.items() if is_within(name, outer)]
@@ -75,7 +75,7 @@ def apply_plan(
         shard(part, style)
         if isinstance(part, nn.MultiheadAttention):
             part.forward = partial(heads_forward, part, region)  # type: ignore[method-assign]
-            # What asks for hooks before it takes the parameters another way finds one.
+            # With a hook, nn.TransformerEncoderLayer does not bypass `forward` by its fast path.
             part.register_forward_pre_hook(lambda *_: None)
         elif isinstance(part, nn.Embedding):
             part.forward = partial(_embedding, part, mesh)  # type: ignore[method-assign]
@@ -87,7 +87,7 @@ def apply_plan(
         else:
             part.forward = partial(FORWARD[style], part, region, entry)
     for name, part in parts.items():
-        # What stays full there is used for a part of what it belongs to.
+        # Each rank uses an unsharded parameter in there for its part of the result only.
         if part not in shard.done and any(is_within(name, outer) for outer in (*entries, *regions)):
             part.forward = partial(_with_summed_gradients, part, part.forward, mesh)
     for run in runs:
@@ -95,7 +95,7 @@ def apply_plan(
 
 
 class _Sharding:
-    """Makes parameters of layers DTensors; one that several layers share stays one."""
+    """Turns parameters of layers into DTensors; a shared parameter stays shared."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self.mesh = mesh
@@ -113,23 +113,24 @@ class _Sharding:
             if full not in self.made:
                 place = [Shard(1 - dim if is_transposed(layer) and full.ndim > 1 else dim)]
                 own = distribute_tensor(full.detach(), self.mesh, place, src_data_rank=None)
-                # A copy, so that the full one is given up.
+                # A copy, so that the memory of the full one is freed.
                 self.made[full] = nn.Parameter(own.clone(), full.requires_grad)
             setattr(layer, name, self.made[full])
 
 
 def _rows(layer: nn.Linear) -> Tensor:
-    """This rank's part of the weight, (out, in)."""
+    """This rank's shard of the weight, (out, in)."""
     weight: Tensor = local(layer.weight)
     return weight.T if is_transposed(layer) else weight
 
 
 class _Entry:
-    """What comes into a module whose layers share its heads or hidden units, read once for all.
+    """The inputs of a module whose heads or hidden units are shared by ranks.
 
-    Each rank's layers make another part of what follows, so the gradients of what they read are
-    summed over the ranks. Where these layers hold all parameters, what they read is summed and
-    nothing else: a module may add to its result what has come in. Else all that comes in is.
+    Each rank computes a part of the result, so the gradients of what the sharded layers read must
+    be summed over the ranks, once for all layers that read the same tensor. If these layers hold
+    all parameters, only the gradients of what they read are summed: the module may also add its
+    input to its result, as in a residual connection. Otherwise those of all inputs are.
     """
 
     def __init__(
@@ -148,17 +149,17 @@ class _Entry:
         part.forward = self._entered
 
     def read(self, inputs: Tensor) -> Tensor:
-        """What a layer within computes with."""
+        """The tensor that a sharded layer computes with, given its input."""
         if not self._widths:
             return inputs
-        if self._read is None:  # computed again, for the backward pass of this layer alone
+        if self._read is None:  # activation checkpointing recomputes this layer alone
             return self.region.enter(inputs)
         if id(inputs) not in self._read:
             self._read[id(inputs)] = inputs, self.region.enter(inputs)
         return self._read[id(inputs)][1]
 
     def _entered(self, *inputs: Any, **options: Any) -> Any:
-        # Only the first input is of the sequence.
+        # Only the first input is sharded along the sequence.
         outside = Region(self.region.mesh)
         used = [
             (outside if number else self.region).enter(value) if self._enters(value) else value
@@ -172,9 +173,9 @@ class _Entry:
             if not re.search("shape|size", str(error), re.IGNORECASE):
                 raise
             raise UserError(
-                f"strategy.plan: {self.name} has a share of its heads or features here, and counts "
-                f"on all of them ({in_short(error)}); let it leave their number -1 in views, give "
-                "strategy.plan={...} without it, or use strategy=fsdp"
+                f"strategy.plan: {self.name} holds only some of its heads or features on this "
+                f"rank, but expects all of them ({in_short(error)}); write -1 for their number in "
+                "views, give strategy.plan={...} without it, or use strategy=fsdp"
             ) from error
         finally:
             self._read = None
@@ -221,7 +222,7 @@ FORWARD: dict[str, Callable[..., Tensor]] = {
 
 
 def _embedding(layer: nn.Embedding, mesh: DeviceMesh, indices: Tensor) -> Tensor:
-    """Each rank looks up what it has; the sum has all."""
+    """Look up this rank's entries, zero for the others, and sum over the ranks."""
     weight = local(layer.weight)
     first = mesh.get_local_rank() * len(weight)
     is_elsewhere = (indices < first) | (indices >= first + len(weight))
@@ -248,7 +249,7 @@ def _with_summed_gradients(
 
 
 def _split_sequence(first: nn.Module, last: nn.Module, region: Region) -> None:
-    """Have the sequence split where the first begins, and joined where the last ends."""
+    """Split the sequence before the first block, and join it after the last one."""
     begin = first.forward
 
     def begun(full: Tensor, *others: Any, **options: Any) -> Any:

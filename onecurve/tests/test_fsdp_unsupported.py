@@ -1,4 +1,4 @@
-"""strategy=fsdp refuses in one line what wants whole parameters, or whole gradients."""
+"""strategy=fsdp rejects in one line what needs full parameters or full gradients."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,17 +10,17 @@ from torch import nn
 from torch.optim import LBFGS, Adafactor, AdamW
 
 from onecurve.errors import UserError
-from onecurve.strategies.fsdp.limits import reject_optimizers, reject_sparse
+from onecurve.strategies.fsdp.unsupported import reject_optimizers, reject_sparse
 
 
 def adafactor(parameters: Iterable[nn.Parameter], **options: Any) -> Adafactor:
     return Adafactor(parameters)
 
 
-def test_adafactor_is_refused_before_the_first_step(cli: Cli, tmp_path: Path) -> None:
+def test_adafactor_is_rejected_before_the_first_step(cli: Cli, tmp_path: Path) -> None:
     outcome = cli(
         "train.py", "model=mlp", "data.image_size=8", "logger=csv", "callbacks=[]",
-        "strategy=fsdp", "optimizer._target_=test_fsdp_whole.adafactor",
+        "strategy=fsdp", "optimizer._target_=test_fsdp_unsupported.adafactor",
     )  # fmt: skip
     assert outcome.status == 2
     assert "strategy=fsdp: Adafactor cannot update shards" in outcome.err
@@ -28,7 +28,7 @@ def test_adafactor_is_refused_before_the_first_step(cli: Cli, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_cut_is_named_with_a_way_out() -> None:
+def test_what_cannot_be_sharded_is_rejected_with_an_alternative() -> None:
     network = nn.Sequential(nn.Linear(2, 2))
     reject_sparse(network, "fsdp")
     reject_optimizers([AdamW(network.parameters())], "fsdp")

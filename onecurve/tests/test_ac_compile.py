@@ -1,4 +1,4 @@
-"""Layers that compute again in the backward pass, or are compiled: the same numbers."""
+"""Activation checkpointing and torch.compile: the results stay the same."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from torch._dynamo.testing import CompileCounter
 from torch.utils.flop_counter import FlopCounterMode
 
 from onecurve.config.commands import has_compiler
-from onecurve.strategies.layers_made import make_layers
+from onecurve.strategies.ac_compile import apply_ac_and_compile
 
 # 97 samples: three batches of 32, and one of a single sample.
 SEQUENCES = (
@@ -59,7 +59,7 @@ WAYS["zbv"] = ("strategy=pipeline", f"strategy.schedule={ZBV}")
 
 @pytest.mark.compares
 @pytest.mark.parametrize(("strategy", "kept"), one_of_a_kind(CASES, kept=KEPT))
-def test_computing_again_changes_no_number(
+def test_activation_checkpointing_changes_no_result(
     train: Cli, trained: Cli, strategy: str, kept: str
 ) -> None:
     again = f"strategy.activation_checkpointing={kept}"
@@ -106,11 +106,11 @@ def step(task: Task) -> tuple[list[Any], int, int]:
 
 
 @pytest.mark.filterwarnings("ignore:A saved_tensors_hooks context:FutureWarning")
-def test_what_is_computed_again_and_dropout_draws_the_same_masks() -> None:
+def test_layers_are_recomputed_with_the_same_dropout_masks() -> None:
     expected, flops, everything = step(Task())
     for kept in ("selective", "full"):
         task = Task()
-        make_layers(task, kept)  # type: ignore[arg-type]
+        apply_ac_and_compile(task, kept)  # type: ignore[arg-type]
         found, also, size = step(task)
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
         if kept == "selective":
@@ -120,7 +120,7 @@ def test_what_is_computed_again_and_dropout_draws_the_same_masks() -> None:
             assert size < everything / 4
 
 
-def test_what_was_true_is_full_now(train: Cli) -> None:
+def test_the_former_value_true_means_full(train: Cli) -> None:
     train("strategy=fsdp", "strategy.activation_checkpointing=true", "trainer.max_steps=1")
 
 
@@ -135,7 +135,7 @@ def test_what_was_true_is_full_now(train: Cli) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused(cli: Cli, typed: str, answer: str) -> None:
+def test_invalid_combinations_are_rejected(cli: Cli, typed: str, answer: str) -> None:
     refused = cli("train.py", *TINY, *typed.split())
     assert (refused.status, len(refused.err.splitlines())) == (2, 1)
     assert answer in refused.err
@@ -152,15 +152,15 @@ COMPILED = [(way, "layer") for way in STRATEGIES] + [
     ("strategy", "what"),
     one_of_a_kind(COMPILED, kept=[("single", "whole")]),
 )
-def test_compiling_changes_no_number(train: Cli, trained: Cli, strategy: str, what: str) -> None:
-    """What is traced runs as it is here: to make code of it takes a compiler its time."""
+def test_compiling_changes_no_result(train: Cli, trained: Cli, strategy: str, what: str) -> None:
+    """With a backend that traces but generates no code, which would take long."""
     made = (f"compile={what}", "compile_backend=eager")
     assert_same(trained(*SEQUENCES), train(*SEQUENCES, *STRATEGIES[strategy], *made))
 
 
-def test_blocks_that_are_alike_share_code_whatever_the_batch() -> None:
+def test_blocks_of_one_class_share_compiled_code() -> None:
     counter, task = CompileCounter(), Task()
-    make_layers(task, "none", "layer", backend=counter)
+    apply_ac_and_compile(task, "none", "layer", backend=counter)
     seen = []
     for size in (8, 7, 5, 8, 3):
         tokens = torch.zeros(size, 12, dtype=torch.long)
@@ -176,12 +176,12 @@ def test_blocks_that_are_alike_share_code_whatever_the_batch() -> None:
 @pytest.mark.long
 @unless_too_old("activation_checkpointing=selective with compile in float64")
 @pytest.mark.skipif(not has_compiler(), reason="torch.compile needs a C++ compiler: install g++")
-def test_code_gives_the_gradients_of_eager_ones() -> None:
-    """With dropout, whose masks are the same, where most is computed again."""
+def test_compiled_layers_have_the_gradients_of_eager_ones() -> None:
+    """With dropout, whose masks are the same, and selective activation checkpointing."""
     gradients = []
     for compiled in ("none", "layer"):
         task = Task().double()
-        make_layers(task, "selective", compiled, layers=task.network[1:2])  # type: ignore[arg-type]
+        apply_ac_and_compile(task, "selective", compiled, layers=task.network[1:2])  # type: ignore[arg-type]
         torch.manual_seed(1)
         tokens = torch.randint(32, (8, 12))
         task.loss(task(tokens), tokens[:, 0] % 4).backward()
@@ -190,7 +190,7 @@ def test_code_gives_the_gradients_of_eager_ones() -> None:
     assert float((gradients[0] - gradients[1]).norm() / gradients[0].norm()) <= ROUNDING
 
 
-def test_a_compiler_is_asked_for_before_torch_is(
+def test_a_missing_compiler_is_reported_before_torch_is_imported(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -199,4 +199,7 @@ def test_a_compiler_is_asked_for_before_torch_is(
     assert (refused.status, len(refused.err.splitlines())) == (2, 1)
     assert "compile=layer: needs a C++ compiler" in refused.err
     refused = cli("train.py", *TINY, "compile=whole", "compile_backend=eager", "strategy=pipeline")
-    assert "compile=whole: a pipeline has some layers a rank; use compile=layer" in refused.err
+    assert (
+        "compile=whole: in a pipeline a rank holds only some layers; use compile=layer"
+        in refused.err
+    )

@@ -1,7 +1,7 @@
-"""What a layer changes about its own weights while they are gathered, put back into the shards.
+"""Copies changes that a layer makes to its gathered weights back into the shards.
 
-A masked convolution does so (``self.weight.data *= self.mask``), and a layer that bounds its norms.
-PyTorch frees what was gathered, and with it the change.
+A masked convolution changes its weights (``self.weight.data *= self.mask``), as does a layer that
+bounds their norm. FSDP2 frees gathered parameters, and would lose the change.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,10 @@ from .state import cut_like
 
 
 class Gathered(nn.Parameter):
-    """A parameter while it is whole, which knows whether it may have been changed.
+    """A gathered parameter that tracks whether it may have been changed.
 
-    Changes through ``data`` are in no count of PyTorch's, and another tensor there would be what
-    later passes see instead of what is gathered.
+    PyTorch's version counter misses changes through ``data``. Assigning another tensor to ``data``
+    would make later passes use that one instead of the gathered one, so it is copied instead.
     """
 
     is_touched: bool
@@ -28,7 +28,7 @@ class Gathered(nn.Parameter):
 
     @classmethod
     def of(cls, parameter: Any) -> Self:
-        """The same object: FSDP2 makes it once, and gathers into it."""
+        """Change the class of a gathered parameter in place: FSDP2 reuses the object."""
         if not isinstance(parameter, cls):
             parameter.__class__ = cls
             parameter.is_touched, parameter.version = False, version_of(parameter)
@@ -46,14 +46,14 @@ class Gathered(nn.Parameter):
         self.data.copy_(value)
 
     def was_changed(self) -> bool:
-        """Whether it may have been since this was asked last."""
+        """Whether the parameter may have changed since the last call of this method."""
         is_changed = self.is_touched or self.version != version_of(self)
         self.is_touched, self.version = False, version_of(self)
         return is_changed
 
 
 class KeptChanges:
-    """What a unit changes of its own parameters while FSDP2 has gathered them."""
+    """Keeps changes that a unit makes to its own parameters while FSDP2 has gathered them."""
 
     def __init__(self, unit: nn.Module) -> None:
         self._unit = unit
@@ -61,12 +61,12 @@ class KeptChanges:
         self._gathered: list[tuple[DTensor, Gathered]] = []
 
     def of_forward(self) -> None:
-        """Keep what `forward` changes, beneath the hooks that gather and free."""
+        """Keep changes that `forward` makes, by hooks inside those that gather and free."""
         self._unit.register_forward_pre_hook(self._begin)
         self._unit.register_forward_hook(self._keep, prepend=True)
 
     def of(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """The same method, with what it changes kept."""
+        """Wrap a method so that its changes are kept."""
 
         @wraps(method)
         def kept(*args: Any, **options: Any) -> Any:
@@ -78,7 +78,7 @@ class KeptChanges:
         return kept
 
     def _begin(self, *_: Any) -> None:
-        """Watch what is gathered: the same parameters each time."""
+        """Find the gathered parameters, which are the same objects each time."""
         if self._gathered:
             return
         for name, parameter in self._unit.named_parameters():
@@ -87,15 +87,15 @@ class KeptChanges:
                 self._gathered.append((shard, Gathered.of(parameter)))
 
     def _keep(self, *_: Any) -> None:
-        """Put into this rank's shards what was changed."""
+        """Copy changed parameters into this rank's shards."""
         for shard, parameter in self._gathered:
             if parameter.was_changed():
                 _put_back(parameter, shard)
 
 
 @torch.no_grad()
-def _put_back(whole: Tensor, shard: DTensor) -> None:
-    """This rank's part of what was changed; the rest, which may be rounded, stays what it was."""
+def _put_back(full: Tensor, shard: DTensor) -> None:
+    """Copy changed elements only: the gathered parameter may be rounded to a lower precision."""
     kept = shard.to_local()
-    now = cut_like(whole.detach(), shard).to_local().to(kept.device)
+    now = cut_like(full.detach(), shard).to_local().to(kept.device)
     kept.copy_(torch.where(now == kept.to(now.dtype), kept, now.to(kept.dtype)))

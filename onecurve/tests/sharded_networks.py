@@ -1,4 +1,4 @@
-"""Networks for tests of tensor parallelism: what is cut between ranks, and what cannot be."""
+"""Networks for tests of tensor parallelism: some can be sharded, some cannot."""
 
 from collections import OrderedDict
 from typing import Any

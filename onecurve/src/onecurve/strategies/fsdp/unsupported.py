@@ -1,4 +1,4 @@
-"""What needs full parameters or full gradients, of which a rank has shards, is rejected."""
+"""Rejects modules, optimizers and losses that cannot work on shards."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,11 +10,11 @@ from torch.optim import LBFGS, Adafactor, Optimizer, Rprop
 from ...compat.of_torch import hooked
 from ...errors import UserError, some_of
 from ...torch_versions import require
-from ..explained import PENALTY, name_of
+from ..torch_errors import PENALTY, name_of
 
-WHOLE = {
+NEEDS_FULL = {
     LBFGS: "it takes all parameters as one vector",
-    Adafactor: "it takes means over the rows and columns of whole matrices",
+    Adafactor: "it takes means over the rows and columns of full matrices",
 }
 
 
@@ -23,7 +23,7 @@ def reject_sparse(module: nn.Module, strategy: str) -> None:
     for name, layer in module.named_modules():
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
             raise UserError(
-                f"strategy={strategy}: {name} has sparse gradients, which cannot be cut; use "
+                f"strategy={strategy}: {name} has sparse gradients, which cannot be sharded; use "
                 "sparse=False, or strategy=ddp"
             )
 
@@ -43,7 +43,7 @@ def reject_optimizers(optimizers: Iterable[Optimizer], strategy: str) -> None:
     for optimizer in optimizers:
         if isinstance(optimizer, Rprop):
             require("strategy=fsdp with Rprop")
-        for kind, why in WHOLE.items():
+        for kind, why in NEEDS_FULL.items():
             if isinstance(optimizer, kind):
                 raise UserError(
                     f"strategy={strategy}: {type(optimizer).__name__} cannot update shards of "
@@ -52,17 +52,17 @@ def reject_optimizers(optimizers: Iterable[Optimizer], strategy: str) -> None:
 
 
 def reject_of_shards(module: nn.Module, output: Any, strategy: str) -> None:
-    """Reject a loss that was computed of shards beside `forward`, such as a penalty on weights."""
+    """Reject a loss computed from shards outside of `forward`, such as a penalty on weights."""
     loss = output.get("loss") if isinstance(output, dict) else output
     if isinstance(loss, DTensor):
         raise UserError(f"strategy={strategy}: {PENALTY.format(task=name_of(module))}")
 
 
 def reject_scalars(module: nn.Module, strategy: str) -> None:
-    """Reject them where ranks share more than samples."""
+    """Reject parameters without a dimension, which only data parallelism supports."""
     for name, parameter in module.named_parameters():
         if parameter.ndim == 0:
             raise UserError(
-                f"strategy={strategy}: parameter {name} has no dimension to cut, which a pipeline "
-                "or a context asks for; give it one, such as torch.ones(1), or use strategy=fsdp"
+                f"strategy={strategy}: parameter {name} has no dimension to shard, which pipeline "
+                "and context require; give it one, such as torch.ones(1), or use strategy=fsdp"
             )

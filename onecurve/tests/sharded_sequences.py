@@ -1,4 +1,4 @@
-"""Networks on pieces of a sequence in several ranks, beside the same on the whole of it."""
+"""Networks on sharded sequences in several ranks, compared with the same on full sequences."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import onecurve
 from onecurve.errors import UserError
-from onecurve.strategies.context.sequence import on_pieces
+from onecurve.strategies.context.sequence import run_on_shards
 
 WIDTH, LENGTH = 16, 12
 
@@ -190,7 +190,7 @@ def differences(names: Sequence[str]) -> dict[str, dict[str, float]]:
 
 def is_view_of_one_sample() -> bool:
     group()
-    made = on_pieces(nn.Linear(2, 2), (torch.ones(1, LENGTH, 2),), dist.group.WORLD)
+    made = run_on_shards(nn.Linear(2, 2), (torch.ones(1, LENGTH, 2),), dist.group.WORLD)
     return bool(made._is_view())
 
 
@@ -207,7 +207,7 @@ def in_a_tree() -> dict[str, Any]:
     (inputs,) = _hidden()
     batch = {"inputs": inputs, "label": 3}
     whole = forward(batch, "seen", more=inputs)
-    pieces = on_pieces(forward, (batch, "seen"), dist.group.WORLD, more=inputs)
+    pieces = run_on_shards(forward, (batch, "seen"), dist.group.WORLD, more=inputs)
     assert pieces["nothing"] is None
     return {
         str(number): float((one - two).abs().max())
@@ -224,7 +224,7 @@ def refusals() -> dict[str, str]:
         "mean": Pooled(),
     }.items():
         try:
-            on_pieces(layer, _hidden(), dist.group.WORLD)
+            run_on_shards(layer, _hidden(), dist.group.WORLD)
         except UserError as error:
             found[name] = str(error)
     return found
@@ -250,7 +250,7 @@ def _difference(make: Any, given: Any) -> dict[str, float]:
         for mode in ("training", "evaluation"):
             network.train(mode == "training")
             with torch.set_grad_enabled(mode == "training"):
-                outputs = on_pieces(network, inputs, on) if on else network(*inputs)
+                outputs = run_on_shards(network, inputs, on) if on else network(*inputs)
             found[-1][mode] = outputs
             if mode == "training":
                 _loss(outputs).backward()

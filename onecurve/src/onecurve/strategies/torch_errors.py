@@ -1,0 +1,82 @@
+"""Turns errors of PyTorch into one line that tells the author of a task what to change."""
+
+from pathlib import Path
+from traceback import extract_tb
+
+import torch.distributed as dist
+from torch import nn
+
+from ..errors import UserError
+
+UNUSED = "freeze what is not trained, or use strategy.find_unused_parameters=true"
+PENALTY = (
+    "the loss of {task} depends on sharded parameters in another way than through self(inputs); "
+    "use weight_decay of the optimizer for a penalty, or strategy=ddp"
+)
+WORDS = {
+    "parameters that were not used": f"the step before used only some of the parameters; {UNUSED}",
+    "Expected more than 1 value per channel": "BatchNorm cannot compute statistics of one sample, "
+    "and a batch, or a rank's share or part of it, had only one; use drop_last=True in the "
+    "DataLoader, another batch size, or on several GPUs Trainer(sync_batchnorm=True)",
+    "SyncBatchNorm": "SyncBatchNorm, which sync_batchnorm=True makes of BatchNorm, is for GPUs "
+    "alone; use sync_batchnorm=False, or strategy=single",
+    "does not support deepcopy": "{task} copies a module whose parameters are sharded; make the "
+    "copy in __init__, or use strategy=ddp",
+    "aten.equal": "parameters are compared (BaseFinetuning does it to unfreeze them), and some are "
+    "sharded differently from others; unfreeze by requires_grad alone, or use strategy=fsdp",
+    "out of bounds for storage of size 0": "parameters of {task} were freed before a backward pass "
+    "that its step runs by itself (torch.autograd.grad); use strategy=ddp",
+    "RegisterPostBackwardFunction": "a layer changes its input in place (x += y), and PyTorch "
+    "needs the gradient of that input; write x = x + y in its forward, or use strategy=ddp",
+    "object layout differs": "{quoted} has another base, such as ABC, before nn.Module, and "
+    "PyTorch cannot change its class; make nn.Module the first base, or use strategy=ddp",
+    "its data is not allocated yet": "the numbers of a sharded parameter are read directly, as "
+    "Lightning's grad_norm does; use self.trainer.strategy.gradient_norm(), or use strategy=ddp",
+    "Sharding propagation failed": "{task} computes with gradients or weights that are sharded in "
+    "different ways; use self.trainer.strategy.gradient_norm() for a norm, or strategy=fsdp",
+    "aten.copy_.default got mixed": "sharded weights are copied, as Lightning's averages of "
+    "weights do; use onecurve.ExponentialMovingAverage or onecurve.StochasticWeightAveraging, or "
+    "use strategy=ddp",
+    "got mixed torch.Tensor and DTensor": "{task} computes with a sharded parameter, or with a "
+    "tensor made like one (zeros_like); call the module that holds it, use "
+    "torch.zeros(..., device=self.device), or use strategy=ddp",
+}
+"""Our lines, by a part of PyTorch's message; `quoted` stands for what the message quotes last."""
+CALL = "_wrapped_call_impl"
+"""The name of the first frame when an nn.Module is called."""
+
+
+def explain_error(error: BaseException, module: nn.Module, strategy: str) -> UserError | None:
+    """Explain an error of PyTorch in one line; None for any other error."""
+    said = str(error)
+    lines = [line for words, line in WORDS.items() if words in said] + _called_alone(error)
+    if isinstance(error, AssertionError) and not said:
+        # For example `loss += penalty`, which would turn the loss into a DTensor in place.
+        last = extract_tb(error.__traceback__)[-1:]
+        lines = [PENALTY for frame in last if "/distributed/tensor/" in frame.filename]
+    if not lines:
+        return None
+    quoted = ["", *said.split("'")][-2]
+    return UserError(f"strategy={strategy}: {lines[0].format(task=name_of(module), quoted=quoted)}")
+
+
+def _called_alone(error: BaseException) -> list[str]:
+    """Explain a timeout where one rank alone has called the network outside of a step."""
+    frames = extract_tb(error.__traceback__)
+    names = [frame.name for frame in frames]
+    waits = "Timed out" in str(error) and dist.is_initialized()
+    if not waits or "_call_task" in names or CALL not in names:
+        return []
+    at = frames[names.index(CALL) - 1]
+    where = f"{at.name} ({Path(at.filename).name}:{at.lineno})"
+    return [
+        f"rank {dist.get_rank()} calls {{task}} in {where}, and another rank did not within "
+        "strategy.timeout_seconds; each rank holds a part of it: call it on all ranks, or use "
+        "strategy=ddp"
+    ]
+
+
+def name_of(module: nn.Module) -> str:
+    """The name of a task's class in its author's code."""
+    # fully_shard replaces the class by one with this prefix.
+    return type(module).__name__.removeprefix("FSDP")
