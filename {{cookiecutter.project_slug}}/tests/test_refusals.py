@@ -15,8 +15,8 @@ GENERAL = {
     "+optimizer.momentun=0.1 optimizer=sgd": "optimizer.momentun: torch.optim.SGD has no such",
     "optimizer.lr_scale.bakbone=0.1": "did you mean optimizer.lr_scale.backbone",  # by Hydra
     "optimizer.lr_scale.head=-1": "optimizer.lr_scale.head=-1: must be a factor",
-    "scheduler=one_cycle trainer.max_epochs=-1": "scheduler=one_cycle: needs to know how long",
-    "scheduler=cosine trainer.max_epochs=-1": "trainer.max_steps, or take scheduler=none",
+    "scheduler=one_cycle trainer.max_epochs=-1": "scheduler=one_cycle: needs the length of the run",
+    "scheduler=cosine trainer.max_epochs=-1": "trainer.max_steps, or use scheduler=none",
     "scheduler.warmup=5": "scheduler.warmup=5: must be a number from 0 to 1",
 }
 ALL = GENERAL | MISTAKES

@@ -92,7 +92,7 @@ def _unreadable(path: str | Path, error: Exception) -> UnreadableImageError:
         else " ".join(str(error).split())
     )
     return UnreadableImageError(
-        f"{path}: cannot be read as an image ({reason}); replace it or take it away"
+        f"{path}: cannot be read as an image ({reason}); replace or remove it"
     )
 
 

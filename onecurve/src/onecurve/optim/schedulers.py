@@ -101,7 +101,7 @@ def finite_steps(name: str, total_steps: float) -> int:
     """
     if not math.isfinite(total_steps) or total_steps < 1:
         raise UserError(
-            f"scheduler={name}: needs to know how long the run is; "
-            "set trainer.max_epochs or trainer.max_steps, or take scheduler=none"
+            f"scheduler={name}: needs the length of the run; "
+            "set trainer.max_epochs or trainer.max_steps, or use scheduler=none"
         )
     return int(total_steps)

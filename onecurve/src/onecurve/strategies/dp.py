@@ -117,7 +117,7 @@ def split(arguments: Arguments, count: int, samples: int | None = None) -> list[
     if not tensors:
         kinds = sorted({type(leaf).__name__ for leaf in tree_leaves(arguments)})
         raise UserError(
-            "strategy=dp: forward takes no tensors, which could be split, but "
+            "strategy=dp: forward takes no tensors to split, but "
             f"{', '.join(kinds) or 'nothing'}; use strategy=ddp"
         )
     sizes = {tensor.shape[:1] for tensor in tensors}

@@ -339,8 +339,8 @@ class TaskStep:
             if len(set(each_rank_has(loader.fingerprint, None))) > 1:
                 raise UserError(
                     f"strategy: {type(loader.dataset).__name__} yields different samples on some "
-                    "ranks; let it yield the same ones on every rank: the strategy shares each "
-                    "batch out itself"
+                    "ranks; let it yield the same ones on every rank: the strategy divides each "
+                    "batch among the ranks"
                 )
 
 
