@@ -111,7 +111,7 @@ def test_a_module_that_breaks_a_rule_is_refused(
             ["strategy.microbatches=5", "use strategy.microbatches=6"],
         ),
         ("data.batch_size=2", ["strategy.microbatches=4", "use strategy.microbatches=2"]),
-        ("strategy.replicas=3", ["strategy.replicas=3", "must divide the 2 ranks"]),
+        ("strategy.replicas=3", ["strategy.replicas=3", "must divide the number of ranks, 2"]),
         ("strategy.schedule=1f2b", ["strategy.schedule=1f2b", "such as strategy.schedule=1f1b"]),
         *(
             [

@@ -251,5 +251,7 @@ def test_a_search_is_a_sweep(cli: Cli, tmp_path: Path) -> None:
 def test_a_mode_that_contradicts_the_metric_ends_the_search_after_one_trial(cli: Cli) -> None:
     done = cli("train.py", "-m", *SEARCH, "monitor=val/loss")
     assert done.status == 2
-    assert done.err.splitlines()[-1].startswith("error: mode=max: monitor=val/loss is better")
+    assert done.err.splitlines()[-1].startswith(
+        "error: mode=max: a smaller monitor=val/loss is better"
+    )
     assert len(done.runs) == 1
