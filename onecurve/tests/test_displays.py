@@ -238,7 +238,8 @@ class ShowsNumbers(Classification):
 OWN = "task._target_=test_displays."
 
 
-@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "ddp"], kept=["single"]))
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["single", "ddp"])
 def test_a_task_shows_what_it_returns(
     trained: Cli, train: Cli, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:

@@ -73,7 +73,7 @@ LENET = ("model=lenet", "data.image_size=32")
     [
         pytest.param(Classification, (), id="mlp"),
         pytest.param(Classification, LENET, id="lenet", marks=pytest.mark.long),
-        pytest.param(Pair, (), id="two inputs"),
+        pytest.param(Pair, (), id="two inputs", marks=pytest.mark.long),
     ],
 )
 def test_what_is_exported_gives_what_the_task_gives(

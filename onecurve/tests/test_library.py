@@ -129,6 +129,7 @@ def test_the_readme_script_is_short() -> None:
     assert len([line for line in SCRIPT.splitlines() if line.strip()]) <= 35
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_readme_moves_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -35,6 +35,7 @@ def digits(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch_size", one_of_a_kind([7, 64], kept=[7]))
 def test_a_folder_gets_a_row_an_image(
     trained: Cli, cli: Cli, digits: Path, tmp_path: Path, batch_size: int

@@ -83,6 +83,7 @@ def test_nothing_is_written_into_a_directory_that_is_taken(
     assert everything(tmp_path) == before
 
 
+@pytest.mark.long
 def test_the_newest_run_is_not_the_last_by_name(train: Cli, cli: Cli, tmp_path: Path) -> None:
     named = train(*SHORT, "hydra.run.dir=runs/zzz/a/b").run
     train(*SHORT, "hydra.run.dir=runs/NAME")

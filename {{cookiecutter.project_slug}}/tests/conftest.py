@@ -17,7 +17,6 @@ STRATEGIES = {
     "fsdp": ("strategy=fsdp",),
     "pipeline": ("strategy=pipeline",),
     "tensor": ("strategy=tensor",),
-    "interleaved": ("strategy=pipeline", "strategy.schedule=interleaved_1f1b"),
 }
 TWO_STEPS = (
     "trainer.max_epochs=1",
