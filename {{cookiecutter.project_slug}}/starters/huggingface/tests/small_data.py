@@ -16,7 +16,7 @@ MISTAKES = {
     "data=snippets": "task: predicts the next token, but the data have classes",
     "experiment=snippets data.csv=no.csv": "data.csv=no.csv: there is no such file",
     "experiment=snippets data.csv=two.csv": "two.csv has no, yes; use 'data.labels=[no,yes]'",
-    "model=pretrained model.name=none": "model: ",
+    "model=pretrained model.name=none": "model.name=none: cannot be loaded",
     "model=llama_tiny model.dtype=int8": "model.dtype=int8: must be one of float32",
     "callbacks=save_pretrained checkpoint.format=sharded": "callbacks.save_pretrained: saves full",
 }
