@@ -93,7 +93,7 @@ def is_whole(run: Path, whole: Path) -> bool:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", one_of_a_kind(["ddp", "fsdp", "pipeline"], kept=["ddp"]))
+@pytest.mark.parametrize("strategy", one_of_a_kind(["ddp", "fsdp", "pipeline"], kept=["pipeline"]))
 def test_a_run_that_was_killed_three_times_is_one_run(train: Cli, cli: Cli, strategy: str) -> None:
     """In the middle of an epoch, just after its end, and in the last epoch."""
     # As many steps as without, the last of which takes in batches of 16 and of 1.

@@ -282,6 +282,8 @@ class ForCallbacks(Strategy):
         """Write a checkpoint: a full one on rank 0, a sharded one on all ranks."""
         if self.epochs is not None and "loops" in checkpoint:
             checkpoint["random"] = self.epochs.state()
+            for parallelism in self.parallelisms:
+                checkpoint.update(parallelism.checkpointed())
         if self.parallelisms and (names := drop_modules(checkpoint)):
             if self.is_global_zero and not self._reported_left_out:
                 say(

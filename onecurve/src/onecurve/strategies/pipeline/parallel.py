@@ -28,6 +28,7 @@ from torch.distributed import ProcessGroup as Group
 from torch.optim import Optimizer
 
 from ...checkpoint.lazy_tensors import model_state_here
+from ...compat.of_lightning import loaded_checkpoint
 from ...errors import UserError
 from ...torch_versions import require
 from ..accumulation import rows
@@ -50,6 +51,9 @@ from .report import report_partition
 from .runner import NO_TARGETS, Runner
 from .schedule import StageModule
 from .shapes import LayerShapes, Tensors
+
+# In a checkpoint: a schedule takes the loss.
+BY_SCHEDULE = "loss_by_schedule"
 
 
 class PipelineParallel(Parallelism):
@@ -196,7 +200,10 @@ class PipelineParallel(Parallelism):
             watch_hooks(trainer, self._patches)
 
     def begin(self, task: LightningModule) -> None:
-        self.runner.begin()
+        self.runner.begin(bool(loaded_checkpoint(task.trainer).get(BY_SCHEDULE)))
+
+    def checkpointed(self) -> dict[str, Any]:
+        return {BY_SCHEDULE: True} if self.runner.takes_schedule else {}
 
     def check(self) -> None:
         """Nothing is saved that was trained on another loss than it logged."""

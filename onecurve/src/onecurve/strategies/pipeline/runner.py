@@ -90,12 +90,24 @@ class Runner:
         )
         self._at_first = {name: buffer.clone() for name, buffer in self.stages.buffers().items()}
 
-    def begin(self) -> None:
-        """The first step of a fit shows what its loss is."""
+    def begin(self, is_known: bool) -> None:
+        """The first step of a fit shows what its loss is.
+
+        Args:
+            is_known: Whether a schedule took the loss before the run was interrupted. Its next step
+                runs by the schedule, whose sums round otherwise than fill and drain.
+        """
         mixed, on_cpu = isinstance(self.precision, MixedPrecision), self.stages.device.type == "cpu"
         self.loss_check = LossCheck(self.task, mixed, at_once=on_cpu)
         # Whether a schedule takes the loss; None until a first step has shown it.
-        self._by_schedule = False if self.schedule == "gpipe" else None
+        self._by_schedule = True if is_known and self.why_not is None else None
+        if self.schedule == "gpipe":
+            self._by_schedule = False
+
+    @property
+    def takes_schedule(self) -> bool:
+        """Whether a step has shown that a schedule can take the loss."""
+        return bool(self._by_schedule)
 
     @property
     def ran_by_schedule(self) -> bool:
@@ -133,6 +145,8 @@ class Runner:
         """What a call of the network returns, on every rank."""
         trains = self._is_in_step and torch.is_grad_enabled()
         has_targets = self._targets is not NO_TARGETS
+        if trains and self.inputs is None:
+            self.inputs = inputs
         if trains and self._by_schedule and has_targets and self._is_batch(inputs):
             if self._losses is not None:
                 raise UserError(
@@ -142,8 +156,6 @@ class Runner:
             outputs, self._losses = self._train(inputs)
             return outputs
         outputs = self.fill_drain(inputs, self._chunks(inputs), stages)
-        if trains and self.inputs is None:
-            self.inputs = inputs
         if trains and self._by_schedule is None:
             self._called.append((inputs, tuple(output.detach() for output in outputs)))
         return outputs
