@@ -44,14 +44,15 @@ class Mirror:
         """For each name its staged copy; None if it is to be removed."""
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "mirror")
-        self._requests: list[Future[None]] = []
+        self._newest: Future[None] | None = None
+        """The request that was made last, which the one thread ends last."""
         self._there: Listing | None = None
         self._failed: dict[str, str] = {}
 
     def put(self, path: Path) -> None:
         """Upload a complete checkpoint: a file, or the folder of a sharded one."""
         try:
-            if not self._requests:
+            if self._newest is None:
                 for left in (self.run_dir / HERE).glob("*/"):  # by a process that was killed
                     shutil.rmtree(left, ignore_errors=True)
             self._request(path.name, _staged(path, self.run_dir / HERE))
@@ -64,9 +65,10 @@ class Mirror:
 
     def finish(self) -> None:
         """Wait for all uploads, and print what is there and what is not."""
-        if not self._requests and not self._failed:
+        if self._newest is None and not self._failed:
             return
-        wait(self._requests)
+        if self._newest is not None:
+            wait([self._newest])
         there = sorted(self._there.checkpoints) if self._there else []
         line = f"mirror: {self.address} has {', '.join(there) or 'nothing of this process'}"
         for name, reason in self._failed.items():
@@ -77,7 +79,7 @@ class Mirror:
         with self._lock:
             earlier = self._waiting.get(name)
             self._waiting[name] = staged
-        self._requests.append(self._thread.submit(self._work, name))
+        self._newest = self._thread.submit(self._work, name)
         if earlier:
             shutil.rmtree(earlier, ignore_errors=True)
 
