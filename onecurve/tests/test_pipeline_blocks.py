@@ -238,7 +238,7 @@ REJECTED: dict[Any, str] = {
     Scales: "uses what passes between them",
     SideBySide: "calls one without what the one before has returned",
     Tempered: "calls one with a tensor () that is trained and of no sample",
-    Collects: "uses layers, or their parameters, in another way",
+    Collects: "uses layers, or their parameters or gradients, in another way",
 }
 
 

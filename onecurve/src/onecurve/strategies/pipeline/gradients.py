@@ -12,13 +12,14 @@ the number of accumulated batches, the weight of an uneven share, the scale of 1
 
 A rank has the gradients of its own layers. A hook that takes a norm over "all" of them, as
 Lightning's `grad_norm` does in `on_before_optimizer_step`, would get another number on every rank.
-(PyTorch's `clip_grad_norm_` does not: see `clip.py`.) So for the length of a hook the gradient of
-a remote parameter is a tensor on the meta device: what changes each gradient alone works on it,
-and what asks for its numbers cannot have them, and says so.
+(PyTorch's `clip_grad_norm_` does not: see `clip.py`.) So for the length of a hook, or of a step in
+manual optimization, the gradient of a remote parameter is a tensor on the meta device: what changes
+each gradient alone works on it, and what asks for its numbers cannot have them, and says so.
+Optimizers are not shown it: they would make a state for it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from traceback import extract_tb
@@ -41,6 +42,7 @@ HOOKS = (
     "on_after_backward",
     "on_before_optimizer_step",
     "configure_gradient_clipping",
+    "optimizer_step",
     "on_train_batch_end",
     "on_before_zero_grad",
 )
@@ -135,16 +137,21 @@ class RemoteParameter(nn.Parameter):
     """A parameter without memory, because another rank holds it."""
 
     is_shown = False
-    """Whether a user's hook runs now."""
+    """Whether a user's hook or step looks at gradients now."""
 
     @property
     def grad(self) -> Tensor | None:
-        """Nothing, but for a user's hook: what has a shape and no numbers."""
+        """Nothing, but for a user's code: what has a shape and no numbers."""
         return torch.empty_like(self) if self.is_shown and self.requires_grad else None
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         assert value is None or value.is_meta, "a gradient of what has no memory"
+
+
+def shown(is_shown: bool = True) -> AbstractContextManager[None]:
+    """Within this context, remote parameters have gradients without numbers, or none."""
+    return replaced(RemoteParameter, "is_shown", is_shown)
 
 
 def watch_hooks(trainer: Trainer, until: ExitStack) -> None:
@@ -167,11 +174,11 @@ def _watch(owner: Any, name: str, shows: bool, until: ExitStack) -> None:
     @wraps(inner)
     def watched(*args: Any, **options: Any) -> Any:
         try:
-            with replaced(RemoteParameter, "is_shown", shows):
+            with shown(shows):
                 return inner(*args, **options)
         # PyTorch has no class of its own for it.
         except (NotImplementedError, RuntimeError) as error:
-            if not shows or "meta" not in str(error):
+            if not shows or "meta" not in str(error) or _is_in_step(error):
                 raise
             raise UserError(
                 f"strategy=pipeline: {type(owner).__name__}.{name} asks for a gradient that "
@@ -182,8 +189,15 @@ def _watch(owner: Any, name: str, shows: bool, until: ExitStack) -> None:
     until.enter_context(replaced(owner, name, watched))
 
 
-def set_up_optimizers(optimizers: Iterable[Optimizer]) -> None:
-    """Reject LBFGS; drop what others prepare for remote parameters beforehand, as Adagrad does."""
+def _is_in_step(error: BaseException) -> bool:
+    return any(frame.name == "_call_task" for frame in extract_tb(error.__traceback__))
+
+
+def set_up_optimizers(optimizers: Iterable[Optimizer], until: ExitStack) -> None:
+    """Reject LBFGS, and keep the others from remote parameters.
+
+    What they prepare beforehand, as Adagrad does, is dropped; a step sees no gradients of them.
+    """
     for optimizer in optimizers:
         if isinstance(optimizer, LBFGS):
             raise UserError(
@@ -193,6 +207,21 @@ def set_up_optimizers(optimizers: Iterable[Optimizer]) -> None:
             )
         for parameter in [each for each in optimizer.state if each.is_meta]:
             del optimizer.state[parameter]
+        before: list[bool] = []
+        for handle in (
+            optimizer.register_step_pre_hook(partial(_hide, before)),
+            optimizer.register_step_post_hook(partial(_show_again, before)),
+        ):
+            until.callback(handle.remove)
+
+
+def _hide(before: list[bool], *_: Any) -> None:
+    before[:] = [RemoteParameter.is_shown]
+    RemoteParameter.is_shown = False
+
+
+def _show_again(before: list[bool], *_: Any) -> None:
+    (RemoteParameter.is_shown,) = before
 
 
 def explained(
@@ -208,7 +237,7 @@ def explained(
         )
     if not isinstance(error, NotImplementedError | RuntimeError) or "meta" not in message.lower():
         return None
-    if any(frame.name == "_call_task" for frame in frames):
+    if _is_in_step(error):
         return layers_used_outside_network(module, network)
     if "aten::equal" in message:
         line = (
@@ -233,7 +262,7 @@ def layers_used_outside_network(module: LightningModule, network: str) -> UserEr
     if results is not None:
         results.clear()  # Lightning would move what was logged of it as it ends
     return UserError(
-        f"strategy=pipeline: a step of {type(module).__name__} uses layers, or their parameters, "
-        f"in another way than by calling {network}, and one rank holds them; use weight_decay of "
-        "the optimizer for a penalty, or strategy=fsdp"
+        f"strategy=pipeline: a step of {type(module).__name__} uses layers, or their parameters "
+        f"or gradients, in another way than by calling {network}, and one rank holds them; use "
+        "weight_decay of the optimizer for a penalty, or strategy=fsdp"
     )

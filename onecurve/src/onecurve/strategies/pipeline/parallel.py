@@ -42,7 +42,7 @@ from ..prepared import example_of
 from ..redirect import replaced
 from ..sequences import WholeSequences
 from ..step import TaskStep
-from .gradients import agree_on_overflow, average, ending_with, explained, watch_hooks
+from .gradients import agree_on_overflow, average, ending_with, explained, shown, watch_hooks
 from .gradients import set_up_optimizers as set_up
 from .limits import SCHEDULES, Schedule
 from .network import Network, find_networks, share_direct_tensors
@@ -196,7 +196,7 @@ class PipelineParallel(Parallelism):
     def set_up_optimizers(self, trainer: Trainer, optimizers: list[Optimizer]) -> None:
         """See who looks at gradients."""
         if self.ranks.sizes.pipeline > 1:
-            set_up(optimizers)
+            set_up(optimizers, self._patches)
             watch_hooks(trainer, self._patches)
 
     def begin(self, task: LightningModule) -> None:
@@ -240,7 +240,8 @@ class PipelineParallel(Parallelism):
             targets = NO_TARGETS if prepared is None else prepared.targets
             # What 16-bit training multiplies the loss by, a schedule must, too.
             scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
-            result = self.runner.run(step, targets, scale, self.step.weight)
+            with shown(not task.automatic_optimization):
+                result = self.runner.run(step, targets, scale, self.step.weight)
         if not self._is_reported and self.runner.inputs:
             self._is_reported = True
             self._report(task.trainer, self.runner.inputs)
@@ -307,7 +308,8 @@ class PipelineParallel(Parallelism):
                 full += [] if stages.are_sharded else stages.parameters()
             average([p.grad for p in full if p.grad is not None], self.ranks.samples_group)
         if self._scaler is not None:
-            held = [p.grad for p in task.parameters() if p.grad is not None]
+            with shown(False):
+                held = [p.grad for p in task.parameters() if p.grad is not None]
             agree_on_overflow(held, self.ranks.device)
 
     def counted(self, parameters: list[Tensor]) -> list[Tensor]:
