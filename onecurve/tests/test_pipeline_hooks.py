@@ -85,6 +85,15 @@ class ScalesInStep(Small):
         optimizer.step()
 
 
+class ClampsByHooks(Small):
+    """A schedule would call them for each micro-batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for parameter in self.parameters():
+            parameter.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+
+
 class LineSearch(Small):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.LBFGS(self.parameters(), lr=0.01)
@@ -119,7 +128,7 @@ class AsksTheStrategy(Small):
         self.log("norm", strategy.gradient_norm(), batch_size=1)
 
 
-EXACT = [ClipsByHand, Clips, AsksTheStrategy, ChangesEach, OptimizesByHand]
+EXACT = [ClipsByHand, Clips, AsksTheStrategy, ChangesEach, OptimizesByHand, ClampsByHooks]
 
 
 def pipeline(**options: Any) -> onecurve.Pipeline:

@@ -24,6 +24,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from torch import Tensor
 
 from ...compat.of_lightning import logs_now
+from ...compat.of_torch import hooked
 from ...errors import UserError, in_short, say
 from ..changed_buffers import changed
 from ..redirect import replaced
@@ -273,6 +274,8 @@ class Runner:
             return self.why_not
         if not self.task.automatic_optimization:
             return f"{name} optimizes manually"
+        if names := hooked(self.task):
+            return f"{names[0]} has a hook (register_hook), which would see each micro-batch"
         if len(called) != 1:
             return f"{name}.training_step does not call its network once"
         if self._targets is NO_TARGETS:
