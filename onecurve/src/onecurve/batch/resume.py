@@ -4,14 +4,14 @@ A checkpoint holds three states of the generators in ``random``: *now*; *iterato
 iterators of the epoch's loaders were made; and *first*, before the first batch was read. A resume
 inside an epoch redraws the order of samples from the latter two, skips the batches that have been
 trained on by iterating the samplers only, and continues from *now*. So it sees the remaining
-samples under any strategy and world size, whatever sampler the loader has. The hooks used:
+samples under any strategy and world size, whatever sampler the loader has. What has no sampler and
+cannot restore its position is read again, and its batches are dropped. The hooks used:
 
     setup_data: process_dataloader for each loader, then their iterators (in the first epoch)
     on_run_start of the epoch loop: the iterators of every later epoch, before its first batch
 """
 
 from collections.abc import Callable, Iterator
-from copy import copy
 from functools import partial
 from typing import Any
 
@@ -27,8 +27,8 @@ from ..compat.of_lightning import (
     validates_now,
 )
 from ..errors import UserError
-from .loader import RankLoader, draw_base_seed, generators_of, has_indices, is_stream
-from .proxy import Proxy, ResumedSampler
+from .loader import RankLoader, draw_base_seed, generators_of, has_indices
+from .proxy import Proxy
 from .random import (
     RankStream,
     State,
@@ -40,7 +40,8 @@ from .random import (
 )
 from .seeded import set_epoch
 from .share import SharedLoader
-from .stream import is_stateful
+from .stream import StreamLoader, is_stateful
+from .walk import Reading, Walk, draws_ahead
 
 WAY_OUT = "or resume from a checkpoint that was written at the end of an epoch"
 
@@ -141,8 +142,6 @@ class TrainingEpochs:
             forget_states_of_loaders(self.trainer)
             if is_stateful(loader):
                 _put(loader, place)
-            elif place.is_inside:
-                _reject_without_indices(loader)
             if place.is_inside:
                 return Waiting(loader)
             if place.random:
@@ -163,7 +162,7 @@ class TrainingEpochs:
         """
         fit_loop = self.trainer.fit_loop
         place, self.place = self.place, None
-        if place is not None and place.of_loaders and place.is_inside:
+        if place is not None and place.of_loaders and place.is_inside and not place.random:
             raise UserError(
                 "resume: the checkpoint was written inside an epoch with more training loaders "
                 f"than there are; give as many, {WAY_OUT}"
@@ -239,7 +238,7 @@ class TrainingEpochs:
                 "drawn again, so this epoch may train on some samples twice"
             )
         self.samples = random.get("samples")
-        walked = self._walked([each for each in loaders if not is_stateful(each)], place)
+        walked = self._walked([each for each in loaders if not _is_put(each)], place)
         combined.flattened = [walked.get(id(each), each) for each in loaders]
         iter(data_fetcher)
         combined.flattened = loaders
@@ -251,14 +250,14 @@ class TrainingEpochs:
         """Loaders that start where the checkpoint was written, by the ids of the given loaders."""
         combined = loaders_of(self.trainer.fit_loop)
         assert combined is not None
-        walks = [Walk(each, _draws_ahead(each)) for each in loaders]
+        walks = [self._walk(each, place) for each in loaders]
         # Shorter loaders start again beside longer ones, as in training.
         walking = combined_alike(combined, list(walks))
         iter(walking)
         if self._first is not None and place.random:
             set_state(self._first)
         # Samples can be counted only if the loader has a batch sampler.
-        counts = len(walks) == 1 and loaders[0].batch_sampler is not None
+        counts = len(walks) == 1 and walks[0].counts
         wanted = place.random.get("samples") if counts else None
         number = 0
         try:
@@ -277,7 +276,19 @@ class TrainingEpochs:
                 "resume: the checkpoint was written inside an epoch, and no batch ends at sample "
                 f"{wanted} now; leave the batch size and the data as they were, {WAY_OUT}"
             )
-        return {id(walk.loader): _from(walk, place.batches) for walk in walks}
+        return {id(walk.loader): walk.rest(place.batches) for walk in walks}
+
+    def _walk(self, loader: Any, place: Place) -> Walk | Reading:
+        own = loader.loader if isinstance(loader, RankLoader) else loader
+        if isinstance(own, DataLoader) and has_indices(own):
+            return Walk(loader, draws_ahead(loader))
+        if self.trainer.is_global_zero:
+            is_read = isinstance(loader, DataLoader | StreamLoader)
+            print(
+                f"resume: {type(loader.dataset if is_read else loader).__name__} cannot restore "
+                f"its position; {place.batches} batches are read again and dropped"
+            )
+        return Reading(loader)
 
 
 class Waiting(Proxy):
@@ -301,74 +312,10 @@ class Waiting(Proxy):
         """Does nothing: `TrainingEpochs` restores the position."""
 
 
-class Walk:
-    """Iterates over the indices of a loader's batches without reading samples.
-
-    Args:
-        loader: The user's loader, or our wrapper of it.
-        draws_ahead: Whether the loader draws its first indices when its iterator is made.
-
-    Attributes:
-        samples: Samples that it has passed since its iterator was last made.
-    """
-
-    def __init__(self, loader: Any, draws_ahead: bool) -> None:
-        self.loader = loader
-        self.draws_ahead = draws_ahead
-        self.samples = 0
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def __iter__(self) -> Iterator[Any]:
-        draw_base_seed(self.loader)
-        batches = self.loader.batch_sampler
-        self._left = iter(self.loader.sampler if batches is None else batches)
-        self._ahead = [next(self._left)] if self.draws_ahead else []
-        self.samples = 0
-        return self
-
-    def __next__(self) -> Any:
-        indices = self._ahead.pop() if self._ahead else next(self._left)
-        self.samples += len(indices) if hasattr(indices, "__len__") else 1
-        return indices
-
-
-def _from(walk: Walk, number: int) -> Any:
-    """A loader whose next pass starts where a walk has ended."""
-    loader, left = walk.loader, iter(walk.__next__, None)
-    if isinstance(loader, RankLoader):
-        loader.resume(left, number)
-        return loader
-    rest: DataLoader[Any] = copy(loader)
-    name = "sampler" if loader.batch_sampler is None else "batch_sampler"
-    vars(rest).update({name: ResumedSampler(getattr(loader, name), left), "_iterator": None})
-    return rest
-
-
-def _draws_ahead(loader: Any) -> bool:
-    """Whether a loader draws its first indices when its iterator is made.
-
-    It does so with workers, and where Lightning prefetches a batch to find out which is the last.
-    """
-    return loader.num_workers > 0 or not hasattr(loader.batch_sampler, "__len__")
-
-
-def _reject_without_indices(loader: Any) -> None:
-    own = loader.loader if isinstance(loader, RankLoader) else loader
-    if isinstance(own, DataLoader) and has_indices(own):
-        return
-    is_read = isinstance(own, DataLoader) and is_stream(own)
-    ways = " and read it with num_workers=0, use torchdata's StatefulDataLoader" if is_read else ""
-    raise UserError(
-        "resume: the checkpoint was written inside an epoch, and "
-        f"{type(own.dataset if is_read else own).__name__} cannot restore its position; give it "
-        f"state_dict and load_state_dict{ways}, {WAY_OUT}"
-    )
-
-
 def _put(loader: Any, place: Place) -> None:
     """Restore a loader's position from the next of the checkpoint's states."""
+    if isinstance(loader, StreamLoader) and not place.of_loaders:
+        return
     inside = {"is_inside": place.is_inside} if isinstance(loader, SharedLoader) else {}
     try:
         if place.of_loaders:
@@ -379,6 +326,10 @@ def _put(loader: Any, place: Place) -> None:
         raise UserError(
             f"resume: the checkpoint was written inside an epoch, and {error}, {WAY_OUT}"
         ) from None
+
+
+def _is_put(loader: Any) -> bool:
+    return loader.is_put if isinstance(loader, StreamLoader) else is_stateful(loader)
 
 
 def _begin(loaders: list[Any], epoch: int) -> None:

@@ -6,9 +6,10 @@ collating and moving it. To skip reading as well, give the data set a method ``k
 size)`` and the loader ``drop_last=True``: out of every `size` samples that a process reads, the
 data set may then yield None for all but those from `start` to `stop`.
 Requires: a stream that yields the same samples on every rank; the first batch is compared.
-Resumes inside an epoch if the data set has `state_dict` and `load_state_dict` and is read in this
-process, or if the loader has them, like torchdata's StatefulDataLoader. The state counts samples of
-the full stream, so any number of ranks can resume from it.
+Resumes inside an epoch at once if the data set has `state_dict` and `load_state_dict` and is read
+in this process, or if the loader has them, like torchdata's StatefulDataLoader; else batches that
+have been trained on are read again and dropped. The state counts samples of the full stream, so any
+number of ranks can resume from it.
 """
 
 from collections.abc import Callable, Iterator
@@ -144,8 +145,15 @@ class StreamLoader(SharedLoader):
         for number in [number for number in self._states if number < self._trained]:
             del self._states[number]
 
+    @property
+    def is_put(self) -> bool:
+        """Whether the next pass begins where a checkpoint was written."""
+        return self._put is not None
+
     def state_dict(self) -> dict[str, Any]:
-        """The position in the epoch, independent of rank and world size."""
+        """The position in the epoch, independent of rank and world size; empty if nobody knows."""
+        if self._keeper is None:
+            return {}
         is_over = self._ended and self._read == self._trained
         place = {"epoch": self.epoch, "batches": self._trained, "is_over": int(is_over)}
         stood = self._states.get(self._trained) or {"source": None, "random": None}
@@ -156,21 +164,15 @@ class StreamLoader(SharedLoader):
         return f"{type(self._keeper).__name__} with {self.loader.num_workers} workers"
 
     def load_state_dict(self, state: dict[str, Any], is_inside: bool = False) -> None:
-        """Resume where another run stopped."""
+        """Resume where another run stopped, if the state says where that is."""
         source, batches, epoch = state["source"], state["batches"], state["epoch"]
-        if source is not None and self._kept_by() != state["kept_by"]:
+        if self._keeper is None or self._kept_by() != state["kept_by"]:
             source = None
-        if is_inside and batches and source is None:
-            raise ValueError(
-                f"{type(self.dataset).__name__} cannot restore its position; "
-                "give it state_dict and load_state_dict and read it with num_workers=0, "
-                "use torchdata's StatefulDataLoader"
-            )
         random = from_tensors(state["random"]) if is_inside and state.get("random") else None
         if not is_inside and state["is_over"]:
             epoch, batches = epoch + 1, 0
         put = None if source is None else {"source": source, "random": random}
-        self._reset(epoch, batches, put)
+        self._reset(epoch, 0 if put is None else batches, put)
 
 
 def is_stateful(part: Any) -> bool:

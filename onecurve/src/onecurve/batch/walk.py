@@ -1,0 +1,111 @@
+"""Passes over what an epoch has been trained on, so that a run resumes with the rest.
+
+A loader with indices is passed over without reading a sample; another one is read.
+"""
+
+from collections.abc import Iterator
+from copy import copy
+from itertools import chain
+from typing import Any
+
+from lightning.fabric.utilities.data import sized_len
+from torch.utils.data import DataLoader
+
+from .loader import RankLoader, draw_base_seed
+from .proxy import Proxy, ResumedSampler
+from .stream import StreamLoader
+
+
+class Walk:
+    """Iterates over the indices of a loader's batches without reading samples.
+
+    Args:
+        loader: The user's loader, or our wrapper of it.
+        draws_ahead: Whether the loader draws its first indices when its iterator is made.
+
+    Attributes:
+        counts: Whether samples can be counted, which only a batch sampler allows.
+        samples: Samples that it has passed since its iterator was last made.
+    """
+
+    def __init__(self, loader: Any, draws_ahead: bool) -> None:
+        self.loader = loader
+        self.draws_ahead = draws_ahead
+        self.counts = loader.batch_sampler is not None
+        self.samples = 0
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        draw_base_seed(self.loader)
+        batches = self.loader.batch_sampler
+        self._left = iter(self.loader.sampler if batches is None else batches)
+        self._ahead = [next(self._left)] if self.draws_ahead else []
+        self.samples = 0
+        return self
+
+    def __next__(self) -> Any:
+        indices = self._ahead.pop() if self._ahead else next(self._left)
+        self.samples += len(indices) if hasattr(indices, "__len__") else 1
+        return indices
+
+    def rest(self, number: int) -> Any:
+        """The loader, whose next pass starts where this walk has ended, after `number` batches."""
+        loader, left = self.loader, iter(self.__next__, None)
+        if isinstance(loader, RankLoader):
+            loader.resume(left, number)
+            return loader
+        rest: DataLoader[Any] = copy(loader)
+        name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+        vars(rest).update({name: ResumedSampler(getattr(loader, name), left), "_iterator": None})
+        return rest
+
+
+class Reading:
+    """Reads batches of a loader that has no indices and cannot restore its position."""
+
+    counts = False
+    samples = 0
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        left = iter(self.loader)
+        # Lightning prefetches a batch to find out which is the last.
+        self._left = left if sized_len(self.loader) is not None else chain([next(left)], left)
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._left)
+
+    def rest(self, number: int) -> Any:
+        """What is left after `number` batches, for one pass."""
+        if isinstance(self.loader, StreamLoader):
+            self.loader.trained(number - 1)
+        return Begun(self.loader, self._left)
+
+
+class Begun(Proxy):
+    """A loader whose iterator exists already."""
+
+    _of = "loader"
+
+    def __init__(self, loader: Any, left: Iterator[Any]) -> None:
+        self.loader = loader
+        self.left = left
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.left
+
+
+def draws_ahead(loader: Any) -> bool:
+    """Whether a loader draws its first indices when its iterator is made.
+
+    It does so with workers, and where Lightning prefetches a batch to find out which is the last.
+    """
+    return loader.num_workers > 0 or not hasattr(loader.batch_sampler, "__len__")
