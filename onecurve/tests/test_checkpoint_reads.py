@@ -53,7 +53,6 @@ def test_a_file_is_read_once_a_rank(
     def run_counted(_: str, config: DictConfig) -> float | None:
         return run("test_checkpoint_reads.work", config)
 
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     monkeypatch.setattr(entry, "run", run_counted)
     count_reads(monkeypatch)
     more = cli("train.py", "resume=last", "trainer.max_epochs=2")
