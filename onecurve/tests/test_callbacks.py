@@ -1,17 +1,14 @@
 """What the display of a run shows, in a terminal and in a file."""
 
 import json
-import os
-import pty
 import re
-import select
 import time
 from pathlib import Path
 
 import pytest
 from conftest import EPOCH, TINY, Cli, column, one_of_a_kind
 from lightning.pytorch import Callback
-from processes import Command
+from processes import Command, in_terminal
 
 
 def test_a_long_epoch_gets_lines_in_between(train: Cli) -> None:
@@ -39,21 +36,11 @@ def test_one_rank_speaks_a_line_an_epoch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("strategy", one_of_a_kind(["single", "ddp"], kept=["single"]))
 def test_a_terminal_gets_a_bar(tmp_path: Path, strategy: str) -> None:
     """80 columns, as a person sees them."""
-    ours, theirs = pty.openpty()
-    arguments = [*TINY, "callbacks=[progress]", f"strategy={strategy}"]
     own = "{_target_:scripted.Scripted,name:'a[b]',values:[7]}"
-    arguments.append(f"+callbacks.own={own}")
-    process = Command(
-        tmp_path, "train.py", *arguments,
-        terminal=os.ttyname(theirs), COLUMNS="80", TERM="xterm-256color",
-    )  # fmt: skip
-    shown = b""
-    while process.poll() is None or select.select([ours], [], [], 0)[0]:
-        if select.select([ours], [], [], 0.1)[0]:
-            shown += os.read(ours, 65536)
-    os.close(theirs)
-    assert process.returncode == 0, shown.decode()
-    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    typed = [*TINY, "callbacks=[progress]", f"strategy={strategy}", f"+callbacks.own={own}"]
+    status, shown = in_terminal(tmp_path, *typed, COLUMNS="80", TERM="xterm-256color")
+    assert status == 0, shown
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
     # A line an epoch stays; below it there were bars for the run, the validations and the test.
     assert len(re.findall(r"epoch \d/2  train/loss [\d.]+  val/loss [\d.]+  val/acc", text)) == 2
     assert text.count("a[b] 7.0000") == 2
