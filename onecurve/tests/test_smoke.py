@@ -4,12 +4,8 @@ from pathlib import Path
 
 from conftest import TINY, Cli
 
-SHORT = (
-    "trainer.max_epochs=1",
-    "trainer.limit_train_batches=2",
-    "trainer.limit_val_batches=1",
-    "trainer.limit_test_batches=1",
-)
+SHORT = ("trainer.max_epochs=1", "trainer.limit_train_batches=2")
+SHORT += ("trainer.limit_val_batches=1", "trainer.limit_test_batches=1")
 
 
 def test_a_run_by_default_and_its_evaluation(warm: Cli) -> None:

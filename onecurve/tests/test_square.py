@@ -18,21 +18,14 @@ RUNS = {
 }
 # 6 batches an epoch, the last one of 17: the save is in the middle of the first.
 SAME = (
-    FLOAT64,
-    "callbacks=[]",
-    "data.batch_size=128",
-    "trainer.max_epochs=2",
-    "trainer.gradient_clip_val=1.0",
-    "scheduler=none",
-    "test=false",
-)
+    FLOAT64, "callbacks=[]", "data.batch_size=128", "trainer.max_epochs=2", "scheduler=none",
+    "trainer.gradient_clip_val=1.0", "test=false",
+)  # fmt: skip
 SAVE = (
-    "callbacks=[checkpoint]",
-    "callbacks.checkpoint.every_n_train_steps=3",
-    "callbacks.checkpoint.every_n_epochs=null",
-    "callbacks.checkpoint.monitor=null",
+    "callbacks=[checkpoint]", "callbacks.checkpoint.every_n_train_steps=3",
+    "callbacks.checkpoint.every_n_epochs=null", "callbacks.checkpoint.monitor=null",
     "trainer.max_steps=3",
-)
+)  # fmt: skip
 # One whose state is empty, for a saver and those that go on with it.
 WITHOUT_STATE = ("optimizer=sgd", "optimizer.momentum=0")
 
