@@ -32,7 +32,7 @@ WITHOUT_STATE = ("optimizer=sgd", "optimizer.momentum=0")
 
 @pytest.mark.compares
 @pytest.mark.slow
-@pytest.mark.parametrize("saver", one_of_a_kind(RUNS, kept=["ddp(2)", "fsdp(3)", "pipeline(2)"]))
+@pytest.mark.parametrize("saver", one_of_a_kind(RUNS, kept=["fsdp(3)", "pipeline(2)"]))
 def test_every_strategy_goes_on_with_the_checkpoint(train: Cli, trained: Cli, saver: str) -> None:
     same = (*SAME, *(WITHOUT_STATE if saver == "fsdp(2)" else ()))
     whole = column(trained(*same, "strategy=single").run, "train/loss")

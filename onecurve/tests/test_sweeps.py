@@ -183,6 +183,7 @@ def test_a_killed_sweep_goes_on(warm: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # as test_finished_jobs_are_skipped does without training
 def test_an_interrupted_sweep_goes_on(warm: Cli, tmp_path: Path) -> None:
     arguments = ("seed=1,2,3", *SHORT, "trainer.max_epochs=10", "test=false")
     sweep = start_sweep(tmp_path, *arguments)
