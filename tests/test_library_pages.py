@@ -2,7 +2,6 @@
 
 import csv
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -23,16 +22,25 @@ LONG = pytest.mark.long
     ],
 )
 def test_every_command_runs(tmp_path: Path, pages: list[Path]) -> None:
-    """By the test of a project's own pages, which stand beside them."""
+    """By the test of a project's own pages, which has run what they show, too."""
     project = bake(tmp_path / "out")
+    own: set[str] = set()
     for page in (project / "docs").glob("*.md"):
+        own |= set(map(command, page.read_text(encoding="utf-8").splitlines()))
         page.unlink()
     for page in pages:
-        shutil.copy(page, project / "docs")
-    which = ["tests/test_docs.py", "-k", "test_command_runs", "--numprocesses", "2"]
+        lines = page.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if not line.startswith("python") or command(line) not in own]
+        (project / "docs" / page.name).write_text("".join(kept), encoding="utf-8")
+    which = ["tests/test_docs.py", "-k", "test_command_runs"]
     shown = python_in(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", *which)
-    assert int(re.findall(r"(\d+) passed", shown)[0]) > 12
+    assert int(re.findall(r"(\d+) passed", shown)[0]) > 9
     assert "skipped" not in shown
+
+
+def command(line: str) -> str:
+    """What is typed, without what is said of it."""
+    return line.partition("  #")[0].strip()
 
 
 @pytest.mark.long

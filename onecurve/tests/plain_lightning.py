@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch import Callback, LightningModule, seed_everything
+from several_fits import quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -76,15 +77,8 @@ def fit(
     try:
         seed_everything(1, verbose=False)
         module = Regression()
-        trainer = Trainer(
-            accelerator="cpu",
-            strategy=strategy,
-            callbacks=callbacks,
-            logger=False,
-            enable_model_summary=False,
-            enable_progress_bar=False,
-            **{"devices": 2, "max_epochs": 2, "enable_checkpointing": False, **(options or {})},
-        )
+        made = {"devices": 2, "max_epochs": 2, "callbacks": callbacks, **(options or {})}
+        trainer = quiet_trainer(strategy, **made)
         trainer.fit(module, loader(shuffle, batch), loader(False), ckpt_path=resume)
         if save:
             trainer.save_checkpoint(save)
@@ -96,9 +90,5 @@ def fit(
 def predict(strategy: Any, devices: int) -> list[list[Any]]:
     """What a fresh network predicts, batch by batch: this rank's share of each."""
     seed_everything(1, verbose=False)
-    trainer = Trainer(
-        accelerator="cpu", devices=devices, strategy=strategy, logger=False,
-        enable_progress_bar=False,
-    )  # fmt: skip
-    batches = trainer.predict(Regression(), loader(False))
+    batches = quiet_trainer(strategy, devices).predict(Regression(), loader(False))
     return [batch.tolist() for batch in batches or []]

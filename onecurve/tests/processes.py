@@ -8,7 +8,9 @@ else is as in a shell: a session, a folder, an environment and an output of its 
 import itertools
 import multiprocessing.util
 import os
+import pty
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -94,6 +96,32 @@ class Command:
 
     def kill(self) -> None:
         self.process.kill()
+
+
+def in_terminal(
+    folder: Path, *typed: str, prompt: str = "", answers: Sequence[str] = (), **environment: str
+) -> tuple[int | None, str]:
+    """Run train.py in a terminal, where each prompt gets the next answer.
+
+    Returns:
+        Its exit status, and what was shown.
+    """
+    ours, theirs = pty.openpty()
+    process = Command(folder, "train.py", *typed, terminal=os.ttyname(theirs), **environment)
+    shown, left = b"", list(answers)
+    deadline = time.monotonic() + 120
+    try:
+        while process.poll() is None or select.select([ours], [], [], 0)[0]:
+            assert time.monotonic() < deadline, shown.decode()
+            if select.select([ours], [], [], 0.1)[0]:
+                shown += os.read(ours, 65536)
+            if left and shown.count(prompt.encode()) > len(answers) - len(left):
+                os.write(ours, left.pop(0).encode())
+    finally:
+        process.kill()
+        os.close(theirs)
+        os.close(ours)
+    return process.returncode, shown.decode()
 
 
 def session(leader: int) -> list[str]:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import warm_ranks
 from conftest import ROUNDING, largest_difference
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from torch import Tensor, nn
@@ -61,6 +62,13 @@ class SavesAtEnd(Callback):
         trainer.save_checkpoint(self.path)
 
 
+def quiet_trainer(strategy: Any = "auto", devices: int = 1, **options: Any) -> Trainer:
+    """On the CPU; it prints and writes nothing that is not asked for."""
+    quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    options = {**dict.fromkeys(quiet, False), **options}
+    return Trainer(accelerator="cpu", strategy=strategy, devices=devices, **options)
+
+
 def data(samples: int = 22) -> DataLoader[Any]:
     """Batches of 8, 8 and 6."""
     drawn = torch.Generator().manual_seed(0)
@@ -81,15 +89,10 @@ def fits(cases: dict[str, Case]) -> dict[str, str | dict[str, list[float]]]:
         resume, is_alone = options.pop("resume", None), options.pop("is_alone", False)
         seed_everything(1, verbose=False)
         losses = Losses()
-        trainer = Trainer(
-            **{
-                "accelerator": "cpu", "devices": 2, "max_epochs": 2, "precision": "64-true",
-                "logger": False, "enable_checkpointing": False, "enable_progress_bar": False,
-                "enable_model_summary": False, **options,
-                "callbacks": [losses, *options.get("callbacks", [])],
-            },
-            strategy=strategy,
-        )  # fmt: skip
+        options["callbacks"] = [losses, *options.get("callbacks", [])]
+        trainer = quiet_trainer(
+            strategy, **{"devices": 2, "max_epochs": 2, "precision": "64-true", **options}
+        )
         try:
             trainer.fit(module(), data(), ckpt_path=resume)
             results[name] = losses.logged
@@ -98,6 +101,12 @@ def fits(cases: dict[str, Case]) -> dict[str, str | dict[str, list[float]]]:
                 raise
             results[name] = str(refusal)
     return results
+
+
+def fits_in_ranks(cases: dict[str, Case], processes: int = 2) -> dict[str, Any]:
+    """As `fits`, in one go of warm ranks."""
+    found: dict[str, Any] = warm_ranks.run("several_fits.fits", (cases,), processes=processes)
+    return found
 
 
 def assert_rejected(found: Any, words: str) -> None:

@@ -54,8 +54,6 @@ class Head(nn.Linear):
 class Fused(nn.Module):
     """Rows of `qkv` are those of the first head, then those of the second."""
 
-    stacked = False
-
     def __init__(self) -> None:
         super().__init__()
         self.head_dim = 4
@@ -64,22 +62,13 @@ class Fused(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         samples, length, _ = inputs.shape
-        shape, order = (-1, 3, self.head_dim), (3, 0, 2, 1, 4)
-        if self.stacked:
-            shape, order = (3, -1, self.head_dim), (2, 0, 3, 1, 4)
-        qkv = self.qkv(inputs).view(samples, length, *shape)
-        seen = F.scaled_dot_product_attention(*qkv.permute(order), is_causal=True)
+        qkv = self.qkv(inputs).view(samples, length, -1, 3, self.head_dim)
+        seen = F.scaled_dot_product_attention(*qkv.permute(3, 0, 2, 1, 4), is_causal=True)
         outputs: Tensor = self.output(seen.transpose(1, 2).flatten(2))
         return outputs
 
     def tensor_plan(self) -> dict[str, str]:
         return {"": "heads"}
-
-
-class Stacked(Fused):
-    """Rows of `qkv` are all queries, all keys, all values: halves of them are no heads."""
-
-    stacked = True
 
 
 class Grouped(nn.Module):
@@ -342,13 +331,8 @@ def made(name: str, **options: Any) -> tuple[Task, Tensor, Tensor]:
     """A task, inputs of 8 samples, and targets: the same each time."""
     torch.manual_seed(1)
     task = Task(NETWORKS[name](**options))
-    inputs: Tensor = {
-        "gpt": lambda: torch.randint(ENTRIES, (8, LENGTH)),
-        "mlp": lambda: torch.randn(8, 8).double(),
-        "vit": lambda: torch.randn(8, 3, 16, 16).double(),
-        "encoder": lambda: torch.randn(8, LENGTH, WIDTH).double(),
-        "fused": lambda: torch.randn(8, LENGTH, WIDTH).double(),
-        "named": lambda: torch.randn(8, LENGTH, WIDTH).double(),
-    }[name]()
-    shape = (8, LENGTH) if name in ("gpt", "encoder", "fused", "named") else (8,)
-    return task, inputs, torch.randint(10, shape)
+    if name == "gpt":
+        return task, torch.randint(ENTRIES, (8, LENGTH)), torch.randint(10, (8, LENGTH))
+    shape = {"mlp": (8, 8), "vit": (8, 3, 16, 16)}.get(name, (8, LENGTH, WIDTH))
+    targets = (8,) if name in ("mlp", "vit") else (8, LENGTH)
+    return task, torch.randn(shape).double(), torch.randint(10, targets)

@@ -124,23 +124,6 @@ def test_the_former_value_true_means_full(train: Cli) -> None:
     train("strategy=fsdp", "strategy.activation_checkpointing=true", "trainer.max_steps=1")
 
 
-@pytest.mark.parametrize(
-    ("typed", "answer"),
-    [
-        ("strategy=ddp strategy.activation_checkpointing=some", "activation_checkpointing=some: "),
-        (
-            f"strategy=pipeline strategy.schedule={ZBV} "
-            "strategy.activation_checkpointing=selective",
-            "use strategy.activation_checkpointing=full, or strategy.schedule=interleaved_1f1b",
-        ),
-    ],
-)
-def test_invalid_combinations_are_rejected(cli: Cli, typed: str, answer: str) -> None:
-    refused = cli("train.py", *TINY, *typed.split())
-    assert (refused.status, len(refused.err.splitlines())) == (2, 1)
-    assert answer in refused.err
-
-
 COMPILED = [(way, "layer") for way in STRATEGIES] + [
     (way, "whole") for way in STRATEGIES if way != "pipeline"
 ]
@@ -198,8 +181,3 @@ def test_a_missing_compiler_is_reported_before_torch_is_imported(
     refused = cli("train.py", *TINY, "compile=layer")
     assert (refused.status, len(refused.err.splitlines())) == (2, 1)
     assert "compile=layer: needs a C++ compiler" in refused.err
-    refused = cli("train.py", *TINY, "compile=whole", "compile_backend=eager", "strategy=pipeline")
-    assert (
-        "compile=whole: in a pipeline a rank holds only some layers; use compile=layer"
-        in refused.err
-    )

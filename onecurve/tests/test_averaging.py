@@ -9,7 +9,7 @@ import torch
 from conftest import ALL, FLOAT64, INTERLEAVED, ROUNDING, TINY, Cli, column, one_of_a_kind
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import StochasticWeightAveraging as Lightnings
-from several_fits import Small, data
+from several_fits import Small, data, quiet_trainer
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader, TensorDataset
@@ -27,6 +27,7 @@ NET = (
     FLOAT64,
 )
 FOUR = ("single", "ddp", "fsdp", "pipeline")
+VALIDATED = ("single", "fsdp", "pipeline")
 SWA = ("callbacks=[checkpoint,swa]", "callbacks.swa.start=0.5")
 EVERY_EPOCH = ("callbacks.checkpoint.save_top_k=-1", "callbacks.checkpoint.filename='{epoch}'")
 
@@ -92,11 +93,6 @@ class Record(Callback):
             torch.save(state, f"step-{trainer.global_step}.pt")
 
 
-@pytest.fixture(autouse=True)
-def _classes_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-
-
 def weights(file: Path) -> dict[str, Tensor]:
     state: dict[str, Tensor] = torch.load(file, weights_only=True)["state_dict"]
     return state
@@ -111,10 +107,17 @@ def is_close(a: Tensor, b: Tensor) -> bool:
 def test_the_average_is_that_of_the_epochs_ends(
     train: Cli, trained: Cli, cli: Cli, name: str
 ) -> None:
+    """It is what is tested, and what is validated if one asks for it."""
     without = trained(*NET, *WAYS[name], "test=false").run
-    outcome = train(*NET, *WAYS[name], *SWA, *EVERY_EPOCH)
+    validates = name in VALIDATED
+    option = f"callbacks.swa.validate={str(validates).lower()}"
+    outcome = train(*NET, *WAYS[name], *SWA, *EVERY_EPOCH, option)
     run = outcome.run
     assert column(run, "train/loss") == column(without, "train/loss")
+    # The first average is of one epoch's end; the last is what is saved in the end.
+    losses, live = column(run, "val/loss"), column(without, "val/loss")
+    assert losses[:2] == live[:2]
+    assert (losses == live) is not validates
 
     ends = [weights(run / f"checkpoints/{epoch}.ckpt") for epoch in (2, 3)]
     average = weights(run / "swa.ckpt")
@@ -137,6 +140,8 @@ def test_the_average_is_that_of_the_epochs_ends(
     assert all(torch.equal(last[key], last_without[key]) for key in last_without)
     tested = cli("evaluate.py", f"checkpoint={run}/swa.ckpt", FLOAT64).metrics
     assert outcome.metrics["test/loss"] == pytest.approx(tested["test/loss"], rel=ROUNDING)
+    if validates:
+        assert losses[-1] == pytest.approx(tested["test/loss"], rel=ROUNDING)
 
 
 @pytest.mark.compares
@@ -205,7 +210,7 @@ def test_a_run_that_was_interrupted_while_averaging(
             assert all(torch.equal(mine[key], expected[key]) for key in expected), file
 
 
-@pytest.mark.parametrize("annealing", ["cosine", "linear"])
+@pytest.mark.parametrize("annealing", one_of_a_kind(["cosine", "linear"], kept=["cosine"]))
 def test_the_learning_rate_of_the_phase(train: Cli, annealing: str) -> None:
     run = train(
         *NET, *SWA, "callbacks=[checkpoint,swa,lr_monitor]", "scheduler=none", "data.batch_size=20",
@@ -215,32 +220,16 @@ def test_the_learning_rate_of_the_phase(train: Cli, annealing: str) -> None:
     rates = column(run, "lr-AdamW")
     assert rates[:23] == [0.01] * 23
     assert rates[-5:] == pytest.approx([0.002] * 5)
-    half = {"cosine": 0.006, "linear": 0.006}[annealing]
-    assert min(abs(rate - half) for rate in rates) < 0.0006
     assert rates == sorted(rates, reverse=True)
+    # The first step of ten down: little at first, or as much as any.
+    first = next(rate for rate in rates if rate < 0.01)
+    assert first == pytest.approx({"cosine": 0.0098, "linear": 0.0092}[annealing], abs=1e-4)
 
 
 def test_a_run_that_ends_before_says_so(train: Cli) -> None:
     outcome = train(*NET, "callbacks=[swa]", "callbacks.swa.start=10")
     assert "swa: the run ended before callbacks.swa.start=10: no average" in outcome.out
     assert not (outcome.run / "swa.ckpt").exists()
-
-
-@pytest.mark.compares
-@pytest.mark.parametrize("name", one_of_a_kind(FOUR, kept=["single"]))
-def test_the_average_can_be_validated(train: Cli, trained: Cli, cli: Cli, name: str) -> None:
-    live = trained(*NET, *WAYS[name], "test=false").run
-    options = (*NET, *WAYS[name], *SWA, "test=false")
-    run = train(*options, "callbacks.swa.validate=true").run
-    # Training is what it is without.
-    assert column(run, "train/loss") == column(live, "train/loss")
-    # The first average is of one epoch's end; the last is what is saved in the end.
-    assert column(run, "val/loss")[:2] == column(live, "val/loss")[:2]
-    assert column(run, "val/loss")[-1] != column(live, "val/loss")[-1]
-    tested = cli("evaluate.py", f"checkpoint={run}/swa.ckpt", FLOAT64).metrics
-    assert column(run, "val/loss")[-1] == pytest.approx(tested["test/loss"], rel=ROUNDING)
-    last, expected = (weights(each / "checkpoints/last.ckpt") for each in (run, live))
-    assert all(torch.equal(last[key], expected[key]) for key in expected)
 
 
 class Saves(Callback):
@@ -250,11 +239,8 @@ class Saves(Callback):
 
 def fitted(average: Callback, strategy: Any, resume: str | None = None) -> None:
     torch.manual_seed(0)
-    Trainer(
-        accelerator="cpu", devices=1, strategy=strategy, max_epochs=4, precision="64-true",
-        callbacks=[average, Saves()], logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    ).fit(Small(), data(), ckpt_path=resume)  # fmt: skip
+    options: Any = {"max_epochs": 4, "precision": "64-true", "callbacks": [average, Saves()]}
+    quiet_trainer(strategy, **options).fit(Small(), data(), ckpt_path=resume)
 
 
 def test_it_goes_on_with_the_average_of_lightnings(
@@ -274,9 +260,3 @@ def test_it_goes_on_with_the_average_of_lightnings(
         sums = count * state["average_model_state"][name] + ends[0][name] + ends[1][name]
         expected = sums / (count + 2)
         torch.testing.assert_close(mean, expected, rtol=ROUNDING, atol=ROUNDING)
-
-
-def test_two_averages_cannot_be_validated(cli: Cli) -> None:
-    outcome = cli("train.py", "callbacks=[swa,ema]", "callbacks.swa.validate=true")
-    assert outcome.status == 2
-    assert "use callbacks.swa.validate=false, or '~callbacks.ema'" in outcome.err

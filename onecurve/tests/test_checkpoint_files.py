@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
@@ -20,13 +21,18 @@ from conftest import EPOCH, TINY, Cli, one_of_a_kind
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.demos.boring_classes import BoringModel
+from omegaconf import DictConfig
 from plain_lightning import Regression, loader
+from several_fits import quiet_trainer
 from torch import nn
 
 from onecurve import LocalFiles, Single, read_checkpoint
 from onecurve.checkpoint.file import damage, write_checkpoint
+from onecurve.command import entry
 from onecurve.config_model import missing
 from onecurve.errors import UserError
+from onecurve.run import fit
+from onecurve.run.context import RunContext
 
 CONTENT = {"weights": torch.arange(100.0), "names": ["a", "b"], "step": 3}
 
@@ -42,12 +48,16 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_file_is_plain_data_and_nothing_lies_beside_it(tmp_path: Path) -> None:
+def test_a_file_is_plain_data_and_stays_where_there_is_no_room(tmp_path: Path) -> None:
     file = tmp_path / "folder/a.ckpt"
     write_checkpoint(CONTENT, file)
     assert damage(file) is None
     read = torch.load(file, weights_only=True)
     assert torch.equal(read["weights"], CONTENT["weights"])
+    before = file.read_bytes()
+    with files_of_at_most(10_000), pytest.raises(OSError, match="too large"):
+        write_checkpoint({"weights": torch.zeros(100_000)}, file)
+    assert file.read_bytes() == before
     assert [path.name for path in file.parent.iterdir()] == ["a.ckpt"]
 
 
@@ -82,63 +92,45 @@ def test_no_changed_bit_is_read_as_something_else(tmp_path: Path) -> None:
     assert refused_by_torch_alone < 100
 
 
-@pytest.mark.parametrize("size", [0, 10, 1000, -1, -10])
-def test_a_file_that_is_cut_short_is_noticed(tmp_path: Path, size: int) -> None:
+def test_what_is_no_checkpoint_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "a.ckpt"
     write_checkpoint(CONTENT, file)
-    file.write_bytes(file.read_bytes()[:size])
-    assert damage(file) == "it is cut short, or not written by a training run"
-
-
-def test_other_files_are_no_checkpoints(tmp_path: Path) -> None:
-    file = tmp_path / "a.ckpt"
+    whole = file.read_bytes()
+    for size in (0, 10, 1000, -1, -10):
+        file.write_bytes(whole[:size])
+        assert damage(file) == "it is cut short, or not written by a training run"
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.txt", "a" * 1000)
     assert "it is not written by torch.save" in str(damage(file))
     assert damage(tmp_path / "b.ckpt") == "No such file or directory"
-
-
-def test_what_never_ends_is_no_checkpoint(tmp_path: Path) -> None:
+    # These never end.
     os.mkfifo(tmp_path / "pipe.ckpt")
     for path in (Path("/dev/zero"), tmp_path / "pipe.ckpt"):
         assert damage(path) == "it is no file, but a device or a pipe"
         assert missing(str(path)) == "is neither a file nor a folder"
 
 
-def test_a_file_of_an_earlier_release_is_read(train: Cli, cli: Cli) -> None:
+def test_a_file_of_an_earlier_release_is_read_and_a_newer_one_refused(
+    train: Cli, cli: Cli, warm: Cli
+) -> None:
     """They ended in a line with their SHA-256, and said nothing of a format."""
-    run = train("trainer.max_epochs=1", "test=false").run
-    last = run / "checkpoints/last.ckpt"
+    last = train("trainer.max_epochs=1", "test=false").run / "checkpoints/last.ckpt"
     checkpoint = torch.load(last, weights_only=True)
-    assert checkpoint.pop("format") == 1
+    assert checkpoint["format"] == 1
+    write_checkpoint(checkpoint | {"format": 2}, last)
+    refused = cli("train.py", f"resume={last}")
+    assert refused.status == 2
+    assert "has format 2, and this release of onecurve reads up to 1" in refused.err
+    assert len(refused.err.splitlines()) == 1
+    del checkpoint["format"]
     torch.save(checkpoint, last)
     digest = hashlib.sha256(last.read_bytes()).hexdigest()
     with last.open("ab") as file:
         file.write(f"\ncheckpoint 001 sha256 {digest}\n".encode())
     assert damage(last) is None
-    more = cli("train.py", "resume=last", "trainer.max_epochs=2")
-    assert more.status == 0, more.err
+    more = warm("train.py", "resume=last", "trainer.max_epochs=2")
     assert "from last.ckpt" in more.out
     assert torch.load(last, weights_only=True)["global_step"] == 2 * EPOCH
-
-
-def test_a_newer_format_is_said_to_be_one(train: Cli, cli: Cli) -> None:
-    last = train("trainer.max_epochs=1", "test=false").run / "checkpoints/last.ckpt"
-    write_checkpoint(torch.load(last, weights_only=True) | {"format": 2}, last)
-    refused = cli("train.py", f"resume={last}")
-    assert refused.status == 2
-    assert "has format 2, and this release of onecurve reads up to 1" in refused.err
-    assert len(refused.err.splitlines()) == 1
-
-
-def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
-    file = tmp_path / "a.ckpt"
-    write_checkpoint(CONTENT, file)
-    before = file.read_bytes()
-    with files_of_at_most(10_000), pytest.raises(OSError, match="too large"):
-        write_checkpoint({"weights": torch.zeros(100_000)}, file)
-    assert file.read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["a.ckpt"]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +141,7 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
     ),
 )
 def test_a_full_disk_costs_no_checkpoint(
-    train: Cli, cli: Cli, in_background: str, on_failure: str
+    train: Cli, cli: Cli, warm: Cli, in_background: str, on_failure: str
 ) -> None:
     run = train("trainer.max_epochs=1", "test=false").run
     last = run / "checkpoints/last.ckpt"
@@ -163,8 +155,7 @@ def test_a_full_disk_costs_no_checkpoint(
     assert "could not be written" in more.err
     assert more.status == (0 if on_failure == "continue" else 2), more.err
     assert "Traceback" not in more.err
-    again = cli("train.py", "resume=last")
-    assert again.status == 0, again.err
+    warm("train.py", "resume=last")
     assert torch.load(last, weights_only=True)["global_step"] == 2 * EPOCH
 
 
@@ -220,16 +211,16 @@ def test_nothing_but_torch_is_needed_to_read_one(train: Cli) -> None:
     assert done.stdout.split() == ["6", "0.001", "6", "0.001", "val/loss"]
 
 
-def test_another_network_is_refused_and_its_weights_can_be_taken(train: Cli, cli: Cli) -> None:
-    run = train("trainer.max_epochs=1", "test=false").run
-    file = run / "checkpoints/last.ckpt"
+def test_another_network_is_refused_and_its_weights_can_be_taken(
+    trained: Cli, cli: Cli, warm: Cli
+) -> None:
+    file = trained("trainer.max_epochs=1", "test=false").run / "checkpoints/last.ckpt"
     other = ("model=mlp", "data.image_size=8", "model.hidden=[512,64]", "callbacks=[]")
     refused = cli("train.py", *other, f"resume={file}")
     assert refused.status == 2
     assert "network.hidden2.weight is (512, 512) there and (64, 512) here" in refused.err
     assert len(refused.err.splitlines()) == 1
-    started = cli("train.py", *other, f"init={file}", "trainer.max_epochs=1")
-    assert started.status == 0, started.err
+    started = warm("train.py", *other, f"init={file}", "trainer.max_epochs=1")
     assert "init: 3 of 6 weights are from" in started.out
     assert (
         "not in the file, initialized at random: hidden2.weight, hidden2.bias, output.weight"
@@ -238,9 +229,7 @@ def test_another_network_is_refused_and_its_weights_can_be_taken(train: Cli, cli
 
 
 def trainer(**options: Any) -> Trainer:
-    quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "logger"), False)
-    given = {"max_epochs": 1, "enable_checkpointing": False} | options
-    return Trainer(accelerator="cpu", devices=1, strategy=Single(), **quiet | given)
+    return quiet_trainer(Single(), **{"max_epochs": 1, **options})
 
 
 def fitted(module: LightningModule, **options: Any) -> Trainer:
@@ -320,3 +309,51 @@ def test_errors_are_those_of_a_plain_trainer(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="storage_options"):
         fitted(Regression()).save_checkpoint(missing, storage_options={"x": 1})
     assert not missing.exists()
+
+
+def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
+    """What a rank does, counted. The process of a rank ends after it, and the patches with it."""
+    count_reads(pytest.MonkeyPatch())
+    return fit.work(config, context)
+
+
+def count_reads(patch: pytest.MonkeyPatch) -> None:
+    load, look_through = torch.load, zipfile.ZipFile.testzip
+
+    def note(what: str) -> None:
+        with Path("reads").open("a") as file:
+            file.write(f"{os.getpid()} {what}\n")
+
+    def counted_load(file: Any, *args: Any, **kwargs: Any) -> Any:
+        # Tensors that ranks send each other pass through it as well.
+        if isinstance(file, str | Path):
+            note("load")
+        return load(file, *args, **kwargs)
+
+    def counted_look(archive: zipfile.ZipFile) -> str | None:
+        note("check")
+        return look_through(archive)
+
+    patch.setattr(torch, "load", counted_load)
+    patch.setattr(zipfile.ZipFile, "testzip", counted_look)
+
+
+@pytest.mark.parametrize("strategy", one_of_a_kind(["ddp", "pipeline"], kept=["pipeline"]))
+def test_a_file_is_read_once_a_rank(
+    train: Cli, cli: Cli, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    train(f"strategy={strategy}", "trainer.max_epochs=1", "test=false")
+    run = entry.run
+
+    def run_counted(_: str, config: DictConfig) -> float | None:
+        return run("test_checkpoint_files.work", config)
+
+    monkeypatch.setattr(entry, "run", run_counted)
+    count_reads(monkeypatch)
+    more = cli("train.py", "resume=last", "trainer.max_epochs=2")
+    assert more.status == 0, more.err
+    counts = Counter(Path("reads").read_text().splitlines())
+    here = f"{os.getpid()} check"
+    assert counts.pop(here) == 1
+    assert [what.split()[1] for what in counts] == ["load", "load"]
+    assert set(counts.values()) == {1}

@@ -58,12 +58,8 @@ def test_a_command_has_them_wherever_one_stands(tmp_path: Path) -> None:
     def run(**variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, str(tmp_path / "project/app.py"), "hydra.run.dir=out"],
-            cwd=tmp_path,
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True,
+        )  # fmt: skip
 
     assert run().stdout.splitlines()[-1] == "from_file"
     assert run(SOME_KEY="of_shell").stdout.splitlines()[-1] == "of_shell"

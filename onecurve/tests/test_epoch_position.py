@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import warm_ranks
 from lightning.pytorch import Callback, Trainer, seed_everything
+from several_fits import quiet_trainer
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 from zoo import data, tasks
 from zoo.train import LIGHTNING, Record
@@ -46,12 +47,9 @@ def losses(
     record = Record()
     with unchanged_environment(LIGHTNING):
         seed_everything(1, verbose=False)
-        trainer = Trainer(
-            accelerator="cpu", devices=devices, strategy=strategy(), precision="64-true",
-            callbacks=[record, *([Save(save, epoch)] if save else [])], logger=False, max_epochs=2,
-            enable_model_summary=False, enable_progress_bar=False, enable_checkpointing=False,
-        )  # fmt: skip
-        trainer.fit(task(), made(), ckpt_path=resume)
+        callbacks = [record, *([Save(save, epoch)] if save else [])]
+        options: Any = {"precision": "64-true", "callbacks": callbacks, "max_epochs": 2}
+        quiet_trainer(strategy(), devices, **options).fit(task(), made(), ckpt_path=resume)
     return record.losses
 
 
@@ -115,6 +113,10 @@ def test_it_resumes_in_a_later_epoch_with_persistent_workers(name: str, tmp_path
     assert losses(*DATA[name], resume=file, strategy=onecurve.DP) == whole[len(whole) // 2 + 2 :]
 
 
+class Batches(list[Any]):
+    """Batches as they come."""
+
+
 READ: dict[str, Made] = {
     "a stream": data.stream,
     "a stream with workers": lambda: DataLoader(data.stream().dataset, 4, num_workers=2),
@@ -152,19 +154,13 @@ def test_ranks_read_a_stream_again(tmp_path: Path) -> None:
     assert losses(data.stream, tasks.Plain, resume=file) == pytest.approx(whole[2:], rel=1e-11)
 
 
-def test_another_number_of_loaders_is_rejected_inside_an_epoch(tmp_path: Path) -> None:
+def test_another_number_of_loaders_or_batch_size_is_rejected_inside_an_epoch(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "inside.ckpt"
     losses(data.plain, tasks.Plain, save=file)
     with pytest.raises(onecurve.UserError, match=r"with 1 training loaders, and there are 2; give"):
         losses(data.two, tasks.TwoLoaders, resume=file)
-
-
-class Batches(list[Any]):
-    """Batches as they come."""
-
-
-def test_another_batch_size_is_rejected_inside_an_epoch(tmp_path: Path) -> None:
-    file = tmp_path / "inside.ckpt"
     losses(data.plain, tasks.Plain, save=file)
     with pytest.raises(onecurve.UserError, match=r"no batch ends at sample 20 now; leave the"):
         losses(lambda: DataLoader(data.pairs(), 8, shuffle=True), tasks.Plain, resume=file)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+import warm_ranks
 from conftest import ROUNDING
-from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
-from several_fits import Small
+from several_fits import Small, quiet_trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -91,14 +91,15 @@ CASES: tuple[tuple[type[Evaluated], Callable[[], Any]], ...] = (
 )
 
 
+def in_two_ranks(function: str, *arguments: Any) -> Any:
+    return warm_ranks.run(f"test_evaluations.{function}", arguments, processes=2)
+
+
 def validated(strategy: Any, devices: int) -> list[list[dict[str, float]]]:
     found = []
     for module, make in CASES:
         logged = Logged()
-        trainer = Trainer(
-            accelerator="cpu", devices=devices, strategy=strategy(), logger=logged,
-            enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
-        )  # fmt: skip
+        trainer = quiet_trainer(strategy(), devices, logger=logged)
         trainer.validate(module().double(), make(), verbose=False)
         lines = [{k: v for k, v in line.items() if k != "epoch"} for line in logged.lines]
         found.append([line for line in lines if line])
@@ -107,8 +108,8 @@ def validated(strategy: Any, devices: int) -> list[list[dict[str, float]]]:
 
 @pytest.mark.compares
 def test_what_is_logged_is_what_a_plain_trainer_logs() -> None:
-    plain = onecurve.launch(validated, onecurve.Single, 1, devices=1)
-    ranks = onecurve.launch(validated, onecurve.DDP, 2, devices=2)
+    plain = validated(onecurve.Single, 1)
+    ranks = in_two_ranks("validated", onecurve.DDP, 2)
     assert [len(lines) for lines in plain] == [3, 3, 4, 3, 3]
     for lines, expected in zip(ranks, plain, strict=True):
         for line, other in zip(lines, expected, strict=True):
@@ -138,17 +139,14 @@ class Predicts(Small):
 
 def predicted(devices: int) -> tuple[Any, list[Any]]:
     writer = Written()
-    trainer = Trainer(
-        accelerator="cpu", devices=devices, strategy=onecurve.DDP(), logger=False,
-        callbacks=[writer], enable_progress_bar=False, enable_checkpointing=False,
-    )  # fmt: skip
+    trainer = quiet_trainer(onecurve.DDP(), devices, callbacks=[writer])
     own = trainer.predict(Predicts(), DataLoader(range(11), batch_size=5))  # type: ignore[arg-type]
     return trainer.strategy.of_all_samples([own, writer.seen])  # type: ignore[attr-defined, no-any-return]
 
 
 def test_each_rank_predicts_its_own_and_its_writers_know_which() -> None:
     """With batches of 5, 5 and 1."""
-    first, second = onecurve.launch(predicted, 2, devices=2)
+    first, second = in_two_ranks("predicted", 2)
     of_first, of_second = [[0, 1, 2], [5, 6, 7], [10]], [[3, 4], [8, 9], []]
     assert first == [of_first, [*((each, each) for each in of_first), [of_first]]]
     own, seen = second
@@ -165,11 +163,7 @@ class Endless(IterableDataset[tuple[Tensor, Tensor]]):
 
 
 def left_early(strategy: Any, devices: int) -> list[float]:
-    trainer = Trainer(
-        accelerator="cpu", devices=devices, strategy=strategy(), logger=False, max_epochs=3,
-        limit_train_batches=2, enable_progress_bar=False, enable_model_summary=False,
-        enable_checkpointing=False,
-    )  # fmt: skip
+    trainer = quiet_trainer(strategy(), devices, max_epochs=3, limit_train_batches=2)
     torch.manual_seed(0)
     task = Small().double()
     trainer.fit(task, DataLoader(Endless(), batch_size=4))
@@ -178,6 +172,6 @@ def left_early(strategy: Any, devices: int) -> list[float]:
 
 @pytest.mark.compares
 def test_a_stream_may_be_left_before_its_end() -> None:
-    plain = onecurve.launch(left_early, onecurve.Single, 1, devices=1)
-    ranks = onecurve.launch(left_early, onecurve.DDP, 2, devices=2)
+    plain = left_early(onecurve.Single, 1)
+    ranks = in_two_ranks("left_early", onecurve.DDP, 2)
     assert ranks == pytest.approx(plain, rel=ROUNDING)

@@ -77,14 +77,13 @@ LENET = ("model=lenet", "data.image_size=32")
     ],
 )
 def test_what_is_exported_gives_what_the_task_gives(
-    cli: Cli, checkpoint: Callable[..., Path], kind: str, task: type, typed: tuple[str, ...]
+    warm: Cli, checkpoint: Callable[..., Path], kind: str, task: type, typed: tuple[str, ...]
 ) -> None:
     if kind == "onnx":
         pytest.importorskip("onnxscript")
         pytest.importorskip("onnxruntime")
     made = checkpoint(f"{task.__module__}.{task.__name__}", *typed)
-    outcome = cli("export.py", f"checkpoint={made}", f"format={kind}", "output=out/net")
-    assert outcome.status == 0, outcome.err
+    outcome = warm("export.py", f"checkpoint={made}", f"format={kind}", "output=out/net")
     assert "Exported: out/net." in outcome.out
     assert "for batches of 1 and 7 its outputs are the task's to" in outcome.out
     size = 32 if typed else 8
@@ -136,9 +135,3 @@ def test_what_cannot_be_exported_gets_one_line(
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     refused("onnxscript; type `uv pip install -e '.[onnx]'`, or use format=torch", "format=onnx")
     assert {path.name for path in tmp_path.iterdir()} == {"made.ckpt", "file"}
-
-
-def test_a_group_of_other_commands_gets_one_line(cli: Cli) -> None:
-    outcome = cli("export.py", "checkpoint=unused.ckpt", "strategy=ddp")
-    assert outcome.status == 1
-    assert outcome.err == "error: strategy: is no group of export.py; leave it out\n"

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -68,9 +69,7 @@ def ranks() -> list[str]:
 
 
 @pytest.fixture
-def broken(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-
+def broken(cli: Cli) -> Cli:
     def run(strategy: str, rank: int, how: str = "raise", when: str = "train") -> Outcome:
         return cli(
             "train.py", *TINY, f"strategy={strategy}",
@@ -81,17 +80,13 @@ def broken(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     return run
 
 
+FAILING = [("single", 0), ("dp", 0), *product(("ddp", "fsdp", "pipeline"), (0, 1))]
+
+
 @pytest.mark.parametrize(
     ("strategy", "rank", "when"),
     one_of_a_kind(
-        [
-            (strategy, rank, when)
-            for strategy, rank in (
-                *(("single", 0), ("dp", 0), ("ddp", 0), ("ddp", 1)),
-                *(("fsdp", 1), ("pipeline", 0), ("pipeline", 1)),
-            )
-            for when in ("train", "validation")
-        ],
+        [(*of, when) for of in FAILING for when in ("train", "validation")],
         kept=[("single", 0, "train"), ("ddp", 1, "validation")],
     ),
 )
@@ -111,10 +106,7 @@ def test_an_exception_is_shown_once(broken: Cli, strategy: str, rank: int, when:
 
 @pytest.mark.parametrize(
     ("strategy", "rank"),
-    one_of_a_kind(
-        [(strategy, rank) for strategy in ("ddp", "fsdp", "pipeline") for rank in (0, 1)],
-        kept=[("pipeline", 1)],
-    ),
+    one_of_a_kind(FAILING[2:], kept=[("pipeline", 1)]),
 )
 def test_a_killed_rank_ends_the_others(broken: Cli, strategy: str, rank: int) -> None:
     started = time.monotonic()
@@ -133,11 +125,7 @@ def test_a_killed_rank_ends_the_others(broken: Cli, strategy: str, rank: int) ->
 @pytest.mark.parametrize(
     ("strategy", "sent"),
     one_of_a_kind(
-        [
-            ("single", signal.SIGINT),
-            *(("ddp", sent) for sent in (signal.SIGINT, signal.SIGTERM)),
-            *(("pipeline", sent) for sent in (signal.SIGINT, signal.SIGTERM)),
-        ],
+        product(("single", "ddp", "pipeline"), (signal.SIGINT, signal.SIGTERM)),
         kept=[("single", signal.SIGINT), ("ddp", signal.SIGTERM)],
     ),
 )
@@ -174,10 +162,7 @@ def in_training(folder: Path, strategy: str) -> Command:
 
 
 @pytest.mark.parametrize("sweep", [(), ("-m", "seed=1,2")], ids=["run", "sweep"])
-def test_what_fails_after_ctrl_c_is_no_failure(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, sweep: tuple[str, ...]
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+def test_what_fails_after_ctrl_c_is_no_failure(cli: Cli, sweep: tuple[str, ...]) -> None:
     outcome = cli("train.py", *sweep, *TINY, "+callbacks.cut._target_=test_failures.CutOff")
     assert outcome.status == 130
     goes_on = "; the same command resumes the sweep" if sweep else ""

@@ -14,7 +14,7 @@ from fuzz.try_files import try_file
 from onecurve.launch.forkserver import warm_up
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has threads")
-LINES = 16
+LINES = 10
 FILES = 12
 
 

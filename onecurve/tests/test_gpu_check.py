@@ -34,12 +34,9 @@ def test_a_machine_with_torch_and_lightning_alone_is_checked(tmp_path: Path) -> 
     command = [sys.executable, "-m", "onecurve.gpu_check", "--device", "cpu", "--out", "there"]
     path = os.pathsep.join(map(str, [ONLY_TORCH, *sys.path]))
     done = subprocess.run(
-        [*command, "--only", *only],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
+        [*command, "--only", *only], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
+        capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     record = found(tmp_path / "there")
     entries = {each["name"]: each for each in record["entries"]}
@@ -79,15 +76,14 @@ def test_what_does_not_pass_is_told_and_stops_nothing(
     assert page.count("(does not count)") == 1
 
 
-def test_what_no_time_is_left_for_is_told(tmp_path: Path) -> None:
+def test_what_no_time_is_left_for_is_told_and_what_does_not_exist_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["--device", "cpu", "--out", str(tmp_path), "--only", "mlp ddp *"]
     assert check.main([*arguments, "--minutes", "0"]) == 1
     entries = found(tmp_path)["entries"]
     assert {each["outcome"] for each in entries} == {"not run"}
     assert len(entries) == 1 + len(TOLERANCES)
-
-
-def test_an_entry_that_does_not_exist_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         check.main(["--only", "mlp deepspeed *", "--device", "cpu"])
     assert end.value.code == 2

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from conftest import Shared
 from lightning.pytorch import Callback, Trainer
-from several_fits import Case, Small, data, fits
+from several_fits import Case, Small, data, fits_in_ranks
 from torch import Tensor
 
 import onecurve
@@ -136,7 +136,7 @@ def outcomes(shared: Shared) -> dict[str, Any]:
     cases["signed"] = pipeline(Signed, precision="32-true")
     for name, options in READ.items():
         cases[name] = MixedUp, AsOnAGpu(microbatches=2), {"log_every_n_steps": 50, **options}
-    ranks: dict[str, Any] = shared("loss", lambda: onecurve.launch(fits, cases))
+    ranks: dict[str, Any] = shared("loss", lambda: fits_in_ranks(cases))
     return ranks
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import PASSED_ON, ZBV, Shared
-from several_fits import Case, Small, assert_equal, fits
+from several_fits import Case, Small, assert_equal, fits, fits_in_ranks
 from torch import Tensor, nn
 
 import onecurve
@@ -141,32 +141,21 @@ def outcomes(shared: Shared) -> dict[str, Any]:
         each.__name__: (each, pipeline(split), {}) for each, split in SPLIT.items()
     }
     cases["unnamed"] = Skips, pipeline([]), {}
-    for schedule in SCHEDULES:
-        cases[schedule] = Skips, pipeline(NET, schedule=schedule), {}
-    ranks: dict[str, Any] = shared("split", lambda: onecurve.launch(fits, cases))
+    cases |= {name: (Skips, pipeline(NET, schedule=name), {}) for name in SCHEDULES}
+    ranks: dict[str, Any] = shared("split", lambda: fits_in_ranks(cases))
     return ranks
 
 
+MODULES = [module.__name__ for module in SPLIT]
+
+
 @pytest.mark.compares
-@pytest.mark.parametrize("module", SPLIT)
+@pytest.mark.parametrize("case", [*MODULES, *SCHEDULES, "unnamed"])
 def test_a_split_network_trains_as_in_one_process(
-    single: dict[str, Any], outcomes: dict[str, Any], module: type[Small]
+    single: dict[str, Any], outcomes: dict[str, Any], case: str
 ) -> None:
-    assert_equal(outcomes[module.__name__], single[module.__name__])
-
-
-@pytest.mark.compares
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_it_does_by_any_schedule(
-    single: dict[str, Any], outcomes: dict[str, Any], schedule: str
-) -> None:
-    assert_equal(outcomes[schedule], single["Skips"])
-
-
-def test_a_network_without_a_sequence_is_split_by_itself(
-    single: dict[str, Any], outcomes: dict[str, Any]
-) -> None:
-    assert_equal(outcomes["unnamed"], single["Skips"])
+    """By any schedule, and split by itself where nothing is named."""
+    assert_equal(outcomes[case], single[case if case in MODULES else "Skips"])
 
 
 @pytest.mark.compares
@@ -182,7 +171,7 @@ def test_it_does_on_a_mesh(single: dict[str, Any]) -> None:
         )
         for module in (Skips, Tokens)
     }
-    found = onecurve.launch(fits, cases, devices=4)
+    found = fits_in_ranks(cases, 4)
     for name in cases:
         assert_equal(found[name], single[name])
 

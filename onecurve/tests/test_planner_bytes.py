@@ -1,12 +1,18 @@
-"""What a plan says that ranks hold is what ranks hold."""
+"""What a plan says that ranks hold is what is counted in a rank of a real run, by kind."""
 
 import json
+from collections import Counter
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import Cli, one_of_a_kind
+from lightning.pytorch import Callback
 from omegaconf import OmegaConf
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from onecurve.planner.estimate import bytes_of_ranks
 from onecurve.planner.network import Choice, Request
@@ -15,15 +21,107 @@ from onecurve.planner.project import request_of
 from onecurve.strategies.mesh.sizes import Sizes
 from onecurve.strategies.pipeline.limits import SCHEDULES, available
 
+
+class Saved:
+    """Bytes that wait for backward passes, by storage; parameters are no activations."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.owners: Counter[int] = Counter()
+        self.sizes: dict[int, int] = {}
+        self.now = self.most = 0
+        self.hooks = saved_tensors_hooks(self.pack, lambda packed: packed.tensor)
+
+    def pack(self, tensor: Tensor) -> "Packed":
+        return Packed(self, tensor, not self.is_parameter(tensor))
+
+    def is_parameter(self, tensor: Tensor) -> bool:
+        base = tensor if tensor._base is None else tensor._base
+        if isinstance(base, nn.Parameter):
+            return True
+        address = tensor.untyped_storage().data_ptr()
+        # FSDP2 puts what it has gathered into the place of its shards.
+        return any(
+            address == getattr(held, "_local_tensor", held).untyped_storage().data_ptr()
+            for held in self.module.parameters()
+            if not held.is_meta
+        )
+
+    def add(self, address: int, size: int) -> None:
+        self.owners[address] += 1
+        if self.owners[address] == 1:
+            self.sizes[address] = size
+            self.now += size
+            self.most = max(self.most, self.now)
+
+    def take(self, address: int) -> None:
+        self.owners[address] -= 1
+        if self.owners[address] == 0:
+            self.now -= self.sizes[address]
+
+
+class Packed:
+    def __init__(self, saved: Saved, tensor: Tensor, counts: bool) -> None:
+        self.saved, self.counts = saved, counts
+        # The tensor itself would keep its graph.
+        self.tensor = tensor
+        self.address = tensor.untyped_storage().data_ptr()
+        if counts:
+            saved.add(self.address, tensor.untyped_storage().nbytes())
+
+    def __del__(self) -> None:
+        if self.counts:
+            self.saved.take(self.address)
+
+
+class Count(Callback):
+    """Writes what this rank holds at the end of the second step: `held_RANK.json`."""
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if batch_idx == 1:
+            self.saved = Saved(pl_module)
+            self.saved.hooks.__enter__()
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if batch_idx != 1:
+            return
+        self.saved.hooks.__exit__(None, None, None)
+        held = {
+            "parameters": sum(map(local_bytes, pl_module.parameters())),
+            "gradients": sum(local_bytes(each.grad) for each in pl_module.parameters()),
+            "optimizer": sum(
+                local_bytes(value)
+                for state in trainer.optimizers[0].state.values()
+                for value in state.values()
+            ),
+            "activations": self.saved.most,
+            "buffers": sum(map(local_bytes, pl_module.buffers())),
+        }
+        path = Path(trainer.default_root_dir) / f"held_{trainer.global_rank}.json"
+        path.write_text(json.dumps(held))
+
+
+def local_bytes(value: Any) -> int:
+    """Bytes that a tensor, or its shard, takes on this rank."""
+    if not isinstance(value, torch.Tensor) or value.is_meta:
+        return 0
+    local = value.to_local() if hasattr(value, "to_local") else value
+    return int(local.numel() * local.element_size())
+
+
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 FEW = (
-    "trainer.max_epochs=1",
-    "trainer.limit_train_batches=2",
-    "trainer.limit_val_batches=0",
-    "test=false",
-    "+callbacks.count._target_=held.Count",
-    "monitor=train/loss",
-    "mode=min",
+    *("trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.limit_val_batches=0"),
+    *(
+        "test=false",
+        "+callbacks.count._target_=test_planner_bytes.Count",
+        "monitor=train/loss",
+        "mode=min",
+    ),
 )
 IMAGES = [("model=mlp",), ("model=lenet", "data.image_size=32")]
 TRANSFORMER = (
@@ -37,17 +135,10 @@ def planned(
     run: Any, sizes: Sizes, schedule: str, microbatches: int, checkpointing: str
 ) -> list[Any]:
     """What the plan of a run's own configuration says of each rank of a pipeline."""
-    config = OmegaConf.create(json.loads(json.dumps(OmegaConf.to_container(config_of(run)))))
-    config.plan = OmegaConf.create(
-        {
-            "gpu": "cpu",
-            "schedule": "auto",
-            "microbatches": "auto",
-            "activation_checkpointing": "none",
-            "compile": "none",
-            "free": 0.0,
-        }
-    )
+    config = OmegaConf.load(run / "config.yaml")
+    auto = dict.fromkeys(("schedule", "microbatches"), "auto")
+    auto |= dict.fromkeys(("activation_checkpointing", "compile"), "none")
+    config.plan = {"gpu": "cpu", "free": 0.0, **auto}
     request: Request = request_of(config)
     share = request.batch // sizes.data_parallel
     stages = stages_of(
@@ -56,26 +147,17 @@ def planned(
     return bytes_of_ranks(request, sizes, Choice(schedule, microbatches, checkpointing), stages)
 
 
-def config_of(run: Any) -> Any:
-    return OmegaConf.load(run / "config.yaml")
-
-
 PIPELINE = ("strategy=pipeline", "trainer.devices=2")
+FOUR = ("strategy.replicas=2", "trainer.devices=4")
 MESHES: dict[str, tuple[tuple[str, ...], Sizes, str, int]] = {
     "single": (("strategy=single",), Sizes(), "", 1),
     "ddp": (("strategy=ddp", "trainer.devices=2"), Sizes(replicate=2), "", 1),
     "fsdp": (("strategy=fsdp", "trainer.devices=2"), Sizes(shard=2), "", 1),
-    "replicas of shards": (
-        ("strategy=fsdp", "strategy.replicas=2", "trainer.devices=4"),
-        Sizes(replicate=2, shard=2),
-        "",
-        1,
-    ),
+    "tensor": (("strategy=tensor", "trainer.devices=2"), Sizes(tensor=2), "", 1),
+    "replicas of shards": (("strategy=fsdp", *FOUR), Sizes(replicate=2, shard=2), "", 1),
     "pipeline of shards": (
         ("strategy=mesh", "strategy.pipeline=2", "trainer.devices=4"),
-        Sizes(pipeline=2, shard=2),
-        "1f1b",
-        4,
+        *(Sizes(pipeline=2, shard=2), "1f1b", 4),
     ),
 } | {
     schedule: ((*PIPELINE, f"strategy.schedule={schedule}"), Sizes(pipeline=2), schedule, 4)
@@ -86,9 +168,28 @@ MESHES: dict[str, tuple[tuple[str, ...], Sizes, str, int]] = {
 SPLIT = {schedule for schedule, limits in SCHEDULES.items() if limits.splits_backward}
 
 
-def compare(run: Any, mesh: str, checkpointing: str = "none") -> None:
+# What is typed beside a mesh; of images, layers only look at their input in another shape, and a
+# batch is cut into views.
+CASES = [
+    *((mesh, TRANSFORMER) for mesh in MESHES if mesh != "tensor"),
+    *product(("single", "1f1b"), IMAGES),
+    *(
+        (mesh, ("trainer.precision=bf16-mixed", *TRANSFORMER))
+        for mesh in ("single", "fsdp", "1f1b")
+    ),
+    ("tensor", IMAGES[0]),
+    ("fsdp", ("strategy.activation_checkpointing=true", *TRANSFORMER)),
+]
+KEPT = [("fsdp", TRANSFORMER), ("1f1b", IMAGES[1]), ("tensor", IMAGES[0])]
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize(("mesh", "typed"), one_of_a_kind(CASES, kept=KEPT), ids=str)
+def test_a_plan_says_what_each_rank_holds(train: Cli, mesh: str, typed: tuple[str, ...]) -> None:
     """Every kind on every rank, to 5 %."""
-    _, sizes, schedule, microbatches = MESHES[mesh]
+    options, sizes, schedule, microbatches = MESHES[mesh]
+    run = train(*FEW, *options, *typed).run
+    checkpointing = "full" if "strategy.activation_checkpointing=true" in typed else "none"
     expected = planned(run, sizes, schedule, microbatches, checkpointing)
     ranks = [json.loads(path.read_text()) for path in sorted(run.glob("held_*.json"))]
     assert len(ranks) == sizes.ranks
@@ -100,40 +201,3 @@ def compare(run: Any, mesh: str, checkpointing: str = "none") -> None:
                 assert one.activations <= 1.05 * held[kind] <= 1.6 * one.activations
                 continue
             assert getattr(one, kind) == pytest.approx(held[kind], rel=0.05, abs=64), (kind, rank)
-
-
-@pytest.mark.compares
-@pytest.mark.parametrize("mesh", one_of_a_kind(MESHES, kept=["fsdp"]))
-def test_a_plan_says_what_each_rank_holds(train: Cli, mesh: str) -> None:
-    compare(train(*FEW, *TRANSFORMER, *MESHES[mesh][0]).run, mesh)
-
-
-@pytest.mark.compares
-@pytest.mark.parametrize(
-    ("mesh", "network"),
-    one_of_a_kind(product(["single", "1f1b"], IMAGES), kept=[("1f1b", IMAGES[1])]),
-)
-def test_of_images(train: Cli, mesh: str, network: tuple[str, ...]) -> None:
-    """Where layers only look at their input in another shape, and a batch is cut into views."""
-    compare(train(*FEW, *network, *MESHES[mesh][0]).run, mesh)
-
-
-@pytest.mark.compares
-@pytest.mark.long
-@pytest.mark.parametrize("mesh", ["single", "fsdp", "1f1b"])
-def test_in_16_bits(train: Cli, mesh: str) -> None:
-    typed = ("trainer.precision=bf16-mixed", *TRANSFORMER, *MESHES[mesh][0])
-    compare(train(*FEW, *typed).run, mesh)
-
-
-@pytest.mark.compares
-def test_cut_within_layers(train: Cli) -> None:
-    MESHES["tensor"] = (("strategy=tensor", "trainer.devices=2"), Sizes(tensor=2), "", 1)
-    compare(train(*FEW, "model=mlp", *MESHES["tensor"][0]).run, "tensor")
-
-
-@pytest.mark.compares
-@pytest.mark.long
-def test_computed_again(train: Cli) -> None:
-    typed = ("strategy.activation_checkpointing=true", *TRANSFORMER, *MESHES["fsdp"][0])
-    compare(train(*FEW, *typed).run, "fsdp", "full")

@@ -1,4 +1,4 @@
-"""A run that is killed, stopped or moved goes on as if nothing had happened."""
+"""A run that is killed, stopped, moved or changed goes on as if nothing had happened."""
 
 import multiprocessing
 import os
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import EPOCH, TINY, Cli, Outcome, column, one_of_a_kind
+from conftest import EPOCH, FLOAT64, TINY, Cli, Outcome, column, one_of_a_kind
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from processes import Command
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -23,12 +23,9 @@ from onecurve.optim.schedulers import cosine
 
 # Augmentation draws random numbers in every step.
 RANDOM = (
-    "+data.augment.crop._target_=onecurve.data.augment.RandomCrop",
-    "+data.augment.crop.padding=1",
-    "callbacks.checkpoint.last_every_n_steps=4",
-    "logger=[csv,tensorboard]",
-    "test=false",
-)
+    "+data.augment.crop._target_=onecurve.data.augment.RandomCrop", "+data.augment.crop.padding=1",
+    "callbacks.checkpoint.last_every_n_steps=4", "logger=[csv,tensorboard]", "test=false",
+)  # fmt: skip
 
 
 class Die(Callback):
@@ -55,11 +52,6 @@ class Die(Callback):
                 assert agent is not None or not self.node
                 os.kill(agent.pid if agent and self.node else os.getpid(), self.sent)  # type: ignore[arg-type]
                 time.sleep(60 if self.node else 0)
-
-
-@pytest.fixture(autouse=True)
-def _classes_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
 def dying(*steps: int, rank: int = 0) -> list[str]:
@@ -94,19 +86,17 @@ def is_whole(run: Path, whole: Path) -> bool:
 
 @pytest.mark.compares
 @pytest.mark.parametrize("strategy", one_of_a_kind(["ddp", "fsdp", "pipeline"], kept=["pipeline"]))
-def test_a_run_that_was_killed_three_times_is_one_run(train: Cli, cli: Cli, strategy: str) -> None:
-    """In the middle of an epoch, just after its end, and in the last epoch."""
+def test_a_run_that_was_killed_twice_is_one_run(
+    train: Cli, cli: Cli, warm: Cli, strategy: str
+) -> None:
+    """Just after the end of an epoch, and in the middle of the last one."""
     # As many steps as without, the last of which takes in batches of 16 and of 1.
     accumulated = ("data.batch_size=16", "trainer.accumulate_grad_batches=4")
     options = (*RANDOM, *accumulated, f"strategy={strategy}")
     whole = train(*options).run
-    killed = cli("train.py", *TINY, *options, *dying(5, 12, 17, rank=1))
-    for _ in range(2):
-        assert killed.status == 1, killed.err
-        killed = cli("train.py", "resume=last")
-        assert killed.runs == []
-    last = cli("train.py", "resume=last")
-    assert last.status == 0, last.err
+    assert cli("train.py", *TINY, *options, *dying(12, 17, rank=1)).status == 1
+    assert cli("train.py", "resume=last").status == 1
+    warm("train.py", "resume=last")
     assert len(list(whole.parent.iterdir())) == 2
     (run,) = set(whole.parent.iterdir()) - {whole}
     assert is_whole(run, whole)
@@ -119,36 +109,37 @@ def test_a_run_that_was_killed_three_times_is_one_run(train: Cli, cli: Cli, stra
     ("strategy", "before"), one_of_a_kind([("single", 1), ("ddp", 2)], kept=[("single", 1)])
 )
 def test_a_signal_in_the_last_step_of_an_epoch_waits_for_its_validation(
-    train: Cli, cli: Cli, strategy: str, before: int, epoch: int
+    train: Cli, cli: Cli, warm: Cli, strategy: str, before: int, epoch: int
 ) -> None:
     """Ranks agree a step later."""
     options = (*RANDOM, f"strategy={strategy}", "scheduler=plateau")
     whole = train(*options).run
     die = (*dying(epoch * EPOCH - before), f"+callbacks.die.sent={int(signal.SIGTERM)}")
     assert cli("train.py", *TINY, *options, *die).status == 128 + signal.SIGTERM
-    assert cli("train.py", "resume=last").status == 0
+    warm("train.py", "resume=last")
     (run,) = set(whole.parent.iterdir()) - {whole}
     assert is_whole(run, whole)
 
 
 @pytest.mark.compares
-def test_one_process_that_was_killed_goes_on(train: Cli, cli: Cli, tmp_path: Path) -> None:
+def test_one_process_that_was_killed_goes_on(train: Cli, warm: Cli, tmp_path: Path) -> None:
     whole = train(*RANDOM).run
     killed = Command(tmp_path, "train.py", *TINY, *RANDOM, *dying(5))
     assert killed.wait(timeout=120) == -signal.SIGKILL
-    assert cli("train.py", "resume=last").status == 0
+    warm("train.py", "resume=last")
     (run,) = set(whole.parent.iterdir()) - {whole}
     assert is_whole(run, whole)
 
 
 @pytest.mark.long
 @pytest.mark.compares
-def test_a_run_that_was_killed_before_it_saved_starts_again(train: Cli, cli: Cli) -> None:
+def test_a_run_that_was_killed_before_it_saved_starts_again(
+    train: Cli, cli: Cli, warm: Cli
+) -> None:
     options = (*RANDOM, "strategy=ddp")
     whole = train(*options).run
     assert cli("train.py", *TINY, *options, *dying(2)).status == 1
-    again = cli("train.py", "resume=last")
-    assert again.status == 0, again.err
+    warm("train.py", "resume=last")
     (run,) = set(whole.parent.iterdir()) - {whole}
     assert is_whole(run, whole)
 
@@ -177,14 +168,13 @@ def cosine_from(step: int, steps: int) -> list[float]:
     return [0.01 * factor(each) for each in range(step, steps)]
 
 
-def test_what_is_typed_comes_on_top_of_the_run_s_own(train: Cli, cli: Cli) -> None:
+def test_what_is_typed_comes_on_top_of_the_run_s_own(train: Cli, warm: Cli) -> None:
     """And the learning rate continues along the curve of as many steps as there are then."""
     first = train(
         "strategy=single", "optimizer.lr=0.01", "trainer.max_epochs=1", "test=false",
         "callbacks=[checkpoint,lr_monitor]", "callbacks.lr_monitor.logging_interval=step",
     )  # fmt: skip
-    more = cli("train.py", f"resume={first.run}", "trainer.max_epochs=2", "strategy=ddp")
-    assert more.status == 0, more.err
+    more = warm("train.py", f"resume={first.run}", "trainer.max_epochs=2", "strategy=ddp")
     assert "changed now: trainer.max_epochs=2 strategy=ddp" in more.out
     assert more.runs == []
     assert first.metrics["strategy"] == "ddp"
@@ -194,8 +184,7 @@ def test_what_is_typed_comes_on_top_of_the_run_s_own(train: Cli, cli: Cli) -> No
     # Six steps an epoch; and once more, as long as that.
     fewer = ("trainer.max_epochs=3", "data.batch_size=128", "strategy=single", "test=true")
     for words in (fewer, ("trainer.max_epochs=4",)):
-        again = cli("train.py", f"resume={first.run}", *words)
-        assert again.status == 0, again.err
+        again = warm("train.py", f"resume={first.run}", *words)
         line = "resume: saved under ddp on 2, continues under single on 1: the samples stay"
         assert (line in again.out) == (words is fewer)
         assert (again.out + again.err).count("LambdaLR continues along the curve of this run") == 1
@@ -207,7 +196,7 @@ def test_what_is_typed_comes_on_top_of_the_run_s_own(train: Cli, cli: Cli) -> No
 
 
 @pytest.mark.compares
-def test_a_damaged_checkpoint_is_passed_over(train: Cli, cli: Cli) -> None:
+def test_a_damaged_checkpoint_is_passed_over(train: Cli, cli: Cli, warm: Cli) -> None:
     options = (*RANDOM, "strategy=single")
     whole = train(*options).run
     # best.ckpt is of the first epoch.
@@ -215,8 +204,7 @@ def test_a_damaged_checkpoint_is_passed_over(train: Cli, cli: Cli) -> None:
     run = train(*options, *worst).run
     last = run / "checkpoints/last.ckpt"
     last.write_bytes(last.read_bytes()[:-10])
-    resumed = cli("train.py", "resume=last")
-    assert resumed.status == 0, resumed.err
+    resumed = warm("train.py", "resume=last")
     assert "passed over last.ckpt: it is cut short" in resumed.out
     assert same(weights(run), weights(whole))
     for file in (run / "checkpoints").iterdir():
@@ -314,7 +302,7 @@ def pid_of_rank(folder: Path, rank: int) -> int:
     ],
 )
 def test_a_signal_to_any_rank_ends_in_one_checkpoint(
-    cli: Cli, tmp_path: Path, strategy: str, sent: signal.Signals, rank: int | None
+    warm: Cli, tmp_path: Path, strategy: str, sent: signal.Signals, rank: int | None
 ) -> None:
     outcome = stopped(tmp_path, strategy, sent, rank)
     assert outcome.status == 128 + sent, outcome.err
@@ -325,9 +313,85 @@ def test_a_signal_to_any_rank_ends_in_one_checkpoint(
     checkpoint = torch.load(outcome.run / "checkpoints/last.ckpt", weights_only=True)
     assert checkpoint["global_step"] == step
     more = f"trainer.max_epochs={step // EPOCH + 2}"
-    resumed = cli("train.py", "resume=last", more, "callbacks=[checkpoint]")
-    assert resumed.status == 0, resumed.err
+    warm("train.py", "resume=last", more, "callbacks=[checkpoint]")
     with (outcome.run / "metrics.csv").open(newline="") as file:
         steps = Counter(row["step"] for row in DictReader(file) if row["train/loss"])
     assert set(steps.values()) == {1}
     assert len(steps) == EPOCH * (step // EPOCH + 2)
+
+
+SGD = (
+    "model=mlp", "data.image_size=8", "data.batch_size=256", "logger=csv", "test=false", FLOAT64,
+    "callbacks=[checkpoint,early_stopping]", "callbacks.early_stopping.patience=3",
+    "optimizer=sgd", "optimizer.lr=0.02", "scheduler=cosine",
+)  # fmt: skip
+
+
+class InTheSecondEpoch(Callback):
+    """Changes by hand what the other run changes on its command line."""
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.current_epoch == 1:
+            (optimizer,) = trainer.optimizers
+            schedule = trainer.lr_scheduler_configs[0].scheduler
+            for group in optimizer.param_groups:
+                group["lr"] *= 0.5
+                group["weight_decay"] = 0.1
+            schedule.base_lrs = [rate * 0.5 for rate in schedule.base_lrs]
+
+
+class StopAfterOne(Callback):
+    """Ends a run before its time."""
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.should_stop = True
+
+
+@pytest.fixture
+def checkpoint(trained: Cli) -> Path:
+    """The end of the first epoch of two."""
+    stop = "+callbacks.stop._target_=test_resume.StopAfterOne"
+    return trained(*SGD, stop).run / "checkpoints" / "last.ckpt"
+
+
+def test_another_learning_rate_and_argument_of_a_callback_are_taken(
+    train: Cli, checkpoint: Path
+) -> None:
+    patience = "callbacks.early_stopping.patience=7"
+    changed = ("optimizer.lr=0.01", "optimizer.weight_decay=0.1", patience)
+    resumed = train(*SGD, *changed, f"resume={checkpoint}")
+    assert "optimizer.lr=0.01 (was 0.02): all learning rates are multiplied by 0.5" in resumed.out
+    assert f"{patience} (was 3)" in resumed.out
+    by_hand = train(*SGD, "+callbacks.hand._target_=test_resume.InTheSecondEpoch")
+    ours, theirs = (
+        torch.load(run.run / "checkpoints/last.ckpt", weights_only=True)
+        for run in (resumed, by_hand)
+    )
+    for name, weight in theirs["state_dict"].items():
+        assert torch.equal(ours["state_dict"][name], weight)
+    (early,) = (ours["callbacks"][name] for name in ours["callbacks"] if "EarlyStopping" in name)
+    assert early["patience"] == 7
+
+
+def test_what_cannot_change_is_refused(cli: Cli, checkpoint: Path) -> None:
+    for change, answer in (
+        ("seed=5", "seed=5: the run was begun with seed=0"),
+        ("scheduler=plateau", "scheduler: the run was begun with small.schedulers.cosine"),
+    ):
+        refused = cli("train.py", *TINY, *SGD, change, f"resume={checkpoint}")
+        assert refused.status == 2
+        assert answer in refused.err
+        assert "init=CHECKPOINT" in refused.err
+
+
+@pytest.mark.parametrize("steps", one_of_a_kind([EPOCH + 4, 2 * EPOCH], kept=[EPOCH + 4]))
+@pytest.mark.parametrize("validates", one_of_a_kind([True, False], kept=[True]))
+def test_more_steps_go_on_as_one_run(train: Cli, trained: Cli, steps: int, validates: bool) -> None:
+    off = () if validates else ("trainer.limit_val_batches=0", "monitor=train/loss", "mode=min")
+    plain = ("callbacks=[checkpoint]", "scheduler=none", "test=false", FLOAT64)
+    options = (*TINY, *plain, "trainer.max_epochs=3", *off)
+    stopped = train(*options, f"trainer.max_steps={steps}").run
+    last = stopped / "checkpoints" / "last.ckpt"
+    resumed = train(*options, f"trainer.max_steps={3 * EPOCH - 1}", f"resume={last}").run
+    found = column(stopped, "train/loss") + column(resumed, "train/loss")
+    assert found == column(trained(*options).run, "train/loss")[:-1]

@@ -128,15 +128,6 @@ def test_shares_differ_by_at_most_one_sample_and_none_is_empty() -> None:
     assert parts[1].share(2).total == 0, "there is none"
 
 
-def test_batches_of_a_data_set_resume_where_they_stopped() -> None:
-    whole = DataLoader(TEN, None, sampler=BatchSampler(range(10), 4, False))
-    for rank, part in enumerate(parts_of(whole, 2)):
-        part.resume(iter([[4, 5, 6, 7], [8, 9]]), 1)
-        rest = [samples.tolist() for (samples,) in part]
-        assert rest == [[[4, 5], [8]], [[6, 7], [9]]][rank]
-        assert part.share(2).total == 2
-
-
 def test_attributes_are_those_of_the_users_loader() -> None:
     loader = DataLoader(TEN, 4, sampler=WeightedRandomSampler([1.0] * 10, 10))
     loader.note = "mine"  # type: ignore[attr-defined]
@@ -159,14 +150,6 @@ def test_an_infinite_sampler_is_iterated_lazily() -> None:
 
     (part, _) = parts_of(DataLoader(TEN, 4, sampler=Endless()), 2)
     assert [len(samples) for (samples,) in islice(part, 50)] == [2] * 50
-
-
-def test_batches_of_a_data_set_are_shared_by_rows() -> None:
-    batches = DataLoader(TEN, None, sampler=[[0, 1, 2], [3], [4, 5, 6, 7]])  # type: ignore[arg-type]
-    first, second = parts_of(batches, 2)
-    assert [rows.tolist() for (rows,) in first] == [[0, 1], [3], [4, 5]]
-    assert [rows.tolist() for (rows,) in second] == [[2], [3], [6, 7]]
-    assert second.share(1).size == 0
 
 
 def test_loaders_that_cannot_be_shared_are_rejected() -> None:

@@ -7,6 +7,7 @@ continued curve is that of a run that was never interrupted.
 from itertools import pairwise
 
 import pytest
+import torch
 from conftest import ALL, FLOAT64, MESHES, ROUNDING, Cli, column, largest_difference, one_of_a_kind
 
 RUNS = {
@@ -17,36 +18,30 @@ RUNS = {
 }
 # 6 batches an epoch, the last one of 17: the save is in the middle of the first.
 SAME = (
-    FLOAT64,
-    "callbacks=[]",
-    "data.batch_size=128",
-    "trainer.max_epochs=2",
-    "trainer.gradient_clip_val=1.0",
-    "scheduler=none",
-    "test=false",
-)
+    FLOAT64, "callbacks=[]", "data.batch_size=128", "trainer.max_epochs=2", "scheduler=none",
+    "trainer.gradient_clip_val=1.0", "test=false",
+)  # fmt: skip
 SAVE = (
-    "callbacks=[checkpoint]",
-    "callbacks.checkpoint.every_n_train_steps=3",
-    "callbacks.checkpoint.every_n_epochs=null",
-    "callbacks.checkpoint.monitor=null",
+    "callbacks=[checkpoint]", "callbacks.checkpoint.every_n_train_steps=3",
+    "callbacks.checkpoint.every_n_epochs=null", "callbacks.checkpoint.monitor=null",
     "trainer.max_steps=3",
-)
-WHOLE: list[float] = []
+)  # fmt: skip
+# One whose state is empty, for a saver and those that go on with it.
+WITHOUT_STATE = ("optimizer=sgd", "optimizer.momentum=0")
 
 
 @pytest.mark.compares
 @pytest.mark.slow
-@pytest.mark.parametrize("saver", one_of_a_kind(RUNS, kept=["ddp(2)", "fsdp(3)", "pipeline(2)"]))
-def test_every_strategy_goes_on_with_the_checkpoint(train: Cli, saver: str) -> None:
-    if not WHOLE:
-        WHOLE.extend(column(train(*SAME, "strategy=single").run, "train/loss"))
-    assert len(WHOLE) == 12
-    saved = train(*SAME, *RUNS[saver], *SAVE).run
+@pytest.mark.parametrize("saver", one_of_a_kind(RUNS, kept=["fsdp(3)", "pipeline(2)"]))
+def test_every_strategy_goes_on_with_the_checkpoint(train: Cli, trained: Cli, saver: str) -> None:
+    same = (*SAME, *(WITHOUT_STATE if saver == "fsdp(2)" else ()))
+    whole = column(trained(*same, "strategy=single").run, "train/loss")
+    assert len(whole) == 12
+    saved = train(*same, *RUNS[saver], *SAVE).run
     for resumer in resumers(saver):
-        rest = train(*SAME, *RUNS[resumer], f"resume={saved}/checkpoints/last.ckpt").run
+        rest = train(*same, *RUNS[resumer], f"resume={saved}/checkpoints/last.ckpt").run
         curve = column(saved, "train/loss") + column(rest, "train/loss")
-        difference = largest_difference(WHOLE, curve)
+        difference = largest_difference(whole, curve)
         assert difference <= ROUNDING, f"{saver} to {resumer}: {difference:.1e}"
 
 
@@ -63,6 +58,27 @@ def resumers(saver: str) -> list[str]:
         sizes = [name for name in names if name.startswith(f"{strategy}(")]
         chosen.append(sizes[(turn + shift) % len(sizes)])
     return chosen
+
+
+@pytest.mark.compares
+def test_what_fsdp_saves_is_what_single_saves(train: Cli, warm: Cli) -> None:
+    same = (FLOAT64, "data.batch_size=128")
+    runs = [train(*same).run, train(*same, "strategy=fsdp").run]
+    single, fsdp = (torch.load(run / "checkpoints/last.ckpt", weights_only=True) for run in runs)
+    assert list(fsdp["state_dict"]) == list(single["state_dict"])
+    for name, weight in single["state_dict"].items():
+        assert type(fsdp["state_dict"][name]) is torch.Tensor
+        torch.testing.assert_close(fsdp["state_dict"][name], weight, rtol=ROUNDING, atol=ROUNDING)
+    (mine,), (wanted,) = fsdp["optimizer_states"], single["optimizer_states"]
+    assert mine["param_groups"] == wanted["param_groups"]
+    # Squares of gradients: entries of a square's size 1e-16 and less are rounding themselves.
+    torch.testing.assert_close(mine["state"], wanted["state"], rtol=1e-8, atol=1e-15)
+
+    command = ("evaluate.py", f"checkpoint={runs[1] / 'checkpoints/best.ckpt'}", FLOAT64)
+    evaluated = warm(*command), warm(*command, "strategy=fsdp", "trainer.devices=3")
+    for name in ("test/loss", "test/acc"):
+        values = [outcome.metrics[name] for outcome in evaluated]
+        assert values[1] == pytest.approx(values[0], rel=ROUNDING)
 
 
 def test_all_pairs_of_strategies_are_there() -> None:

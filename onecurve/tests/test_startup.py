@@ -1,8 +1,11 @@
-"""Help, typos and refusals answer at once: none of them imports torch."""
+"""Help, typos and refusals answer at once; ranks are forked from a server that Ctrl-C spares."""
 
+import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,9 @@ from omegaconf import OmegaConf
 from onecurve.compat.of_hydra import ConfigLoaderImpl, Hydra, composed_once
 
 
-@pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize(
+    "stderr", one_of_a_kind(["2>/dev/full", "2>&-", ">&- 2>&-"], kept=["2>/dev/full", ">&- 2>&-"])
+)
 def test_a_refusal_that_nobody_hears_is_one(stderr: str, tmp_path: Path) -> None:
     command = f"{shlex.quote(sys.executable)} {shlex.quote(str(ROOT / 'train.py'))}"
     done = subprocess.run(["bash", "-c", f"{command} data.batch_size=0 {stderr}"], cwd=tmp_path)
@@ -24,30 +29,21 @@ def test_a_refusal_that_nobody_hears_is_one(stderr: str, tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status"),
-    [
-        (["--help"], 0),
-        (["--cfg", "job"], 0),
-        (["strategy=fsdb"], 1),
-        (["trainer.max_epoch=1"], 1),
-        (["data.batch_size=0"], 2),
-        (["strategy=single", "trainer.devices=2"], 2),
-    ],
-)
+ANSWERS = {
+    "--help": 0, "--cfg job": 0, "strategy=fsdb": 1, "trainer.max_epoch=1": 1,
+    "data.batch_size=0": 2, "strategy=single trainer.devices=2": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("typed", one_of_a_kind(ANSWERS, kept=[*ANSWERS][::2]))
 @pytest.mark.parametrize("script", one_of_a_kind(["train.py", "evaluate.py"], kept=["train.py"]))
-def test_answers_without_torch(
-    script: str, arguments: list[str], status: int, tmp_path: Path
-) -> None:
-    if script == "evaluate.py":
-        arguments = [*arguments, "checkpoint=."]
+def test_answers_without_torch(script: str, typed: str, tmp_path: Path) -> None:
+    arguments = [*typed.split(), *["checkpoint=."] * (script == "evaluate.py")]
+    status = ANSWERS[typed]
     done = subprocess.run(
         [sys.executable, "-X", "importtime", str(ROOT / script), *arguments],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=60,
-    )
+        capture_output=True, text=True, cwd=tmp_path, timeout=60,
+    )  # fmt: skip
     assert done.returncode == status, done.stderr[-2000:]
     imported = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if "|" in line}
     assert "hydra.main" in imported
@@ -111,3 +107,77 @@ from torchmetrics.audio import PermutationInvariantTraining
 def test_whoever_starts_ranks_imports_no_lightning_and_they_no_scipy() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+PARENT = """
+import multiprocessing, signal, sys, time
+from onecurve.launch.forkserver import warm_up
+
+def heard():
+    sys.exit(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, lambda number, frame: print("heard", flush=True))
+    warm_up()
+    print("started", flush=True)
+    time.sleep(float(sys.argv[1]) + 0.2)
+    rank = multiprocessing.get_context("forkserver").Process(target=heard)
+    rank.start()
+    rank.join()
+    print("a rank is deaf to it" if rank.exitcode else "a rank hears it")
+"""
+
+
+@pytest.mark.parametrize("seconds", one_of_a_kind([0.0, 0.3, 1.5], kept=[0.3]))
+def test_the_server_ignores_ctrl_c(seconds: float, tmp_path: Path) -> None:
+    """Otherwise it would print a traceback from its imports."""
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    with subprocess.Popen(
+        [sys.executable, str(script), str(seconds)], text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as command:  # fmt: skip
+        assert command.stdout
+        assert command.stdout.readline() == "started\n"
+        time.sleep(seconds)
+        os.killpg(command.pid, signal.SIGINT)
+        printed, said = command.communicate(timeout=60)
+    assert (command.returncode, said) == (0, "")
+    assert printed == "heard\na rank hears it\n"
+
+
+UNBORN = """
+import multiprocessing, os, sys
+from multiprocessing import synchronize
+from onecurve.launch.forkserver import warm_up
+
+class Absent:
+    def __reduce__(self):
+        return open, ("/not/there",)
+
+if __name__ == "__main__":
+    warm_up()
+    context = multiprocessing.get_context("forkserver")
+    for given in (context.Lock(), Absent()):
+        if isinstance(given, synchronize.Lock):
+            synchronize.SemLock._cleanup(given._semlock.name)  # as where this command ends
+        rank = context.Process(target=print, args=(given,))
+        rank.start()
+        rank.join()
+        print(rank.exitcode != 0, flush=True)
+        print("the next", file=sys.stderr, flush=True)
+    sys.stderr.close()
+    os._exit(0)  # there is no lock to clean up any more
+"""
+
+
+@pytest.mark.long
+def test_a_rank_of_a_stopped_command_prints_no_error(tmp_path: Path) -> None:
+    """Any other error at its start is shown."""
+    script = tmp_path / "parent.py"
+    script.write_text(UNBORN)
+    done = subprocess.run([sys.executable, str(script)], text=True, capture_output=True, timeout=60)
+    assert done.stdout == "True\nTrue\n", done.stderr
+    ended, absent, _ = done.stderr.split("the next\n")
+    assert ended == ""
+    assert "/not/there" in absent

@@ -1,55 +1,11 @@
-"""Edge cases: rounding, batches smaller than the number of ranks, sweeps. See test_parity.py."""
+"""What DDP sends, and by which backend."""
 
 import importlib
-import json
 
 import pytest
 import torch
 import yaml
 from conftest import FLOAT64, ROOT, ROUNDING, Cli, column, largest_difference, one_of_a_kind
-
-# 1,297 training samples: 25 batches of 50 and one of 47, which two and three ranks share unevenly.
-FIFTY_STEPS = ("data.batch_size=50", "trainer.max_epochs=2")
-
-
-@pytest.mark.compares
-def test_the_difference_is_rounding(train: Cli) -> None:
-    """Also if three ranks have 17, 17 and 16 samples of a batch."""
-    double = (*FIFTY_STEPS, FLOAT64)
-    single = train(*double)
-    ddp = train(*double, "strategy=ddp", "trainer.devices=3")
-    difference = largest_difference(column(single.run, "train/loss"), column(ddp.run, "train/loss"))
-    assert difference <= ROUNDING
-
-
-@pytest.mark.compares
-def test_a_batch_smaller_than_the_ranks_counts_by_sample(train: Cli) -> None:
-    """40 = 13 x 3 + 1: in the last step one rank has a sample and the other has none."""
-    few = ("data.batch_size=3", "trainer.max_epochs=1", FLOAT64)
-    few += ("data.samples=217", "trainer.limit_val_batches=2", "trainer.limit_test_batches=2")
-    single = train(*few)
-    ddp = train(*few, "strategy=ddp")
-    assert len(column(single.run, "train/loss")) == 14
-    difference = largest_difference(column(single.run, "train/loss"), column(ddp.run, "train/loss"))
-    assert difference <= ROUNDING
-
-
-@pytest.mark.long
-@pytest.mark.compares
-def test_every_job_of_a_sweep_has_its_own_world(cli: Cli) -> None:
-    """Three jobs make three directories, each with the right world size."""
-    outcome = cli(
-        "train.py", "-m", "model=mlp", "data.image_size=8", "logger=csv",
-        "callbacks=[]", "trainer.max_epochs=1", "strategy=ddp", "trainer.devices=1,2,3",
-        FLOAT64,
-    )  # fmt: skip
-    assert outcome.status == 0, outcome.err
-    assert [path.name[:2] for path in outcome.runs] == ["01", "02", "03"]
-    facts = [json.loads((run / "metrics.json").read_text()) for run in outcome.runs]
-    assert [fact["world_size"] for fact in facts] == [1, 2, 3]
-    curves = [column(run, "train/loss") for run in outcome.runs]
-    assert largest_difference(curves[0], curves[1]) <= ROUNDING
-    assert largest_difference(curves[0], curves[2]) <= ROUNDING
 
 
 @pytest.mark.compares

@@ -62,14 +62,9 @@ def test_a_command_in_a_terminal_of_srun_starts_the_ranks() -> None:
     parent, child = os.openpty()
     told = {name: value for name, value in SRUN.items() if value}
     done = subprocess.run(
-        ["setsid", "--ctty", sys.executable, "-c", code],
-        env={**os.environ, **told, "SLURM_PTY_PORT": "40101"},
-        stdin=child,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+        ["setsid", "--ctty", sys.executable, "-c", code], check=True, timeout=60, text=True,
+        env={**os.environ, **told, "SLURM_PTY_PORT": "40101"}, stdin=child, stdout=subprocess.PIPE,
+    )  # fmt: skip
     os.close(parent)
     os.close(child)
     assert done.stdout == "True\n"
@@ -125,17 +120,12 @@ def test_nodes_and_devices_come_from_the_environment(
 
 
 # Where nodes meet, by what Kubeflow tells them.
+OF_ANOTHER: Told = {"MASTER_ADDR": "a", "MASTER_PORT": "1"}
 PLACES: dict[str, tuple[Told, str | None]] = {
     "nothing": ({}, None),
-    "a Master": ({"MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}, "job-master-0:23456"),
-    "a TrainJob": (
-        {"PET_MASTER_ADDR": "job-node-0-0.job", "PET_MASTER_PORT": "29400"},
-        "job-node-0-0.job:29400",
-    ),
-    "elastic": (
-        {"PET_RDZV_ENDPOINT": "job-worker-0:23456", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
-        "job-worker-0:23456",
-    ),
+    "a Master": ({"MASTER_ADDR": "master-0", "MASTER_PORT": "23456"}, "master-0:23456"),
+    "a TrainJob": ({"PET_MASTER_ADDR": "node-0.job", "PET_MASTER_PORT": "1"}, "node-0.job:1"),
+    "elastic": ({"PET_RDZV_ENDPOINT": "worker-0:23456", **OF_ANOTHER}, "worker-0:23456"),
 }
 
 
@@ -150,16 +140,12 @@ def test_nodes_meet_at_kubeflows_address(monkeypatch: pytest.MonkeyPatch, case: 
 
 
 # What is told, what is typed, and: the fewest and most nodes, and the number of this one.
+POD: Told = {"PET_NNODES": "2", "PET_NODE_RANK": "1"}
 NUMBERS: dict[str, tuple[Told, dict[str, Any], tuple[int, int], int | None]] = {
     "nothing": ({}, {}, (1, 1), None),
     "typed": ({}, {"nodes": 2, "node_rank": 1}, (2, 2), 1),
-    "a pod": ({"PET_NNODES": "2", "PET_NODE_RANK": "1"}, {}, (2, 2), 1),
-    "a pod that may be replaced": (
-        {"PET_NNODES": "2", "PET_NODE_RANK": "1"},
-        {"node_rank": None},
-        (2, 2),
-        None,
-    ),
+    "a pod": (POD, {}, (2, 2), 1),
+    "a pod that may be replaced": (POD, {"node_rank": None}, (2, 2), None),
     "an elastic pod": ({"PET_NNODES": "1:2", "PET_NODE_RANK": "1"}, {}, (1, 2), None),
     "elastic": ({}, {"nodes": "1:3"}, (1, 3), None),
 }
@@ -175,27 +161,25 @@ def test_nodes_with_numbers_of_their_own(monkeypatch: pytest.MonkeyPatch, case: 
     assert surroundings.node_rank(config) == number
 
 
-def test_ranks_start_even_if_the_path_of_tmpdir_is_long(
-    tmp_path: Path,
-) -> None:
+STARTS_A_RANK = """
+from multiprocessing import get_context
+from onecurve.launch import forkserver
+
+forkserver.PRELOADED = ()
+if __name__ == "__main__":
+    forkserver.warm_up()
+    rank = get_context("forkserver").Process(target=print, args=("a rank",))
+    rank.start()
+    rank.join()
+"""
+
+
+def test_ranks_start_even_if_the_path_of_tmpdir_is_long(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
-    code = (
-        "from multiprocessing import get_context\n"
-        "from onecurve.launch import forkserver\n"
-        "forkserver.PRELOADED = ()\n"
-        "if __name__ == '__main__':\n"
-        "    forkserver.warm_up()\n"
-        "    rank = get_context('forkserver').Process(target=print, args=('a rank',))\n"
-        "    rank.start()\n"
-        "    rank.join()\n"
-    )
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", STARTS_A_RANK], capture_output=True, text=True, timeout=60,
         env={**os.environ, "TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "a rank\n"), done.stderr
     assert list(folder.iterdir()) == []

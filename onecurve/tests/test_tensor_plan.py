@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from sharded_networks import Fused, Gated, GPT2Attention, Task, made
+from sharded_networks import GPT2Attention, Task, made
 from torch import nn
 
 from onecurve.errors import UserError
@@ -18,7 +18,6 @@ from onecurve.strategies.tensor.families import (
     heads_of,
     sections_of,
     share_counts,
-    styles_within,
 )
 from onecurve.strategies.tensor.plan import check_plan, find_plan
 from onecurve.strategies.tensor.report import local_numel, plan_table, shares
@@ -59,7 +58,7 @@ def gathered(names: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), "colwise_gather")
 
 
-ALIKE = [(8, 8)] * 4
+ALIKE, THREE, NORM = [(8, 8)] * 4, [(8, 24), (8, 8)], nn.LayerNorm(8)
 ONES_OWN = {
     "Llama": (
         module("q_proj k_proj v_proj o_proj", linears(*ALIKE), head_dim=4),
@@ -70,21 +69,15 @@ ONES_OWN = {
         styles("k_proj v_proj q_proj", "out_proj", **{"": "heads"}),
     ),
     "no number of heads": (module("q k v o", linears(*ALIKE)), None),
-    "another parameter": (
-        module("q k v o norm", [*linears(*ALIKE), nn.LayerNorm(8)], heads=2),
-        None,
-    ),
-    "of any order": (
-        module("qkv proj", linears((8, 24), (8, 8)), num_heads=2),
-        gathered("qkv proj"),
-    ),
+    "another parameter": (module("q k v o norm", [*linears(*ALIKE), NORM], heads=2), None),
+    "of any order": (module("qkv proj", linears(*THREE), num_heads=2), gathered("qkv proj")),
     "of any order, with a norm": (
-        module("qkv proj norm", [*linears((8, 24), (8, 8)), nn.LayerNorm(8)], num_heads=2),
+        module("qkv proj norm", [*linears(*THREE), NORM], num_heads=2),
         None,
     ),
     "GPT-2": (GPT2Attention(), {"": "heads", "c_attn": "fused", "c_proj": "rowwise"}),
     "GPT-2 of another release": (
-        module("c_attn c_proj", linears((8, 24), (8, 8)), of=GPT2Attention, num_heads=2),
+        module("c_attn c_proj", linears(*THREE), of=GPT2Attention, num_heads=2),
         gathered("c_attn c_proj"),
     ),
     "minGPT": (
@@ -155,23 +148,10 @@ def test_head_counts_in_a_shared_configuration_are_copied_per_layer() -> None:
     assert counts_of(second) == {"num_key_value_heads": 2, "config.num_attention_heads": 4}
 
 
-def test_the_rowwise_layer_is_found_by_name_or_is_the_last() -> None:
-    assert styles_within(Gated()) == {"gate": "colwise", "down": "rowwise", "up": "colwise"}
-    assert styles_within(Fused()) == {"qkv": "colwise", "output": "rowwise"}
-
-
 def test_grouped_query_heads_are_sharded_together() -> None:
     names, widths = "q_proj k_proj v_proj o_proj", [(8, 8), (8, 4), (8, 4), (8, 8)]
     assert heads_of(module(names, linears(*widths), head_dim=2)) == 2
     assert heads_of(module(names, linears(*widths), num_heads=4, num_kv_heads=2)) == 2
-
-
-def test_blocks_of_transformers_are_known_by_all_their_layers() -> None:
-    _, plan = plan_of("named")
-    assert plan["network.0.attention.self"] == "heads"
-    assert plan["network.0.attention.output.dense"] == plan["network.0.output.dense"] == "rowwise"
-    assert plan["network.1.c_fc"] == "colwise"
-    assert plan["network.1.c_proj"] == "rowwise"
 
 
 def test_an_attention_is_sharded_only_if_all_of_its_class_can_be() -> None:
@@ -246,28 +226,19 @@ def test_a_given_plan_replaces_the_inferred_one() -> None:
     assert "network.head" not in plan
 
 
+QKV = "block1.attention.qkv"
 REFUSED = {
     "unknown": ("gpt", {"block*": "columns"}, 2, "block*=columns is not a style; use one of col"),
     "misspelt": ("gpt", {"blok1.mlp.0": "colwise"}, 2, "blok1.mlp.0 matches no module; use names"),
     "text": ("gpt", "all", 2, "strategy.plan=all: must be auto"),
-    "heads": (
-        "gpt",
-        None,
-        4,
-        "cannot share the 2 heads of network.block2.attention evenly; use",
-    ),
+    "heads": ("gpt", None, 4, "cannot share the 2 heads of network.block2.attention evenly; use"),
     "features": ("mlp", None, 3, "cannot share the 32 output features of network.0 evenly"),
-    "norm": (
-        "gpt",
-        {"norm": "rowwise"},
-        2,
-        "network.norm is LayerNorm, and rowwise is for Linear",
-    ),
+    "norm": ("gpt", {"norm": "rowwise"}, 2, "network.norm is LayerNorm, and rowwise is for Linear"),
     "fused": (
         "gpt",
-        {"block1.attention.qkv": "fused"},
+        {QKV: "fused"},
         2,
-        "network.block1.attention.qkv is fused, which is for one projection of queries",
+        f"network.{QKV} is fused, which is for one projection of q",
     ),
     "fused, of heads": ("fused", None, 4, "cannot share the 2 heads of network.1.attention evenly"),
     "nothing": ("gpt", {"norm": "sequence"}, 2, "nothing to shard in Task"),

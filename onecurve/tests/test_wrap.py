@@ -1,4 +1,4 @@
-"""Which modules strategy=fsdp shards one by one."""
+"""Which modules strategy=fsdp shards one by one, and which it cannot."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from torch import nn
 
 from onecurve.errors import UserError
 from onecurve.strategies.fsdp.sharding import check_wrap, find_units, last_units
+from onecurve.strategies.fsdp.unsupported import reject_sparse
 
 
 class Block(nn.Module):
@@ -79,3 +80,11 @@ def test_the_last_units_are_the_head_and_the_norms_before_it() -> None:
     task.network = nn.Sequential(*layers)
     assert last_units(task, find_units(task, "layer", 0)) == [layers[4], layers[3]]
     assert last_units(Task(), find_units(Task(), "layer", 0)) == []
+
+
+def test_sparse_gradients_are_rejected() -> None:
+    network = nn.Sequential(nn.Linear(2, 2))
+    reject_sparse(network, "fsdp")
+    network.append(nn.Embedding(2, 2, sparse=True))
+    with pytest.raises(UserError, match=r"1 has sparse gradients, .* use sparse=False"):
+        reject_sparse(network, "fsdp")
