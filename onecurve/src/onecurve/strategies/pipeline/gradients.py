@@ -17,6 +17,7 @@ a remote parameter is a tensor on the meta device: what changes each gradient al
 and what asks for its numbers cannot have them, and says so.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
@@ -35,6 +36,7 @@ from ...compat.of_lightning import results_of
 from ...compat.of_torch import at_end_of_backward
 from ...errors import UserError
 from ..redirect import replaced
+from .remote import Remote
 
 BUCKET_BYTES = 25 * 2**20
 HOOKS = (
@@ -46,8 +48,10 @@ HOOKS = (
 )
 # Callbacks of Lightning and of this library ask the strategy.
 KNOWN = ("lightning", "onecurve")
+# What PyTorch says where a tensor has no data: also where one is assigned to `data` of another.
+NO_DATA = re.compile("meta|incompatible tensor type", re.IGNORECASE)
 # Where a user's code is not.
-PACKAGES = {"torch", *KNOWN}
+PACKAGES = {"torch", "lightning_utilities", *KNOWN}
 
 
 class Stash:
@@ -131,11 +135,14 @@ def agree_on_overflow(gradients: list[Tensor], device: torch.device) -> None:
         parts[0].div_(finite)
 
 
-class RemoteParameter(nn.Parameter):
+class RemoteParameter(Remote, nn.Parameter):
     """A parameter without memory, because another rank holds it."""
 
     is_shown = False
     """Whether a user's hook runs now."""
+
+    def __new__(cls, data: Tensor, requires_grad: bool = True) -> "RemoteParameter":
+        return super().__new__(cls, data.as_subclass(Tensor), requires_grad)
 
     @property
     def grad(self) -> Tensor | None:
@@ -171,12 +178,13 @@ def _watch(owner: Any, name: str, shows: bool, until: ExitStack) -> None:
                 return inner(*args, **options)
         # PyTorch has no class of its own for it.
         except (NotImplementedError, RuntimeError) as error:
-            if not shows or "meta" not in str(error):
+            if not shows or not NO_DATA.search(str(error)):
                 raise
             raise UserError(
-                f"strategy=pipeline: {type(owner).__name__}.{name} asks for a gradient that "
-                "another rank has; use trainer.gradient_clip_val, self.clip_gradients(...) or "
-                "self.trainer.strategy.gradient_norm(), which know all of them, or strategy=ddp"
+                f"strategy=pipeline: {type(owner).__name__}.{name} asks for a gradient or a weight "
+                "that another rank has; use trainer.gradient_clip_val, self.clip_gradients(...) or "
+                "self.trainer.strategy.gradient_norm(), which know all gradients, "
+                "onecurve.ExponentialMovingAverage for an average of weights, or strategy=ddp"
             ) from None
 
     until.enter_context(replaced(owner, name, watched))
@@ -206,7 +214,7 @@ def explained(
             f"strategy={strategy}: a module is copied whose layers are a pipeline; make the copy "
             "in __init__, or use strategy=ddp"
         )
-    if not isinstance(error, NotImplementedError | RuntimeError) or "meta" not in message.lower():
+    if not isinstance(error, NotImplementedError | RuntimeError) or not NO_DATA.search(message):
         return None
     if any(frame.name == "_call_task" for frame in frames):
         return layers_used_outside_network(module, network)
