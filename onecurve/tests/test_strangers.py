@@ -475,6 +475,33 @@ class ChangesWeights(Stranger):
         return super().outputs(batch) * self.scale
 
 
+class OtherInEvaluation(nn.Module):
+    """Its code around the layers depends on its mode, and so does how much it returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, 16), nn.Linear(16, 16)
+        self.last = nn.Linear(16, WIDTH)
+        self.scale = nn.Parameter(torch.full((16,), 0.9))
+
+    def forward(self, inputs: Tensor) -> Any:
+        hidden = self.second(torch.relu(self.first(inputs)) * (0.5 if self.training else 1.5))
+        outputs = self.last(hidden * self.scale)
+        return (outputs, hidden) if self.training else outputs
+
+
+class LooksAtTheMode(Stranger):
+    def __init__(self) -> None:
+        super().__init__(OtherInEvaluation)
+
+    def outputs(self, batch: Any) -> Tensor:
+        made: Any = self.model(batch["inputs"])
+        if not self.training:
+            return made  # type: ignore[no-any-return]
+        outputs: Tensor = made[0] + made[1].mean(-1, keepdim=True)
+        return outputs
+
+
 STRATEGIES: dict[str, Callable[[], Any]] = {
     "ddp": onecurve.DDP,
     "dp": onecurve.DP,
@@ -509,6 +536,7 @@ EQUAL = [
     *((ChangesWeights, name) for name in ("fsdp", "kept")),
     *((ClipsItself, name) for name in ("pipeline", "tensor", "fsdp")),
     *((task, "ddp") for task in (OfSomeInputs, OfItsOwnAveraged)),
+    (LooksAtTheMode, "pipeline"),
 ]
 
 
@@ -522,6 +550,7 @@ KEPT = [
     *((OnlyADistribution, name) for name in ("fsdp", "kept")),
     (ChangesWeights, "fsdp"),
     *((ClipsItself, name) for name in ("pipeline", "tensor")),
+    (LooksAtTheMode, "pipeline"),
 ]
 
 
