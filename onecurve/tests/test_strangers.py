@@ -475,6 +475,14 @@ class ChangesWeights(Stranger):
         return super().outputs(batch) * self.scale
 
 
+class AssignsWeights(Stranger):
+    """Before each batch, with another tensor, as what bounds a norm or follows a teacher does."""
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        for layer in (self.model[0], self.model[2]):  # type: ignore[index]
+            layer.weight.data = layer.weight.data.clamp(-0.2, 0.2)
+
+
 class OtherInEvaluation(nn.Module):
     """Its code around the layers depends on its mode, and so does how much it returns."""
 
@@ -537,6 +545,7 @@ EQUAL = [
     *((ClipsItself, name) for name in ("pipeline", "tensor", "fsdp")),
     *((task, "ddp") for task in (OfSomeInputs, OfItsOwnAveraged)),
     (LooksAtTheMode, "pipeline"),
+    *((AssignsWeights, name) for name in ("fsdp", "tensor")),
 ]
 
 
@@ -551,6 +560,7 @@ KEPT = [
     (ChangesWeights, "fsdp"),
     *((ClipsItself, name) for name in ("pipeline", "tensor")),
     (LooksAtTheMode, "pipeline"),
+    *((AssignsWeights, name) for name in ("fsdp", "tensor")),
 ]
 
 

@@ -45,6 +45,7 @@ from .layout import lay_out, move
 from .manual_backward import manual_backward, pytorchs_backward
 from .mesh.ranks import Ranks
 from .parallelism import Parallelism
+from .sharded_data import assignable_data
 from .step import DataParallel, TaskStep
 from .torch_errors import explain_error
 
@@ -222,6 +223,7 @@ class OneCurve(ForCallbacks):
                 self._layer_sync = None
             lay_out(task, self.ranks, self.parallelisms, self.apply_ac_and_compile)
         self._move(task, self.root_device)
+        self._while_connected.enter_context(assignable_data())
         for parallelism in self.parallelisms:
             self._while_connected.enter_context(parallelism.connected(task))
 
