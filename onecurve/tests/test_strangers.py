@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, weight_norm
 from torch.utils.data import DataLoader, Dataset
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric, MetricTracker, SumMetric
 
 import onecurve
 from onecurve.errors import UserError
@@ -483,6 +483,28 @@ class AssignsWeights(Stranger):
             layer.weight.data = layer.weight.data.clamp(-0.2, 0.2)
 
 
+class Counts(Stranger):
+    """By metrics that are in none of its modules, and by one that is copied for each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = {"samples": SumMetric()}
+        self.tracker = MetricTracker(SumMetric(), maximize=True)
+
+    def on_validation_epoch_start(self) -> None:
+        self.tracker.increment()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        super().validation_step(batch, batch_idx)
+        for metric in (self.counts["samples"], self.tracker):
+            metric.update(float(len(batch["inputs"])))
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("samples", self.counts["samples"].compute())
+        self.log("tracked", self.tracker.compute())
+        self.counts["samples"].reset()
+
+
 class OtherInEvaluation(nn.Module):
     """Its code around the layers depends on its mode, and so does how much it returns."""
 
@@ -546,6 +568,7 @@ EQUAL = [
     *((task, "ddp") for task in (OfSomeInputs, OfItsOwnAveraged)),
     (LooksAtTheMode, "pipeline"),
     *((AssignsWeights, name) for name in ("fsdp", "tensor")),
+    *((Counts, name) for name in ("pipeline", "tensor")),
 ]
 
 
@@ -561,6 +584,7 @@ KEPT = [
     *((ClipsItself, name) for name in ("pipeline", "tensor")),
     (LooksAtTheMode, "pipeline"),
     *((AssignsWeights, name) for name in ("fsdp", "tensor")),
+    *((Counts, name) for name in ("pipeline", "tensor")),
 ]
 
 
@@ -831,6 +855,11 @@ def one_block() -> nn.Module:
     return nn.Sequential(Block(Flattens(ATTENTIONS[0]), pair()))
 
 
+class SkipsABatch(Stranger):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step(batch, batch_idx) if batch_idx == 0 else None
+
+
 class ClampsByHooks(Stranger):
     def __init__(self) -> None:
         super().__init__()
@@ -884,6 +913,13 @@ LINES: dict[str, Any] = {
         Unfreezes,
         "pipeline",
         "to unfreeze them), of which another rank has some",
+    ),
+    "skips": (SkipsABatch, "ddp", "training_step of SkipsABatch returned None, which skips a"),
+    "anomaly": (
+        Stranger,
+        "tensor",
+        "strategy=tensor: detect_anomaly=True looks into gradients that are sharded",
+        {"detect_anomaly": True},
     ),
     "alone": (
         CallsAlone,

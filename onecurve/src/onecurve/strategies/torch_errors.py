@@ -37,6 +37,8 @@ WORDS = {
     "aten.copy_.default got mixed": "sharded weights are copied, as Lightning's averages of "
     "weights do; use onecurve.ExponentialMovingAverage or onecurve.StochasticWeightAveraging, or "
     "use strategy=ddp",
+    "_is_any_true": "detect_anomaly=True looks into gradients that are sharded, which PyTorch "
+    "cannot; use it with strategy=ddp, or strategy=single",
     "got mixed torch.Tensor and DTensor": "{task} computes with a sharded parameter, or with a "
     "tensor made like one (zeros_like); call the module that holds it, use "
     "torch.zeros(..., device=self.device), or use strategy=ddp",
