@@ -100,6 +100,10 @@ class TrainingEpochs:
         self._iterator: State | None = None
         self._first: State | None = None
         self._own: dict[str, list[torch.Tensor]] = {}
+        # Loaders whose next iterator draws the seed of its workers apart, and their generators.
+        self._seeded_apart: list[tuple[Any, torch.Generator | None]] = []
+        # Loaders of which a copy, with workers of its own, ends the epoch that is resumed.
+        self._without_workers: list[Any] = []
         self._loop = trainer.fit_loop.epoch_loop
         self._on_run_start = partial(type(self._loop).on_run_start, self._loop)
         self._loop.on_run_start = self._epoch_starts  # type: ignore[method-assign]
@@ -149,7 +153,26 @@ class TrainingEpochs:
                 set_state(from_tensors(place.random["now"]))
                 _set_generators([loader], place.random["generators"], "now")
         self._note_iterators([loader])
+        if place is not None:
+            self._seed_apart(loader, place.epoch)
         return loader
+
+    def _reuses_workers(self, loader: Any, epoch: int) -> bool:
+        """Whether, without interruption, an epoch has the workers of the one before.
+
+        A loader draws a seed for new workers only, and then the order of the samples.
+        """
+        trainer: Any = self.trainer
+        every = trainer.reload_dataloaders_every_n_epochs
+        is_new = epoch % every == 0 if every else epoch == 0
+        return bool(getattr(loader, "persistent_workers", False)) and not is_new
+
+    def _seed_apart(self, loader: Any, epoch: int) -> None:
+        """Let a loader without workers draw no seed for them that the order would follow from."""
+        if self._reuses_workers(loader, epoch):
+            own = getattr(loader, "loader", loader)
+            self._seeded_apart.append((own, own.generator))
+            own.generator = torch.Generator().manual_seed(torch.initial_seed())
 
     def _note_iterators(self, loaders: list[Any]) -> None:
         self._iterator = self.stream.common_state
@@ -180,7 +203,13 @@ class TrainingEpochs:
             self.synchronize()
             _begin(self._loaders, self.trainer.current_epoch)
             self._note_iterators(self._loaders)
+            for loader in self._without_workers:
+                self._seed_apart(loader, self.trainer.current_epoch)
+            self._without_workers = []
         self._on_run_start(data_fetcher)
+        while self._seeded_apart:
+            own, generator = self._seeded_apart.pop()
+            own.generator = generator
         self._first = self.stream.common_state
 
     def state(self) -> dict[str, Any]:
@@ -243,6 +272,7 @@ class TrainingEpochs:
         combined.flattened = [walked.get(id(each), each) for each in loaders]
         iter(data_fetcher)
         combined.flattened = loaders
+        self._without_workers = [each for each in loaders if walked.get(id(each), each) is not each]
         if random:
             set_state(from_tensors(random["now"]))
             _set_generators(loaders, random["generators"], "now")
@@ -251,7 +281,10 @@ class TrainingEpochs:
         """Loaders that start where the checkpoint was written, by the ids of the given loaders."""
         combined = loaders_of(self.trainer.fit_loop)
         assert combined is not None
-        walks = [Walk(each, _draws_ahead(each)) for each in loaders]
+        walks = [
+            Walk(each, _draws_ahead(each), not self._reuses_workers(each, place.epoch))
+            for each in loaders
+        ]
         # Shorter loaders start again beside longer ones, as in training.
         walking = combined_alike(combined, list(walks))
         iter(walking)
@@ -307,21 +340,25 @@ class Walk:
     Args:
         loader: The user's loader, or our wrapper of it.
         draws_ahead: Whether the loader draws its first indices when its iterator is made.
+        draws_seed: Whether it draws a seed for its workers before.
 
     Attributes:
         samples: Samples that it has passed since its iterator was last made.
     """
 
-    def __init__(self, loader: Any, draws_ahead: bool) -> None:
+    def __init__(self, loader: Any, draws_ahead: bool, draws_seed: bool) -> None:
         self.loader = loader
         self.draws_ahead = draws_ahead
+        self.draws_seed = draws_seed
         self.samples = 0
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        draw_base_seed(self.loader)
+        if self.draws_seed:
+            draw_base_seed(self.loader)
+            self.draws_seed = not getattr(self.loader, "persistent_workers", False)
         batches = self.loader.batch_sampler
         self._left = iter(self.loader.sampler if batches is None else batches)
         self._ahead = [next(self._left)] if self.draws_ahead else []

@@ -4,7 +4,7 @@ A graph is that of one mode: `self.training` is a constant in it. So the code is
 where the graphs differ a layer has one of each.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,7 +26,7 @@ class ByMode(nn.Module):
         super().__init__()
         self.trained, self.evaluated = trained, evaluated
         # A function, which a copy of the layer shares.
-        self._trains = lambda: network.training
+        self._trains: Callable[[], bool] = lambda: network.training
 
     def forward(self, *inputs: Any) -> Any:
         return self.trained(*inputs) if self._trains() else self.evaluated(*inputs)
