@@ -855,6 +855,11 @@ def one_block() -> nn.Module:
     return nn.Sequential(Block(Flattens(ATTENTIONS[0]), pair()))
 
 
+class LogsAWeight(Stranger):
+    def on_train_epoch_end(self) -> None:
+        self.log("size", self.model[0].weight.detach().abs().mean())  # type: ignore[index, union-attr]
+
+
 class SkipsABatch(Stranger):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return super().training_step(batch, batch_idx) if batch_idx == 0 else None
@@ -914,6 +919,7 @@ LINES: dict[str, Any] = {
         "pipeline",
         "to unfreeze them), of which another rank has some",
     ),
+    "logs": (LogsAWeight, "tensor", "LogsAWeight logs a number that it computes from sharded"),
     "skips": (SkipsABatch, "ddp", "training_step of SkipsABatch returned None, which skips a"),
     "anomaly": (
         Stranger,
