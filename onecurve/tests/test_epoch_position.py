@@ -20,16 +20,18 @@ Made = Callable[[], Any]
 
 
 class Save(Callback):
-    """Saves after two steps of an epoch."""
+    """Saves after a batch of an epoch; after all of them for -1."""
 
-    def __init__(self, file: Path, epoch: int) -> None:
+    def __init__(self, file: Path, epoch: int, batch: int) -> None:
         self.file = file
         self.epoch = epoch
+        self.batch = batch
 
     def on_train_batch_end(
         self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if (trainer.current_epoch, batch_idx) == (self.epoch, 1):
+        at = self.batch if self.batch >= 0 else trainer.num_training_batches - 1
+        if (trainer.current_epoch, batch_idx) == (self.epoch, at):
             trainer.save_checkpoint(self.file)
 
 
@@ -40,15 +42,17 @@ def losses(
     save: Path | None = None,
     resume: Path | None = None,
     epoch: int = 0,
+    batch: int = 1,
+    epochs: int = 2,
     strategy: type[onecurve.Single | onecurve.DDP] = onecurve.Single,
     devices: int = 1,
 ) -> list[float]:
-    """Of two epochs, of which each has three steps or more."""
+    """Of some epochs, of which each has three steps or more."""
     record = Record()
     with unchanged_environment(LIGHTNING):
         seed_everything(1, verbose=False)
-        callbacks = [record, *([Save(save, epoch)] if save else [])]
-        options: Any = {"precision": "64-true", "callbacks": callbacks, "max_epochs": 2}
+        callbacks = [record, *([Save(save, epoch, batch)] if save else [])]
+        options: Any = {"precision": "64-true", "callbacks": callbacks, "max_epochs": epochs}
         quiet_trainer(strategy(), devices, **options).fit(task(), made(), ckpt_path=resume)
     return record.losses
 
@@ -65,6 +69,10 @@ def whole_batches() -> DataLoader[Any]:
 def torchdatas(workers: int) -> Any:
     loader: Any = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
     return loader(data.StatefulEpochs(), 4, num_workers=workers)
+
+
+def with_persistent_workers() -> DataLoader[Any]:
+    return DataLoader(data.pairs(), 4, shuffle=True, num_workers=1, persistent_workers=True)
 
 
 DATA: dict[str, tuple[Made, Any]] = {
@@ -106,11 +114,21 @@ def test_ranks_share_batches_of_a_data_set_and_resume_with_the_rest(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["augmented", "several", "a stream with a state"])
-def test_it_resumes_in_a_later_epoch_with_persistent_workers(name: str, tmp_path: Path) -> None:
+def test_it_resumes_in_a_later_epoch(name: str, tmp_path: Path) -> None:
     file = tmp_path / "inside.ckpt"
     # DP looks at the first batch before Lightning knows the epoch.
     whole = losses(*DATA[name], save=file, epoch=1, strategy=onecurve.DP)
     assert losses(*DATA[name], resume=file, strategy=onecurve.DP) == whole[len(whole) // 2 + 2 :]
+
+
+@pytest.mark.parametrize("batch", [1, -1], ids=["inside", "at its end"])
+def test_it_resumes_in_a_later_epoch_with_persistent_workers(batch: int, tmp_path: Path) -> None:
+    """They draw no seed for an epoch that is not their first one."""
+    file, made = tmp_path / "later.ckpt", with_persistent_workers
+    whole = losses(made, tasks.Plain, save=file, epoch=1, batch=batch, epochs=3)
+    resumed = losses(made, tasks.Plain, resume=file, epochs=3)
+    assert resumed == whole[-len(resumed) :]
+    assert len(resumed) == len(whole) // 3 + (len(whole) // 3 - 2 if batch == 1 else 0)
 
 
 class Batches(list[Any]):

@@ -200,6 +200,18 @@ class LogsCoarsely(Plain):
         return super().training_step(batch, batch_idx)
 
 
+class HasOther(Plain):
+    """Beside its network, which trains alike, a buffer that does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("largest", torch.zeros(()))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        self.largest.add_(batch[0].abs().max())
+        return super().training_step(batch, batch_idx)
+
+
 class NoisyStep(Plain):
     """Adds its noise to the batch."""
 
@@ -290,6 +302,7 @@ APART = {
     result.LATE_WEIGHTS: (DrawnLate, loaders, "ddp"),
     result.SAMPLES: (Plain, noisy, "ddp"),
     result.UNKNOWN: (KnowsItsStrategy, loaders, "dp"),
+    result.UNKNOWN + ", of a buffer": (HasOther, loaders, "ddp"),
 }
 QUICK = [result.MEAN, result.BATCHNORM, result.GRADIENTS, result.LOGGED]
 QUICK += [result.SAMPLES, result.UNKNOWN]
@@ -316,6 +329,14 @@ def test_accumulated_batches_are_named() -> None:
         Plain, loaders, strategy=onecurve.Single(), accelerator="cpu", accumulate_grad_batches=2
     )
     assert found.kinds == [result.ACCUMULATED], found.table()
+
+
+@pytest.mark.usefixtures("warm_ones")
+def test_so_they_are_where_layers_are_sharded() -> None:
+    options: Any = {"accumulate_grad_batches": 4, "limit_train_batches": 1.0, "max_epochs": 4}
+    strategy = onecurve.Tensor()
+    found = onecurve.parity(Plain, fives, strategy=strategy, accelerator="cpu", **options)
+    assert found.kinds == [result.ACCUMULATED, result.PLAN], found.table()
 
 
 def test_it_leaves_the_process_as_it_was() -> None:

@@ -94,15 +94,40 @@ class ClampsByHooks(Small):
             parameter.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
 
 
+class SumsUpInPlace(Small):
+    """Adds squares to a tensor of its own, which PyTorch leaves as it is by one without data."""
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        total = torch.zeros(())
+        for parameter in self.parameters():
+            assert parameter.grad is not None
+            total += parameter.grad.square().sum()
+        self.log("norm", total.sqrt())
+
+
+class WithTeacher(Small):
+    """Has a second network, which is the first one's after each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = self.network()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        for mean, weight in zip(self.teacher.parameters(), self.net.parameters(), strict=True):
+            mean.data = weight.data
+
+
 class LineSearch(Small):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.LBFGS(self.parameters(), lr=0.01)
 
 
 REFUSED: dict[Any, str] = {
-    LogsNorms: "LogsNorms.on_before_optimizer_step asks for a gradient that another rank has",
+    LogsNorms: "LogsNorms.on_before_optimizer_step asks for a gradient or a weight that another",
+    SumsUpInPlace: "SumsUpInPlace.on_before_optimizer_step asks for a gradient or a weight that",
+    WithTeacher: "for an average of weights",
     ScalesByHand: "a step of ScalesByHand uses layers, or their parameters or gradients",
-    ScalesInStep: "ScalesInStep.optimizer_step asks for a gradient that another rank has",
+    ScalesInStep: "ScalesInStep.optimizer_step asks for a gradient or a weight that another rank",
     LineSearch: "LBFGS updates a weight by the gradients of all others",
 }
 

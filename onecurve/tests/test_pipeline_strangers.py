@@ -263,6 +263,30 @@ class Penalized(Small):
         return super().training_step(batch, batch_idx) + 0.01 * weights
 
 
+class PenalizedInPlace(Small):
+    """Sums up in a tensor of its own, which PyTorch leaves as it is by a tensor without data."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        total = torch.zeros(())
+        for weight in self.parameters():
+            total += weight.abs().sum()
+        return super().training_step(batch, batch_idx) + 0.01 * total
+
+
+class WithTeacher(Small):
+    """Has a second network, whose weights follow those of the first within the step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = nn.ParameterList(weight.detach().clone() for weight in self.net.parameters())
+        self.teacher.requires_grad_(False)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        for mean, weight in zip(self.teacher, self.net.parameters(), strict=True):
+            mean.data.mul_(0.9).add_(weight.data, alpha=0.1)
+        return super().training_step(batch, batch_idx)
+
+
 class OfGradients(Small):
     """Takes a gradient of a gradient."""
 
@@ -284,7 +308,9 @@ LAYERS: dict[Any, dict[str, Any]] = {
     OneWeightTwiceInAStage: {"balance": [4, 2]},
 }
 REFUSED: dict[Any, str] = {
-    Penalized: "in another way than by calling net",
+    **dict.fromkeys(
+        (Penalized, PenalizedInPlace, WithTeacher), "in another way than by calling net"
+    ),
     OfGradients: "create_graph=True",
     LayersOfAnother: "the layer layers()[5] of LayersOfAnother has parameters that are none",
     OneWeightTwice: "layers net.0 and net.4 share a parameter, but are on stages 0 and 1",

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, weight_norm
 from torch.utils.data import DataLoader, Dataset
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric, MetricTracker, SumMetric
 
 import onecurve
 from onecurve.errors import UserError
@@ -475,6 +475,63 @@ class ChangesWeights(Stranger):
         return super().outputs(batch) * self.scale
 
 
+class AssignsWeights(Stranger):
+    """Before each batch, with another tensor, as what bounds a norm or follows a teacher does."""
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        for layer in (self.model[0], self.model[2]):  # type: ignore[index]
+            layer.weight.data = layer.weight.data.clamp(-0.2, 0.2)
+
+
+class Counts(Stranger):
+    """By metrics that are in none of its modules, and by one that is copied for each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = {"samples": SumMetric()}
+        self.tracker = MetricTracker(SumMetric(), maximize=True)
+
+    def on_validation_epoch_start(self) -> None:
+        self.tracker.increment()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        super().validation_step(batch, batch_idx)
+        for metric in (self.counts["samples"], self.tracker):
+            metric.update(float(len(batch["inputs"])))
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("samples", self.counts["samples"].compute())
+        self.log("tracked", self.tracker.compute())
+        self.counts["samples"].reset()
+
+
+class OtherInEvaluation(nn.Module):
+    """Its code around the layers depends on its mode, and so does how much it returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, 16), nn.Linear(16, 16)
+        self.last = nn.Linear(16, WIDTH)
+        self.scale = nn.Parameter(torch.full((16,), 0.9))
+
+    def forward(self, inputs: Tensor) -> Any:
+        hidden = self.second(torch.relu(self.first(inputs)) * (0.5 if self.training else 1.5))
+        outputs = self.last(hidden * self.scale)
+        return (outputs, hidden) if self.training else outputs
+
+
+class LooksAtTheMode(Stranger):
+    def __init__(self) -> None:
+        super().__init__(OtherInEvaluation)
+
+    def outputs(self, batch: Any) -> Tensor:
+        made: Any = self.model(batch["inputs"])
+        if not self.training:
+            return made  # type: ignore[no-any-return]
+        outputs: Tensor = made[0] + made[1].mean(-1, keepdim=True)
+        return outputs
+
+
 STRATEGIES: dict[str, Callable[[], Any]] = {
     "ddp": onecurve.DDP,
     "dp": onecurve.DP,
@@ -509,6 +566,9 @@ EQUAL = [
     *((ChangesWeights, name) for name in ("fsdp", "kept")),
     *((ClipsItself, name) for name in ("pipeline", "tensor", "fsdp")),
     *((task, "ddp") for task in (OfSomeInputs, OfItsOwnAveraged)),
+    (LooksAtTheMode, "pipeline"),
+    *((AssignsWeights, name) for name in ("fsdp", "tensor")),
+    *((Counts, name) for name in ("pipeline", "tensor")),
 ]
 
 
@@ -522,6 +582,9 @@ KEPT = [
     *((OnlyADistribution, name) for name in ("fsdp", "kept")),
     (ChangesWeights, "fsdp"),
     *((ClipsItself, name) for name in ("pipeline", "tensor")),
+    (LooksAtTheMode, "pipeline"),
+    *((AssignsWeights, name) for name in ("fsdp", "tensor")),
+    *((Counts, name) for name in ("pipeline", "tensor")),
 ]
 
 
@@ -792,6 +855,16 @@ def one_block() -> nn.Module:
     return nn.Sequential(Block(Flattens(ATTENTIONS[0]), pair()))
 
 
+class LogsAWeight(Stranger):
+    def on_train_epoch_end(self) -> None:
+        self.log("size", self.model[0].weight.detach().abs().mean())  # type: ignore[index, union-attr]
+
+
+class SkipsABatch(Stranger):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step(batch, batch_idx) if batch_idx == 0 else None
+
+
 class ClampsByHooks(Stranger):
     def __init__(self) -> None:
         super().__init__()
@@ -845,6 +918,14 @@ LINES: dict[str, Any] = {
         Unfreezes,
         "pipeline",
         "to unfreeze them), of which another rank has some",
+    ),
+    "logs": (LogsAWeight, "tensor", "LogsAWeight logs a number that it computes from sharded"),
+    "skips": (SkipsABatch, "ddp", "training_step of SkipsABatch returned None, which skips a"),
+    "anomaly": (
+        Stranger,
+        "tensor",
+        "strategy=tensor: detect_anomaly=True looks into gradients that are sharded",
+        {"detect_anomaly": True},
     ),
     "alone": (
         CallsAlone,

@@ -101,6 +101,10 @@ class TrainingEpochs:
         self._iterator: State | None = None
         self._first: State | None = None
         self._own: dict[str, list[torch.Tensor]] = {}
+        # Loaders whose next iterator draws the seed of its workers apart, and their generators.
+        self._seeded_apart: list[tuple[Any, torch.Generator | None]] = []
+        # Loaders of which a copy, with workers of its own, ends the epoch that is resumed.
+        self._without_workers: list[Any] = []
         self._loop = trainer.fit_loop.epoch_loop
         self._on_run_start = partial(type(self._loop).on_run_start, self._loop)
         self._loop.on_run_start = self._epoch_starts  # type: ignore[method-assign]
@@ -148,7 +152,26 @@ class TrainingEpochs:
                 set_state(from_tensors(place.random["now"]))
                 _set_generators([loader], place.random["generators"], "now")
         self._note_iterators([loader])
+        if place is not None:
+            self._seed_apart(loader, place.epoch)
         return loader
+
+    def _reuses_workers(self, loader: Any, epoch: int) -> bool:
+        """Whether, without interruption, an epoch has the workers of the one before.
+
+        A loader draws a seed for new workers only, and then the order of the samples.
+        """
+        trainer: Any = self.trainer
+        every = trainer.reload_dataloaders_every_n_epochs
+        is_new = epoch % every == 0 if every else epoch == 0
+        return bool(getattr(loader, "persistent_workers", False)) and not is_new
+
+    def _seed_apart(self, loader: Any, epoch: int) -> None:
+        """Let a loader without workers draw no seed for them that the order would follow from."""
+        if self._reuses_workers(loader, epoch):
+            own = getattr(loader, "loader", loader)
+            self._seeded_apart.append((own, own.generator))
+            own.generator = torch.Generator().manual_seed(torch.initial_seed())
 
     def _note_iterators(self, loaders: list[Any]) -> None:
         self._iterator = self.stream.common_state
@@ -179,7 +202,13 @@ class TrainingEpochs:
             self.synchronize()
             _begin(self._loaders, self.trainer.current_epoch)
             self._note_iterators(self._loaders)
+            for loader in self._without_workers:
+                self._seed_apart(loader, self.trainer.current_epoch)
+            self._without_workers = []
         self._on_run_start(data_fetcher)
+        while self._seeded_apart:
+            own, generator = self._seeded_apart.pop()
+            own.generator = generator
         self._first = self.stream.common_state
 
     def state(self) -> dict[str, Any]:
@@ -242,6 +271,7 @@ class TrainingEpochs:
         combined.flattened = [walked.get(id(each), each) for each in loaders]
         iter(data_fetcher)
         combined.flattened = loaders
+        self._without_workers = [each for each in loaders if walked.get(id(each), each) is not each]
         if random:
             set_state(from_tensors(random["now"]))
             _set_generators(loaders, random["generators"], "now")
@@ -281,7 +311,8 @@ class TrainingEpochs:
     def _walk(self, loader: Any, place: Place) -> Walk | Reading:
         own = loader.loader if isinstance(loader, RankLoader) else loader
         if isinstance(own, DataLoader) and has_indices(own):
-            return Walk(loader, draws_ahead(loader))
+            draws_seed = not self._reuses_workers(loader, place.epoch)
+            return Walk(loader, draws_ahead(loader), draws_seed)
         if self.trainer.is_global_zero:
             is_read = isinstance(loader, DataLoader | StreamLoader)
             print(

@@ -22,15 +22,17 @@ class Walk:
     Args:
         loader: The user's loader, or our wrapper of it.
         draws_ahead: Whether the loader draws its first indices when its iterator is made.
+        draws_seed: Whether it draws a seed for its workers before.
 
     Attributes:
         counts: Whether samples can be counted, which only a batch sampler allows.
         samples: Samples that it has passed since its iterator was last made.
     """
 
-    def __init__(self, loader: Any, draws_ahead: bool) -> None:
+    def __init__(self, loader: Any, draws_ahead: bool, draws_seed: bool) -> None:
         self.loader = loader
         self.draws_ahead = draws_ahead
+        self.draws_seed = draws_seed
         self.counts = loader.batch_sampler is not None
         self.samples = 0
 
@@ -38,7 +40,9 @@ class Walk:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        draw_base_seed(self.loader)
+        if self.draws_seed:
+            draw_base_seed(self.loader)
+            self.draws_seed = not getattr(self.loader, "persistent_workers", False)
         batches = self.loader.batch_sampler
         self._left = iter(self.loader.sampler if batches is None else batches)
         self._ahead = [next(self._left)] if self.draws_ahead else []

@@ -113,6 +113,9 @@ UNKNOWN = "unknown"
 AT_MOST = 1e-6
 """The largest relative difference of a loss that can still be rounding, in float64."""
 
+MUCH = 1e-3
+"""The same of anything else: weights, and what is logged."""
+
 SEVEN_DIGITS = 1e-5
 """The same for values computed in float32, after an optimizer has amplified it."""
 
@@ -166,14 +169,13 @@ def kinds_of(rows: Sequence[Row], plain: Watch, other: Watch) -> list[str]:
         return [DIGITS]
     if only_logged:
         return [ACCUMULATED if other.accumulates else LOGGED]
-    if _is_rounding(plain, other):
+    if _is_rounding(plain, other) and _largest(rows) <= MUCH:
         return [ROUNDING]
     if found := [BATCHNORM] * other.batchnorm + [DRAWS] * plain.draws:
         return found
-    if found := [PLAN] * (other.tensor > 1) + [POSITIONS] * (other.context > 1):
+    found = [ACCUMULATED] * other.accumulates
+    if found := found + [PLAN] * (other.tensor > 1) + [POSITIONS] * (other.context > 1):
         return found
-    if other.accumulates:
-        return [ACCUMULATED]
     if of_run.get(LOSS) == begins and other.shares > 1:
         return [MEAN]
     if of_run.get(GRADIENT) == begins != of_run.get(LOSS):

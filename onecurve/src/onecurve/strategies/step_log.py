@@ -12,7 +12,7 @@ alone. Values of an epoch are synchronised by torchmetrics itself.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from inspect import signature
 from typing import Any, cast
 from zlib import crc32
@@ -214,6 +214,22 @@ def metrics_kept(module: LightningModule) -> Iterator[None]:
         for metric in metrics:
             kept.enter_context(state_kept(metric))
         yield
+
+
+def syncing_over(group: dist.ProcessGroup | None) -> AbstractContextManager[None]:
+    """Within the context, metrics without a group of their own synchronise over this one.
+
+    Not a group for each: a metric that holds one cannot be copied (MetricTracker copies its metric
+    for each epoch), and some are held in a dictionary, or by a callback.
+    """
+    sync = Metric.sync
+
+    def sync_over(
+        self: Metric, dist_sync_fn: Any = None, process_group: Any = None, **options: Any
+    ) -> None:
+        sync(self, dist_sync_fn, process_group or self.process_group or group, **options)
+
+    return replaced(Metric, "sync", sync_over)
 
 
 CALL_ARGUMENTS = "_arguments_in_step"

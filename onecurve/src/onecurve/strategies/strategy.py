@@ -22,7 +22,6 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
-from torchmetrics import Metric
 
 from ..batch.loader import shared_loader
 from ..batch.random import Draws, RankStream, get_state, kept_state, set_state
@@ -45,8 +44,10 @@ from .layout import lay_out, move
 from .manual_backward import manual_backward, pytorchs_backward
 from .mesh.ranks import Ranks
 from .parallelism import Parallelism
+from .sharded_data import assignable_data
 from .step import DataParallel, TaskStep
-from .torch_errors import explain_error
+from .step_log import syncing_over
+from .torch_errors import explain_error, name_of
 
 Backend = Literal["auto", "gloo", "nccl"]
 
@@ -200,10 +201,8 @@ class OneCurve(ForCallbacks):
 
     def _count_over_ranks(self, task: LightningModule) -> None:
         """Make metrics and gradient clipping cover all ranks."""
-        everyone = self.samples_group is dist.group.WORLD
-        for metric in task.modules():
-            if isinstance(metric, Metric) and metric.process_group is None and not everyone:
-                metric.process_group = self.samples_group
+        if self.samples_group is not dist.group.WORLD:
+            self._while_connected.enter_context(syncing_over(self.samples_group))
         if self.parallelisms:
             clipping = clipping_over_ranks(task, self.parts_group, self.counted)
             self._while_connected.enter_context(clipping)
@@ -222,6 +221,7 @@ class OneCurve(ForCallbacks):
                 self._layer_sync = None
             lay_out(task, self.ranks, self.parallelisms, self.apply_ac_and_compile)
         self._move(task, self.root_device)
+        self._while_connected.enter_context(assignable_data())
         for parallelism in self.parallelisms:
             self._while_connected.enter_context(parallelism.connected(task))
 
@@ -312,8 +312,16 @@ class OneCurve(ForCallbacks):
         if isinstance(self.checkpoint_io, LocalFiles):
             # Raise the error of a checkpoint that could not be written in the background.
             self.checkpoint_io.poll()
-        accumulates = self._connected_module.trainer.accumulate_grad_batches > 1
-        return self._step.train_accumulated(*args) if accumulates else self._step.train(*args)
+        task = self._connected_module
+        accumulates = task.trainer.accumulate_grad_batches > 1
+        output = self._step.train_accumulated(*args) if accumulates else self._step.train(*args)
+        if output is None and task.automatic_optimization and task.trainer.world_size > 1:
+            raise UserError(
+                f"strategy={self.name}: training_step of {name_of(task)} returned None, which "
+                "skips a batch in one process alone; return the loss times 0, or use "
+                "strategy=single"
+            )
+        return output
 
     def validation_step(self, *args: Any) -> STEP_OUTPUT:
         return self._step.evaluate("validation_step", *args)

@@ -37,6 +37,10 @@ WORDS = {
     "aten.copy_.default got mixed": "sharded weights are copied, as Lightning's averages of "
     "weights do; use onecurve.ExponentialMovingAverage or onecurve.StochasticWeightAveraging, or "
     "use strategy=ddp",
+    "_is_any_true": "detect_anomaly=True looks into gradients that are sharded, which PyTorch "
+    "cannot; use it with strategy=ddp, or strategy=single",
+    "Operator c10d.allreduce_": "{task} logs a number that it computes from sharded weights or "
+    "gradients; use self.trainer.strategy.gradient_norm() for a norm, or strategy=ddp",
     "got mixed torch.Tensor and DTensor": "{task} computes with a sharded parameter, or with a "
     "tensor made like one (zeros_like); call the module that holds it, use "
     "torch.zeros(..., device=self.device), or use strategy=ddp",

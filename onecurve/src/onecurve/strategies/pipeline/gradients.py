@@ -18,6 +18,7 @@ each gradient alone works on it, and what asks for its numbers cannot have them,
 Optimizers are not shown it: they would make a state for it.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
@@ -36,6 +37,7 @@ from ...compat.of_lightning import results_of
 from ...compat.of_torch import at_end_of_backward
 from ...errors import UserError
 from ..redirect import replaced
+from .remote import Remote
 
 BUCKET_BYTES = 25 * 2**20
 HOOKS = (
@@ -48,8 +50,10 @@ HOOKS = (
 )
 # Callbacks of Lightning and of this library ask the strategy.
 KNOWN = ("lightning", "onecurve")
+# What PyTorch says where a tensor has no data: also where one is assigned to `data` of another.
+NO_DATA = re.compile("meta|incompatible tensor type", re.IGNORECASE)
 # Where a user's code is not.
-PACKAGES = {"torch", *KNOWN}
+PACKAGES = {"torch", "lightning_utilities", *KNOWN}
 
 
 class Stash:
@@ -133,11 +137,14 @@ def agree_on_overflow(gradients: list[Tensor], device: torch.device) -> None:
         parts[0].div_(finite)
 
 
-class RemoteParameter(nn.Parameter):
+class RemoteParameter(Remote, nn.Parameter):
     """A parameter without memory, because another rank holds it."""
 
     is_shown = False
     """Whether a user's hook or step looks at gradients now."""
+
+    def __new__(cls, data: Tensor, requires_grad: bool = True) -> "RemoteParameter":
+        return super().__new__(cls, data.as_subclass(Tensor), requires_grad)
 
     @property
     def grad(self) -> Tensor | None:
@@ -178,12 +185,13 @@ def _watch(owner: Any, name: str, shows: bool, until: ExitStack) -> None:
                 return inner(*args, **options)
         # PyTorch has no class of its own for it.
         except (NotImplementedError, RuntimeError) as error:
-            if not shows or "meta" not in str(error) or _is_in_step(error):
+            if not shows or not NO_DATA.search(str(error)) or _is_in_step(error):
                 raise
             raise UserError(
-                f"strategy=pipeline: {type(owner).__name__}.{name} asks for a gradient that "
-                "another rank has; use trainer.gradient_clip_val, self.clip_gradients(...) or "
-                "self.trainer.strategy.gradient_norm(), which know all of them, or strategy=ddp"
+                f"strategy=pipeline: {type(owner).__name__}.{name} asks for a gradient or a weight "
+                "that another rank has; use trainer.gradient_clip_val, self.clip_gradients(...) or "
+                "self.trainer.strategy.gradient_norm(), which know all gradients, "
+                "onecurve.ExponentialMovingAverage for an average of weights, or strategy=ddp"
             ) from None
 
     until.enter_context(replaced(owner, name, watched))
@@ -235,7 +243,7 @@ def explained(
             f"strategy={strategy}: a module is copied whose layers are a pipeline; make the copy "
             "in __init__, or use strategy=ddp"
         )
-    if not isinstance(error, NotImplementedError | RuntimeError) or "meta" not in message.lower():
+    if not isinstance(error, NotImplementedError | RuntimeError) or not NO_DATA.search(message):
         return None
     if _is_in_step(error):
         return layers_used_outside_network(module, network)

@@ -30,6 +30,7 @@ from torch import fx, nn
 from ...errors import UserError, in_short
 from ..layers import CONTAINERS, find_layers, opened
 from .blocks import Blocks, find_blocks, find_other_stack
+from .modes import by_mode, graphs_of, in_mode
 from .shapes import BY_POSITION
 
 # What is made of a shape is computed again where it is needed: only tensors travel.
@@ -128,7 +129,8 @@ def _check_parameters(module: LightningModule, network: Network) -> None:
             )
     inside = {id(p): path for path, layer in network.layers.items() for p in layer.parameters()}
     held = {id(part) for layer in layers for part in layer.modules()} | {id(module)}
-    direct = {id(attrgetter(at)(layer)) for layer in layers for at in _direct_tensors(layer)}
+    graphs = [graph for layer in layers for graph in graphs_of(layer)]
+    direct = {id(attrgetter(at)(graph)) for graph in graphs for at in _direct_tensors(graph)}
     for around, part in module.named_modules():
         for path, parameter in part.named_parameters(around, recurse=False):
             layer_of = inside.get(id(parameter))
@@ -161,19 +163,34 @@ def split_network(task: LightningModule, split: Sequence[str]) -> Network:
     around = zip(*(name.split(".")[:-1] for name in split), strict=False)
     path = ".".join(parts[0] for parts in takewhile(lambda each: len(set(each)) == 1, around))
     owner, called = task.get_submodule(path), f"{path}.forward".lstrip(".")
-    tracer = _Tracer({task.get_submodule(name): name for name in split})
-    nodes, enters = _traced(owner, tracer, key)
-    if missing := [name for name in split if name not in tracer.cuts]:
+    begins = {task.get_submodule(name): name for name in split}
+
+    def traced_in(training: bool) -> dict[str, fx.GraphModule]:
+        tracer = _Tracer(begins)
+        with in_mode(owner, training):
+            nodes, enters = _traced(owner, tracer, key)
+        if missing := [name for name in split if name not in tracer.cuts]:
+            mode = "" if training else " in evaluation"
+            raise UserError(
+                f"{key}: {called} does not call {missing[0]}{mode}; name modules that it calls, or "
+                "use strategy=fsdp"
+            )
+        first = next(place for place, node in enumerate(nodes) if _is_work(node))
+        # What precedes the first of them, too, unless nothing does.
+        begin = {first: path or "forward"} | {place: name for name, place in tracer.cuts.items()}
+        starts = sorted(begin)
+        pieces = _pieces(owner, nodes, enters, starts, called)
+        return {begin[place]: piece for place, piece in zip(starts, pieces, strict=True)}
+
+    trained, evaluated = traced_in(True), traced_in(False)
+    if list(trained) != list(evaluated):
         raise UserError(
-            f"{key}: {called} does not call {missing[0]}; name modules that it calls, or use "
+            f"{key}: {called} calls them in another order in evaluation; change it, or use "
             "strategy=fsdp"
         )
-    first = next(place for place, node in enumerate(nodes) if _is_work(node))
-    # What precedes the first of them, too, unless nothing does.
-    begin = {first: path or "forward"} | {place: name for name, place in tracer.cuts.items()}
-    starts = sorted(begin)
-    pieces = _pieces(owner, nodes, enters, starts, called)
-    layers = {begin[place]: piece for place, piece in zip(starts, pieces, strict=True)}
+    layers: dict[str, nn.Module] = {
+        name: by_mode(owner, graph, evaluated[name]) for name, graph in trained.items()
+    }
     return Network(path or "self", owner, layers)
 
 
@@ -193,11 +210,9 @@ def _split_at_children(task: LightningModule) -> Network | None:
         return None
 
 
-def _direct_tensors(layer: nn.Module) -> list[str]:
+def _direct_tensors(piece: fx.GraphModule) -> list[str]:
     """Parameters and buffers that the split code uses itself, by their names in the network."""
-    if not isinstance(layer, fx.GraphModule):
-        return []
-    return [str(node.target) for node in layer.graph.nodes if node.op == "get_attr"]
+    return [str(node.target) for node in piece.graph.nodes if node.op == "get_attr"]
 
 
 def share_direct_tensors(network: nn.Module, layers: Iterable[nn.Module]) -> None:
@@ -206,10 +221,10 @@ def share_direct_tensors(network: nn.Module, layers: Iterable[nn.Module]) -> Non
     Parameters are the layers', which may be sharded since; buffers are the network's, which may
     have moved.
     """
-    for layer in layers:
-        for target in _direct_tensors(layer):
+    for piece in (graph for layer in layers for graph in graphs_of(layer)):
+        for target in _direct_tensors(piece):
             path, _, name = target.rpartition(".")
-            whole, part = network.get_submodule(path), layer.get_submodule(path)
+            whole, part = network.get_submodule(path), piece.get_submodule(path)
             source, other = (
                 (part, whole) if isinstance(getattr(part, name), nn.Parameter) else (whole, part)
             )
@@ -258,7 +273,7 @@ def _traced(owner: nn.Module, tracer: _Tracer, key: str) -> tuple[list[fx.Node],
 
 def _pieces(
     owner: nn.Module, nodes: list[fx.Node], enters: list[fx.Node], starts: list[int], called: str
-) -> list[nn.Module]:
+) -> list[fx.GraphModule]:
     """A module of each part of a graph."""
     output = nodes[-1].args[0]
     outputs = list(output) if isinstance(output, list | tuple) else [output]
@@ -285,7 +300,7 @@ def _pieces(
 
 def _piece(
     owner: nn.Module, nodes: list[fx.Node], enters: list[fx.Node], leaves: list[fx.Node]
-) -> nn.Module:
+) -> fx.GraphModule:
     graph = fx.Graph()
     copies = {node: graph.placeholder(node.name) for node in enters}
 

@@ -123,7 +123,7 @@ class PipelineParallel(Parallelism):
     def _divided(self, task: LightningModule, network: Network) -> Stages:
         sizes, layers, blocks = self.ranks.sizes, network.layers, network.blocks
         calls = layers if blocks is None else blocks.layers()
-        also = tuple if blocks is None else lambda: blocks.shapes
+        also = (lambda: (network.owner.training,)) if blocks is None else (lambda: blocks.shapes)
         shapes = LayerShapes(calls, self.precision.forward_context, also)
         sequences = WholeSequences()
         if self.ranks.context_group is not None:

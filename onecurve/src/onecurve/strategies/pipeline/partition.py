@@ -18,6 +18,7 @@ from ...errors import UserError
 from ..fsdp.state import gather
 from ..sequences import WholeSequences
 from .gradients import RemoteParameter
+from .remote import Remote
 from .shapes import Flags, LayerShapes, Tensors, empty
 
 
@@ -195,7 +196,7 @@ class Placement:
                 meta = parameter.detach().to("meta")
                 unset[parameter] = RemoteParameter(meta, parameter.requires_grad)
             for buffer in layer.buffers():
-                unset[buffer] = buffer.to("meta")
+                unset[buffer] = buffer.to("meta").as_subclass(Remote)
         for part in {*self._task.modules(), *(part for each in others for part in each.modules())}:
             for names in (part.named_parameters, part.named_buffers):
                 for name, tensor in list(names(recurse=False, remove_duplicate=False)):
