@@ -53,6 +53,13 @@ class Regression(LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=0.01)
 
 
+def quiet_trainer(strategy: Any = "auto", **options: Any) -> Trainer:
+    """A Trainer on the CPU that prints and writes nothing, but for what the options say."""
+    writes = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    options = {"accelerator": "cpu", "devices": 1, **dict.fromkeys(writes, False), **options}
+    return Trainer(strategy=strategy, **options)
+
+
 def loader(shuffle: bool, batch: int = BATCH) -> DataLoader[Any]:
     drawn = torch.Generator().manual_seed(0)
     inputs = torch.randn(SAMPLES, 6, generator=drawn)
@@ -76,15 +83,8 @@ def fit(
     try:
         seed_everything(1, verbose=False)
         module = Regression()
-        trainer = Trainer(
-            accelerator="cpu",
-            strategy=strategy,
-            callbacks=callbacks,
-            logger=False,
-            enable_model_summary=False,
-            enable_progress_bar=False,
-            **{"devices": 2, "max_epochs": 2, "enable_checkpointing": False, **(options or {})},
-        )
+        usual = {"devices": 2, "max_epochs": 2, "callbacks": callbacks}
+        trainer = quiet_trainer(strategy, **{**usual, **(options or {})})
         trainer.fit(module, loader(shuffle, batch), loader(False), ckpt_path=resume)
         if save:
             trainer.save_checkpoint(save)
@@ -96,9 +96,5 @@ def fit(
 def predict(strategy: Any, devices: int) -> list[list[Any]]:
     """What a fresh network predicts, batch by batch: this rank's share of each."""
     seed_everything(1, verbose=False)
-    trainer = Trainer(
-        accelerator="cpu", devices=devices, strategy=strategy, logger=False,
-        enable_progress_bar=False,
-    )  # fmt: skip
-    batches = trainer.predict(Regression(), loader(False))
+    batches = quiet_trainer(strategy, devices=devices).predict(Regression(), loader(False))
     return [batch.tolist() for batch in batches or []]
