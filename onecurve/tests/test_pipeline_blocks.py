@@ -215,7 +215,7 @@ REJECTED: dict[Any, str] = {
     scales: "uses what passes between them",
     calls_side_by_side: "calls one without what the one before has returned",
     gives_a_trained_number: "calls one with a tensor () that is trained and of no sample",
-    collects: "uses layers, or their parameters, in another way",
+    collects: "in another way than by calling net",
 }
 
 
