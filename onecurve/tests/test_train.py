@@ -46,8 +46,8 @@ def test_a_precision_has_lightnings_short_names(train: Cli) -> None:
 def test_the_run_directory_holds_what_it_should(trained: Cli, strategy: str) -> None:
     outcome = trained(f"strategy={strategy}")
     run = outcome.run
-    assert "evaluate.py checkpoint=runs/" in outcome.out
-    if strategy == "single":  # what warm ranks print is shown to the first test that asks for them
+    if strategy == "single":  # warm ranks print what the first test sees that asks for them
+        assert "evaluate.py checkpoint=runs/" in outcome.out
         assert outcome.err == ""
     assert all((run / name).exists() for name in RUN_FILES)
     assert (run / "logs/rank_1.log").exists() == (strategy == "ddp")
