@@ -24,11 +24,7 @@ class Shape(NamedTuple):
     vocabulary: int = 128256
 
 
-SHAPES = {
-    "1B": Shape(2048, 16, 32, 8, 8192),
-    "8B": Shape(4096, 32, 32, 8, 14336),
-    "70B": Shape(8192, 80, 64, 8, 28672),
-}
+SHAPES = {"1B": Shape(2048, 16, 32, 8, 8192), "8B": Shape(4096, 32, 32, 8, 14336)}
 
 
 class Attention(nn.Module):
@@ -120,14 +116,10 @@ class Llama(nn.Sequential):
         }
 
 
-def llama(size: str) -> Llama:
-    with torch.device("meta"):
-        return Llama(SHAPES[size])
-
-
-def planned(size: str, *, fused: bool = False, length: int = 8192) -> Network:
+def planned(size: str, length: int = 8192) -> Network:
     """What a plan is made of: bf16-mixed, the mean cross entropy of the next token."""
-    net = llama(size)
+    with torch.device("meta"):
+        net = Llama(SHAPES[size])
     tokens = torch.empty(1, length, dtype=torch.long, device="meta")
     plan = {
         name: style
@@ -142,5 +134,4 @@ def planned(size: str, *, fused: bool = False, length: int = 8192) -> Network:
         targets=tokens,
         plan=plan,
         precision=Precision.named("bf16-mixed"),
-        fused=fused,
     )

@@ -11,15 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from conftest import (
-    FLOAT64,
-    ROUNDING,
-    TINY,
-    Cli,
-    column,
-    largest_difference,
-    run_directories,
-)
+from conftest import FLOAT64, ROUNDING, TINY, Cli, column, largest_difference, run_directories
 from processes import Command, nothing_stays_of, session
 
 TRAIN = (*TINY, FLOAT64, "trainer.limit_train_batches=6", "strategy=ddp")

@@ -77,8 +77,8 @@ def fit(
     try:
         seed_everything(1, verbose=False)
         module = Regression()
-        made = {"devices": 2, "max_epochs": 2, "callbacks": callbacks, **(options or {})}
-        trainer = quiet_trainer(strategy, **made)
+        usual = {"devices": 2, "max_epochs": 2, "callbacks": callbacks}
+        trainer = quiet_trainer(strategy, **{**usual, **(options or {})})
         trainer.fit(module, loader(shuffle, batch), loader(False), ckpt_path=resume)
         if save:
             trainer.save_checkpoint(save)
@@ -90,5 +90,5 @@ def fit(
 def predict(strategy: Any, devices: int) -> list[list[Any]]:
     """What a fresh network predicts, batch by batch: this rank's share of each."""
     seed_everything(1, verbose=False)
-    batches = quiet_trainer(strategy, devices).predict(Regression(), loader(False))
+    batches = quiet_trainer(strategy, devices=devices).predict(Regression(), loader(False))
     return [batch.tolist() for batch in batches or []]

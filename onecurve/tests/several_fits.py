@@ -1,5 +1,6 @@
-"""Many short fits in one start of two ranks: what each was refused for, or what it logged."""
+"""Many short fits, in this process or in ranks: what each was refused for, or what it logged."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
+from onecurve.surroundings import unchanged_environment
 
-Case = tuple[type[LightningModule], Any, dict[str, Any]]
-"""A module, a strategy, and options of the Trainer. Or resume=, the checkpoint to go on from, and
-is_alone=, where not every rank may be refused, so that no case can follow."""
+Case = tuple[Callable[[], LightningModule], Any, dict[str, Any]]
+"""A module, a strategy, and options of the Trainer. Or data=, which makes another loader; resume=,
+the checkpoint to go on from; is_alone=, where not every rank may be refused, so that no case can
+follow."""
 
 
 class Small(LightningModule):
@@ -87,14 +90,14 @@ def fits(cases: dict[str, Case]) -> dict[str, str | dict[str, list[float]]]:
     for name, (module, strategy, options) in cases.items():
         options = dict(options)
         resume, is_alone = options.pop("resume", None), options.pop("is_alone", False)
+        loader = options.pop("data", data)()
         seed_everything(1, verbose=False)
         losses = Losses()
-        options["callbacks"] = [losses, *options.get("callbacks", [])]
-        trainer = quiet_trainer(
-            strategy, **{"devices": 2, "max_epochs": 2, "precision": "64-true", **options}
-        )
+        callbacks = [losses, *options.pop("callbacks", [])]
+        usual = {"devices": 2, "max_epochs": 2, "precision": "64-true", "callbacks": callbacks}
+        trainer = quiet_trainer(strategy, **{**usual, **options})
         try:
-            trainer.fit(module(), data(), ckpt_path=resume)
+            trainer.fit(module(), loader, ckpt_path=resume)
             results[name] = losses.logged
         except onecurve.UserError as refusal:
             if is_alone:
@@ -103,8 +106,18 @@ def fits(cases: dict[str, Case]) -> dict[str, str | dict[str, list[float]]]:
     return results
 
 
+def fits_alone(*modules: Callable[[], LightningModule], **options: Any) -> dict[str, Any]:
+    """What modules log under `Single`, by their names."""
+    alone: dict[str, Case] = {
+        module.__name__: (module, onecurve.Single(), {"devices": 1, **options})
+        for module in modules
+    }
+    with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
+        return fits(alone)
+
+
 def fits_in_ranks(cases: dict[str, Case], processes: int = 2) -> dict[str, Any]:
-    """As `fits`, in one go of warm ranks."""
+    """All cases in ranks that are there already."""
     found: dict[str, Any] = warm_ranks.run("several_fits.fits", (cases,), processes=processes)
     return found
 
@@ -117,10 +130,10 @@ def assert_rejected(found: Any, words: str) -> None:
     assert "\n" not in found
 
 
-def assert_equal(found: Any, single: dict[str, list[float]]) -> None:
+def assert_equal(found: Any, single: dict[str, list[float]], epochs: int = 1) -> None:
     """That a fit was not refused, and has logged what another one has."""
     assert not isinstance(found, str), found
     assert found.keys() == single.keys()
     for name, curve in single.items():
-        assert len(curve) == 6
+        assert len(curve) == 3 * epochs
         assert largest_difference(found[name], curve) <= ROUNDING

@@ -12,6 +12,7 @@ from conftest import EPOCH, Cli, Outcome
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from plain_lightning import Regression, loader
+from several_fits import quiet_trainer
 
 from onecurve import BestAndLast, Single
 from onecurve.checkpoint.format import read_checkpoint
@@ -84,33 +85,26 @@ def copied(trained: Cli, tmp_path: Path) -> Callable[..., Path]:
     return run
 
 
-def test_a_run_that_was_moved_keeps_its_best(train: Cli, warm: Cli) -> None:
-    first = train(*BEGUN)
-    loss = loss_of(first.run)
-    run = first.run.rename(first.run.with_name("moved"))
-    warm("train.py", f"resume={run}", "trainer.max_epochs=3", "strategy=ddp")
-    assert kept(run) == {"best.ckpt": 0.5}
-    assert step(run, "best.ckpt") == EPOCH
-    assert loss_of(run) == pytest.approx(loss, rel=1e-5)
-
-
 @pytest.mark.parametrize(
     ("written", "changed"),
     [
-        ("checkpoint.format=sharded", "seed=0"),
+        ("checkpoint.format=sharded", "strategy=ddp"),
         # It is in the name of the state.
         ("checkpoint.format=file", "callbacks.checkpoint.every_n_epochs=3"),
     ],
 )
-def test_a_copy_of_a_run_has_the_best_of_its_own(
+def test_a_run_that_was_copied_or_moved_has_the_best_of_its_own(
     written: str, changed: str, copied: Callable[..., Path], warm: Cli
 ) -> None:
     run = copied(written)
     loss = loss_of(run)
-    resumed = warm("train.py", f"resume={run}", "trainer.max_epochs=3", changed)
-    assert "copied/checkpoints/best.ckpt" in shown(resumed)
-    assert kept(run) == {"best.ckpt": 0.5}
-    assert loss_of(run) == loss
+    for name, epochs in (("copied", 3), ("moved", 4)):
+        run = run.rename(run.with_name(name))
+        resumed = warm("train.py", f"resume={run}", f"trainer.max_epochs={epochs}", changed)
+        assert f"{name}/checkpoints/best.ckpt" in shown(resumed)
+        assert kept(run) == {"best.ckpt": 0.5}
+        assert step(run, "best.ckpt") == EPOCH
+        assert loss_of(run) == pytest.approx(loss, rel=1e-5)
 
 
 def test_a_best_that_is_gone_is_told_and_found_again(train: Cli, warm: Cli) -> None:
@@ -233,15 +227,9 @@ def test_one_goes_on_with_what_the_other_has_kept(
     best = []
     for kind, epochs, resume in zip(kinds, (2, 3), (None, tmp_path / "last.ckpt"), strict=True):
         keeps = kind(tmp_path, monitor="val/script", filename="{step}", save_last=True)
-        trainer = Trainer(
-            accelerator="cpu",
-            strategy=Single(),
-            callbacks=[keeps, Script({2: 0.5, 4: 1.0, 6: 1.5})],
-            limit_train_batches=2,
-            max_epochs=epochs,
-            logger=False,
-            enable_progress_bar=False,
-        )
+        callbacks = [keeps, Script({2: 0.5, 4: 1.0, 6: 1.5})]
+        options = {"limit_train_batches": 2, "max_epochs": epochs, "enable_checkpointing": True}
+        trainer = quiet_trainer(Single(), callbacks=callbacks, **options)
         trainer.fit(Regression(), loader(False), loader(False), ckpt_path=resume)
         best.append((keeps.best_model_path, keeps.best_model_score))
     assert best == [(str(tmp_path / "step=2.ckpt"), 0.5)] * 2

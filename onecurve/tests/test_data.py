@@ -3,17 +3,20 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import ROOT
 from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from lightning import LightningModule, Trainer
+from lightning import LightningModule
+from PIL import Image
+from several_fits import quiet_trainer
 
 from onecurve.command.resolvers import register_resolvers
 from onecurve.data.augment import RandomCrop, RandomHorizontalFlip
-from onecurve.data.files import resize_images
+from onecurve.data.files import list_images, read_image, resize_images
 from onecurve.data.images import ImageDataModule
 from onecurve.data.splits import stratified_split
 from onecurve.errors import UserError
@@ -107,16 +110,7 @@ class Recorder(LightningModule):
 
 def fit(module: ImageDataModule, folder: Path, precision: str) -> Recorder:
     task = Recorder()
-    trainer = Trainer(
-        accelerator="cpu",
-        precision=precision,
-        max_steps=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-    )
+    trainer = quiet_trainer(precision=precision, max_steps=1, default_root_dir=folder)
     trainer.fit(task, datamodule=module)
     return task
 
@@ -181,3 +175,38 @@ def test_crop_and_flip_draw_for_each_image() -> None:
     for one in RandomCrop(2)(image.expand(256, -1, -1, -1)):
         seen.update(number for number, piece in enumerate(pieces) if torch.equal(one, piece))
     assert len(seen) == 25
+
+
+def random_images(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+def test_read_image_whatever_its_format(tmp_path: Path) -> None:
+    deep = np.full((8, 8), 0x8000, dtype=np.uint16)
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    assert read_image(tmp_path / "deep.png", 1, 8, "pad").unique().tolist() == [0x80]
+    Image.fromarray(random_images(8, 8, 4)).save(tmp_path / "clear.png")
+    assert read_image(tmp_path / "clear.png", 3, 16, "stretch").shape == (3, 16, 16)
+    assert read_image(tmp_path / "clear.png", 4, 16, "pad").shape == (4, 16, 16)
+    turned = Image.Exif()
+    turned[0x0112] = 6  # Orientation: turned by a quarter
+    Image.fromarray(random_images(4, 8)).save(tmp_path / "turned.png", exif=turned)
+    tall = read_image(tmp_path / "turned.png", 1, 8, "pad")
+    assert tall[..., :2].sum() == tall[..., 6:].sum() == 0
+    assert tall[..., 2:6].sum() > 0
+
+
+def test_list_images(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for number, ending in enumerate(("png", "JPEG")):
+            file = tmp_path / name / f"{number}.{ending}"
+            Image.fromarray(random_images(8, 8, 3)).save(file)
+    (tmp_path / "cat" / "notes.txt").touch()
+    (tmp_path / "cat" / ".hidden.png").touch()
+    found = list_images(tmp_path)
+    assert len(found) == 4
+    assert found == sorted(found)
+    assert list_images(found[0]) == [found[0]]
+    with pytest.raises(UserError, match="nowhere"):
+        list_images(tmp_path / "nowhere")

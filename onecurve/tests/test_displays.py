@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from conftest import ALL, EPOCH, FLOAT64, INTERLEAVED, STRATEGIES, TINY, Cli, column, one_of_a_kind
-from lightning.pytorch import LightningModule
 from matplotlib.figure import Figure
 from PIL import Image
 from small.task import Classification
@@ -18,6 +17,7 @@ from tensorboard.plugins.pr_curve.metadata import PLUGIN_NAME as CURVES
 from tensorboard.util.tensor_util import make_ndarray
 from torch import Tensor, nn
 
+OWN = "task._target_=test_displays."
 WAYS = {**STRATEGIES, "tensor": ALL["tensor"], "interleaved": INTERLEAVED}
 SHOWN = (
     "callbacks=[checkpoint,tensorboard]",
@@ -54,9 +54,8 @@ class Events:
 
     def counts(self, name: str) -> list[list[float]]:
         (event,) = self.read.Tensors(f"precision_recall/{name}")
-        assert self.read.SummaryMetadata(f"precision_recall/{name}").plugin_data.plugin_name == (
-            CURVES
-        )
+        plugin = self.read.SummaryMetadata(f"precision_recall/{name}").plugin_data
+        assert plugin.plugin_name == CURVES
         rows: list[list[float]] = make_ndarray(event.tensor_proto).tolist()
         return rows
 
@@ -179,40 +178,25 @@ def test_a_run_that_goes_on_shows_once(train: Cli, cli: Cli) -> None:
     assert [step for step, _ in events.curve("gradient_norm")] == [0, 10, 20]
 
 
-class Autoencoder(LightningModule):
+class Autoencoder(Classification):
     """A task whose outputs are images."""
 
-    def __init__(self, **_: Any) -> None:
-        super().__init__()
-        self.network = nn.Sequential(nn.Conv2d(1, 1, 3, padding=1))
-
-    def forward(self, images: Tensor) -> Tensor:
-        outputs: Tensor = self.network(images)
-        return outputs
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "network": nn.Sequential(nn.Conv2d(1, 1, 3, padding=1))})
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return self._loss("train/loss", batch[0])
-
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        self._loss("val/loss", batch[0])
-
-    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        self._loss("test/loss", batch[0])
-
-    def _loss(self, name: str, images: Tensor) -> Tensor:
-        loss = (self(images) - images).square().mean()
-        self.log(name, loss)
+        loss = (self(batch[0]) - batch[0]).square().mean()
+        self.log("train/loss", loss)
         return loss
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), 0.01)
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self.log("val/loss", (self(batch[0]) - batch[0]).square().mean())
+
+    test_step = None  # type: ignore[assignment]
 
 
-def test_what_does_not_classify_is_left_out_in_one_line(
-    train: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    outcome = train("callbacks=[tensorboard]", "task._target_=test_displays.Autoencoder")
+def test_what_does_not_classify_is_left_out_in_one_line(train: Cli) -> None:
+    outcome = train("callbacks=[tensorboard]", f"{OWN}Autoencoder", "test=false")
     said = [line for line in outcome.err.splitlines() if line.startswith("callbacks.tensorboard")]
     assert len(said) == 1
     assert "left out: they need outputs (N, C)" in said[0]
@@ -235,15 +219,9 @@ class ShowsNumbers(Classification):
         return {"answer": torch.zeros(3)}
 
 
-OWN = "task._target_=test_displays."
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", ["single", "ddp"])
-def test_a_task_shows_what_it_returns(
-    trained: Cli, train: Cli, monkeypatch: pytest.MonkeyPatch, strategy: str
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+def test_a_task_shows_what_it_returns(trained: Cli, train: Cli, strategy: str) -> None:
     shown = ("callbacks=[tensorboard]", FLOAT64, "test=false", f"{OWN}ShowsItself")
     run = trained(*STRATEGIES[strategy], *shown).run
     events, single = Events(run), Events(trained(*STRATEGIES["single"], *shown).run)
@@ -259,13 +237,11 @@ def test_a_task_shows_what_it_returns(
     assert "drawn" not in Events(without.run).read.Tags()["images"]
 
 
-def test_what_a_task_cannot_show_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+def test_what_a_task_cannot_show_is_named(cli: Cli) -> None:
     outcome = cli("train.py", *TINY, "callbacks=[tensorboard]", f"{OWN}ShowsNumbers")
     assert outcome.status != 0
-    assert "ShowsNumbers.displays: 'answer' is a tensor (3,) of torch.float32; return" in (
-        outcome.err
-    )
+    line = "ShowsNumbers.displays: 'answer' is a tensor (3,) of torch.float32; return"
+    assert line in outcome.err
     assert "Traceback" not in outcome.err
 
 

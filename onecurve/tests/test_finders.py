@@ -22,8 +22,7 @@ FINDER = (*PLAIN, "callbacks=[lr_finder]", "callbacks.lr_finder.steps=40")
 
 @pytest.mark.compares
 @pytest.mark.parametrize(
-    "name",
-    one_of_a_kind(["single", "ddp", "fsdp", "pipeline", *MESHES], kept=["single"]),
+    "name", one_of_a_kind(["single", "ddp", "fsdp", "pipeline", *MESHES], kept=["single"])
 )
 def test_a_learning_rate_is_suggested_and_applied(train: Cli, name: str) -> None:
     """Afterwards the run is the one with that learning rate, as if nothing had been tried."""

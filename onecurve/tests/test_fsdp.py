@@ -1,7 +1,6 @@
 """strategy=fsdp: the results do not depend on what is sharded, and how."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from small.task import Batch, Classification
 from torch import Tensor, nn
 from torch.distributed.tensor.debug import CommDebugMode
-from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 from onecurve.errors import UserError
 from onecurve.strategies.fsdp.unsupported import reject_scalars
 
 # 247 training samples: 4 batches of 50 and one of 47, which the ranks share unevenly.
-UNEVEN = ("data.batch_size=50", "trainer.max_epochs=1", "data.samples=424")
-FEW = ("trainer.limit_val_batches=3", "trainer.limit_test_batches=3")
-
-
-class Frozen(Classification):
-    """Trains all layers but the first."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.network[1].requires_grad_(False)
+SHORT = ("data.batch_size=50", "trainer.max_epochs=1", "data.samples=424")
+UNEVEN = (*SHORT, FLOAT64, "trainer.limit_val_batches=3", "trainer.limit_test_batches=3")
 
 
 class Tied(Classification):
@@ -80,114 +70,30 @@ class Normalized(Classification):
         self.log("val/mean", statistics.abs().sum(), batch_size=len(batch[0]))
 
 
-class Adversarial(LightningModule):
-    """A GAN: optimizes by hand, and calls its networks one by one."""
-
-    def __init__(self, **_: Any) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-        self.generator = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 64))
-        self.critic = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 1))
-
-    def training_step(self, batch: Batch, batch_idx: int) -> None:
-        first, second = self.optimizers()
-        real = batch[0].flatten(1)
-        noise = real[:, 10:14]
-
-        def step(optimizer: Any, name: str, loss: Callable[[], Tensor]) -> None:
-            self.toggle_optimizer(optimizer)
-            value = loss()
-            self.manual_backward(value)
-            optimizer.step()
-            optimizer.zero_grad()
-            self.untoggle_optimizer(optimizer)
-            self.log(name, value)
-
-        def is_called(images: Tensor, label: float) -> Tensor:
-            scores = self.critic(images)
-            return cross_entropy(scores, torch.full_like(scores, label))
-
-        step(first, "train/loss", lambda: is_called(self.generator(noise), 1))
-        fake = self.generator(noise).detach()
-        step(second, "train/critic", lambda: is_called(real, 1) + is_called(fake, 0))
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self.log("val/loss", self.critic(batch[0].flatten(1)).mean(), batch_size=len(batch[0]))
-
-    def configure_optimizers(self) -> Any:
-        return [
-            torch.optim.AdamW(part.parameters(), 1e-3) for part in (self.generator, self.critic)
-        ]
-
-
-@pytest.fixture(autouse=True)
-def _this_file_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-
-
-SMALL_UNITS = "strategy.wrap=min_params strategy.min_params=500"
-CLASSES = "strategy.wrap=[Linear]"
-# What the task is asked to do, and how it is sharded.
+# What the task is, and how it is sharded. Accumulation, clipping and frozen layers are in
+# test_parity.py and test_zoo.py.
 CASES = {
-    "layers": ("", ""),
-    "classes, gathered once, on the CPU": (
-        "",
-        f"{CLASSES} strategy.reshard_after_forward=false strategy.cpu_offload=true",
-    ),
-    "by size, activations computed again": (
-        "",
-        f"{SMALL_UNITS} strategy.activation_checkpointing=full",
-    ),
-    "accumulation and clipping": (
-        "trainer.accumulate_grad_batches=2 trainer.gradient_clip_val=0.3",
-        "",
-    ),
-    "sgd and clipping by value": (
-        "optimizer=sgd optimizer.lr=0.05 trainer.gradient_clip_val=0.01"
-        " trainer.gradient_clip_algorithm=value",
-        "",
-    ),
-    "a frozen layer": ("task._target_=test_fsdp.Frozen", ""),
-    "tied weights and a parameter outside": ("task._target_=test_fsdp.Tied", ""),
+    "three ranks": "trainer.devices=3",  # with 17, 17 and 16 samples of a batch
+    "classes, gathered once, on the CPU": "strategy.wrap=[Linear] strategy.cpu_offload=true "
+    "strategy.reshard_after_forward=false",
+    "by size, activations computed again": "strategy.wrap=min_params strategy.min_params=500 "
+    "strategy.activation_checkpointing=full",
+    "tied weights and a parameter outside": "task._target_=test_fsdp.Tied",
 }
-# Accumulation and clipping by norm are looked at with replicas of shards.
-LONG = (
-    "by size, activations computed again",
-    "accumulation and clipping",
-    "sgd and clipping by value",
-)
-
-
-def compare(train: Cli, trained: Cli, task: str, how: str) -> None:
-    same = (*UNEVEN, *FEW, FLOAT64, *task.split())
-    single = trained(*same)
-    fsdp = train(*same, "strategy=fsdp", *how.split())
-    assert fsdp.metrics["world_size"] > 1
-    for name in ("train/loss", "val/loss", "val/acc", "test/loss", "test/acc"):
-        difference = largest_difference(column(single.run, name), column(fsdp.run, name))
-        assert difference <= ROUNDING, f"{name} differs by {difference:.1e}"
-    assert len(column(single.run, "train/loss")) == (3 if "accumulate" in task else 5)
+LONG = ("three ranks", "by size, activations computed again")
 
 
 @pytest.mark.compares
 @pytest.mark.parametrize("case", one_of_a_kind(CASES, kept=CASES.keys() - LONG))
 def test_it_has_the_curve_of_single(train: Cli, trained: Cli, case: str) -> None:
-    compare(train, trained, *CASES[case])
-
-
-@pytest.mark.long
-@pytest.mark.compares
-@pytest.mark.slow
-def test_replicas_of_shards_have_the_curve_of_single(train: Cli, trained: Cli) -> None:
-    clip = "trainer.accumulate_grad_batches=2 trainer.gradient_clip_val=0.3"
-    compare(train, trained, clip, "strategy.replicas=2 trainer.devices=4")
-
-
-@pytest.mark.long
-@pytest.mark.compares
-def test_three_ranks_have_the_curve_of_single(train: Cli, trained: Cli) -> None:
-    """With 17, 17 and 16 samples of a batch."""
-    compare(train, trained, "", "trainer.devices=3")
+    typed = CASES[case].split()
+    single = trained(*UNEVEN, *(word for word in typed if word.startswith("task.")))
+    fsdp = train(*UNEVEN, "strategy=fsdp", *typed)
+    assert fsdp.metrics["world_size"] > 1
+    for name in ("train/loss", "val/loss", "val/acc", "test/loss", "test/acc"):
+        difference = largest_difference(column(single.run, name), column(fsdp.run, name))
+        assert difference <= ROUNDING, f"{name} differs by {difference:.1e}"
+    assert len(column(single.run, "train/loss")) == 5
 
 
 @pytest.mark.compares
@@ -196,7 +102,7 @@ def test_mixed_precision_stays_near_single(train: Cli) -> None:
 
     Under SGD and with a smooth activation: both keep a small error small, and AdamW does not.
     """
-    same = (*UNEVEN, "trainer.precision=bf16-mixed", "model=lenet", "data.image_size=32")
+    same = (*SHORT, "trainer.precision=bf16-mixed", "model=lenet", "data.image_size=32")
     same += ("optimizer=sgd",)
     curves = [column(train(*same, *how).run, "train/loss") for how in ((), ("strategy=fsdp",))]
     assert largest_difference(*curves) <= 0.01
@@ -214,19 +120,6 @@ def test_batch_norm_keeps_float32_and_the_statistics_of_rank_0(train: Cli) -> No
     # One mean over two ranks in float32, which rounds by 1e-7.
     assert column(run, "val/mean")[-1] == pytest.approx(saved, rel=1e-6)
     assert column(run, "train/loss")[-1] < 0.7 * column(run, "train/loss")[0]
-
-
-@pytest.mark.compares
-def test_a_gan_trains(cli: Cli) -> None:
-    same = (
-        "train.py", "model=mlp", "data.image_size=8", "logger=csv", "callbacks=[]",
-        "data.batch_size=40", "trainer.max_steps=20", "trainer.limit_train_batches=5",
-        "trainer.limit_val_batches=2", "test=false", "task._target_=test_fsdp.Adversarial", FLOAT64,
-    )  # fmt: skip
-    runs = [cli(*same), cli(*same, "strategy=fsdp")]
-    assert [run.status for run in runs] == [0, 0], runs[1].err
-    for name in ("train/loss", "train/critic", "val/loss"):
-        assert largest_difference(*(column(run.run, name) for run in runs)) <= ROUNDING
 
 
 def test_a_parameter_without_a_dimension_is_rejected_in_a_pipeline() -> None:

@@ -7,17 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import (
-    ALL,
-    FLOAT64,
-    ROUNDING,
-    Cli,
-    column,
-    largest_difference,
-    one_of_a_kind,
-)
+from conftest import ALL, FLOAT64, ROUNDING, Cli, column, largest_difference, one_of_a_kind
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins import MixedPrecision
+from several_fits import quiet_trainer
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -30,7 +23,7 @@ OURS = (
     FLOAT64, "optimizer._target_=test_fused.build", "+optimizer.algorithm=torch.optim.AdamW",
     "data.batch_size=200", "test=false", "scheduler=none",
 )  # fmt: skip
-
+FROM_TO = [("auto", "false"), ("null", "auto")]
 # With what fits their arguments.
 NO_SHARDS = {"SGD": "optimizer=sgd", "Adagrad": "~optimizer.betas"}
 
@@ -82,9 +75,12 @@ def test_without_a_kernel_for_shards_the_default_is_used(
 
 @pytest.mark.compares
 @pytest.mark.parametrize(
-    "strategy", one_of_a_kind(["single", "fsdp", "pipeline"], kept=["pipeline"])
+    ("strategy", "before", "after"),
+    one_of_a_kind(
+        [(name, *pair) for name in ("single", "fsdp", "pipeline") for pair in FROM_TO],
+        kept=[("single", *FROM_TO[0]), ("pipeline", *FROM_TO[1])],
+    ),
 )
-@pytest.mark.parametrize(("before", "after"), [("auto", "false"), ("null", "auto")])
 def test_a_resumed_run_uses_its_own_kernels(
     train: Cli, trained: Cli, strategy: str, before: str, after: str
 ) -> None:
@@ -128,11 +124,8 @@ class Line(LightningModule):
 
 @pytest.mark.parametrize(("precision", "fused"), [("16-mixed", None), ("bf16-mixed", True)])
 def test_scaled_gradients_are_unscaled_before_they_are_clipped(precision: Any, fused: Any) -> None:
-    off: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = Trainer(
-        accelerator="cpu", plugins=MixedPrecision(precision, "cpu"), strategy=onecurve.Single(),
-        max_epochs=1, gradient_clip_val=0.1, enable_model_summary=False, **off,
-    )  # fmt: skip
+    plugin = MixedPrecision(precision, "cpu")
+    trainer = quiet_trainer(onecurve.Single(), plugins=plugin, max_epochs=1, gradient_clip_val=0.1)
     trainer.fit(Line(), DataLoader(torch.ones(4, 2), batch_size=2))
     assert trainer.optimizers[0].param_groups[0]["fused"] is fused
 

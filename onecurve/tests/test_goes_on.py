@@ -6,6 +6,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from several_fits import quiet_trainer
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
@@ -101,15 +102,7 @@ class Task(L.LightningModule):
 
 
 def fit(task: Task, epochs: int, checkpoint: Path | None = None) -> L.Trainer:
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=epochs,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        strategy=onecurve.Single(),
-    )
+    trainer = quiet_trainer(onecurve.Single(), max_epochs=epochs)
     data = DataLoader(TensorDataset(torch.ones(2 * STEPS_AN_EPOCH, 2)), batch_size=2)
     trainer.fit(task, data, ckpt_path=checkpoint)
     return trainer

@@ -16,8 +16,6 @@ from test_sweeps import statuses
 
 from onecurve.sweep.launchers import share
 
-LEARNING_RATES = "optimizer.lr=1e-3,1e-2"
-
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +25,9 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_to_the_end(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "train.py"), "-m", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 @pytest.mark.compares
@@ -38,7 +38,6 @@ def test_side_by_side_is_as_one_after_the_other(cli: Cli, tmp_path: Path) -> Non
     serial = cli("train.py", "-m", *sweep).runs
     (tmp_path / "parallel").mkdir()
     done = run_to_the_end(*sweep, "sweep/launcher=joblib", folder=tmp_path / "parallel")
-    assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     parallel = run_directories(tmp_path / "parallel")
     assert [run.name for run in parallel] == [run.name for run in serial]
@@ -55,11 +54,10 @@ def test_side_by_side_is_as_one_after_the_other(cli: Cli, tmp_path: Path) -> Non
 
 @pytest.mark.long
 def test_a_search_side_by_side(tmp_path: Path) -> None:
-    done = run_to_the_end(
+    run_to_the_end(
         "sweep=optuna", "sweep/launcher=joblib", "sweep.trials=4", *TINY, "trainer.max_epochs=1",
         "optimizer.lr=tag(log,interval(1e-4,1e-1))", folder=tmp_path,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     (sweep,) = {run.parent for run in run_directories(tmp_path)}
     assert statuses(sweep).keys() == {1, 2, 3, 4}
     assert set(statuses(sweep).values()) <= {"finished", "pruned"}
@@ -108,7 +106,6 @@ def test_a_share_of_the_machine() -> None:
 
 @pytest.mark.long
 def test_submitit_on_this_machine(tmp_path: Path) -> None:
-    done = run_to_the_end(LEARNING_RATES, *TINY, "sweep/launcher=local", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    run_to_the_end("optimizer.lr=1e-3,1e-2", *TINY, "sweep/launcher=local", folder=tmp_path)
     (sweep,) = {run.parent for run in run_directories(tmp_path)}
     assert statuses(sweep) == {1: "finished", 2: "finished"}

@@ -34,7 +34,6 @@ class TakeAway(Callback):
 @pytest.fixture(autouse=True)
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     monkeypatch.setattr(mirror, "WAITS", (0.01, 0.01))
 
 

@@ -1,7 +1,6 @@
 """A value that is not finite ends the run, with the place where it came from."""
 
 from collections import OrderedDict
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,11 +36,6 @@ def overflowing(**_: Any) -> nn.Sequential:
         net.first.bias[-1] = 3e38
     del net.root
     return net
-
-
-@pytest.fixture(autouse=True)
-def _classes_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
 @pytest.mark.parametrize("name", one_of_a_kind(ALL, kept=["single", "pipeline"]))

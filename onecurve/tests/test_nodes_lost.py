@@ -10,15 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import (
-    ROOT,
-    ROUNDING,
-    TINY,
-    Cli,
-    column,
-    largest_difference,
-    run_directories,
-)
+from conftest import ROOT, ROUNDING, TINY, Cli, column, largest_difference, run_directories
 from nodes import (
     CAN_MOUNT,
     NODE,
@@ -35,6 +27,7 @@ from nodes import (
     wait_until,
 )
 from processes import listens
+from test_resume import dying
 from torch.distributed import TCPStore
 
 from onecurve.launch import addresses
@@ -62,12 +55,7 @@ def test_a_restart_starts_the_ranks_of_both_nodes(
     start: Start, trained: Cli, tmp_path: Path
 ) -> None:
     place = f"launch.rendezvous=localhost:{free_port()}"
-    die = (
-        "+callbacks.die._target_=test_resume.Die",
-        "+callbacks.die.at=[1,8]",
-        "+callbacks.die.rank=1",
-    )
-    command = (*TRAIN, *NODE, place, *die, "launch.max_restarts=2")
+    command = (*TRAIN, *NODE, place, *dying(1, 8, rank=1), "launch.max_restarts=2")
     nodes = [start(*command, f"launch.node_rank={number}") for number in range(2)]
     run_code_of_a_stranger(place.partition("=")[2], tmp_path / "stranger")
     said = finish(*nodes)
@@ -97,8 +85,7 @@ def run_code_of_a_stranger(place: str, file: Path) -> None:
         store.set(f"torch.rendezvous.{name}", base64.b64encode(pickle.dumps(Touch(file))))
 
 
-DIES = ("+callbacks.die._target_=test_resume.Die", "+callbacks.die.node=true")
-DIES += ("+callbacks.die.rank=1", "+callbacks.die.at=[8]")
+NODE_DIES = "+callbacks.die.node=true"
 
 
 @pytest.mark.compares
@@ -108,7 +95,7 @@ def test_a_killed_node_can_rejoin(
     start: Start, trained: Cli, tmp_path: Path, rendezvous: str
 ) -> None:
     place = f"launch.rendezvous=localhost:{free_port()}"
-    command = (*TRAIN, *NODE, place, *DIES, "launch.max_restarts=1")
+    command = (*TRAIN, *NODE, place, *dying(8, rank=1), NODE_DIES, "launch.max_restarts=1")
     numbers = [
         f"launch.node_rank={number if rendezvous == 'static' else 'null'}" for number in "01"
     ]
@@ -131,8 +118,8 @@ def test_the_remaining_node_reports_what_happened(
     """After it has lost the store at which all meet, or another node."""
     place = f"launch.rendezvous=localhost:{free_port()}"
     # Started afresh, as torch is told when it is imported to keep its stack traces to itself.
-    command = (sys.executable, str(ROOT / "train.py"), *TRAIN, *NODE, place, *DIES[:-2])
-    command += (f"+callbacks.die.rank={rank}", DIES[-1])
+    command = (sys.executable, str(ROOT / "train.py"), *TRAIN, *NODE, place)
+    command += (*dying(8, rank=rank), NODE_DIES)
     nodes = [start_by(*command) for _ in range(2)]
     wait_until(lambda: any(node.poll() is not None for node in nodes))
     (left,) = (node for node in nodes if node.poll() is None)
@@ -211,9 +198,8 @@ def test_nodes_without_a_shared_disk_resume_from_the_mirror(
 ) -> None:
     """Only rank 0 writes, but the others can restart and test the best weights."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    die = ("+callbacks.die._target_=test_resume.Die", "+callbacks.die.at=[8]")
     mirror = f"checkpoint.mirror_to=file://{tmp_path}/bucket"
-    typed = (*die, "launch.max_restarts=1", mirror)
+    typed = (*dying(8), "launch.max_restarts=1", mirror)
     said, (first, other) = on_disks_of_their_own(start_by, monkeypatch, tmp_path, *typed)
     assert "restart 1 of 1: the ranks continue from last.ckpt" in said
     (run,) = run_directories(first)
@@ -226,8 +212,7 @@ def test_nodes_without_a_shared_disk_resume_from_the_mirror(
 def test_nodes_without_a_shared_disk_or_a_mirror_get_an_error(
     start_by: StartBy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    die = ("+callbacks.die._target_=test_resume.Die", "+callbacks.die.at=[8]")
-    typed = (*die, "launch.max_restarts=1")
+    typed = (*dying(8), "launch.max_restarts=1")
     said, _ = on_disks_of_their_own(start_by, monkeypatch, tmp_path, *typed, status=2)
     assert "1 of 2 ranks have no access to" in said
     assert "checkpoint.mirror_to" in said

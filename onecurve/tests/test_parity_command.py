@@ -331,7 +331,6 @@ def test_accumulated_batches_are_named() -> None:
     assert found.kinds == [result.ACCUMULATED], found.table()
 
 
-@pytest.mark.usefixtures("warm_ones")
 def test_so_they_are_where_layers_are_sharded() -> None:
     options: Any = {"accumulate_grad_batches": 4, "limit_train_batches": 1.0, "max_epochs": 4}
     strategy = onecurve.Tensor()

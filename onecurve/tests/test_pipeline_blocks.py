@@ -1,11 +1,13 @@
 """strategy=pipeline: blocks in an nn.ModuleList, called one by one by code that nobody changed."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from conftest import Shared, one_of_a_kind
-from several_fits import Case, Small, assert_equal, assert_rejected, fits
+from several_fits import Case, Small, assert_equal, assert_rejected, fits_alone, fits_in_ranks
 from torch import Tensor, nn
 
 import onecurve
@@ -147,118 +149,91 @@ class BothStacks(Small):
 
 
 class Keyed(Named):
-    """Has its blocks in an nn.ModuleDict."""
-
-    def network(self) -> nn.Module:
-        return KeyedEncoder()
-
-
-class Frozen(Named):
-    """Trains its blocks alone."""
+    """Trains its blocks alone, which are in an nn.ModuleDict."""
 
     def __init__(self) -> None:
         super().__init__()
         self.net.enter.requires_grad_(False)
 
-
-class Skips(Named):
-    """Leaves a block out."""
-
     def network(self) -> nn.Module:
-        network = Encoder()
-        network.forward = self.passed  # type: ignore[method-assign]
-        return network
-
-    def passed(self, inputs: Tensor) -> Tensor:
-        hidden = self.net.enter(inputs).view(-1, 4, 6)
-        for block in [*self.net.blocks][::2]:
-            hidden = block(hidden, mask=torch.ones(4, 1))
-        return hidden.mean(1)
+        return KeyedEncoder()
 
 
-class Stops(Skips):
-    """Leaves the last ones out."""
+class Otherwise(Named):
+    """Calls its blocks in another way."""
 
-    def passed(self, inputs: Tensor) -> Tensor:
-        hidden = self.net.enter(inputs).view(-1, 4, 6)
-        for block in [*self.net.blocks][:2]:
-            hidden = block(hidden, mask=torch.ones(4, 1))
-        return hidden.mean(1)
-
-
-class Scales(Skips):
-    """Does something between its blocks."""
-
-    def passed(self, inputs: Tensor) -> Tensor:
-        hidden = self.net.enter(inputs).view(-1, 4, 6)
-        for block in self.net.blocks:
-            hidden = block(hidden, mask=torch.ones(4, 1)) * 0.9
-        return hidden.mean(1)
-
-
-class SideBySide(Skips):
-    """Gives each of its blocks the same, as experts are."""
-
-    def passed(self, inputs: Tensor) -> Tensor:
-        hidden = self.net.enter(inputs).view(-1, 4, 6)
-        found = [block(hidden, mask=torch.ones(4, 1)).mean(1) for block in self.net.blocks]
-        return torch.stack(found).mean(0)
-
-
-class Tempered(Skips):
-    """Gives its blocks a number that it trains, of no sample."""
-
-    def __init__(self) -> None:
+    def __init__(self, way: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
-        self.temperature = nn.Parameter(torch.tensor(1.0))
-
-    def passed(self, inputs: Tensor) -> Tensor:
-        hidden = self.net.enter(inputs).view(-1, 4, 6)
-        for block in self.net.blocks:
-            hidden = block(hidden, mask=torch.ones(4, 1), condition=self.temperature)
-        return hidden.mean(1)
+        net = self.net
+        net.forward = lambda inputs: way(net, net.enter(inputs).view(-1, 4, 6)).mean(1)
 
 
-class Collects(Skips):
+MASK = torch.ones(4, 1)
+
+
+def one_after_the_other(blocks: Any, hidden: Tensor, **options: Any) -> Tensor:
+    for block in blocks:
+        hidden = block(hidden, mask=MASK, **options)
+    return hidden
+
+
+def skips(net: Any, hidden: Tensor) -> Tensor:
+    return one_after_the_other([*net.blocks][::2], hidden)
+
+
+def stops(net: Any, hidden: Tensor) -> Tensor:
+    return one_after_the_other([*net.blocks][:2], hidden)
+
+
+def scales(net: Any, hidden: Tensor) -> Tensor:
+    for block in net.blocks:
+        hidden = block(hidden, mask=MASK) * 0.9
+    return hidden
+
+
+def calls_side_by_side(net: Any, hidden: Tensor) -> Tensor:
+    """As experts are."""
+    return torch.stack([block(hidden, mask=MASK) for block in net.blocks]).mean(0)
+
+
+def gives_a_trained_number(net: Any, hidden: Tensor) -> Tensor:
+    return one_after_the_other(net.blocks, hidden, condition=net.positions.sum())
+
+
+def collects(net: Any, hidden: Tensor) -> Tensor:
     """Uses what leaves each of its blocks."""
-
-    def passed(self, inputs: Tensor) -> Tensor:
-        hidden = self.net.enter(inputs).view(-1, 4, 6)
-        found = []
-        for block in self.net.blocks:
-            hidden = block(hidden, mask=torch.ones(4, 1))
-            found.append(hidden.mean(1))
-        return torch.stack(found).mean(0)
+    found = []
+    for block in net.blocks:
+        found.append(hidden := block(hidden, mask=MASK))
+    return torch.stack(found).mean(0)
 
 
-TRAINED = (Named, Looks, InItsStep, Passing, BothStacks, Keyed, Frozen)
+TRAINED = (Named, Looks, InItsStep, Passing, BothStacks, Keyed)
 REJECTED: dict[Any, str] = {
-    Skips: "does not call them one after the other",
-    Stops: "calls 2 of 4 of them",
-    Scales: "uses what passes between them",
-    SideBySide: "calls one without what the one before has returned",
-    Tempered: "calls one with a tensor () that is trained and of no sample",
-    Collects: "uses layers, or their parameters or gradients, in another way",
+    skips: "does not call them one after the other",
+    stops: "calls 2 of 4 of them",
+    scales: "uses what passes between them",
+    calls_side_by_side: "calls one without what the one before has returned",
+    gives_a_trained_number: "calls one with a tensor () that is trained and of no sample",
+    collects: "in another way than by calling net",
 }
 
 
 @pytest.fixture(scope="session")
 def single(shared: Shared) -> dict[str, Any]:
-    cases: dict[str, Case] = {
-        module.__name__: (module, onecurve.Single(), {"devices": 1}) for module in TRAINED
-    }
-    alone: dict[str, Any] = shared("blocks single", lambda: onecurve.launch(fits, cases, devices=1))
+    alone: dict[str, Any] = shared("blocks single", partial(fits_alone, *TRAINED, max_epochs=1))
     return alone
 
 
 @pytest.fixture(scope="session")
 def outcomes(shared: Shared) -> dict[str, Any]:
-    """Each module in one start of two ranks."""
+    modules = {module.__name__: module for module in TRAINED}
+    modules |= {way.__name__: partial(Otherwise, way) for way in REJECTED}
     cases: dict[str, Case] = {
-        module.__name__: (module, onecurve.Pipeline(microbatches=3, timeout_seconds=30), {})
-        for module in (*TRAINED, *REJECTED)
+        name: (module, onecurve.Pipeline(microbatches=3, timeout_seconds=30), {"max_epochs": 1})
+        for name, module in modules.items()
     }
-    ranks: dict[str, Any] = shared("blocks", lambda: onecurve.launch(fits, cases))
+    ranks: dict[str, Any] = shared("blocks", partial(fits_in_ranks, cases))
     return ranks
 
 
@@ -277,17 +252,18 @@ def test_it_is_on_a_mesh(single: dict[str, Any], axis: str) -> None:
     options: dict[str, Any] = {axis: 2}
     if axis == "tensor":
         options["plan"] = {"*.pass_on": "colwise_gather"}
-
-    def made() -> Any:
-        return onecurve.mesh(pipeline=2, microbatches=2, timeout_seconds=60, **options)
-
     cases: dict[str, Case] = {
-        module.__name__: (module, made(), {"devices": 4}) for module in (Named, Looks)
+        module.__name__: (
+            module,
+            onecurve.mesh(pipeline=2, microbatches=2, timeout_seconds=60, **options),
+            {"devices": 4, "max_epochs": 1},
+        )
+        for module in (Named, Looks)
     }
-    for name, found in onecurve.launch(fits, cases, devices=4).items():
+    for name, found in fits_in_ranks(cases, processes=4).items():
         assert_equal(found, single[name])
 
 
-@pytest.mark.parametrize("module", REJECTED)
-def test_what_is_no_chain_of_blocks_is_rejected(outcomes: dict[str, Any], module: Any) -> None:
-    assert_rejected(outcomes[module.__name__], REJECTED[module])
+@pytest.mark.parametrize("way", REJECTED)
+def test_what_is_no_chain_of_blocks_is_rejected(outcomes: dict[str, Any], way: Any) -> None:
+    assert_rejected(outcomes[way.__name__], REJECTED[way])

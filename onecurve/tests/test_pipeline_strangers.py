@@ -1,11 +1,22 @@
-"""strategy=pipeline: tasks that nobody wrote for it, and networks of unusual layers."""
+"""strategy=pipeline: tasks that nobody wrote for it, unusual layers, and weights used twice."""
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import ZBV, Shared
-from several_fits import Case, Small, assert_equal, assert_rejected, fits
+from conftest import ROUNDING, ZBV, Shared, largest_difference
+from several_fits import (
+    Case,
+    SavesAtEnd,
+    Small,
+    assert_equal,
+    assert_rejected,
+    fits,
+    fits_alone,
+    fits_in_ranks,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -47,55 +58,12 @@ class TwoViews(Small):
         return loss
 
 
-class Summed(Small):
-    """A loss that is no mean over samples."""
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs - targets).square().sum() * 0.01
-
-
-class Contrastive(Small):
-    """A loss between the samples of a batch."""
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(outputs @ targets.T, torch.arange(len(outputs)))
-
-
 class ModuleOfLoss(Small):
     """Its loss is a module."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loss = nn.MSELoss()  # type: ignore[assignment]
-
-
-class Adversarial(Small):
-    """Two networks, two optimizers, several backward passes in a step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-        self.critic = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
-
-    def configure_optimizers(self) -> Any:
-        networks = (self.net, self.critic)
-        return [torch.optim.Adam(each.parameters(), lr=0.01) for each in networks]
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        makes, tells = self.optimizers()
-        self.toggle_optimizer(makes)
-        loss = F.softplus(-self.critic(self.net(batch[0]))).mean()
-        self._step(makes, "made", loss)
-        self.toggle_optimizer(tells)
-        made = self.critic(self.net(batch[0]).detach())
-        self._step(tells, "told", (F.softplus(made) + F.softplus(-self.critic(batch[1]))).mean())
-
-    def _step(self, optimizer: Any, name: str, loss: Tensor) -> None:
-        self.log(name, loss)
-        optimizer.zero_grad()
-        self.manual_backward(loss)
-        optimizer.step()
-        self.untoggle_optimizer(optimizer)
 
 
 class Attacked(Small):
@@ -255,14 +223,6 @@ class OfPositions(Small):
         return self.net(self.blocks(positions).mean(0))
 
 
-class Penalized(Small):
-    """Adds the size of all weights, which no rank has."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        weights = sum(weight.square().sum() for weight in self.parameters())
-        return super().training_step(batch, batch_idx) + 0.01 * weights
-
-
 class PenalizedInPlace(Small):
     """Sums up in a tensor of its own, which PyTorch leaves as it is by a tensor without data."""
 
@@ -296,10 +256,7 @@ class OfGradients(Small):
         return slope.square().mean()
 
 
-STRANGERS = (
-    *(Inline, Beside, TwoViews, Summed, Contrastive, ModuleOfLoss),
-    *(Adversarial, Attacked, TwoBackwards, OfPositions),
-)
+STRANGERS = (Inline, Beside, TwoViews, ModuleOfLoss, Attacked, TwoBackwards, OfPositions)
 LAYERS: dict[Any, dict[str, Any]] = {
     OneActivation: {"schedule": ZBV},
     OneDropout: {},
@@ -307,56 +264,36 @@ LAYERS: dict[Any, dict[str, Any]] = {
     Tuples: {"balance": [2, 5]},
     OneWeightTwiceInAStage: {"balance": [4, 2]},
 }
-REFUSED: dict[Any, str] = {
-    **dict.fromkeys(
-        (Penalized, PenalizedInPlace, WithTeacher), "in another way than by calling net"
-    ),
+REJECTED: dict[Any, str] = {
+    **dict.fromkeys((PenalizedInPlace, WithTeacher), "in another way than by calling net"),
     OfGradients: "create_graph=True",
     LayersOfAnother: "the layer layers()[5] of LayersOfAnother has parameters that are none",
     OneWeightTwice: "layers net.0 and net.4 share a parameter, but are on stages 0 and 1",
 }
-OTHER_WAYS: dict[str, dict[str, Any]] = {
-    "gpipe": {"schedule": "gpipe"},
-    "zbv": {"schedule": ZBV},
-    "replicas": {"replicas": 2, "schedule": "gpipe"},
-}
+ONE_EPOCH = {"max_epochs": 1}
 
 
-def pipeline(**options: Any) -> onecurve.Pipeline:
-    return onecurve.Pipeline(microbatches=2, timeout_seconds=30, **options)
+def case(module: type[Small], devices: int = 2, **options: Any) -> Case:
+    pipeline = onecurve.Pipeline(**{"microbatches": 2, "timeout_seconds": 30, **options})
+    return module, pipeline, {"devices": devices, **ONE_EPOCH}
 
 
 @pytest.fixture(scope="session")
 def single(shared: Shared) -> dict[str, Any]:
-    options = {"devices": 1}
-    cases: dict[str, Case] = {
-        module.__name__: (module, onecurve.Single(), options) for module in (*STRANGERS, *LAYERS)
-    }
     alone: dict[str, Any] = shared(
-        "strangers single", lambda: onecurve.launch(fits, cases, devices=1)
+        "strangers single", partial(fits_alone, *STRANGERS, *LAYERS, **ONE_EPOCH)
     )
     return alone
 
 
 @pytest.fixture(scope="session")
 def outcomes(shared: Shared) -> dict[str, Any]:
-    """Each module under pipeline, in one start of two ranks."""
-    cases: dict[str, Case] = {
-        module.__name__: (module, pipeline(**LAYERS.get(module, {})), {})
-        for module in (*STRANGERS, *LAYERS, *REFUSED)
+    cases = {
+        module.__name__: case(module, **LAYERS.get(module, {}))
+        for module in (*STRANGERS, *LAYERS, *REJECTED)
     }
-    ranks: dict[str, Any] = shared("strangers", lambda: onecurve.launch(fits, cases))
-    return ranks
-
-
-@pytest.fixture(scope="session")
-def by_schedule(shared: Shared) -> dict[str, Any]:
-    cases: dict[str, Case] = {
-        f"{module.__name__} {way}": (module, pipeline(**OTHER_WAYS[way]), {})
-        for way in ("gpipe", "zbv")
-        for module in STRANGERS
-    }
-    ranks: dict[str, Any] = shared("strangers by schedule", lambda: onecurve.launch(fits, cases))
+    cases["Normalized"] = case(Normalized, microbatches=5)
+    ranks: dict[str, Any] = shared("strangers", partial(fits_in_ranks, cases))
     return ranks
 
 
@@ -370,37 +307,31 @@ def test_it_is_trained_as_it_is(
 
 @pytest.mark.compares
 @pytest.mark.long
-@pytest.mark.parametrize("way", ["gpipe", "zbv"])
-@pytest.mark.parametrize("module", STRANGERS)
-def test_it_is_by_any_schedule(
-    single: dict[str, Any], by_schedule: dict[str, Any], module: Any, way: str
-) -> None:
-    assert_equal(by_schedule[f"{module.__name__} {way}"], single[module.__name__])
+@pytest.mark.parametrize("schedule", ["gpipe", ZBV])
+def test_it_is_by_any_schedule(single: dict[str, Any], schedule: str) -> None:
+    cases = {module.__name__: case(module, schedule=schedule) for module in STRANGERS}
+    for name, found in fits_in_ranks(cases).items():
+        assert_equal(found, single[name])
 
 
 @pytest.mark.compares
 @pytest.mark.long
 def test_it_is_by_pipelines_side_by_side(single: dict[str, Any]) -> None:
     """Four ranks, two pipelines; a loss between samples is that of each share there."""
-    modules = [each for each in STRANGERS if each not in (TwoViews, Summed, Contrastive)]
-    cases: dict[str, Case] = {
-        module.__name__: (module, pipeline(**OTHER_WAYS["replicas"]), {"devices": 4})
-        for module in modules
-    }
-    for name, found in onecurve.launch(fits, cases, devices=4).items():
+    options = {"devices": 4, "replicas": 2, "schedule": "gpipe"}
+    cases = {each.__name__: case(each, **options) for each in STRANGERS if each != TwoViews}
+    for name, found in fits_in_ranks(cases, processes=4).items():
         assert_equal(found, single[name])
 
 
-def test_no_micro_batch_is_too_small_for_batchnorm() -> None:
-    """Of batches of 8, 8 and 6, as 4 micro-batches: 2 of 3."""
-    case: Case = (Normalized, onecurve.Pipeline(microbatches=4, timeout_seconds=30), {})
-    found = onecurve.launch(fits, {"": case})[""]
-    assert len(found["train/loss"]) == 6
+def test_no_micro_batch_is_too_small_for_batchnorm(outcomes: dict[str, Any]) -> None:
+    """Of batches of 8, 8 and 6, as 5 micro-batches: 4, 4 and 3 of two samples, and not 6 of one."""
+    assert len(outcomes["Normalized"]["train/loss"]) == 3
 
 
-@pytest.mark.parametrize("module", REFUSED)
-def test_what_needs_all_layers_is_refused(outcomes: dict[str, Any], module: Any) -> None:
-    assert_rejected(outcomes[module.__name__], REFUSED[module])
+@pytest.mark.parametrize("module", REJECTED)
+def test_what_needs_all_layers_is_rejected(outcomes: dict[str, Any], module: Any) -> None:
+    assert_rejected(outcomes[module.__name__], REJECTED[module])
 
 
 @pytest.mark.parametrize(
@@ -411,5 +342,63 @@ def test_what_needs_all_layers_is_refused(outcomes: dict[str, Any], module: Any)
     ],
 )
 def test_so_is_what_one_rank_alone_notices(module: Any, words: str) -> None:
+    *parts, options = case(module)
     with pytest.raises(UserError, match=words):
-        onecurve.launch(fits, {"": (module, pipeline(), {"is_alone": True})})
+        onecurve.launch(fits, {"": (*parts, {**options, "is_alone": True})})
+
+
+class TiedInside(nn.Module):
+    """Uses one weight in two layers of its own, and one bias under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.second.weight = self.first.weight
+        self.bias = self.again = nn.Parameter(torch.zeros(6))
+        self.register_buffer("scale", torch.full((6,), 0.5))
+        self.register_buffer("same", self.scale)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = (self.first(inputs) + self.bias).tanh() * self.scale
+        outputs: Tensor = self.second(hidden) + self.again
+        return outputs
+
+
+class Tied(Small):
+    """Has such a layer on either stage, and keeps the last one under another name, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = self.net[-2]
+        self.weight = self.last.first.weight
+
+    def network(self) -> nn.Module:
+        return nn.Sequential(TiedInside(), nn.Tanh(), TiedInside(), nn.Linear(6, 2))
+
+    def layers(self) -> nn.Module:
+        return self.net
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+@pytest.mark.compares
+def test_it_is_trained_saved_and_read_as_one(tmp_path: Path) -> None:
+    """An epoch, and one more from a file and from a folder of shards."""
+    expected = fits_alone(Tied)["Tied"]["train/loss"]
+    sharded = {"plugins": [onecurve.ShardedFolders()]}
+    cases: dict[str, Case] = {}
+    for name, plugins in (("file", {}), ("shards", sharded)):
+        path = tmp_path / f"{name}.ckpt"
+        saves = {"callbacks": [SavesAtEnd(path)], "max_epochs": 1, **plugins}
+        cases[name] = (Tied, onecurve.Pipeline(timeout_seconds=20), saves)
+        resumed = {"resume": path, **plugins}
+        cases[f"from {name}"] = (Tied, onecurve.Pipeline(timeout_seconds=20), resumed)
+    found = fits_in_ranks(cases)
+    for name in ("file", "shards"):
+        curve = found[name]["train/loss"] + found[f"from {name}"]["train/loss"]
+        assert largest_difference(curve, expected) <= ROUNDING
+    state = torch.load(tmp_path / "file.ckpt", weights_only=True)["state_dict"]
+    for layer in ("net.0", "net.2", "last"):
+        assert torch.equal(state[f"{layer}.first.weight"], state[f"{layer}.second.weight"])
+    assert torch.equal(state["weight"], state["net.2.first.weight"])

@@ -15,6 +15,7 @@ from conftest import one_of_a_kind
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.plugins import Precision
+from several_fits import quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import (
     DataLoader,
@@ -72,10 +73,7 @@ def loader(**options: Any) -> DataLoader[Any]:
 
 
 def trainer(single: bool, **options: Any) -> Trainer:
-    quiet = ("logger", "enable_progress_bar", "enable_checkpointing", "enable_model_summary")
-    options = {"max_epochs": 3, **dict.fromkeys(quiet, False)} | options
-    strategy = onecurve.Single() if single else "auto"
-    return Trainer(accelerator="cpu", devices=1, strategy=strategy, **options)
+    return quiet_trainer(onecurve.Single() if single else "auto", **{"max_epochs": 3, **options})
 
 
 def drawn() -> tuple[float, ...]:

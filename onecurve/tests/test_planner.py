@@ -95,9 +95,8 @@ def test_what_is_sent_is_what_a_ring_sends() -> None:
     assert group_of(Sizes(shard=16), "shard", 8).nodes == 2
 
 
-def test_a_plan(cli: Cli) -> None:
-    outcome = cli("plan.py", *SMALL, "trainer.devices=4")
-    assert outcome.status == 0, outcome.err
+def test_a_plan(warm: Cli) -> None:
+    outcome = warm("plan.py", *SMALL, "trainer.devices=4")
     assert "4 ranks (4 on each of 1 nodes), batches of 64, cpu, 32-true" in outcome.out
     assert "do not fit" in outcome.out
     assert "compiled ones keep less" not in outcome.out
@@ -117,17 +116,15 @@ def test_a_plan_takes_schedules_that_this_torch_has(
     assert said == [True, False]
 
 
-def test_a_plan_of_compiled_layers_is_an_upper_bound_of_memory(cli: Cli) -> None:
-    outcome = cli("plan.py", *SMALL, "trainer.devices=2", "plan.compile=layer")
-    assert outcome.status == 0, outcome.err
+def test_a_plan_of_compiled_layers_is_an_upper_bound_of_memory(warm: Cli) -> None:
+    outcome = warm("plan.py", *SMALL, "trainer.devices=2", "plan.compile=layer")
     assert "activ. is of layers that are not compiled: compiled ones keep less" in outcome.out
     assert "compile=layer" in outcome.out.partition("To train so: ")[2]
 
 
-def test_devices_of_all_nodes(cli: Cli) -> None:
+def test_devices_of_all_nodes(warm: Cli) -> None:
     typed = ("model=mlp", "data.image_size=8", "data.batch_size=64")
-    outcome = cli("plan.py", *typed, "trainer.devices=64", "trainer.num_nodes=8", "plan.top=1")
-    assert outcome.status == 0, outcome.err
+    outcome = warm("plan.py", *typed, "trainer.devices=64", "trainer.num_nodes=8", "plan.top=1")
     assert "64 ranks (8 on each of 8 nodes)" in outcome.out
     assert "trainer.devices=8 trainer.num_nodes=8" in outcome.out
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -96,13 +96,8 @@ def test_many_jobs_are_cut_in_the_terminal_alone(
 ) -> None:
     for number in range(1, 61):
         losses = [number, number / 2]
-        make_job(
-            tmp_path,
-            number,
-            f"optimizer.lr={number / 1000}",
-            losses=losses,
-            val_acc=number / 100,
-        )
+        rate = f"optimizer.lr={number / 1000}"
+        make_job(tmp_path, number, rate, losses=losses, val_acc=number / 100)
 
     write_report([tmp_path], tmp_path)
 
@@ -114,11 +109,7 @@ def test_many_jobs_are_cut_in_the_terminal_alone(
 
 
 @pytest.mark.parametrize(
-    ("names", "numbers"),
-    [
-        (["0", "1", "10"], ["0", "1", "10"]),
-        (["02-x", "a"], ["a", "2"]),
-    ],
+    ("names", "numbers"), [(["0", "1", "10"], ["0", "1", "10"]), (["02-x", "a"], ["a", "2"])]
 )
 def test_a_job_is_called_by_its_number(
     tmp_path: Path, names: list[str], numbers: list[str]
@@ -156,50 +147,33 @@ def test_jobs_that_have_not_begun_are_counted(tmp_path: Path) -> None:
     assert rows == {"1": ("1", "not run"), "2": ("2", "finished"), "3": ("3", "not run")}
 
 
-def tear_metrics(run: Path) -> None:
-    (run / "metrics.json").write_text('{"status": "fini')
+RECORDS = ("metrics.json", "metrics.csv", "config.yaml")
+NO_TEXT = dict.fromkeys((*RECORDS, ".hydra/overrides.yaml"), b"\xff\xfe\x00: [")
+# What is in some of its files, or None where one is gone, and what the job is then.
+DAMAGED: dict[str, tuple[Mapping[str, bytes | None], str]] = {
+    "torn metrics": ({"metrics.json": b'{"status": "fini'}, "not run"),
+    "no metrics": (dict.fromkeys(RECORDS), "not run"),
+    "torn lines": (
+        {"metrics.csv": b"step,epoch,train/loss\n0,0,1.5\n1,0,inf\nx,,\n2,0,nan\n3,0,1e"},
+        "finished",
+    ),
+    "no loss": ({"metrics.csv": b"step,epoch,other\n0,0,1.5\n"}, "finished"),
+    "no text": (NO_TEXT, "not run"),
+    "no number": (
+        {"metrics.json": b'{"status": "running", "val/acc": NaN, "seconds": Infinity}'},
+        "running",
+    ),
+}
 
 
-def remove_metrics(run: Path) -> None:
-    for name in ("metrics.json", "metrics.csv", "config.yaml"):
-        (run / name).unlink()
-
-
-def tear_lines(run: Path) -> None:
-    lines = ["step,epoch,train/loss", "0,0,1.5", "1,0,inf", "x,,", "2,0,nan", "3,0,1e"]
-    (run / "metrics.csv").write_text("\n".join(lines))
-
-
-def no_loss(run: Path) -> None:
-    (run / "metrics.csv").write_text("step,epoch,other\n0,0,1.5\n")
-
-
-def write_bytes(run: Path) -> None:
-    for name in ("metrics.json", "metrics.csv", "config.yaml", ".hydra/overrides.yaml"):
-        (run / name).write_bytes(b"\xff\xfe\x00: [")
-
-
-def not_a_number(run: Path) -> None:
-    (run / "metrics.json").write_text('{"status": "running", "val/acc": NaN, "seconds": Infinity}')
-
-
-@pytest.mark.parametrize(
-    ("damage", "status"),
-    [
-        (tear_metrics, "not run"),
-        (remove_metrics, "not run"),
-        (tear_lines, "finished"),
-        (no_loss, "finished"),
-        (write_bytes, "not run"),
-        (not_a_number, "running"),
-    ],
-)
+@pytest.mark.parametrize("damage", DAMAGED)
 @pytest.mark.parametrize("others", [0, 1])
-def test_half_a_job_is_reported(
-    tmp_path: Path, damage: Callable[[Path], None], status: str, others: int
-) -> None:
+def test_half_a_job_is_reported(tmp_path: Path, damage: str, others: int) -> None:
     judged = {"sweep": {"value": "best"}}
-    damage(make_job(tmp_path, 1, "optimizer.lr=1", val_acc=0.5, config=judged))
+    run = make_job(tmp_path, 1, "optimizer.lr=1", val_acc=0.5, config=judged)
+    files, status = DAMAGED[damage]
+    for name, content in files.items():
+        (run / name).unlink() if content is None else (run / name).write_bytes(content)
     for number in range(2, 2 + others):
         make_job(tmp_path, number, "optimizer.lr=2", val_acc=0.9)
 

@@ -2,6 +2,7 @@
 
 import gc
 import random
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,13 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
-from lightning_utilities.core import apply_func
 
 from onecurve.batch.random import draw_from
 from onecurve.compat.of_lightning import log_in_place, skip_empty_hooks
 
 WAS_ON: list[bool] = []
 PROFILERS: list[str] = []
-COPIED: list[int] = []
-ASKED: list[int] = []
+CALLED: list[int] = []
 
 
 class Watch(Callback):
@@ -75,26 +74,36 @@ def test_a_profiler_is_used_if_requested(train: Cli, chosen: str, used: str) -> 
     assert PROFILERS[-1] == used
 
 
-class AsksForGpu(Callback):
-    """Notes how often a step asks whether there is a GPU."""
+class Counts(Callback):
+    """Notes how often a step calls a function."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = import_module(module), name
 
     def on_train_batch_start(self, *_: Any) -> None:
-        self.asks = torch.cuda.is_available
-        torch.cuda.is_available = self.asked
+        self.function = getattr(self.module, self.name)
+        setattr(self.module, self.name, self.counted)
 
-    def asked(self) -> bool:
-        ASKED.append(1)
-        return self.asks()
+    def counted(self, *arguments: Any, **options: Any) -> Any:
+        CALLED.append(1)
+        return self.function(*arguments, **options)
 
     def on_train_batch_end(self, *_: Any) -> None:
-        torch.cuda.is_available = self.asks
-        ASKED.append(0)
+        setattr(self.module, self.name, self.function)
+        CALLED.append(0)
 
 
-def test_no_step_asks_whether_there_is_a_gpu(train: Cli) -> None:
-    ASKED.clear()
-    train("trainer.max_steps=2", "test=false", "+callbacks.a._target_=test_steps_cost.AsksForGpu")
-    assert ASKED == [0, 0]
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("torch.cuda", "is_available"), ("lightning_utilities.core.apply_func", "deepcopy")],
+)
+def test_no_step_asks_for_a_gpu_or_copies_what_is_known_of_a_logged_value(
+    train: Cli, module: str, name: str
+) -> None:
+    CALLED.clear()
+    counts = ("_target_=test_steps_cost.Counts", f"module={module}", f"name={name}")
+    train("trainer.max_steps=2", "test=false", *(f"+callbacks.counts.{each}" for each in counts))
+    assert CALLED == [0, 0]
 
 
 COORDINATES = [(0,), (42, 7, 0, 1), (2**32 - 1, 0, 3), (2**32, 5), (1, 2**40, 2), (), (0, 0, 0, 0)]
@@ -110,28 +119,6 @@ def test_seeds_of_random_streams_have_not_changed(coordinates: tuple[int, ...]) 
         random.seed(before)
         np.random.seed(before % 2**32)
         assert drawn == (random.random(), np.random.random())
-
-
-class Copies(Callback):
-    """Notes how often a step copies what Lightning knows of a logged value."""
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        self.copy = apply_func.deepcopy
-        apply_func.deepcopy = self.copying
-
-    def copying(self, data: Any, **options: Any) -> Any:
-        COPIED.append(1)
-        return self.copy(data, **options)
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        apply_func.deepcopy = self.copy
-        COPIED.append(0)
-
-
-def test_logged_values_are_not_moved_to_their_own_device(train: Cli) -> None:
-    COPIED.clear()
-    train("trainer.max_steps=2", "test=false", "+callbacks.c._target_=test_steps_cost.Copies")
-    assert COPIED == [0, 0]
 
 
 def test_logged_values_on_another_device_are_moved() -> None:

@@ -20,6 +20,7 @@ from conftest import ROUNDING, one_of_a_kind, unless_too_old
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BaseFinetuning, EMAWeightAveraging
 from lightning.pytorch.utilities import grad_norm
+from several_fits import quiet_trainer
 from sharded_networks import fused
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -785,11 +786,8 @@ def test_groups_that_a_callback_added_are_resumed(tmp_path: Path) -> None:
     file = tmp_path / "unfrozen.ckpt"
 
     def fit_on(epochs: int, strategy: Any) -> Unfreezes:
-        trainer = Trainer(
-            accelerator="cpu", devices=1, strategy=strategy, precision="64-true",
-            max_epochs=epochs, logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-        )  # fmt: skip
+        options = {"max_epochs": epochs, "num_sanity_val_steps": 0}
+        trainer = quiet_trainer(strategy, precision="64-true", **options)
         task = Unfreezes()
         trainer.fit(task, *loaders(), ckpt_path=file if file.exists() else None)
         trainer.save_checkpoint(file) if not file.exists() else None
@@ -938,11 +936,8 @@ LINES: dict[str, Any] = {
 def fit(
     task: Callable[[], LightningModule], strategy: Any, batch_size: int = 8, **options: Any
 ) -> None:
-    trainer = Trainer(
-        accelerator="cpu", devices=2, strategy=strategy, precision="64-true", max_epochs=2,
-        logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, num_sanity_val_steps=0, limit_train_batches=2, **options,
-    )  # fmt: skip
+    short = {"max_epochs": 2, "num_sanity_val_steps": 0, "limit_train_batches": 2, **options}
+    trainer = quiet_trainer(strategy, devices=2, precision="64-true", **short)
     trainer.fit(task(), DataLoader(Samples(), batch_size), loaders()[1])
 
 
@@ -1039,11 +1034,9 @@ def saved(
     epochs: int = 1,
     resumed: Path | None = None,
 ) -> None:
-    trainer = Trainer(
-        accelerator="cpu", devices=1 if strategy == "auto" or strategy.name == "single" else 2,
-        strategy=strategy, precision="64-true", max_epochs=epochs, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
+    devices = 1 if strategy == "auto" or strategy.name == "single" else 2
+    options = {"devices": devices, "precision": "64-true", "max_epochs": epochs}
+    trainer = quiet_trainer(strategy, **options)
     torch.manual_seed(0)
     trainer.fit(task(), loaders()[0], ckpt_path=resumed)
     trainer.save_checkpoint(path)

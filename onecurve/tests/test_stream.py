@@ -55,7 +55,7 @@ def epochs(part: StreamLoader, numbers: Sequence[int]) -> list[list[float]]:
     [
         {},
         {"drop_last": True},
-        {"num_workers": 2},
+        pytest.param({"num_workers": 2}, marks=pytest.mark.long),
         {"num_workers": 2, "persistent_workers": True, "drop_last": True},
     ],
 )

@@ -57,6 +57,9 @@ def test_a_schedule_that_this_torch_lacks_is_rejected_before_anything_starts(
 
 
 class Rprop(Task):
+    def __init__(self) -> None:
+        super().__init__(mlp().network)
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Rprop(self.parameters(), lr=1e-3)
 
@@ -64,8 +67,8 @@ class Rprop(Task):
 class ByHand(Task):
     """Starts its own backward pass, with a parameter that is in none of its parts."""
 
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__(network)
+    def __init__(self) -> None:
+        super().__init__(mlp().network)
         self.scale = nn.Parameter(torch.tensor(0.9))
         self.automatic_optimization = False
 
@@ -92,14 +95,6 @@ def skipping() -> Task:
     return Task(Skipping())
 
 
-def with_rprop() -> Task:
-    return Rprop(mlp().network)
-
-
-def by_hand() -> Task:
-    return ByHand(mlp().network)
-
-
 def compiled(strategy: Any, backend: str) -> Any:
     strategy.compiled, strategy.compile_backend = "layer", backend
     return strategy
@@ -107,22 +102,22 @@ def compiled(strategy: Any, backend: str) -> Any:
 
 Case = tuple[Callable[[], Any], Callable[[], Any]]
 CASES: dict[str, Case] = {
-    "strategy.schedule=zbv": (lambda: Pipeline(schedule="zbv"), small_transformer),
+    "strategy.schedule=zbv": (lambda: Pipeline(schedule="zbv"), mlp),
     "strategy=pipeline whose stages pass on what has no gradient": (
-        lambda: Pipeline(split=["network.work"], microbatches=2), skipping,
+        lambda: Pipeline(split=["network.work"], microbatches=2),
+        skipping,
     ),
     "strategy.context with compile": (
-        lambda: compiled(mesh(context=2), "eager"), small_transformer,
+        lambda: compiled(mesh(context=2), "eager"),
+        small_transformer,
     ),
     "activation_checkpointing=selective with compile in float64": (
         lambda: compiled(Single(activation_checkpointing="selective"), "inductor"),
         small_transformer,
     ),
-    "manual_backward with sharded parameters of the task itself": (
-        FSDP, by_hand,
-    ),
-    "strategy=fsdp with Rprop": (FSDP, with_rprop),
-}  # fmt: skip
+    "manual_backward with sharded parameters of the task itself": (FSDP, ByHand),
+    "strategy=fsdp with Rprop": (FSDP, Rprop),
+}
 
 
 @pytest.mark.compares

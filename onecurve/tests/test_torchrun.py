@@ -10,15 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import (
-    ROOT,
-    ROUNDING,
-    TINY,
-    Cli,
-    column,
-    largest_difference,
-    run_directories,
-)
+from conftest import ROOT, ROUNDING, TINY, Cli, column, largest_difference, run_directories
 from lightning.pytorch import Callback, Trainer
 from nodes import (
     TRAIN,

@@ -45,6 +45,7 @@ class Row:
     under: tuple[str, ...] = STRATEGIES
 
 
+NO_LBFGS = dict.fromkeys(("fsdp", "pipeline"), "LBFGS")
 NO_MEAN = ("ddp", "fsdp")
 NO_PAIR = {"pipeline": r"a batch is not \(inputs, targets\) .* schedule=gpipe runs instead"}
 BY_GPIPE = {"pipeline": "schedule=gpipe runs instead, as exact"}
@@ -111,7 +112,6 @@ ROWS = {
     "a stream without an end": Row(data=data.stateful_stream, trainer={"limit_train_batches": 3}),
     "a stream of batches": Row(data=data.whole_batches, validation=data.whole_batches),
     "a limit of validation": Row(trainer={"limit_val_batches": 2}),
-    "metrics in training": Row(tasks.MetricInTraining),
     "noise in hooks": Row(tasks.NoiseInHooks),
     "thawed later": Row(tasks.Thawed),
     "frozen later": Row(tasks.FrozenLater),
@@ -125,9 +125,11 @@ ROWS = {
     "Adafactor": Row(
         partial(tasks.Optimized, "Adafactor"), refused={"fsdp": "Adafactor cannot update shards"}
     ),
-    "LBFGS": Row(tasks.FlatLbfgs, refused=dict.fromkeys(("fsdp", "pipeline"), "LBFGS")),
+    # It computes the loss several times in a step, with a line search as often as it needs.
+    "LBFGS": Row(partial(tasks.Optimized, "LBFGS", lr=0.1, max_iter=3), refused=NO_LBFGS),
     "LBFGS with a line search": Row(
-        tasks.Lbfgs, refused=dict.fromkeys(("fsdp", "pipeline"), "LBFGS")
+        partial(tasks.Optimized, "LBFGS", lr=1, max_iter=4, line_search_fn="strong_wolfe"),
+        refused=NO_LBFGS,
     ),
     "a sum": Row(tasks.Summed, announced=BY_GPIPE, apart=NO_MEAN),
     "a weighted mean": Row(tasks.ClassWeighted, announced=BY_GPIPE, apart=NO_MEAN),
@@ -138,11 +140,11 @@ ROWS = {
             "pipeline": "in another way than by calling net",
         },
     ),
-    "two optimizers": Row(
-        tasks.Adversarial,
-        announced={"dp": r"does not call self\(\.\.\.\), so nothing is split"},
+    # Ranks have 5 and 4 samples of a batch: each backward pass counts them.
+    "a GAN": Row(gan.Gan, partial(data.plain, 9)),
+    "a network that it calls by name": Row(
+        tasks.CallsByName, announced={"dp": r"does not call self\(\.\.\.\), so nothing is split"}
     ),
-    "a GAN": Row(gan.Gan),
     "an unused layer": Row(
         tasks.Unused,
         refused={
@@ -163,10 +165,7 @@ ROWS = {
     ),
     "a buffer that counts": Row(
         tasks.Counting,
-        announced={
-            "dp": "calls will differ .* with each part of a batch",
-            **BY_GPIPE,
-        },
+        announced={"dp": "calls will differ .* with each part of a batch", **BY_GPIPE},
     ),
     "padding": Row(
         tasks.Padded, data.tokens, announced=BY_GPIPE, apart=NO_MEAN, validation=data.tokens
@@ -200,7 +199,7 @@ OF_EACH_KIND = (
     "thawed later",
     "Adafactor",
     "LBFGS",
-    "two optimizers",
+    "a GAN",
     "an unused layer",
     "a log for some batches",
     "padding, with a weight",

@@ -27,18 +27,28 @@ class Plain(LightningModule):
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         return nn.functional.mse_loss(outputs, targets)
 
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
+    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
+        """What the network takes, and targets."""
         inputs, targets = batch
-        loss = self.loss(self(inputs), targets)
+        return (inputs,), targets
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs, targets = self.parts(batch)
+        loss = self.loss(self(*inputs), targets)
         self.log("train/loss", loss)
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        inputs, targets = batch
-        self.log("val/loss", self.loss(self(inputs), targets), batch_size=len(targets))
+        inputs, targets = self.parts(batch)
+        self.log("val/loss", self.loss(self(*inputs), targets), batch_size=len(targets))
 
     def configure_optimizers(self) -> Any:
         return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+class WithoutValidation(Plain):
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """None."""
 
 
 class MetricInTraining(Plain):
@@ -89,50 +99,31 @@ class NoiseInHooks(Plain):
 
 
 class Thawed(Plain):
-    """The first layers are trained from the second epoch on."""
+    """The first layers are trained from the second epoch on, or only until then."""
 
-    def on_fit_start(self) -> None:
-        self.net[:2].requires_grad_(False)
-
-    def on_train_epoch_start(self) -> None:
-        if self.current_epoch == 1:
-            self.net[:2].requires_grad_(True)
-
-
-class FrozenLater(Plain):
-    """The first layers are no longer trained in the second epoch."""
+    is_frozen_first = True
 
     def on_train_epoch_start(self) -> None:
-        if self.current_epoch == 1:
-            self.net[:2].requires_grad_(False)
+        self.net[:2].requires_grad_(self.is_frozen_first == (self.current_epoch == 1))
+
+
+class FrozenLater(Thawed):
+    is_frozen_first = False
 
 
 class Optimized(Plain):
     """Another optimizer, with a fused kernel where there is one."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, **options: Any) -> None:
         super().__init__()
         self.optimizer = name
+        self.options = {"lr": 0.01, **options}
 
     def configure_optimizers(self) -> Any:
         takes = signature(getattr(torch.optim, self.optimizer)).parameters
-        options: Any = {"fused": "auto"} if "fused" in takes else {}
+        fused: Any = {"fused": "auto"} if "fused" in takes else {}
         algorithm, named = f"torch.optim.{self.optimizer}", self.named_parameters()
-        return build_optimizer(named, algorithm=algorithm, lr=0.01, lr_scale={}, **options)
-
-
-class Lbfgs(Plain):
-    """An optimizer that computes the loss several times in a step, as often as it says."""
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.LBFGS(self.parameters(), max_iter=4, line_search_fn="strong_wolfe")
-
-
-class FlatLbfgs(Plain):
-    """An optimizer that computes the loss several times in a step, always as often."""
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.LBFGS(self.parameters(), lr=0.1, max_iter=3)
+        return build_optimizer(named, algorithm=algorithm, lr_scale={}, **self.options, **fused)
 
 
 class Summed(Plain):
@@ -151,22 +142,22 @@ class ClassWeighted(Plain):
 
 
 class Dictionary(Plain):
-    """Batches that are dictionaries."""
+    """Batches that are dictionaries, as is what a step returns; those of validation are pairs."""
+
+    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
+        is_pair = not isinstance(batch, dict)
+        return super().parts(batch) if is_pair else ((batch["x"],), batch["more"][0])
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        loss = self.loss(self(batch["x"]), batch["more"][0])
-        self.log("train/loss", loss)
-        return {"loss": loss}
+        return {"loss": super().training_step(batch, batch_idx)}
 
 
 class TwoLoaders(Plain):
-    """A batch of each of two loaders in a step."""
+    """A batch of each of two loaders in a step, and of one in validation."""
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        inputs, targets = map(torch.cat, zip(*filter(None, batch.values()), strict=True))
-        loss = self.loss(self(inputs), targets)
-        self.log("train/loss", loss)
-        return loss
+    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
+        pairs = filter(None, batch.values()) if isinstance(batch, dict) else [batch]
+        return super().parts(map(torch.cat, zip(*pairs, strict=True)))
 
 
 class Measured(Plain):
@@ -184,21 +175,16 @@ class Measured(Plain):
         self.log("val/loss", self.loss(outputs, targets), batch_size=len(targets))
 
 
-class OfSequences(Plain):
+class OfSequences(WithoutValidation):
     """A network of padded sequences and their lengths."""
 
     def forward(self, sequences: Tensor, lengths: Tensor) -> Any:
         is_there = torch.arange(sequences.shape[1], device=lengths.device) < lengths[:, None]
         return (self.net(sequences) * is_there[..., None]).sum(1) / lengths[:, None]
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
         inputs, targets = batch
-        loss = self.loss(self(*inputs), targets)
-        self.log("train/loss", loss)
-        return loss
-
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """None."""
+        return inputs, targets
 
 
 class OfMeans(Plain):
@@ -208,15 +194,11 @@ class OfMeans(Plain):
         (sequences, lengths), targets = batch
         return sequences.sum(1) / lengths[:, None], targets
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss: Tensor = super().training_step(self.prepare(batch), batch_idx)
-        return loss
-
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        super().validation_step(self.prepare(batch), batch_idx)
+    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
+        return super().parts(self.prepare(batch))
 
 
-class OfDictionaries(Dictionary):
+class OfDictionaries(WithoutValidation):
     """A network that takes a dictionary."""
 
     def forward(self, inputs: Any) -> Any:
@@ -225,36 +207,17 @@ class OfDictionaries(Dictionary):
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         return super().loss(outputs["y"], targets)
 
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return super().training_step({**batch, "x": {"x": batch["x"]}}, batch_idx)
-
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """None."""
+    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
+        return ({"x": batch["x"]},), batch["more"][0]
 
 
-class Adversarial(Plain):
-    """Two optimizers, by hand."""
+class CallsByName(Plain):
+    """Calls its network, and not itself."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-        self.other = nn.Linear(2, 1)
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        inputs, targets = batch
-        first, second = self.optimizers()  # type: ignore[attr-defined]
-        loss = self.loss(self.net(inputs), targets) + self.other(self.net(inputs)).mean()
-        first.zero_grad()
-        self.manual_backward(loss)
-        first.step()
-        critic = self.other(targets).square().mean()
-        second.zero_grad()
-        self.manual_backward(critic)
-        second.step()
-        self.log("train/loss", loss + critic)
-
-    def configure_optimizers(self) -> Any:
-        return [torch.optim.SGD(part.parameters(), lr=0.05) for part in (self.net, self.other)]
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.loss(self.net(batch[0]), batch[1])
+        self.log("train/loss", loss)
+        return loss
 
 
 class Unused(Plain):
@@ -268,7 +231,7 @@ class Unused(Plain):
         return self.net[:-1](inputs)
 
 
-class TimeMajor(Plain):
+class TimeMajor(WithoutValidation):
     """A network whose batch is the second dimension."""
 
     def __init__(self) -> None:
@@ -278,12 +241,9 @@ class TimeMajor(Plain):
     def forward(self, inputs: Tensor) -> Any:
         return self.net(inputs)[0][-1]
 
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
+    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
         inputs, targets = batch
-        return super().training_step((inputs.reshape(-1, 2, 2).transpose(0, 1), targets), batch_idx)
-
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """None."""
+        return (inputs.reshape(-1, 2, 2).transpose(0, 1),), targets
 
 
 class Counting(Plain):
@@ -321,11 +281,8 @@ class Penalized(Plain):
     """A second term, on the weights."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        inputs, targets = batch
         penalty = sum(parameter.square().sum() for parameter in self.parameters())
-        loss = self.loss(self(inputs), targets) + 0.01 * penalty
-        self.log("train/loss", loss)
-        return loss
+        return super().training_step(batch, batch_idx) + 0.01 * penalty
 
 
 class NestedTargets(Plain):
@@ -368,11 +325,8 @@ class ClassWeightedSaid(ClassWeighted):
     def weight(self, targets: Any) -> Tensor:
         return targets["y"][:, 0].sigmoid().sum()
 
-    def training_step(self, batch: Any, _: int) -> Any:
-        inputs, targets = self.prepare(batch)
-        loss = self.loss(self(inputs), targets)
-        self.log("train/loss", loss)
-        return {"loss": loss}
+    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
+        return super().parts(self.prepare(batch))
 
 
 class Denoising(Plain):
@@ -395,15 +349,9 @@ class Denoising(Plain):
             shift += torch.rand(())
         return ((clean * (1 - time) + noise * time) * kept + shift, time), noise
 
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
+    def parts(self, batch: Any) -> tuple[tuple[Any, ...], Any]:
         inputs, targets = self.prepare(batch)
-        loss = self.loss(self(*inputs), targets)
-        self.log("train/loss", loss)
-        return loss
-
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        inputs, targets = self.prepare(batch)
-        self.log("val/loss", self.loss(self(*inputs), targets), batch_size=len(targets))
+        return inputs, targets
 
 
 class Joined(nn.Linear):

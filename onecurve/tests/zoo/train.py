@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
+from several_fits import quiet_trainer
 
 import onecurve
 from onecurve.run.predict import Predictions, add_predict_step
@@ -85,15 +86,5 @@ def predicted(strategy: str) -> list[Any]:
 
 def trainer_with(strategy: str, callback: Callback, **options: Any) -> Trainer:
     """A Trainer in float64 that says and writes nothing."""
-    return Trainer(
-        accelerator="cpu",
-        strategy=MADE[strategy](),
-        devices=DEVICES.get(strategy, 2),
-        precision="64-true",
-        callbacks=[callback],
-        logger=False,
-        enable_model_summary=False,
-        enable_progress_bar=False,
-        enable_checkpointing=False,
-        **options,
-    )
+    own = {"devices": DEVICES.get(strategy, 2), "precision": "64-true", "callbacks": [callback]}
+    return quiet_trainer(MADE[strategy](), **own, **options)
