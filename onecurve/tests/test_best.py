@@ -101,7 +101,8 @@ def test_a_run_that_was_copied_or_moved_has_the_best_of_its_own(
     for name, epochs in (("copied", 3), ("moved", 4)):
         run = run.rename(run.with_name(name))
         resumed = warm("train.py", f"resume={run}", f"trainer.max_epochs={epochs}", changed)
-        assert f"{name}/checkpoints/best.ckpt" in shown(resumed)
+        if changed != "strategy=ddp":  # what warm ranks print is not read
+            assert f"{name}/checkpoints/best.ckpt" in shown(resumed)
         assert kept(run) == {"best.ckpt": 0.5}
         assert step(run, "best.ckpt") == EPOCH
         assert loss_of(run) == pytest.approx(loss, rel=1e-5)
