@@ -820,6 +820,18 @@ def changed_input() -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), ChangesItsInput())
 
 
+class ScalesRows(Stranger):
+    """Looks up embeddings of a bounded norm, by numbers that it makes of its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, WIDTH, max_norm=0.5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        made: Tensor = self.model(inputs + self.table(inputs.sum(-1).abs().long() % 5))
+        return made
+
+
 class Normalized(Stranger):
     """Has statistics of the sums of samples."""
 
@@ -906,6 +918,8 @@ LINES: dict[str, Any] = {
         "fsdp",
         "a layer changes its input in place",
     ),
+    "rows": (ScalesRows, "ddp", "strategy=ddp: table scales the rows that it looks up (max_norm)"),
+    "rows of shards": (ScalesRows, "fsdp", "table scales the rows that it looks up (max_norm)"),
     "abstract": (AbstractTask, "fsdp", "strategy=fsdp: AbstractTask has another base"),
     **{
         f"hooks, {name}": (ClampsByHooks, name, "and 1 more have hooks (register_hook)")

@@ -38,6 +38,7 @@ from ..errors import UserError, say
 from ..optim.fused import keep_kernels, leave_unscaling, make_contiguous
 from ..torch_versions import require
 from .ac_compile import Compiled, Recomputed, apply_ac_and_compile
+from .changed_buffers import reject_scaled_rows
 from .clip import clipping_over_ranks
 from .for_callbacks import ForCallbacks
 from .layout import lay_out, move
@@ -198,6 +199,8 @@ class OneCurve(ForCallbacks):
             parallelism.begin(task)
         if self.ranks is not None:
             self._count_over_ranks(task)
+        if self.data_parallel_size > 1 and trainer.state.fn == TrainerFn.FITTING:
+            reject_scaled_rows(task, self.name)
 
     def _count_over_ranks(self, task: LightningModule) -> None:
         """Make metrics and gradient clipping cover all ranks."""
