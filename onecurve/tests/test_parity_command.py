@@ -212,6 +212,23 @@ class HasOther(Plain):
         return super().training_step(batch, batch_idx)
 
 
+class LogsItsLossCoarsely(Plain):
+    """Under the name that parity has for what a step returns."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:  # type: ignore[override]
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss.float(), batch_size=len(batch[1]))  # type: ignore[union-attr]
+        return loss
+
+
+class ShakesItsGradients(Plain):
+    """By less than what rounding makes of them in many steps, and from the first step on."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.net(inputs)
+        return outputs + 3e-10 * torch.rand_like(outputs) * (outputs - outputs.detach())
+
+
 class NoisyStep(Plain):
     """Adds its noise to the batch."""
 
@@ -297,6 +314,8 @@ APART = {
     result.LOGGED: (CountsByItself, loaders, "ddp"),
     result.DIGITS: (Coarse, loaders, "ddp"),
     result.DIGITS + ", of what is logged": (LogsCoarsely, fives, "ddp"),
+    result.DIGITS + ", of a loss that is logged": (LogsItsLossCoarsely, fives, "ddp"),
+    result.DRAWS + ", which are small": (ShakesItsGradients, loaders, "ddp"),
     result.DRAWS + ", in the batch": (NoisyStep, loaders, "ddp"),
     result.RESUME: (Remembers, loaders, "single"),
     result.LATE_WEIGHTS: (DrawnLate, loaders, "ddp"),

@@ -247,6 +247,28 @@ class WithTeacher(Small):
         return super().training_step(batch, batch_idx)
 
 
+class Pairs(nn.Module):
+    """Blocks that it takes out of lists, which nobody calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs = nn.ModuleList(
+            nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6)]) for _ in range(3)
+        )
+        self.leave = nn.Linear(6, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for first, second in self.pairs:  # type: ignore[misc]
+            inputs = inputs + second(first(inputs).tanh())
+        made: Tensor = self.leave(inputs)
+        return made
+
+
+class OfPairs(Small):
+    def network(self) -> nn.Module:
+        return Pairs()
+
+
 class OfGradients(Small):
     """Takes a gradient of a gradient."""
 
@@ -266,6 +288,7 @@ LAYERS: dict[Any, dict[str, Any]] = {
 }
 REJECTED: dict[Any, str] = {
     **dict.fromkeys((PenalizedInPlace, WithTeacher), "in another way than by calling net"),
+    OfPairs: "the blocks in net.pairs.0 make the stages, and net.forward uses what passes between",
     OfGradients: "create_graph=True",
     LayersOfAnother: "the layer layers()[5] of LayersOfAnother has parameters that are none",
     OneWeightTwice: "layers net.0 and net.4 share a parameter, but are on stages 0 and 1",

@@ -189,10 +189,14 @@ def _largest(rows: Sequence[Row]) -> float:
 
 
 def _is_rounding(plain: Watch, other: Watch) -> bool:
-    """Whether the losses first differ by less than the tolerance, and never by much."""
-    apart = [far for _, _, far in points(plain.curves[LOSS], other.curves[LOSS])]
-    small = [far for far in apart if 0 < far <= TOLERANCE]
-    return bool(small) and apart[0] <= TOLERANCE and max(apart) <= AT_MOST
+    """Whether both curves begin within the tolerance, and the losses never differ by much."""
+    losses, norms = (
+        [far for _, _, far in points(plain.curves[name], other.curves[name])]
+        for name in (LOSS, GRADIENT)
+    )
+    small = [far for far in losses if 0 < far <= TOLERANCE]
+    begins = max([*losses[:1], *norms[:1]], default=0.0)
+    return bool(small) and begins <= TOLERANCE and max(losses) <= AT_MOST
 
 
 @dataclass

@@ -93,8 +93,8 @@ class Watch(Callback):
         self.end = _state(trainer)
         for name, value in trainer.callback_metrics.items():
             # Values logged with logger=False. Names with both a step and an epoch value are known.
-            if not self.curves.keys() & {name, f"{name}_epoch"}:
-                self.curves[name].append((self.step, float(value)))
+            if not self.curves.keys() & {logged(name), f"{name}_epoch"}:
+                self.curves[logged(name)].append((self.step, float(value)))
 
 
 class Log(DummyLogger):
@@ -107,9 +107,14 @@ class Log(DummyLogger):
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         # By training steps: evaluations count their own batches.
         for name in [name for name in metrics if name != "epoch"]:
-            self.watch.curves[name].append((self.watch.step, float(metrics[name])))
+            self.watch.curves[logged(name)].append((self.watch.step, float(metrics[name])))
             if self.watch.is_epoch_over:
-                self.watch.of_epochs.add(name)
+                self.watch.of_epochs.add(logged(name))
+
+
+def logged(name: str) -> str:
+    """What a logged value is called beside the quantities that are watched in any case."""
+    return f"{name}, logged" if name in (LOSS, GRADIENT) else name
 
 
 def _mean(trainer: Trainer, value: Tensor) -> float:

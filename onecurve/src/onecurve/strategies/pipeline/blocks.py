@@ -385,4 +385,5 @@ def find_other_stack(task: LightningModule, blocks: Blocks, num_stages: int) -> 
 def _are_alike(container: nn.Module) -> bool:
     blocks = [*container.children()]
     has_some = all(next(block.parameters(), None) is not None for block in blocks)
-    return len({type(block) for block in blocks}) == 1 and has_some
+    is_called = not isinstance(blocks[0], CONTAINERS)
+    return len({type(block) for block in blocks}) == 1 and has_some and is_called
