@@ -42,6 +42,11 @@ def test_a_precision_has_lightnings_short_names(train: Cli) -> None:
     assert planned == [Precision.named(name) for name in ("32-true", "64-true", "bf16-mixed")]
 
 
+def test_steps_end_a_run_of_very_many_epochs(train: Cli) -> None:
+    outcome = train("trainer.max_epochs=99999999999999999999", "trainer.max_steps=2", "test=false")
+    assert outcome.metrics["global_step"] == 2
+
+
 @pytest.mark.parametrize("strategy", ["single", "ddp"])
 def test_the_run_directory_holds_what_it_should(trained: Cli, strategy: str) -> None:
     outcome = trained(f"strategy={strategy}")

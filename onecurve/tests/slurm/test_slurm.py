@@ -20,7 +20,7 @@ LONG = ("trainer.limit_train_batches=6", "trainer.max_epochs=40", "test=false")
 # Those of a machine without GPUs, on which a job may have 16 cores.
 SMALL = ("hydra.launcher.partition=long", "hydra.launcher.gpus_per_node=null")
 SIGUSR2 = 12
-PAGE = ROOT.parents[2] / "docs/slurm.md"
+PAGE = ROOT.parents[1] / "docs/slurm.md"
 
 Submit = Callable[..., str]
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -89,14 +90,19 @@ class RunTrainer(Trainer):
         estimate = super().estimated_stepping_batches
         if self.num_training_batches == math.inf or (self.max_epochs or -1) < 1:
             return estimate
-        batches = cast(int, self.num_training_batches)
-        sizes = [self._batches_per_step(epoch) for epoch in range(cast(int, self.max_epochs))]
-        steps = 0
+        batches, epochs = cast(int, self.num_training_batches), cast(int, self.max_epochs)
+        steps, first = 0, 0
         earlier = self.earlier_steps
         if earlier and self.lightning_module.automatic_optimization:
-            sizes = sizes[earlier.epochs :]
-            steps = earlier.steps - (earlier.batches // sizes[0] if sizes else 0)
-        steps += sum(math.ceil(batches / size) for size in sizes)
+            first = earlier.epochs
+            left_out = earlier.batches // self._batches_per_step(first) if first < epochs else 0
+            steps = earlier.steps - left_out
+        # There may be very many epochs, where max_steps ends a run.
+        schedules = callbacks_of(self, GradientAccumulationScheduler)
+        begins = sorted({each for schedule in schedules for each in schedule.epochs})
+        changes = [each for each in begins if first < each < epochs]
+        for start, end in pairwise([first, *changes, max(first, epochs)]):
+            steps += (end - start) * math.ceil(batches / self._batches_per_step(start))
         return min(steps, self.max_steps) if self.max_steps != -1 else steps
 
     def _batches_per_step(self, epoch: int) -> int:
