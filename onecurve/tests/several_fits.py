@@ -46,6 +46,23 @@ class Small(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class OptimizesByHand(Small):
+    """The same in manual optimization; others say what is done between both calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        self.backward_passes(batch)
+        optimizer.step()
+
+    def backward_passes(self, batch: Any) -> None:
+        self.manual_backward(super().training_step(batch, 0))
+
+
 class Losses(Callback):
     """Keeps what a module logs in every step."""
 

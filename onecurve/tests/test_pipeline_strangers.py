@@ -9,6 +9,7 @@ import torch
 from conftest import ROUNDING, ZBV, Shared, largest_difference
 from several_fits import (
     Case,
+    OptimizesByHand,
     SavesAtEnd,
     Small,
     assert_equal,
@@ -77,22 +78,15 @@ class Attacked(Small):
         return loss
 
 
-class TwoBackwards(Small):
+class TwoBackwards(OptimizesByHand):
     """Two backward passes over the same outputs."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        optimizer: Any = self.optimizers()
-        optimizer.zero_grad()
+    def backward_passes(self, batch: Any) -> None:
         outputs = self(batch[0])
         for number in (0, 1):
             loss = F.mse_loss(outputs[:, number], batch[1][:, number])
             self.log(f"loss {number}", loss)
             self.manual_backward(loss, retain_graph=not number)
-        optimizer.step()
 
 
 class OneWeightTwice(Small):
