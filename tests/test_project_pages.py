@@ -60,7 +60,7 @@ def test_what_a_callback_may_ask_for_is_there() -> None:
     page = CALLBACKS.partition("## A callback of your own")[2]
     methods = {name for cell in first_cells(page) for name in re.findall(r"`(\w+)\(", cell)}
     assert len(methods) >= 9
-    tree = ast.parse((SOURCES / "strategies/for_callbacks.py").read_text(encoding="utf-8"))
+    tree = ast.parse((SOURCES / "strategies/callback_api.py").read_text(encoding="utf-8"))
     defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     # Lightning's own, which every strategy has.
     assert methods - defined <= {"reduce", "lightning_module_state_dict"}

@@ -23,7 +23,7 @@ from torchmetrics.classification import BinaryAccuracy, BinaryF1Score
 import onecurve
 from onecurve.launch import agent
 from onecurve.parity import result
-from onecurve.strategies.for_callbacks import ForCallbacks
+from onecurve.strategies.callback_api import CallbackAPI
 from onecurve.testing import assert_parity
 
 
@@ -392,8 +392,8 @@ def test_the_plain_run_is_plain() -> None:
     plain = tasks[-1]
     kind = type(plain.strategy)
     assert isinstance(plain.strategy, SingleDeviceStrategy)
-    assert not isinstance(plain.strategy, ForCallbacks)
-    for name in vars(ForCallbacks):
+    assert not isinstance(plain.strategy, CallbackAPI)
+    for name in vars(CallbackAPI):
         if hasattr(SingleDeviceStrategy, name) and not name.startswith(("__", "_abc")):
             assert getattr(kind, name) is getattr(SingleDeviceStrategy, name), name
     assert plain.rows.tolist() == [[1.0], [1.0]]

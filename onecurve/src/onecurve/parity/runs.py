@@ -13,7 +13,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from ..launch.in_ranks import launch
-from ..strategies.for_callbacks import ForCallbacks
+from ..strategies.callback_api import CallbackAPI
 from ..strategies.single import Single
 from ..surroundings import LIGHTNING_VARIABLES, unchanged_environment
 from .result import TOLERANCE, Parity, kinds_of, row_of_resume, rows_of
@@ -128,10 +128,10 @@ def train_watched(
     options = short_run(comparison.steps, comparison.options) | options
     callbacks = [watch, *copy.deepcopy(options.pop("callbacks", None) or [])]
     trainer = Trainer(**options, callbacks=callbacks, logger=Log(watch))
-    if not isinstance(trainer.strategy, ForCallbacks):
+    if not isinstance(trainer.strategy, CallbackAPI):
         # Lightning's strategy, with the methods that tasks and callbacks may call on ours.
         kind = type(trainer.strategy)
-        added = {name: what for name, what in vars(ForCallbacks).items() if not hasattr(kind, name)}
+        added = {name: what for name, what in vars(CallbackAPI).items() if not hasattr(kind, name)}
         trainer.strategy.__class__ = type(kind.__name__, (kind,), added)
     data = comparison.make_data() if comparison.make_data else None
     # The checkpoint is our own file, which may hold anything that a task puts there.

@@ -22,8 +22,8 @@ from torch.utils.checkpoint import (
 )
 
 from ..compat.of_torch import FakeTensorMode
+from ..strategies.patching import replaced
 from ..strategies.pipeline.shapes import call_layer, with_tensors_on
-from ..strategies.redirect import replaced
 from ..strategies.tensor.families import (
     STYLES,
     is_divided,

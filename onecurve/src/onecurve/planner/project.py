@@ -22,7 +22,7 @@ from ..run.invocation import invocation
 from ..strategies.layers import find_layers
 from ..strategies.mesh.sizes import Sizes
 from ..strategies.pipeline.limits import available
-from ..strategies.prepared import prepared
+from ..strategies.prepare import prepared
 from ..strategies.tensor.plan import find_plan
 from .estimate import Estimate
 from .hardware import Hardware, named

@@ -21,8 +21,8 @@ from torch import Tensor
 from ..batch.share import SharedLoader
 from ..compat.of_lightning import loaders_of
 from ..errors import UserError
-from ..strategies.for_callbacks import ForCallbacks
-from ..strategies.prepared import prepared
+from ..strategies.callback_api import CallbackAPI
+from ..strategies.prepare import prepared
 from . import record
 from .context import RunContext
 from .instantiate import Trained, load_trained, trainer_errors
@@ -198,7 +198,7 @@ class Predictions(Callback):
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gather the shares of each batch, in the order of the ranks."""
-        strategy = cast(ForCallbacks, trainer.strategy)
+        strategy = cast(CallbackAPI, trainer.strategy)
         for loader, mine in enumerate(self.batches):
             together: list[Any] = []
             # Batch by batch: only rank 0 has to hold all of them.

@@ -24,7 +24,7 @@ from ..compat.of_lightning import set_device
 from ..compat.of_torch import tensor_leaves, tree_leaves, tree_map, tree_map_only
 from ..errors import UserError, say
 from .changed_buffers import changed, report_changed
-from .redirect import replaced
+from .patching import replaced
 from .single import Single
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]

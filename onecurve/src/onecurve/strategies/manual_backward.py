@@ -9,7 +9,7 @@ from lightning.pytorch.strategies import Strategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from .redirect import replaced
+from .patching import replaced
 
 PYTORCH_BACKWARD = torch.autograd.backward
 

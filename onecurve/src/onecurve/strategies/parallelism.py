@@ -111,7 +111,7 @@ class Parallelism:
         return nullcontext()
 
     def full_input(self, layer: nn.Module, value: Tensor) -> Tensor:
-        """The unsharded input of a layer, given what a hook saw (see `ForCallbacks`)."""
+        """The unsharded input of a layer, given what a hook saw (see `CallbackAPI`)."""
         return value
 
     def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:

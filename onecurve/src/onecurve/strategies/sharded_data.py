@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from .redirect import replaced
+from .patching import replaced
 
 
 def assignable_data() -> AbstractContextManager[None]:

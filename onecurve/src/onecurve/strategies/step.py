@@ -37,7 +37,7 @@ from ..compat.of_lightning import loaders_of, loaders_under_way
 from ..errors import UserError, say
 from .accumulation import Window, rows
 from .mesh.ranks import each_rank_has
-from .prepared import Prepared, prepared, prepared_once, prepares
+from .prepare import Prepared, prepared, prepared_once, prepares
 from .step_log import StepLog, metrics_kept
 from .weight import labels_in, loss_of_nothing, mean_over_labels, weighs, weight_of
 

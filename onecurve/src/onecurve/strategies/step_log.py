@@ -34,7 +34,7 @@ from ..compat.of_torch import (
 )
 from ..errors import UserError
 from .mesh.ranks import each_rank_has
-from .redirect import replaced
+from .patching import replaced
 
 # The neutral element of each reduction; a mean gets `batch_size=0` instead.
 NEUTRAL = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}

@@ -38,9 +38,9 @@ from ..errors import UserError, say
 from ..optim.fused import keep_kernels, leave_unscaling, make_contiguous
 from ..torch_versions import require
 from .ac_compile import Compiled, Recomputed, apply_ac_and_compile
+from .callback_api import CallbackAPI
 from .changed_buffers import reject_scaled_rows
 from .clip import clipping_over_ranks
-from .for_callbacks import ForCallbacks
 from .layout import lay_out, move
 from .manual_backward import manual_backward, pytorchs_backward
 from .mesh.ranks import Ranks
@@ -53,7 +53,7 @@ from .torch_errors import explain_error, name_of
 Backend = Literal["auto", "gloo", "nccl"]
 
 
-class OneCurve(ForCallbacks):
+class OneCurve(CallbackAPI):
     """A mixin for one of Lightning's own strategies, which handles devices and process groups.
 
     Args:

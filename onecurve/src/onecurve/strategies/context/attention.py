@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from ...compat.of_torch import at_end_of_backward, is_in_backward
 from ...errors import UserError
-from ..redirect import replaced
+from ..patching import replaced
 from .axis import Axis, Piece, current, set_current
 
 _torch_attention: Any = F.scaled_dot_product_attention

@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule
 from ...errors import say
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
-from ..redirect import replaced
+from ..patching import replaced
 from .sequence import run_on_shards
 
 

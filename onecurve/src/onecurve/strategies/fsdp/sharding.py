@@ -29,7 +29,7 @@ from torch.distributed.tensor import DTensor
 from ...compat.of_torch import BatchNorm, gather_before_backward, tree_leaves
 from ...errors import UserError
 from ..layers import CONTAINERS, called, find_layers
-from ..redirect import replaced
+from ..patching import replaced
 from .weight_changes import KeptChanges
 
 

@@ -34,7 +34,7 @@ from ...compat.of_torch import (
 )
 from ...errors import UserError, in_short
 from ..layers import CONTAINERS
-from ..redirect import replaced
+from ..patching import replaced
 from .shapes import Tensors, empty, with_tensors_on
 
 PLAIN = (bool, int, float, complex, str, Enum, torch.dtype, torch.device)

@@ -36,7 +36,7 @@ from torch.optim import LBFGS, Optimizer
 from ...compat.of_lightning import results_of
 from ...compat.of_torch import at_end_of_backward
 from ...errors import UserError
-from ..redirect import replaced
+from ..patching import replaced
 from .remote import Remote
 
 BUCKET_BYTES = 25 * 2**20

@@ -32,14 +32,14 @@ from ...compat.of_lightning import loaded_checkpoint
 from ...errors import UserError
 from ...torch_versions import require
 from ..accumulation import rows
+from ..callback_api import CallbackAPI
 from ..changed_buffers import report_changed
-from ..for_callbacks import ForCallbacks
 from ..fsdp.state import cut_like
 from ..layout import Part
 from ..mesh.ranks import Ranks
 from ..parallelism import Parallelism
-from ..prepared import example_of
-from ..redirect import replaced
+from ..patching import replaced
+from ..prepare import example_of
 from ..sequences import WholeSequences
 from ..step import TaskStep
 from .gradients import agree_on_overflow, average, ending_with, explained, shown, watch_hooks
@@ -250,7 +250,7 @@ class PipelineParallel(Parallelism):
 
     def _report(self, trainer: Trainer, inputs: Tensors) -> None:
         """Say once how the network is divided, when it is known how steps run."""
-        strategy = cast(ForCallbacks, trainer.strategy)
+        strategy = cast(CallbackAPI, trainer.strategy)
         of_parts = strategy.of_all_parts(self.runner.changed_buffers())
         if self.ranks.rank == 0:
             for network, stages in zip(self.networks, self.stages, strict=True):

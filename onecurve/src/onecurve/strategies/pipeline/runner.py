@@ -27,7 +27,7 @@ from ...compat.of_lightning import logs_now
 from ...compat.of_torch import hooked
 from ...errors import UserError, in_short, say
 from ..changed_buffers import changed
-from ..redirect import replaced
+from ..patching import replaced
 from ..weight import weight_of
 from .fill_drain import order, through_stages
 from .gradients import Stash, layers_used_outside_network

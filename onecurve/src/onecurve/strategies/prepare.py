@@ -27,7 +27,7 @@ from ..batch.share import Share
 from ..compat.of_lightning import IndexBatchSamplerWrapper, loaders_of, sampler_seen, transferred
 from ..compat.of_torch import TorchDispatchMode, argument_names, is_in_place, tree_map
 from ..errors import UserError
-from .redirect import replaced
+from .patching import replaced
 
 
 class Prepared(NamedTuple):

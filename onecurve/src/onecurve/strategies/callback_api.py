@@ -37,12 +37,12 @@ from .gather import gather_uneven
 from .mesh.ranks import Ranks, each_rank_has
 from .mesh.sizes import Sizes
 from .parallelism import Parallelism
-from .prepared import example_of
-from .redirect import replaced
+from .patching import replaced
+from .prepare import example_of
 from .step import TaskStep
 
 
-class ForCallbacks(Strategy):
+class CallbackAPI(Strategy):
     """The contract between strategies and callbacks.
 
     Attributes:
