@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor.debug import CommDebugMode
 
 from onecurve.errors import UserError
-from onecurve.strategies.fsdp.unsupported import reject_scalars
+from onecurve.strategies.unsupported import reject_scalars
 
 # 247 training samples: 4 batches of 50 and one of 47, which the ranks share unevenly.
 SHORT = ("data.batch_size=50", "trainer.max_epochs=1", "data.samples=424")

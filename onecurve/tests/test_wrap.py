@@ -9,7 +9,7 @@ from torch import nn
 
 from onecurve.errors import UserError
 from onecurve.strategies.fsdp.sharding import check_wrap, find_units, last_units
-from onecurve.strategies.fsdp.unsupported import reject_sparse
+from onecurve.strategies.unsupported import reject_sparse
 
 
 class Block(nn.Module):

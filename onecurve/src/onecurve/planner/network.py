@@ -14,7 +14,7 @@ from ..compat.of_torch import tree_map_only
 from ..errors import UserError, in_short
 from ..machine import full_precision_name
 from ..strategies.pipeline.shapes import FLOPS_PER_BYTE
-from ..strategies.tensor.checks import check_one
+from ..strategies.tensor.plan import check_one
 from .hardware import Hardware
 from .layers import (
     BATCH,

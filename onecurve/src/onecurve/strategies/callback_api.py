@@ -33,7 +33,7 @@ from ..checkpoint.storage import LocalFiles, read_on_nodes
 from ..compat.of_lightning import combined_alike, ends_with_its_epoch, training_loaders
 from ..errors import UserError, say, some_of
 from .clip import global_norm
-from .gather import gather_uneven
+from .collectives import gather_uneven
 from .mesh.ranks import Ranks, each_rank_has
 from .mesh.sizes import Sizes
 from .parallelism import Parallelism

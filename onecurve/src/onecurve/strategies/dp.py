@@ -23,7 +23,7 @@ from torch.nn.parallel import parallel_apply, replicate
 from ..compat.of_lightning import set_device
 from ..compat.of_torch import tensor_leaves, tree_leaves, tree_map, tree_map_only
 from ..errors import UserError, say
-from .changed_buffers import changed, report_changed
+from .layout import changed, report_changed
 from .patching import replaced
 from .single import Single
 

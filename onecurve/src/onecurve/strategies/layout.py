@@ -1,6 +1,6 @@
 """Distributes a task over the ranks, axis by axis from the outermost to the innermost."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..compat.of_lightning import set_device_of
 from ..compat.of_torch import apply_to_tensors
+from ..errors import say, some_of
 from .layers import find_layers
 from .mesh.ranks import Ranks
 
@@ -98,3 +99,23 @@ def move(
 
     apply_to_tensors(module, moved)
     set_device_of(module, device=device)
+
+
+def changed(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> list[str]:
+    """Names of the buffers whose values have changed."""
+    return [name for name, value in before.items() if not torch.equal(value, now[name])]
+
+
+def report_changed(strategy: str, part: str, names: Sequence[str]) -> None:
+    """Print which buffers will differ from those under `single`.
+
+    Args:
+        strategy: Name of the strategy.
+        part: What the strategy splits a batch into.
+        names: Names of the buffers that training changes.
+    """
+    if names:
+        say(
+            f"strategy={strategy}: {some_of(names)} will differ from strategy=single: "
+            f"they change with each {part}, as BatchNorm's statistics do"
+        )

@@ -39,16 +39,15 @@ from ..optim.fused import keep_kernels, leave_unscaling, make_contiguous
 from ..torch_versions import require
 from .ac_compile import Compiled, Recomputed, apply_ac_and_compile
 from .callback_api import CallbackAPI
-from .changed_buffers import reject_scaled_rows
 from .clip import clipping_over_ranks
 from .layout import lay_out, move
 from .manual_backward import manual_backward, pytorchs_backward
 from .mesh.ranks import Ranks
 from .parallelism import Parallelism
-from .sharded_data import assignable_data
 from .step import DataParallel, TaskStep
 from .step_log import syncing_over
 from .torch_errors import explain_error, name_of
+from .unsupported import reject_scaled_rows
 
 Backend = Literal["auto", "gloo", "nccl"]
 
@@ -224,7 +223,6 @@ class OneCurve(CallbackAPI):
                 self._layer_sync = None
             lay_out(task, self.ranks, self.parallelisms, self.apply_ac_and_compile)
         self._move(task, self.root_device)
-        self._while_connected.enter_context(assignable_data())
         for parallelism in self.parallelisms:
             self._while_connected.enter_context(parallelism.connected(task))
 

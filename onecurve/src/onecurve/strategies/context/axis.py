@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..gather import gather
+from ..collectives import gather
 
 
 class Axis:
@@ -27,7 +27,7 @@ class Axis:
 
     def gather(self, tensor: Tensor, dim: int) -> Tensor:
         """Concatenate the shards of all ranks along a dimension: see `gather`."""
-        return gather(tensor.movedim(dim, 0), self.group).movedim(0, dim)
+        return gather(tensor, self.group, dim)
 
     def piece(self, length: int) -> "Piece":
         """This rank's shard of sequences with a length."""

@@ -1,19 +1,29 @@
 """Context parallelism as an axis of a mesh: every rank computes a shard of each sequence.
 
-In a pipeline, the stages shard the sequences instead (`sequence.Pieces`).
+The network's inputs are sharded along dimension 1, and its outputs gathered. The rest of a task
+(loss, metrics, logs) gets full sequences, the same on every rank of the axis. In a pipeline, the
+stages shard the sequences instead (`Pieces`).
 """
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch.distributed as dist
 from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.distributed.tensor import Replicate, Shard
 
-from ...errors import say
+from ...compat.of_torch import tree_flatten, tree_map, tree_unflatten
+from ...errors import UserError, say
+from ..collectives import redistribute, with_hook
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
 from ..patching import replaced
-from .sequence import run_on_shards
+from .attention import until_backward_ends, working_on
+from .axis import Axis, Piece
+
+Tensors = tuple[Tensor, ...]
 
 
 class ContextParallel(Parallelism):
@@ -44,3 +54,119 @@ class ContextParallel(Parallelism):
             )
         self._is_used = True
         return output
+
+
+def run_on_shards(
+    forward: Callable[..., Any], inputs: Any, group: dist.ProcessGroup, **options: Any
+) -> Any:
+    """Run a network on this rank's shards of full sequences, and gather its outputs.
+
+    Args:
+        forward: The network's `forward`.
+        inputs: Its positional arguments, tensors or trees of them.
+        group: The ranks in the order of their shards.
+        options: Its keyword arguments.
+    """
+    leaves, structure = tree_flatten((tuple(inputs), options))
+    sequences = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
+    pieces = Pieces(group)
+    shards = iter(pieces.cut(sequences))
+    leaves = [next(shards) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    args, kwargs = tree_unflatten(leaves, structure)
+    with pieces.working(sequences):
+        outputs = forward(*args, **kwargs)
+    return pieces.whole(outputs, sequences)
+
+
+class Pieces:
+    """The steps of `run_on_shards` one by one, for a pipeline (see its `WholeSequences`)."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.axis = Axis(group)
+
+    def cut(self, inputs: Tensors) -> Tensors:
+        return shard_sequences(inputs, self.axis)
+
+    def working(self, inputs: Tensors) -> AbstractContextManager[None]:
+        return working_on(self.axis.piece(inputs[0].shape[1]))
+
+    def outside(self) -> AbstractContextManager[None]:
+        return working_on(None)
+
+    def whole(self, outputs: Any, inputs: Tensors) -> Any:
+        return gather_outputs(outputs, self.axis.piece(inputs[0].shape[1]))
+
+
+def shard_sequences(inputs: Tensors, axis: Axis) -> Tensors:
+    """This rank's contiguous shard of each sequence; differentiable.
+
+    Args:
+        inputs: The inputs of the network. The first, (N, T, ...), defines the length T; others with
+            T in dimension 1 are sharded as well, and the rest is passed in full.
+        axis: The ranks.
+    """
+    asked = f"strategy.context={axis.size}"
+    if inputs[0].ndim < 2:
+        raise UserError(
+            f"{asked}: the input of the network has the shape {tuple(inputs[0].shape)}, so there "
+            "is no dimension 1, the sequence, to shard; use strategy.context=1"
+        )
+    length = inputs[0].shape[1]
+    if length % axis.size:
+        fits = max(size for size in range(1, axis.size) if length % size == 0)
+        longer = length + axis.size - length % axis.size
+        raise UserError(
+            f"{asked}: does not divide the sequence length {length}; use strategy.context={fits}, "
+            f"or sequences of {longer}"
+        )
+    shards = []
+    for value in inputs:
+        is_sequence = value.ndim > 2 or (value.ndim == 2 and not value.is_floating_point())
+        if is_sequence and value.shape[1] == length // axis.size:
+            raise UserError(
+                f"{asked}: one input has sequences of {length}, sharded to {value.shape[1]} per "
+                "rank, and another has full sequences of that length; use another length, or "
+                "strategy.context=1"
+            )
+        is_sharded = value.ndim > 1 and value.shape[1] == length
+        shards.append(_shard(value, axis) if is_sharded else value)
+    return tuple(shards)
+
+
+def _shard(value: Tensor, axis: Axis) -> Tensor:
+    # Each rank's gradient is multiplied by the number of ranks: see `gather_outputs`.
+    value = with_hook(value, lambda gradient: gradient / axis.size)
+    return redistribute(value, axis.group, Replicate(), Shard(1))
+
+
+def gather_outputs(outputs: Any, piece: Piece) -> Any:
+    """Concatenate the outputs of all ranks along dimension 1.
+
+    Differentiable: a rank gets the gradient of its own shard times the number of ranks, because
+    gradients of parameters are averaged over the axis later, and should be summed.
+
+    Args:
+        outputs: A tensor (N, T / ranks, ...) or a tree of them.
+        piece: The shard that the network got.
+    """
+    size = piece.axis.size
+    length = piece.length * size
+
+    def gathered(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if value.ndim < 2 or value.shape[1] != piece.length:
+            raise UserError(
+                f"strategy.context={size}: the network returns the shape "
+                f"{tuple(value.shape)} for {piece.length} of {length} positions, so it "
+                "combines positions (a mean, the last one); return the outputs of all positions, "
+                "(N, T, ...), and do that in the task's loss, or use strategy.context=1"
+            )
+        value = with_hook(value, enter_backward)
+        return redistribute(value, piece.axis.group, Shard(1), Replicate())
+
+    def enter_backward(gradient: Tensor) -> Tensor:
+        until_backward_ends(piece)
+        return gradient * size
+
+    return tree_map(gathered, outputs)

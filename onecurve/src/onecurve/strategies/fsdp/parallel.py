@@ -6,7 +6,7 @@ Rejects: sparse gradients, which cannot be sharded; LBFGS and Adafactor, which n
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -20,6 +20,13 @@ from ...torch_versions import require
 from ..layout import Part
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
+from ..unsupported import (
+    reject_hooks,
+    reject_of_shards,
+    reject_optimizers,
+    reject_scalars,
+    reject_sparse,
+)
 from .sharding import (
     Sharding,
     average_scalars,
@@ -33,13 +40,7 @@ from .sharding import (
     within_step,
 )
 from .state import gather
-from .unsupported import (
-    reject_hooks,
-    reject_of_shards,
-    reject_optimizers,
-    reject_scalars,
-    reject_sparse,
-)
+from .weight_changes import assignable_data
 
 
 class ShardedParameters(Parallelism):
@@ -85,11 +86,14 @@ class ShardedParameters(Parallelism):
                 # For calls outside of steps, by callbacks.
                 task.register_forward_hook(freed_after_inference)
 
-    def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
-        if self.ranks.sizes.pipeline > 1:
-            return nullcontext()  # the stages call the layers
-        set_plain_factories(task)
-        return steps_as_forward(task)
+    @contextmanager
+    def connected(self, task: LightningModule) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(assignable_data())
+            if self.ranks.sizes.pipeline == 1:  # else the stages call the layers
+                set_plain_factories(task)
+                stack.enter_context(steps_as_forward(task))
+            yield
 
     def moves(self, tensor: Tensor) -> bool:
         return not (self.sharding.cpu_offload and isinstance(tensor, DTensor))

@@ -1,10 +1,12 @@
-"""Copies changes that a layer makes to its gathered weights back into the shards.
+"""Keeps changes of weights that FSDP2 or PyTorch would lose without a word.
 
 A masked convolution changes its weights (``self.weight.data *= self.mask``), as does a layer that
-bounds their norm. FSDP2 frees gathered parameters, and would lose the change.
+bounds their norm. FSDP2 frees gathered parameters, and would lose the change. The numbers of a
+DTensor are those of a tensor within it, and ``parameter.data = value`` changes what is around it.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, Self
 
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from ...compat.of_torch import version_of
+from ..patching import replaced
 from .state import cut_like
 
 
@@ -99,3 +102,19 @@ def _put_back(full: Tensor, shard: DTensor) -> None:
     kept = shard.to_local()
     now = cut_like(full.detach(), shard).to_local().to(kept.device)
     kept.copy_(torch.where(now == kept.to(now.dtype), kept, now.to(kept.dtype)))
+
+
+def assignable_data() -> AbstractContextManager[None]:
+    """Within the context, ``parameter.data = value`` of a DTensor copies a value of its kind."""
+    return replaced(DTensor, "data", property(_data, _assign))
+
+
+def _data(parameter: Any) -> Tensor:
+    return Tensor.data.__get__(parameter)  # type: ignore[attr-defined, no-any-return]
+
+
+def _assign(parameter: Any, value: Tensor) -> None:
+    if (value.shape, value.dtype) == (parameter.shape, parameter.dtype):
+        _data(parameter).copy_(value)
+    else:
+        Tensor.data.__set__(parameter, value)  # type: ignore[attr-defined]

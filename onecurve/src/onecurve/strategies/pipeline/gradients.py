@@ -36,6 +36,7 @@ from torch.optim import LBFGS, Optimizer
 from ...compat.of_lightning import results_of
 from ...compat.of_torch import at_end_of_backward
 from ...errors import UserError
+from ..collectives import with_hook
 from ..patching import replaced
 from .remote import Remote
 
@@ -89,21 +90,13 @@ class Stash:
 
         # Autograd calls a function's backward only if one of its inputs needs a gradient.
         needs_gradient = torch.ones_like(loss.detach(), requires_grad=True)
-        return _calling(loss.detach() * needs_gradient, deposit)
-
-
-def _calling(loss: Tensor, function: Callable[[Tensor], None]) -> Tensor:
-    """The same loss, whose backward pass calls a function with the gradient of the loss."""
-    made = loss.view_as(loss)
-    if made.requires_grad:
-        made.register_hook(function)  # type: ignore[no-untyped-call]
-    return made
+        return with_hook(loss.detach() * needs_gradient, deposit)
 
 
 def ending_with(loss: Tensor, function: Callable[[], None]) -> Tensor:
     """The same loss, whose backward pass ends with a call, before any hook sees gradients."""
     # FSDP2 ends its own work so, and asks for that later than this loss.
-    return _calling(loss, lambda _: at_end_of_backward(partial(at_end_of_backward, function)))
+    return with_hook(loss, lambda _: at_end_of_backward(partial(at_end_of_backward, function)))
 
 
 def average(gradients: list[Tensor], group: dist.ProcessGroup) -> None:

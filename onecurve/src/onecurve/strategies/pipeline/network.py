@@ -18,6 +18,7 @@ https://docs.pytorch.org/docs/stable/fx.html
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from inspect import Parameter, signature
 from itertools import takewhile
@@ -30,7 +31,6 @@ from torch import fx, nn
 from ...errors import UserError, in_short
 from ..layers import CONTAINERS, find_layers, opened
 from .blocks import Blocks, find_blocks, find_other_stack
-from .modes import by_mode, graphs_of, in_mode
 from .shapes import BY_POSITION
 
 # What is made of a shape is computed again where it is needed: only tensors travel.
@@ -229,6 +229,56 @@ def share_direct_tensors(network: nn.Module, layers: Iterable[nn.Module]) -> Non
                 (part, whole) if isinstance(getattr(part, name), nn.Parameter) else (whole, part)
             )
             setattr(other, name, getattr(source, name))
+
+
+class ByMode(nn.Module):
+    """A layer with two graphs over the same modules, one for training and one for evaluation.
+
+    In a graph `self.training` is a constant, as in ``F.dropout(x, training=self.training)``.
+
+    Args:
+        network: The network whose mode decides, which is not a part of the layer.
+        trained: The graph for training.
+        evaluated: The graph for evaluation.
+    """
+
+    def __init__(
+        self, network: nn.Module, trained: fx.GraphModule, evaluated: fx.GraphModule
+    ) -> None:
+        super().__init__()
+        self.trained, self.evaluated = trained, evaluated
+        # A function, which a copy of the layer shares.
+        self._trains: Callable[[], bool] = lambda: network.training
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.trained(*inputs) if self._trains() else self.evaluated(*inputs)
+
+
+def by_mode(
+    network: nn.Module, trained: fx.GraphModule, evaluated: fx.GraphModule
+) -> fx.GraphModule | ByMode:
+    """One graph where both modes have the same."""
+    is_same = trained.code == evaluated.code
+    return trained if is_same else ByMode(network, trained, evaluated)
+
+
+def graphs_of(layer: nn.Module) -> list[fx.GraphModule]:
+    """The graphs of a layer; none of a module that is called as it stands."""
+    parts = [layer.trained, layer.evaluated] if isinstance(layer, ByMode) else [layer]
+    return [part for part in parts if isinstance(part, fx.GraphModule)]
+
+
+@contextmanager
+def in_mode(network: nn.Module, training: bool) -> Iterator[None]:
+    """Switch a network to a mode, unless it is in it, and restore the mode of each part."""
+    before = [(part, part.training) for part in network.modules()]
+    if network.training != training:
+        network.train(training)
+    try:
+        yield
+    finally:
+        for part, mode in before:
+            part.training = mode
 
 
 class _Tracer(fx.Tracer):

@@ -33,20 +33,18 @@ from ...errors import UserError
 from ...torch_versions import require
 from ..accumulation import rows
 from ..callback_api import CallbackAPI
-from ..changed_buffers import report_changed
 from ..fsdp.state import cut_like
-from ..layout import Part
+from ..layout import Part, report_changed
 from ..mesh.ranks import Ranks
 from ..parallelism import Parallelism
 from ..patching import replaced
 from ..prepare import example_of
-from ..sequences import WholeSequences
 from ..step import TaskStep
 from .gradients import agree_on_overflow, average, ending_with, explained, shown, watch_hooks
 from .gradients import set_up_optimizers as set_up
 from .limits import SCHEDULES, Schedule
 from .network import Network, find_networks, share_direct_tensors
-from .partition import Partition, Placement, Stages, collect
+from .partition import Partition, Placement, Stages, WholeSequences, collect
 from .report import report_partition
 from .runner import NO_TARGETS, Runner
 from .schedule import StageModule
@@ -125,9 +123,9 @@ class PipelineParallel(Parallelism):
         calls = layers if blocks is None else blocks.layers()
         also = (lambda: (network.owner.training,)) if blocks is None else (lambda: blocks.shapes)
         shapes = LayerShapes(calls, self.precision.forward_context, also)
-        sequences = WholeSequences()
+        sequences: Any = WholeSequences()
         if self.ranks.context_group is not None:
-            from ..context.sequence import Pieces
+            from ..context.parallel import Pieces
 
             sequences = Pieces(self.ranks.context_group)
         return Stages(

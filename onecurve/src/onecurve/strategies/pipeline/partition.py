@@ -7,8 +7,9 @@ stage is a step that the others wait for.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,10 +17,12 @@ from torch import Tensor, nn
 
 from ...errors import UserError
 from ..fsdp.state import gather
-from ..sequences import WholeSequences
 from .gradients import RemoteParameter
 from .remote import Remote
 from .shapes import Flags, LayerShapes, Tensors, empty
+
+if TYPE_CHECKING:
+    from ..context.parallel import Pieces
 
 
 class Partition(NamedTuple):
@@ -215,6 +218,26 @@ class Placement:
         return self.owner(name) in (None, self._rank)
 
 
+class WholeSequences:
+    """Sequences that are not sharded; those that are: `context.parallel.Pieces`."""
+
+    def cut(self, inputs: Tensors) -> Tensors:
+        """The shard of the inputs that this rank's network gets."""
+        return inputs
+
+    def working(self, inputs: Tensors) -> AbstractContextManager[None]:
+        """Entered around the network's passes; `inputs` are the full ones."""
+        return nullcontext()
+
+    def outside(self) -> AbstractContextManager[None]:
+        """Entered within `working` for all but the network's passes, such as the loss."""
+        return nullcontext()
+
+    def whole(self, outputs: Any, inputs: Tensors) -> Any:
+        """Put the network's outputs for these inputs together; differentiable."""
+        return outputs
+
+
 class Stages(NamedTuple):
     """The stages of a network of which this rank has some, and what passes between all."""
 
@@ -226,8 +249,7 @@ class Stages(NamedTuple):
     modules: dict[int, nn.Module]
     """This rank's, by the index of the stage."""
     shapes: LayerShapes
-    sequences: WholeSequences
-    """What is given of each sequence."""
+    sequences: "WholeSequences | Pieces"
     group: dist.ProcessGroup
     """The ranks of this pipeline."""
     rank: int

@@ -26,7 +26,7 @@ from torch import Tensor
 from ...compat.of_lightning import logs_now
 from ...compat.of_torch import hooked
 from ...errors import UserError, in_short, say
-from ..changed_buffers import changed
+from ..layout import changed
 from ..patching import replaced
 from ..weight import weight_of
 from .fill_drain import order, through_stages

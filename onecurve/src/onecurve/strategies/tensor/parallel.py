@@ -7,12 +7,12 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.distributed.tensor import Replicate, Shard
 
+from ..collectives import redistribute
 from ..layout import Part, move
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
 from .parallelize import apply_plan
 from .plan import check_plan, find_plan
-from .regions import redistribute
 from .report import report_plan
 from .sharded_logits import sharded_logits
 
@@ -58,4 +58,5 @@ class TensorParallel(Parallelism):
         width = getattr(layer, "in_features", value.shape[-1])
         if value.shape[-1] * size != width:
             return value
-        return redistribute(value, self.ranks.mesh["tensor"], Shard(-1), Replicate())
+        group = self.ranks.mesh["tensor"].get_group()
+        return redistribute(value, group, Shard(-1), Replicate())

@@ -1,4 +1,4 @@
-"""Finds the plan: which modules are sharded over the ranks of a tensor group, in which style.
+"""Finds and validates the plan: which modules the ranks of a tensor group shard, in which style.
 
 | style            | for                     | each rank holds | reads        | returns          |
 |------------------|-------------------------|-----------------|--------------|------------------|
@@ -34,11 +34,22 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from ...errors import UserError
-from .checks import check_plan
-from .families import STYLES, holds_parameters, is_divided, is_within, styles_within
-from .infer_plan import InferredPlan
+from .families import (
+    STYLES,
+    heads_of,
+    holds_parameters,
+    in_features,
+    is_divided,
+    is_linear,
+    is_within,
+    out_features,
+    sections_of,
+    styles_within,
+    within,
+)
+from .infer_plan import InferredPlan, is_plain
 
-__all__ = ["check_plan", "find_plan"]
+INSTEAD = "or use strategy=fsdp"
 
 
 def find_plan(
@@ -134,3 +145,144 @@ def _with_children(parts: Mapping[str, nn.Module], plan: Mapping[str, str]) -> d
             for child, own in styles_within(parts[name]).items():
                 full.setdefault(f"{name}.{child}".lstrip("."), own)
     return full
+
+
+def check_plan(
+    module: LightningModule,
+    plan: Mapping[str, str],
+    size: int,
+    key: str = "strategy=tensor",
+    sequence: bool = False,
+) -> None:
+    """Reject a plan that cannot shard the module over `size` ranks."""
+    parts = dict(module.named_modules(remove_duplicate=False))
+    if all(style == "sequence" for style in plan.values()):
+        fit = [name for name, part in parts.items() if holds_parameters(part)]
+        fit = [name for name in fit if _can_be(parts[name], "vocab", size)]
+        raise UserError(
+            f"{key}: nothing to shard in {type(module).__name__}: it has no Linear layer, used "
+            f"once, whose outputs {size} ranks can share, and no known attention; "
+            + (f"give {', '.join(fit[:3])} the style vocab in strategy.plan, or " if fit else "")
+            + "use strategy=fsdp"
+        )
+    if sequence and "sequence" not in plan.values():
+        raise UserError(
+            "strategy.sequence=true: there is nothing to shard along the sequence: no block of "
+            "attention and norms was recognised; give some modules the style sequence in "
+            "strategy.plan, or use strategy.sequence=false"
+        )
+    for name, style in plan.items():
+        check_one(name, parts[name], style, size, key, within(plan, name))
+        if style == "fused":
+            _check_fused(name, parts, plan, size, key)
+    _check_ties(module, plan, key)
+
+
+def check_one(
+    name: str,
+    part: nn.Module,
+    style: str,
+    size: int,
+    key: str,
+    styles: Mapping[str, str] | None = None,
+) -> None:
+    """Like `check_plan`, for one module.
+
+    Args:
+        name: Name of the module.
+        part: The module.
+        style: Its style.
+        size: How many ranks share it.
+        key: The key to name in errors.
+        styles: The styles of its submodules, by path; None for those of its family.
+    """
+    kind = type(part).__name__
+    if style == "sequence":
+        return
+    if is_divided(part, style):
+        heads = heads_of(part, styles) if style == "heads" else None
+        if heads is not None:
+            _check_divides(name, heads, "heads", size, key)
+        return
+    fits = STYLES[style].fits
+    if ("Linear" if is_linear(part) else _kind(part)) not in fits.split():
+        raise UserError(
+            f"strategy.plan: {name} is {kind}, and {style} is for {fits}"
+            + (" or for a module that holds some Linear layers" if style == "heads" else "")
+            + "; leave it out, or use strategy.plan=auto"
+        )
+    if isinstance(part, nn.MultiheadAttention):
+        if not is_plain(part):
+            raise UserError(
+                f"strategy.plan: {name} has keys or values of its own (kdim, vdim, add_bias_kv, "
+                f"add_zero_attn), which heads cannot shard; leave it out, {INSTEAD}"
+            )
+        _check_divides(name, part.num_heads, "heads", size, key)
+    elif isinstance(part, nn.Embedding):
+        if part.max_norm is not None or part.scale_grad_by_freq or part.sparse:
+            raise UserError(
+                f"strategy.plan: {name} has max_norm, scale_grad_by_freq or sparse, which need all "
+                f"of its entries; leave it out, {INSTEAD}"
+            )
+        _check_divides(name, part.num_embeddings, "entries", size, key)
+    elif is_linear(part) and style == "rowwise":
+        _check_divides(name, in_features(part), "input features", size, key)
+    elif is_linear(part):
+        _check_divides(name, out_features(part), "output features", size, key)
+
+
+def _can_be(part: nn.Module, style: str, size: int) -> bool:
+    try:
+        check_one("", part, style, size, "")
+    except UserError:
+        return False
+    return True
+
+
+def _check_fused(
+    name: str, parts: Mapping[str, nn.Module], plan: Mapping[str, str], size: int, key: str
+) -> None:
+    outer, _, own = name.rpartition(".")
+    sections = sections_of(parts[outer], within(plan, outer), own)
+    if sections is None:
+        raise UserError(
+            f"strategy.plan: {name} is fused, which is for one projection of queries, keys and "
+            "values in a module with the style heads, or of gates and hidden units in one with "
+            "the style colwise, beside one layer with the style rowwise; give it another style, "
+            f"{INSTEAD}"
+        )
+    for number in sections:
+        _check_divides(name, number, "features of one section", size, key)
+
+
+def _kind(part: nn.Module) -> str:
+    kinds = (nn.Embedding, nn.MultiheadAttention)
+    return next((kind.__name__ for kind in kinds if isinstance(part, kind)), "")
+
+
+def _check_divides(name: str, number: int, what: str, size: int, key: str) -> None:
+    if number % size:
+        fits = max(ranks for ranks in range(1, size) if number % ranks == 0)
+        instead = f"use {fits} ranks for it" if fits > 1 else "use another number of ranks for it"
+        raise UserError(
+            f"{key}: {size} ranks cannot share the {number} {what} of {name} evenly; {instead}, "
+            f"leave it out of strategy.plan, {INSTEAD}"
+        )
+
+
+def _check_ties(module: LightningModule, plan: Mapping[str, str], key: str) -> None:
+    seen: dict[int, tuple[str, str]] = {}
+    for name, weight in module.named_parameters(remove_duplicate=False):
+        holder = name.rpartition(".")[0]
+        style = plan.get(holder, "unsharded")
+        if isinstance(module.get_submodule(holder.rpartition(".")[0]), nn.MultiheadAttention):
+            style = plan.get(holder.rpartition(".")[0], style)
+        same = {"colwise_gather": "colwise", "vocab": "colwise", "sequence": "unsharded"}
+        style = same.get(style, style)
+        other, before = seen.setdefault(id(weight), (name, style))
+        if before != style:
+            raise UserError(
+                f"{key}: {other} and {name} are one weight, sharded in two ways ({before}, "
+                f"{style}); give both one style in strategy.plan (an embedding and its head: "
+                "vocab), leave both out, or untie them"
+            )

@@ -1,112 +1,28 @@
-"""Redistributes the tensors between sharded layers: full ones, or shards along the sequence.
-
-PyTorch's placements describe how a tensor is distributed: `Replicate` (every rank has all of it),
-`Shard` (each rank has a shard) and `Partial` (each rank has an addend of the sum). Layers see plain
-tensors. `DTensor.redistribute` would send the same, but on 2 CPU ranks it takes 1.5 to 2 times as
-long for tensors of 0.5 MB, and its ``to_local`` returns a view that ``nn.ReLU(inplace=True)``
-cannot write to.
-"""
+"""Redistributes the tensors between sharded layers: full ones, or shards along the sequence."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
-from torch.nn import functional as F
+
+from ..collectives import redistribute
 
 SEQUENCE = 1
 """The dimension of positions in (N, T, features)."""
-OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
-
-
-def redistribute(
-    tensor: Tensor,
-    mesh: DeviceMesh,
-    before: Placement,
-    after: Placement,
-    gradient: Placement | None = None,
-    length: int | None = None,
-) -> Tensor:
-    """Change the placement of a tensor; the backward pass redistributes its gradient.
-
-    Args:
-        tensor: This rank's local tensor.
-        mesh: The ranks, on a one-dimensional mesh.
-        before: The current placement.
-        after: The new placement.
-        gradient: The placement of the result's gradient: `Partial` if each rank computes a
-            different part of what follows; None for `after`.
-        length: The full length along the sharded dimension, if it is not a multiple of the number
-            of ranks. All shards have the same size then, and the last ones are padded with zeros.
-    """
-    made: Tensor = _Redistribute.apply(tensor, mesh, before, after, gradient or after, length)
-    return made
-
-
-class _Redistribute(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        tensor: Tensor,
-        mesh: DeviceMesh,
-        before: Any,
-        after: Any,
-        gradient: Placement,
-        length: int | None,
-    ) -> Tensor:
-        ctx.mesh, ctx.gradient = mesh, gradient
-        # The gradient of every addend is that of the sum.
-        ctx.back = Replicate() if before.is_partial() else before
-        ctx.length = tensor.shape[after.dim] if after.is_shard() else None
-        return _move(tensor, mesh, before, after, length)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        back = _move(gradient, ctx.mesh, ctx.gradient, ctx.back, ctx.length)
-        return back, *[None] * 5
-
-
-def _move(tensor: Tensor, mesh: DeviceMesh, before: Any, after: Any, length: int | None) -> Tensor:
-    if before.is_replicate() and after.is_replicate():
-        return tensor.view_as(tensor)
-    group, size = mesh.get_group(), mesh.size()
-    if before.is_shard() and after.is_shard():
-        tensor, before = _move(tensor, mesh, before, Replicate(), length), Replicate()
-    if after.is_shard():
-        missing = -tensor.shape[after.dim] % size
-        if missing:
-            behind = tensor.ndim - 1 - after.dim % tensor.ndim
-            tensor = F.pad(tensor, (0, 0) * behind + (0, missing))
-        shards = tensor.chunk(size, after.dim)
-        if before.is_replicate():
-            return shards[mesh.get_local_rank()].clone(memory_format=torch.contiguous_format)
-        made = torch.empty_like(shards[0], memory_format=torch.contiguous_format)
-        dist.reduce_scatter_tensor(made, torch.cat(shards), group=group)
-        return made
-    if before.is_shard():
-        made = tensor.new_empty((size * tensor.shape[0], *tensor.shape[1:]))
-        dist.all_gather_into_tensor(made, tensor.contiguous(), group=group)
-        made = torch.cat(made.chunk(size), before.dim)
-        if length is None or length == made.shape[before.dim]:
-            return made
-        return made.narrow(before.dim, 0, length).clone()
-    made = tensor.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(made, OPERATIONS[before.reduce_op], group)
-    return made
 
 
 def full_sum(tensor: Tensor, mesh: DeviceMesh, of: str = "sum") -> Tensor:
     """The sum (or "max" or "min") over all ranks; differentiable."""
-    return redistribute(tensor, mesh, Partial(of), Replicate())
+    return redistribute(tensor, mesh.get_group(), Partial(of), Replicate())
 
 
 def with_summed_gradients(mesh: DeviceMesh, *full: Tensor) -> list[Tensor]:
     """Views of tensors whose gradients are summed over the ranks, all in one message."""
     flat = torch.cat([tensor.flatten() for tensor in full])
-    used = redistribute(flat, mesh, Replicate(), Replicate(), Partial())
+    used = redistribute(flat, mesh.get_group(), Replicate(), Replicate(), Partial())
     parts = used.split([tensor.numel() for tensor in full])  # type: ignore[no-untyped-call]
     return [part.view_as(tensor) for part, tensor in zip(parts, full, strict=True)]
 
@@ -128,11 +44,13 @@ class Region:
 
     def enter(self, tensor: Tensor) -> Tensor:
         """Gather the input of sharded layers; its gradients are summed over the ranks."""
-        return redistribute(tensor, self.mesh, self.between, Replicate(), Partial(), self.length)
+        return redistribute(
+            tensor, self.mesh.get_group(), self.between, Replicate(), Partial(), self.length
+        )
 
     def leave(self, made: Tensor, placement: Placement) -> Tensor:
         """Redistribute the output of sharded layers to the placement between layers."""
-        return redistribute(made, self.mesh, placement, self.between)
+        return redistribute(made, self.mesh.get_group(), placement, self.between)
 
     def split(self, full: Tensor) -> Tensor:
         """Take this rank's shard of the sequence, where the region begins."""
@@ -141,7 +59,9 @@ class Region:
 
     def join(self, own: Tensor) -> Tensor:
         """Gather the full sequence, where the region ends."""
-        return redistribute(own, self.mesh, self.between, Replicate(), length=self.length)
+        return redistribute(
+            own, self.mesh.get_group(), self.between, Replicate(), length=self.length
+        )
 
 
 class Run(NamedTuple):

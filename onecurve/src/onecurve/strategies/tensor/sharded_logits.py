@@ -22,7 +22,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from ...compat.of_torch import DisableTorchFunctionSubclass, claim, tree_leaves, tree_map_only
-from .regions import full_sum, redistribute
+from ..collectives import redistribute
+from .regions import full_sum
 
 
 class ShardedLogits(Tensor):
@@ -133,7 +134,7 @@ def _wrapped_or_full(made: DTensor) -> Tensor:
 def _full(logits: ShardedLogits) -> Tensor:
     shards: Any = _Unwrap.apply(logits)
     (placement,) = shards.placements
-    return redistribute(shards.to_local(), shards.device_mesh, placement, Replicate())
+    return redistribute(shards.to_local(), shards.device_mesh.get_group(), placement, Replicate())
 
 
 def argmax(logits: ShardedLogits, dim: int | None = None, keepdim: bool = False) -> Any:
@@ -223,4 +224,4 @@ def leave_logits(mesh: DeviceMesh, own: Tensor) -> Tensor:
     if _STAY_SHARDED.get():
         made: Tensor = _Wrap.apply(DTensor.from_local(own, mesh, [Shard(-1)]))
         return made
-    return redistribute(own, mesh, Shard(-1), Replicate())
+    return redistribute(own, mesh.get_group(), Shard(-1), Replicate())

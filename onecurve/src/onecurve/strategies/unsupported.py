@@ -1,4 +1,4 @@
-"""Rejects modules, optimizers and losses that cannot work on shards."""
+"""Rejects modules, optimizers and losses that several ranks cannot train as one process does."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,10 +7,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import LBFGS, Adafactor, Optimizer, Rprop
 
-from ...compat.of_torch import hooked
-from ...errors import UserError, some_of
-from ...torch_versions import require
-from ..torch_errors import PENALTY, name_of
+from ..compat.of_torch import hooked
+from ..errors import UserError, some_of
+from ..torch_versions import require
+from .torch_errors import PENALTY, name_of
 
 NEEDS_FULL = {
     LBFGS: "it takes all parameters as one vector",
@@ -65,4 +65,15 @@ def reject_scalars(module: nn.Module, strategy: str) -> None:
             raise UserError(
                 f"strategy={strategy}: parameter {name} has no dimension to shard, which pipeline "
                 "and context require; give it one, such as torch.ones(1), or use strategy=fsdp"
+            )
+
+
+def reject_scaled_rows(module: nn.Module, strategy: str) -> None:
+    """Reject embeddings that scale the rows they look up, which are other ones on each rank."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
+            raise UserError(
+                f"strategy={strategy}: {name} scales the rows that it looks up (max_norm), other "
+                "ones on each rank; use max_norm=None and scale all rows in on_train_batch_end, "
+                "or strategy=single"
             )

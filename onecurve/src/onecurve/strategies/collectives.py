@@ -1,0 +1,125 @@
+"""Differentiable collectives: tensors are gathered, sharded and summed over a group of ranks.
+
+PyTorch's placements describe how a tensor is distributed: `Replicate` (every rank has all of it),
+`Shard` (each rank has a shard) and `Partial` (each rank has an addend of the sum). The tensors are
+plain ones. `DTensor.redistribute` would send the same, but on 2 CPU ranks it takes 1.5 to 2 times
+as long for tensors of 0.5 MB, and its ``to_local`` returns a view that ``nn.ReLU(inplace=True)``
+cannot write to.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import Partial, Placement, Replicate, Shard
+from torch.nn import functional as F
+
+Group = dist.ProcessGroup | None
+"""Ranks; None stands for all."""
+OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+
+
+def redistribute(
+    tensor: Tensor,
+    group: Group,
+    before: Placement,
+    after: Placement,
+    gradient: Placement | None = None,
+    length: int | None = None,
+) -> Tensor:
+    """Change the placement of a tensor; the backward pass redistributes its gradient.
+
+    Args:
+        tensor: This rank's local tensor.
+        group: The ranks. All of them must call this.
+        before: The current placement.
+        after: The new placement.
+        gradient: The placement of the result's gradient: `Partial` if each rank computes a
+            different part of what follows; None for `after`.
+        length: The full length along the sharded dimension, if it is not a multiple of the number
+            of ranks. All shards have the same size then, and the last ones are padded with zeros.
+    """
+    made: Tensor = _Redistribute.apply(tensor, group, before, after, gradient or after, length)
+    return made
+
+
+class _Redistribute(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: Tensor,
+        group: Group,
+        before: Any,
+        after: Any,
+        gradient: Placement,
+        length: int | None,
+    ) -> Tensor:
+        ctx.group, ctx.gradient = group, gradient
+        # The gradient of every addend is that of the sum.
+        ctx.back = Replicate() if before.is_partial() else before
+        ctx.length = tensor.shape[after.dim] if after.is_shard() else None
+        return _move(tensor, group, before, after, length)
+
+    @staticmethod
+    def backward(ctx: Any, incoming: Tensor) -> Any:
+        # Itself differentiable, so that second-order gradients are right.
+        back = redistribute(incoming, ctx.group, ctx.gradient, ctx.back, length=ctx.length)
+        return back, *[None] * 5
+
+
+def _move(tensor: Tensor, group: Group, before: Any, after: Any, length: int | None) -> Tensor:
+    if before.is_replicate() and after.is_replicate():
+        return tensor.view_as(tensor)
+    size = dist.get_world_size(group)
+    if before.is_shard() and after.is_shard():
+        tensor, before = _move(tensor, group, before, Replicate(), length), Replicate()
+    if after.is_shard():
+        missing = -tensor.shape[after.dim] % size
+        if missing:
+            behind = tensor.ndim - 1 - after.dim % tensor.ndim
+            tensor = F.pad(tensor, (0, 0) * behind + (0, missing))
+        shards = tensor.chunk(size, after.dim)
+        if before.is_replicate():
+            return shards[dist.get_rank(group)].clone(memory_format=torch.contiguous_format)
+        made = torch.empty_like(shards[0], memory_format=torch.contiguous_format)
+        dist.reduce_scatter_tensor(made, torch.cat(shards), group=group)
+        return made
+    if before.is_shard():
+        made = tensor.new_empty((size * tensor.shape[0], *tensor.shape[1:]))
+        dist.all_gather_into_tensor(made, tensor.contiguous(), group=group)
+        made = torch.cat(made.chunk(size), before.dim) if before.dim else made
+        if length is None or length == made.shape[before.dim]:
+            return made
+        return made.narrow(before.dim, 0, length).clone()
+    made = tensor.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(made, OPERATIONS[before.reduce_op], group)
+    return made
+
+
+def with_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Tensor:
+    """The same tensor, whose gradient passes through a hook; the given tensor has none."""
+    made = tensor.view_as(tensor)
+    if made.requires_grad:
+        made.register_hook(hook)  # type: ignore[no-untyped-call]
+    return made
+
+
+def gather(tensor: Tensor, group: Group, dim: int = 0) -> Tensor:
+    """Concatenate the tensors of all ranks, of one shape, in rank order.
+
+    The gradient of each is the sum of the gradients that the ranks compute for it.
+    """
+    return redistribute(tensor, group, Shard(dim), Replicate(), Partial())
+
+
+def gather_uneven(tensor: Tensor, group: Group) -> Tensor:
+    """Like `gather`, for ranks with different numbers of rows."""
+    counts = torch.zeros(dist.get_world_size(group), dtype=torch.long, device=tensor.device)
+    counts[dist.get_rank(group)] = len(tensor)
+    dist.all_reduce(counts, group=group)
+    sizes = counts.tolist()
+    missing = tensor.new_zeros(max(sizes) - len(tensor), *tensor.shape[1:])
+    parts = gather(torch.cat([tensor, missing]), group).chunk(len(sizes))
+    return torch.cat([rows[:size] for rows, size in zip(parts, sizes, strict=True)])
