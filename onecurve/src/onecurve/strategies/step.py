@@ -13,7 +13,7 @@ rank without a sample in a step is given one of another rank's, which counts now
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -36,29 +36,17 @@ from ..batch.stream import StreamLoader
 from ..compat.of_lightning import loaders_of, loaders_under_way
 from ..errors import UserError, say
 from .accumulation import Window, rows
-from .mesh.ranks import each_rank_has
+from .mesh.ranks import Ranks, each_rank_has
 from .prepare import Prepared, prepared, prepared_once, prepares
 from .step_log import StepLog, metrics_kept
 from .weight import labels_in, loss_of_nothing, mean_over_labels, weighs, weight_of
-
-
-class DataParallel(NamedTuple):
-    """This rank's place among the ranks that see different samples."""
-
-    rank: int = 0
-    size: int = 1
-    group: dist.ProcessGroup | None = None
-    """These ranks; None stands for all ranks."""
-    device: torch.device = torch.device("cpu")
-    is_alone: bool = True
-    """Whether there is no process group."""
 
 
 class TaskStep:
     """Runs the steps of a task, and owns the state of the current one.
 
     Args:
-        place: Which share of every batch this rank has.
+        ranks: The ranks of the run; None in one process.
         stream: This rank's random number streams.
         call: Calls a step of the task by its name.
         context: Enters Lightning's precision for a forward pass.
@@ -66,6 +54,8 @@ class TaskStep:
     Attributes:
         module: The task of the current fit or evaluation.
         name: The strategy's name in ``strategy=...``.
+        rank: This rank's number among the ranks that see different samples.
+        size: The number of those ranks.
         epochs: The epochs of the current fit; None in an evaluation.
         samples_seen: Training samples that all ranks have processed since this process began.
         share: This rank's share of the current training batch; None if ranks do not share it.
@@ -100,17 +90,19 @@ class TaskStep:
 
     def __init__(
         self,
-        place: DataParallel,
+        ranks: Ranks | None,
         stream: RankStream,
         call: Callable[..., Any],
         context: Callable[[], AbstractContextManager[Any]],
     ) -> None:
-        self.place = place
+        self.ranks = ranks
+        self.rank = 0 if ranks is None else ranks.data_parallel_rank
+        self.size = 1 if ranks is None else ranks.sizes.data_parallel
         self.stream = stream
         self.weigh: Callable[[Tensor, float], Tensor] = torch.mul
         self._call = call
         self._context = context
-        self._logs = StepLog(place.device, place.group, place.size, not place.is_alone)
+        self._logs = StepLog(ranks)
         # How many batches of each loader an evaluation has moved to the device.
         self._moved: Counter[int] = Counter()
 
@@ -123,7 +115,7 @@ class TaskStep:
     def patch(self) -> None:
         """Redirect the task's `self.log`, if needed; call it after the task's set-up hooks."""
         accumulates = self.module.trainer.accumulate_grad_batches > 1
-        if not self.place.is_alone or accumulates or weighs(self.module):
+        if self.ranks is not None or accumulates or weighs(self.module):
             self._logs.install(self.module)
 
     def end(self) -> None:
@@ -150,7 +142,7 @@ class TaskStep:
         self._logs.names.clear()
         output = self.train(*args)
         if self._count is None:
-            self._count = self._sum(float(rows(args[0]))) / self.place.size
+            self._count = self._sum(float(rows(args[0]))) / self.size
         count = float(self._count)
         self._window.log(count, self._logs.names)
         factor = self._window.factor(0.0 if output is None else count)
@@ -158,10 +150,10 @@ class TaskStep:
 
     def _sum(self, count: float) -> float:
         """Sum a count over the ranks that see different samples."""
-        if self.place.size == 1:
+        if self.ranks is None or self.size == 1:
             return count
-        total = torch.tensor(count, dtype=torch.float64, device=self.place.device)
-        dist.all_reduce(total, group=self.place.group)
+        total = torch.tensor(count, dtype=torch.float64, device=self.ranks.device)
+        dist.all_reduce(total, group=self.ranks.samples_group)
         return float(total)
 
     def train(self, *args: Any) -> STEP_OUTPUT:
@@ -174,12 +166,12 @@ class TaskStep:
             return self._unshared(combined.flattened, *args)
         self.compare_streams(shared)
         shares = [loader.share(loop.batch_idx) for loader in shared]
-        if not self._reported_uneven and (line := uneven_shares(shares, self.place.size)):
+        if not self._reported_uneven and (line := uneven_shares(shares, self.size)):
             self._reported_uneven = True
             if self.module.trainer.is_global_zero and not weighs(self.module):
                 say(f"strategy={self.name}: {line}")
         self.share = share = combined_share(shares)
-        self.weight = share.size * self.place.size / share.total
+        self.weight = share.size * self.size / share.total
         self._count = self.samples = share.total
         try:
             output = self._run("training_step", *args, counts=share.size > 0)
@@ -192,7 +184,7 @@ class TaskStep:
 
     def _unshared(self, loaders: list[Any], *args: Any) -> STEP_OUTPUT:
         """Run the training step on a batch that ranks do not share."""
-        if not self.place.is_alone:
+        if self.ranks is not None:
             return self._run("training_step", *args)
         index = self.module.trainer.fit_loop.batch_idx
         sizes = [size_of_batch(loader, index) for loader in loaders]
@@ -222,7 +214,7 @@ class TaskStep:
         share = self.evaluated[2]
         if share is None:
             return self._run(name, *args)
-        self.weight = share.size * self.place.size / share.total
+        self.weight = share.size * self.size / share.total
         try:
             return self._run(name, *args, counts=share.size > 0)
         finally:
@@ -257,7 +249,7 @@ class TaskStep:
     def _run(self, name: str, *args: Any, counts: bool = True) -> STEP_OUTPUT:
         """Prepare the batch, set the weights, and run a step of the task."""
         module, batch = self.module, args[0]
-        if self.place.is_alone and not weighs(module):
+        if self.ranks is None and not weighs(module):
             return self._run_plain(name, *args)
         with self._context():  # with the step's precision
             self.prepared = prepared(module, batch, self._rows_to_prepare())
@@ -284,7 +276,7 @@ class TaskStep:
     def _weight_by_labels(self, batch: Any) -> None:
         """Weight this rank's loss by its labels, if the loss is known to be a mean over labels."""
         share = self.share if self.module.trainer.training else self.evaluated[2]
-        if not self.counts_labels or share is None or self.place.size == 1:
+        if not self.counts_labels or share is None or self.size == 1:
             return
         if self._by_labels == ():
             self._by_labels = mean_over_labels(self.module)
@@ -300,7 +292,7 @@ class TaskStep:
         counted = float(own if share.size else 0)
         if total := self._sum(counted):
             part = counted / total
-            self.weight = part * self.place.size
+            self.weight = part * self.size
             self._logs.weight = torch.tensor(share.total * part, dtype=torch.float64)
 
     def _run_plain(self, name: str, *args: Any) -> STEP_OUTPUT:
@@ -314,19 +306,19 @@ class TaskStep:
         share = self.share if self.module.trainer.training else self.evaluated[2]
         if not prepares(self.module) or share is None or share.is_of_several:
             return None
-        start, stop = share_of(share.total, self.place.rank, self.place.size)[:2]
+        start, stop = share_of(share.total, self.rank, self.size)[:2]
         # A rank without a sample of its own uses another rank's.
         return Share(start - (start == stop), stop, share.total)
 
     def _weight_among_ranks(self, weight: Tensor) -> float:
         """The factor for this rank's loss that makes the mean over ranks count by weight."""
         self._count = weight
-        if self.place.size == 1:
+        if self.size == 1:
             return 1.0
         counts = self.share is None or self.share.size
         own = float(weight) if counts else 0.0
         self._count = total = self._sum(own)
-        return own * self.place.size / total if total else 1.0
+        return own * self.size / total if total else 1.0
 
     def compare_streams(self, loaders: Sequence[SharedLoader]) -> None:
         """Reject streams that yield different samples on the ranks, by each one's first batch."""
@@ -334,7 +326,7 @@ class TaskStep:
             if not isinstance(loader, StreamLoader) or loader.is_compared:
                 continue
             loader.is_compared = True
-            if self.place.is_alone:
+            if self.ranks is None:
                 continue
             if len(set(each_rank_has(loader.fingerprint, None))) > 1:
                 raise UserError(

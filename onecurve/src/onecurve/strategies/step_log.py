@@ -33,40 +33,34 @@ from ..compat.of_torch import (
     tree_map_only,
 )
 from ..errors import UserError
-from .mesh.ranks import each_rank_has
+from .mesh.ranks import Ranks, each_rank_has
 from .patching import replaced
 
 # The neutral element of each reduction; a mean gets `batch_size=0` instead.
 NEUTRAL = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
-LIGHTNING_PARAMETERS = tuple(signature(LightningModule.log).parameters)
 
 
 class StepLog:
-    """Replaces a task's `log` and `log_dict`.
+    """Replaces a task's `log`, which Lightning's `log_dict` calls for each value.
 
     Args:
-        device: The device of this rank.
-        group: The ranks that see different samples; None stands for all.
-        size: The number of those ranks.
-        syncs: Whether there are several ranks, even if all see the same samples.
+        ranks: The ranks of the run; None in one process.
 
     Attributes:
         names: The names that the current step has logged.
         weight: Used as `batch_size` unless the step passes one; None for Lightning's own.
         counts: Whether the samples of the current step are this rank's own.
-        is_installed: Whether the task's methods are replaced.
+        is_installed: Whether the task's method is replaced.
     """
 
-    def __init__(
-        self, device: torch.device, group: dist.ProcessGroup | None, size: int, syncs: bool
-    ) -> None:
-        self.group, self._values_group = group, group
-        self._compares = size > 1
-        self._syncs = syncs
-        if self._compares and device.type != "cpu":
+    def __init__(self, ranks: Ranks | None) -> None:
+        self._syncs = ranks is not None
+        self._compares = ranks is not None and ranks.sizes.data_parallel > 1
+        self._values_group = self._names_group = None if ranks is None else ranks.samples_group
+        if ranks is not None and self._compares and ranks.device.type != "cpu":
             # Names are compared on the CPU, so that no step waits for the GPU.
-            ranks = None if group is None else dist.get_process_group_ranks(group)
-            self.group = cast(dist.ProcessGroup, dist.new_group(ranks, backend="gloo"))
+            members = dist.get_process_group_ranks(ranks.samples_group)
+            self._names_group = cast(dist.ProcessGroup, dist.new_group(members, backend="gloo"))
         self.names: set[str] = set()
         self.weight: Tensor | None = None
         self.counts = True
@@ -80,16 +74,15 @@ class StepLog:
         if self.is_installed:
             return
         self.is_installed = True
-        self._log, self._log_dict = module.log, module.log_dict
-        if self._syncs:
-            self._log, self._log_dict = synced(self._log), synced(self._log_dict)
+        self._log = module.log
+        if self._syncs and takes(self._log, "sync_dist"):
+            self._log = synced(self._log)
         if self._compares:
             self._metrics = [part for part in module.modules() if isinstance(part, Metric)]
             for metric in self._metrics:
                 hook = metric.register_forward_pre_hook(record_call, with_kwargs=True)
                 self._changes.callback(hook.remove)
         self._changes.enter_context(replaced(module, "log", self._log_any))
-        self._changes.enter_context(replaced(module, "log_dict", self._log_any_dict))
 
     def remove(self) -> None:
         self.is_installed = False
@@ -136,10 +129,10 @@ class StepLog:
         """Reject names that only some ranks have logged."""
         number = crc32("\\n".join(names).encode())
         extremes = torch.tensor([number, -number])
-        dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.group)
+        dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self._names_group)
         if extremes[0] == -extremes[1]:
             return
-        of_ranks = each_rank_has(list(names), self.group)
+        of_ranks = each_rank_has(list(names), self._names_group)
         everywhere = set.intersection(*map(set, of_ranks))
         some = sorted(set().union(*of_ranks) - everywhere) or ["in another order or number"]
         raise UserError(
@@ -153,16 +146,6 @@ class StepLog:
             self._keep(*args, **options)
         else:
             self._log(*args, **options)
-
-    def _log_any_dict(self, *args: Any, **options: Any) -> None:
-        if self._is_in_step:
-            self._keep_dict(*args, **options)
-        else:
-            self._log_dict(*args, **options)
-
-    def _keep_dict(self, dictionary: Any, *args: Any, **options: Any) -> None:
-        for name, value in dictionary.items():
-            self._keep(name, value, *args, **options)
 
     def _keep(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         # The step may change the tensor in place later.
@@ -185,23 +168,17 @@ def _made_neutral(value: Any, options: dict[str, Any]) -> tuple[Any, dict[str, A
     return torch.full_like(value, neutral, dtype=kind), options
 
 
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has a parameter; an override of `log` may pass keyword arguments on."""
+    parameters = signature(function).parameters
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
 def synced(log: Callable[..., None]) -> Callable[..., None]:
-    """Make a task's `log` or `log_dict` average over the ranks whatever `sync_dist` says."""
-    parameters = signature(log).parameters
-    names = list(parameters)
-    if "sync_dist" in names:
-        place = names.index("sync_dist")
-    elif any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        place = len(LIGHTNING_PARAMETERS)  # an override that passes keyword arguments on
-    else:
-        return log  # an override that calls Lightning's `log` in its own way
+    """Make a task's `log` average over the ranks whatever `sync_dist` says."""
 
     def synced_log(*args: Any, **options: Any) -> None:
-        if len(args) > place:
-            args = (*args[:place], True, *args[place + 1 :])
-        else:
-            options["sync_dist"] = True
-        log(*args, **options)
+        log(*args, **options | {"sync_dist": True})
 
     return synced_log
 

@@ -44,7 +44,7 @@ from .layout import lay_out, move
 from .manual_backward import manual_backward, pytorchs_backward
 from .mesh.ranks import Ranks
 from .parallelism import Parallelism
-from .step import DataParallel, TaskStep
+from .step import TaskStep
 from .step_log import syncing_over
 from .torch_errors import explain_error, name_of
 from .unsupported import reject_scaled_rows
@@ -141,20 +141,17 @@ class OneCurve(CallbackAPI):
 
     def _first_step(self) -> TaskStep:
         """Find this rank's place among the others, once the process group exists."""
-        place, stream = DataParallel(device=self.root_device), RankStream(0, apart=())
+        stream = RankStream(0, apart=())
         if self._axes is not None:
             self.ranks = ranks = self._laid_out(self._axes)
-            sizes, rank = ranks.sizes, ranks.data_parallel_rank
+            sizes = ranks.sizes
             self.parallelisms = [each for each in self.parallelisms if each.is_needed(sizes)]
             self.samples_group = ranks.samples_group
             self.parts_group = ranks.pipeline_group if sizes.pipeline > 1 else None
-            place = DataParallel(
-                rank, sizes.data_parallel, ranks.samples_group, ranks.device, is_alone=False
-            )
             if ranks.draw_apart:
                 apart = tuple(Draws) if sizes.data_parallel > 1 else (Draws.STEP,)
-                stream = RankStream(rank, apart)
-        return TaskStep(place, stream, self._call_task, self.precision_plugin.forward_context)
+                stream = RankStream(ranks.data_parallel_rank, apart)
+        return TaskStep(self.ranks, stream, self._call_task, self.precision_plugin.forward_context)
 
     def _laid_out(self, axes: Mapping[str, int | Literal["auto"]]) -> Ranks:
         timeout: timedelta | None = getattr(self, "_timeout", None)
@@ -274,10 +271,10 @@ class OneCurve(CallbackAPI):
         Raises:
             UserError: If the ranks cannot share its batches.
         """
-        place, stream = self._step.place, self._step.stream
+        step = self._step
         self._loaders += 1
         training = bool(self._connected_module.trainer.training)
-        return shared_loader(loader, place.rank, place.size, stream, self._loaders, training)
+        return shared_loader(loader, step.rank, step.size, step.stream, self._loaders, training)
 
     def batch_to_device(
         self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0

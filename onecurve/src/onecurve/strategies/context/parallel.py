@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
 from torch import Tensor
@@ -129,14 +130,20 @@ def shard_sequences(inputs: Tensors, axis: Axis) -> Tensors:
                 "strategy.context=1"
             )
         is_sharded = value.ndim > 1 and value.shape[1] == length
-        shards.append(_shard(value, axis) if is_sharded else value)
+        shards.append(_Shard.apply(value, axis) if is_sharded else value)
     return tuple(shards)
 
 
-def _shard(value: Tensor, axis: Axis) -> Tensor:
-    # Each rank's gradient is multiplied by the number of ranks: see `gather_outputs`.
-    value = with_hook(value, lambda gradient: gradient / axis.size)
-    return redistribute(value, axis.group, Replicate(), Shard(1))
+class _Shard(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, axis: Axis) -> Tensor:
+        ctx.axis = axis
+        return value.chunk(axis.size, 1)[axis.rank].clone(memory_format=torch.contiguous_format)
+
+    @staticmethod
+    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, None]:
+        # Each rank's gradient is multiplied by the number of ranks: see `gather_outputs`.
+        return ctx.axis.gather(incoming, 1) / ctx.axis.size, None
 
 
 def gather_outputs(outputs: Any, piece: Piece) -> Any:
