@@ -37,10 +37,7 @@ END = object()
 class RankLoader(SharedLoader):
     """A rank's share of the batches of a `DataLoader` over a map-style data set.
 
-    Args:
-        loader: The user's loader.
-        rank: This rank's number among the ranks that see different samples.
-        num_replicas: The number of those ranks.
+    Args beside those of `SharedLoader`:
         stream: This rank's random number streams.
         number: The number of this loader in the run, to seed it differently from the others.
         training: Whether batch numbers continue when a longer loader makes this one start again.
@@ -314,16 +311,7 @@ def reject_shared(loader: DataLoader[Any], num_replicas: int) -> None:
 def shared_loader(
     loader: Any, rank: int, size: int, stream: RankStream, number: int, training: bool
 ) -> Any:
-    """Wrap a loader so that it yields a rank's share; what is not a DataLoader is returned as is.
-
-    Args:
-        loader: The user's loader.
-        rank: This rank's number among the ranks that see different samples.
-        size: The number of those ranks.
-        stream: This rank's random number streams.
-        number: The number of this loader in the run.
-        training: Whether batch numbers continue when a longer loader makes this one start again.
-    """
+    """Wrap a DataLoader so that it yields a rank's share; any other loader is returned as it is."""
     if not isinstance(loader, DataLoader):
         return loader
     seed_workers(loader, rank)

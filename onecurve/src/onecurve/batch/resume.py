@@ -11,7 +11,7 @@ cannot restore its position is read again, and its batches are dropped. The hook
     on_run_start of the epoch loop: the iterators of every later epoch, before its first batch
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,6 @@ from ..compat.of_lightning import (
 )
 from ..errors import UserError
 from .loader import RankLoader, draw_base_seed, generators_of, has_indices
-from .proxy import Proxy
 from .random import (
     RankStream,
     State,
@@ -41,7 +40,7 @@ from .random import (
 from .seeded import set_epoch
 from .share import SharedLoader
 from .stream import StreamLoader, is_stateful
-from .walk import Reading, Walk, draws_ahead
+from .walk import Begun, Reading, Walk, draws_ahead
 
 WAY_OUT = "or resume from a checkpoint that was written at the end of an epoch"
 
@@ -81,8 +80,6 @@ class TrainingEpochs:
     """Follows the epochs of one fit.
 
     Args:
-        trainer: The trainer of the fit.
-        stream: This rank's random number streams.
         synchronize: Copies the first rank's generator states to all ranks; called before the order
             of an epoch is drawn.
 
@@ -147,7 +144,7 @@ class TrainingEpochs:
             if is_stateful(loader):
                 _put(loader, place)
             if place.is_inside:
-                return Waiting(loader)
+                return Begun(loader)
             if place.random:
                 set_state(from_tensors(place.random["now"]))
                 _set_generators([loader], place.random["generators"], "now")
@@ -320,27 +317,6 @@ class TrainingEpochs:
                 f"its position; {place.batches} batches are read again and dropped"
             )
         return Reading(loader)
-
-
-class Waiting(Proxy):
-    """An empty placeholder for a loader until the epoch to be resumed starts.
-
-    It has `state_dict`, so that Lightning does not warn that the loader cannot be resumed.
-    """
-
-    _of = "loader"
-
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Does nothing: `TrainingEpochs` restores the position."""
 
 
 def _put(loader: Any, place: Place) -> None:

@@ -46,13 +46,7 @@ def part_of(total: int, rank: int, num_replicas: int) -> slice:
 
 
 def cut_rows(batch: Any, rank: int, num_replicas: int, name: str) -> tuple[Any, int]:
-    """Take a rank's rows of a batch that a data set yields as such (``batch_size=None``).
-
-    Args:
-        batch: Tensors in any containers; their first dimension is the batch.
-        rank: This rank's number among the ranks that see different samples.
-        num_replicas: The number of those ranks.
-        name: The class of the data set, for the error.
+    """Take a rank's rows of a batch that the data set `name` yields as such (``batch_size=None``).
 
     Returns:
         The rows, and the number of samples in the batch.

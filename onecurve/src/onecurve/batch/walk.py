@@ -95,16 +95,25 @@ class Reading:
 
 
 class Begun(Proxy):
-    """A loader whose iterator exists already."""
+    """A loader whose iterator exists already; an empty one until the epoch to be resumed starts.
+
+    It has `state_dict`, so that Lightning does not warn that the loader cannot be resumed.
+    """
 
     _of = "loader"
 
-    def __init__(self, loader: Any, left: Iterator[Any]) -> None:
+    def __init__(self, loader: Any, left: Iterator[Any] | None = None) -> None:
         self.loader = loader
-        self.left = left
+        self.left = iter(()) if left is None else left
 
     def __iter__(self) -> Iterator[Any]:
         return self.left
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Does nothing: `TrainingEpochs` restores the position."""
 
 
 def draws_ahead(loader: Any) -> bool:

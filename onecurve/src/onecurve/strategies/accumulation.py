@@ -21,11 +21,7 @@ from ..compat.of_torch import tensor_leaves
 
 
 class Window:
-    """The batches that one optimizer step accumulates.
-
-    Args:
-        module: The task, whose gradients are accumulated.
-    """
+    """The batches that one optimizer step accumulates."""
 
     def __init__(self, module: LightningModule) -> None:
         self.module = module

@@ -163,8 +163,7 @@ class CallbackAPI(Strategy):
     def of_all_samples(self, value: Any) -> list[Any]:
         """Gather a value from every rank that sees different samples, in the order of the batch.
 
-        Args:
-            value: Anything that can be pickled, with tensors on the CPU.
+        The value must be picklable, with tensors on the CPU, as for the next two methods.
         """
         return each_rank_has(value, self.samples_group)
 
@@ -206,19 +205,11 @@ class CallbackAPI(Strategy):
             self._holder.forward(self._connected_module, inputs)
 
     def of_all_parts(self, value: Any) -> list[Any]:
-        """Gather a value from the ranks that hold parts of one network, in the order of layers.
-
-        Args:
-            value: Anything that can be pickled, with tensors on the CPU.
-        """
+        """Gather a value from the ranks that hold parts of one network, in the order of layers."""
         return [value] if self.parts_group is None else each_rank_has(value, self.parts_group)
 
     def of_all_ranks(self, value: Any) -> list[Any]:
-        """Gather a value from every rank.
-
-        Args:
-            value: Anything that can be pickled, with tensors on the CPU.
-        """
+        """Gather a value from every rank."""
         return each_rank_has(value, None)
 
     def whole_input(self, layer: nn.Module, value: Tensor) -> Tensor:

@@ -38,33 +38,21 @@ def global_norm(
         norm_type: As for `torch.nn.utils.clip_grad_norm_`.
     """
     here = [parameter for parameter in parameters if not parameter.is_meta]
-    meshes = dict.fromkeys(p.device_mesh for p in here if isinstance(p, DTensor))
     norms = {
         place: get_total_norm([_local(parameter.grad) for parameter in held], norm_type)
         for place, held in _by_place(here).items()
     }
-    if group is None and not meshes:
+    if group is None and not any(isinstance(parameter, DTensor) for parameter in here):
         return next(iter(norms.values()), torch.tensor(0.0))
     takes_largest = norm_type == inf
-    join = dist.ReduceOp.MAX if takes_largest else dist.ReduceOp.SUM
-    device = here[0].device if here else torch.device("cpu")
-    # Also for a mesh where this rank has no gradient: the other ranks wait for it.
-    powers = {mesh: torch.zeros((), dtype=torch.float64, device=device) for mesh in (None, *meshes)}
-    for (mesh, placements), norm in norms.items():
-        copies = prod(
-            mesh.size(axis)
-            for axis, placement in enumerate(placements)
-            if mesh is not None and (placement.is_replicate() or placement.is_partial())
-        )
-        before, norm = powers[mesh].to(norm.device), norm.double()
-        powers[mesh] = before.maximum(norm) if takes_largest else before + norm**norm_type / copies
-    for mesh in meshes:
-        for axis in range(mesh.ndim):
-            dist.all_reduce(powers[mesh], join, group=mesh.get_group(axis))
-    each = torch.stack([value.to(device) for value in powers.values()])
-    power = each.amax() if takes_largest else each.sum()
-    if group is not None:
-        dist.all_reduce(power, join, group=group)
+    # As many ranks hold a gradient that is not sharded.
+    holders = dist.get_world_size() // (1 if group is None else dist.get_world_size(group))
+    power = torch.zeros((), dtype=torch.float64, device=here[0].device if here else "cpu")
+    for place, norm in norms.items():
+        norm = norm.to(power.device).double()
+        counted = norm**norm_type * _num_shards(place) / holders
+        power = power.maximum(norm) if takes_largest else power + counted
+    dist.all_reduce(power, dist.ReduceOp.MAX if takes_largest else dist.ReduceOp.SUM)
     # A rank without gradients uses float64, because other ranks may.
     types = [norm.dtype for norm in norms.values()] or [torch.float64]
     total = power if takes_largest else power ** (1 / norm_type)
@@ -127,6 +115,14 @@ def _by_place(parameters: Iterable[Tensor]) -> dict[Place, list[Tensor]]:
             place = (gradient.device_mesh, tuple(gradient.placements))
         places.setdefault(place, []).append(parameter)
     return places
+
+
+def _num_shards(place: Place) -> int:
+    mesh, placements = place
+    is_split = [not (each.is_replicate() or each.is_partial()) for each in placements]
+    return prod(
+        mesh.size(axis) for axis, split in enumerate(is_split) if mesh is not None and split
+    )
 
 
 def _local(gradient: Tensor | None) -> Tensor:

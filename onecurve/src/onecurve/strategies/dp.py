@@ -104,11 +104,6 @@ def split(arguments: Arguments, count: int, samples: int | None = None) -> list[
 
     Every part gets the other arguments too. A batch of fewer samples makes fewer parts.
 
-    Args:
-        arguments: The arguments of the call.
-        count: The number of parts.
-        samples: The number of samples in the batch, if known.
-
     Raises:
         UserError: If there are no tensors, if their first dimensions differ, or if the batch is
             the second dimension.

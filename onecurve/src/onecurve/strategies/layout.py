@@ -25,14 +25,10 @@ def lay_out(
     parallelisms: Sequence["Parallelism"],
     apply_ac_and_compile: Callable[[Iterable[nn.Module] | None], None],
 ) -> None:
-    """Reduce a task to this rank's part, in place. All ranks call this.
+    """Reduce a task to this rank's part, in place; its weights become those of the first rank.
 
-    Args:
-        task: The same task on all ranks. Its weights become those of the first rank.
-        ranks: The ranks of the run.
-        parallelisms: The parallelisms, from the outermost to the innermost axis.
-        apply_ac_and_compile: Applies activation checkpointing and torch.compile to these layers;
-            None stands for all layers of the task.
+    Activation checkpointing and torch.compile are applied to the layers that the rank holds, before
+    parameters are sharded; None stands for all layers of the task. All ranks call this.
     """
     parts = [Part(task, find_layers(task) or {"": task})]
     for parallelism in parallelisms:
@@ -86,13 +82,7 @@ def tensors_beside(task: nn.Module, parts: Iterable[Part]) -> list[Tensor]:
 def move(
     module: nn.Module, device: torch.device, moves: Callable[[Tensor], bool] = lambda _: True
 ) -> None:
-    """Move parameters and buffers to a device, except those on the meta device.
-
-    Args:
-        module: A task.
-        device: The device.
-        moves: Whether a parameter or buffer is to be moved.
-    """
+    """Move the parameters and buffers of a task that `moves` selects; none on the meta device."""
 
     def moved(tensor: Tensor) -> Tensor:
         return tensor.to(device) if moves(tensor) and not tensor.is_meta else tensor
@@ -107,13 +97,7 @@ def changed(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> list[str
 
 
 def report_changed(strategy: str, part: str, names: Sequence[str]) -> None:
-    """Print which buffers will differ from those under `single`.
-
-    Args:
-        strategy: Name of the strategy.
-        part: What the strategy splits a batch into.
-        names: Names of the buffers that training changes.
-    """
+    """Print which buffers will differ from `single`: they change with each part of a batch."""
     if names:
         say(
             f"strategy={strategy}: {some_of(names)} will differ from strategy=single: "

@@ -18,11 +18,8 @@ PYTORCH_BACKWARD = torch.autograd.backward
 def manual_backward(strategy: Strategy, weigh: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Within this context, let ``loss.backward()`` do what the strategy's `backward` does.
 
-    Lightning's hooks and its loss scaling are left out, as in a plain ``loss.backward()``.
-
-    Args:
-        strategy: The strategy whose step is running.
-        weigh: Multiplies a loss by the weight of this rank's share.
+    `weigh` multiplies a loss by the weight of this rank's share. Lightning's hooks and its loss
+    scaling are left out, as in a plain ``loss.backward()``.
     """
     task = strategy.lightning_module
     assert task is not None
@@ -48,10 +45,6 @@ def pytorchs_backward(
     DistributedDataParallel, FSDP2 and pipeline stages wait for the gradients of all parameters.
     So the pass computes all of them, and gradients of parameters that are not among `inputs` are
     restored afterwards.
-
-    Args:
-        module: The task.
-        inputs: The argument of ``loss.backward(inputs=...)``.
     """
     others = [] if inputs is None else _parameters_beside(module, inputs)
     before = [parameter.grad for parameter in others]

@@ -22,8 +22,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from ..batch.loader import RankLoader, kept_generators
 from ..batch.random import kept_state
-from ..batch.resume import Waiting
 from ..batch.share import Share
+from ..batch.walk import Begun
 from ..compat.of_lightning import IndexBatchSamplerWrapper, loaders_of, sampler_seen, transferred
 from ..compat.of_torch import TorchDispatchMode, argument_names, is_in_place, tree_map
 from ..errors import UserError
@@ -45,12 +45,7 @@ def prepares(module: LightningModule) -> bool:
 
 
 def prepared(module: LightningModule, batch: Any, rows: Share | None = None) -> Prepared | None:
-    """Inputs and targets of a batch.
-
-    Args:
-        module: The task.
-        batch: The batch that its step gets.
-        rows: Which rows of the global batch these are; None for all of them.
+    """Inputs and targets of a batch, or of these rows of the global batch.
 
     Returns:
         None if the task has no `prepare` and the batch is not a pair.
@@ -87,11 +82,7 @@ def prepared_once(
 
 
 class GlobalBatchDraws(TorchDispatchMode):
-    """Draws random rows for the full global batch, and keeps the rows of this rank.
-
-    Args:
-        rows: The rows of this rank.
-    """
+    """Draws random rows for the full global batch, and keeps the rows of this rank."""
 
     def __init__(self, rows: Share) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -160,7 +151,7 @@ def _of_loader(trainer: Trainer) -> Any:
     loop.setup_data()
     combined = loaders_of(loop)
     loader = combined.flattened[0] if combined is not None and combined.flattened else None
-    loader = loader.loader if isinstance(loader, Waiting) else loader
+    loader = loader.loader if isinstance(loader, Begun) else loader
     if not isinstance(loader, RankLoader | DataLoader):
         return None
     written = loader.loader if isinstance(loader, RankLoader) else loader

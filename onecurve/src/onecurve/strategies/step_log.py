@@ -90,11 +90,7 @@ class StepLog:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Collect what a step logs, and log it once all ranks have finished the step.
-
-        Args:
-            name: The name of the step, such as "training_step".
-        """
+        """Collect what a step logs, and log it once all ranks have finished the step."""
         self._is_in_step = True
         try:
             yield
@@ -226,12 +222,10 @@ def forget_calls(metrics: Sequence[Metric]) -> None:
 
 
 def share_value(metric: Metric, counts: bool, group: dist.ProcessGroup | None) -> None:
-    """Set a metric's value for this batch to that of the global batch. All ranks call this.
+    """Set a metric's value for this batch to that of the global batch.
 
-    Args:
-        metric: The metric, whether or not this rank has called it.
-        counts: Whether the samples of the step are this rank's own.
-        group: The ranks that see different samples; None stands for all.
+    All ranks call this, whether or not they have called the metric. `counts` tells whether the
+    samples of the step are this rank's own.
     """
     defaults = defaults_of(metric)
     sums = all(fx is dim_zero_sum for fx in reductions_of(metric).values())

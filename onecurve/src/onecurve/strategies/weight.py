@@ -59,12 +59,7 @@ def mean_over_labels(module: LightningModule) -> tuple[str, bool] | None:
 
 
 def labels_in(batch: Any, with_first: bool) -> int | None:
-    """How many labels of a batch count in a mean over labels; None if it has no label sequences.
-
-    Args:
-        batch: The batch that a step gets.
-        with_first: Whether the first label of each sequence counts.
-    """
+    """How many labels of a batch count in a mean over labels; None if it has no label sequences."""
     labels = batch.get("labels") if isinstance(batch, Mapping) else None
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.ndim < 2:
         return None

@@ -12,9 +12,6 @@ from ..collectives import gather
 class Axis:
     """The ranks that share each sequence, in the order of their shards.
 
-    Args:
-        group: The ranks.
-
     Attributes:
         rank: The number of this rank's shard.
         size: The number of shards, which all have the same length.

@@ -62,11 +62,7 @@ def run_on_shards(
 ) -> Any:
     """Run a network on this rank's shards of full sequences, and gather its outputs.
 
-    Args:
-        forward: The network's `forward`.
-        inputs: Its positional arguments, tensors or trees of them.
-        group: The ranks in the order of their shards.
-        options: Its keyword arguments.
+    Its arguments are tensors or trees of them; the group has the ranks in the order of the shards.
     """
     leaves, structure = tree_flatten((tuple(inputs), options))
     sequences = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
@@ -101,10 +97,8 @@ class Pieces:
 def shard_sequences(inputs: Tensors, axis: Axis) -> Tensors:
     """This rank's contiguous shard of each sequence; differentiable.
 
-    Args:
-        inputs: The inputs of the network. The first, (N, T, ...), defines the length T; others with
-            T in dimension 1 are sharded as well, and the rest is passed in full.
-        axis: The ranks.
+    The first input of the network, (N, T, ...), defines the length T; others with T in dimension 1
+    are sharded as well, and the rest is passed in full.
     """
     asked = f"strategy.context={axis.size}"
     if inputs[0].ndim < 2:
@@ -147,14 +141,10 @@ class _Shard(torch.autograd.Function):
 
 
 def gather_outputs(outputs: Any, piece: Piece) -> Any:
-    """Concatenate the outputs of all ranks along dimension 1.
+    """Concatenate the outputs of all ranks, (N, T / ranks, ...), along dimension 1.
 
     Differentiable: a rank gets the gradient of its own shard times the number of ranks, because
     gradients of parameters are averaged over the axis later, and should be summed.
-
-    Args:
-        outputs: A tensor (N, T / ranks, ...) or a tree of them.
-        piece: The shard that the network got.
     """
     size = piece.axis.size
     length = piece.length * size

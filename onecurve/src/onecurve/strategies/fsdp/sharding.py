@@ -34,16 +34,7 @@ from .weight_changes import KeptChanges
 
 
 class Sharding(NamedTuple):
-    """How the parameters of a network are sharded.
-
-    Args:
-        wrap: What becomes a unit: "layer", "min_params" or a list of class names (`find_units`).
-        min_params: The minimal number of parameters of a unit, for ``wrap="min_params"``.
-        reshard_after_forward: Free a unit's gathered parameters between forward and backward pass.
-            "auto" keeps those of the last units, whose backward pass follows at once.
-        cpu_offload: Keep and update shards, gradients and optimizer state in the CPU's memory. This
-            changes nothing on a CPU.
-    """
+    """How the parameters of a network are sharded: see the arguments of `FSDP`."""
 
     wrap: str | Sequence[str] = "layer"
     min_params: int = 1_000_000
@@ -51,12 +42,9 @@ class Sharding(NamedTuple):
     cpu_offload: bool = False
 
     def apply(self, module: nn.Module, mesh: DeviceMesh, precision: Precision) -> None:
-        """Shard a module in place: its units one by one, then the remaining parameters.
+        """Shard a task, or a stage of a pipeline: its units, then the remaining parameters.
 
-        Args:
-            module: A task, or a stage of a pipeline. Parameters keep their names.
-            mesh: The ranks over which to shard; with two dimensions, (replicate, shard).
-            precision: Lightning's precision plugin.
+        Parameters keep their names. A mesh with two dimensions is (replicate, shard).
         """
         low, frees = mixed_precision(precision), self.reshard_after_forward is not False
         if low.param_dtype is not None:
@@ -281,9 +269,7 @@ def _shardable(part: nn.Module) -> list[nn.Module]:
 def last_units(module: nn.Module, units: Sequence[nn.Module]) -> list[nn.Module]:
     """The units that a backward pass needs first: a head, and norms before it.
 
-    Args:
-        module: The task; without ordered layers it has no last unit.
-        units: All units.
+    A task without ordered layers has none.
     """
     layers = find_layers(module)
     order = [layer for layer in (layers or {}).values() if layer in units]

@@ -14,10 +14,6 @@ from ...compat.of_torch import tree_map_only
 def gather(state: Any, keep: bool) -> Any:
     """Gather full tensors, one after the other. All ranks must call this.
 
-    Args:
-        state: Containers of tensors, sharded or not, on any device.
-        keep: Whether this rank needs the result.
-
     Returns:
         The same containers with full tensors on the CPU; an empty dictionary if not `keep`.
     """
@@ -45,11 +41,9 @@ def _full_tensor(shard: DTensor) -> Tensor:
 
 
 def cut_like(full: Any, like: Any) -> Any:
-    """Shard a full tensor like another one, without communication.
+    """Shard a tensor that every rank has in full like another one, without communication.
 
-    Args:
-        full: A tensor that every rank has in full. Anything else, even a DTensor, is returned.
-        like: The tensor to imitate. If it is not sharded, `full` is returned.
+    Anything else, even a DTensor, is returned as it is; so is the tensor if `like` is not sharded.
     """
     if not isinstance(like, DTensor) or not isinstance(full, Tensor) or isinstance(full, DTensor):
         return full
@@ -57,12 +51,7 @@ def cut_like(full: Any, like: Any) -> Any:
 
 
 def cut_optimizer_state(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:
-    """Shard an optimizer's full state.
-
-    Args:
-        state: The ``state_dict()`` of the same optimizer with unsharded parameters.
-        optimizer: The optimizer of the sharded parameters.
-    """
+    """Shard the ``state_dict()`` that the same optimizer has with unsharded parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
     def cut(value: Any, parameter: Tensor) -> Any:

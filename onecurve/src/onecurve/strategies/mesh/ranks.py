@@ -19,9 +19,6 @@ class Ranks:
     Args:
         asked: The number of ranks along each axis; one of them may be "auto" for the ranks that
             the others leave.
-        rank: The rank of this process.
-        world_size: The number of ranks.
-        device: The device of this rank.
         timeout: How long a rank waits for the others in a collective before it fails.
 
     Attributes:
@@ -118,12 +115,7 @@ class Ranks:
 
 
 def each_rank_has(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    """Gather a value from each rank of a group, in rank order; all of them call this.
-
-    Args:
-        value: Anything that can be pickled, with tensors on the CPU.
-        group: None stands for all ranks.
-    """
+    """Gather a picklable value from each rank of a group (None: all), in rank order."""
     if not (dist.is_available() and dist.is_initialized()):
         return [value]
     values: list[Any] = [None] * dist.get_world_size(group)

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import LBFGS, Optimizer
@@ -114,6 +115,11 @@ def average(gradients: list[Tensor], group: dist.ProcessGroup) -> None:
             for tensor, piece in zip(bucket, pieces, strict=True):
                 tensor.copy_(piece.view_as(tensor))
             bucket = []
+
+
+def scaler_of(precision: Precision) -> torch.amp.GradScaler | None:
+    """What scales the loss in 16-bit training."""
+    return precision.scaler if isinstance(precision, MixedPrecision) else None
 
 
 def agree_on_overflow(gradients: list[Tensor], device: torch.device) -> None:

@@ -15,14 +15,13 @@ micro-batch.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from inspect import signature
 from typing import Any, Literal, cast
 
-import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor
 from torch.distributed import ProcessGroup as Group
 from torch.optim import Optimizer
@@ -31,7 +30,6 @@ from ...checkpoint.lazy_tensors import model_state_here
 from ...compat.of_lightning import loaded_checkpoint
 from ...errors import UserError
 from ...torch_versions import require
-from ..accumulation import rows
 from ..callback_api import CallbackAPI
 from ..fsdp.state import cut_like
 from ..layout import Part, report_changed
@@ -40,13 +38,21 @@ from ..parallelism import Parallelism
 from ..patching import replaced
 from ..prepare import example_of
 from ..step import TaskStep
-from .gradients import agree_on_overflow, average, ending_with, explained, shown, watch_hooks
+from .gradients import (
+    agree_on_overflow,
+    average,
+    ending_with,
+    explained,
+    scaler_of,
+    shown,
+    watch_hooks,
+)
 from .gradients import set_up_optimizers as set_up
 from .limits import SCHEDULES, Schedule
 from .network import Network, find_networks, share_direct_tensors
 from .partition import Partition, Placement, Stages, WholeSequences, collect
 from .report import report_partition
-from .runner import NO_TARGETS, Runner
+from .runner import Runner
 from .schedule import StageModule
 from .shapes import LayerShapes, Tensors
 
@@ -70,7 +76,6 @@ class PipelineParallel(Parallelism):
     _cpu_group: Group | None = None
     _accumulates: bool = False
     _is_reported: bool = False
-    _rows_of_batch: int | None = None
     # Parameters that are in no layer.
     _beside: Sequence[Tensor] = ()
 
@@ -173,11 +178,9 @@ class PipelineParallel(Parallelism):
                 self.stages[0],
                 self.schedule,
                 self.microbatches,
+                self.step,
+                self.ranks,
                 self.precision,
-                # Ranks that share a layer draw alike.
-                drawing_rank=self.ranks.rank - self.ranks.coordinates.tensor,
-                rows=self._rows_here,
-                agree=self.ranks.all_agree,
                 placed=lambda name: self._placed.owner(name) is not None,
                 why_not=None if blocks is None else f"{blocks.path} is called block by block",
             )
@@ -225,21 +228,13 @@ class PipelineParallel(Parallelism):
 
     def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
         """Run a step of the task, in which calls of the network go through the pipeline."""
-        task = self.step.module
-        self._rows_of_batch = rows(batch)
-        blocks = self.networks[0].blocks
-        stand_in: AbstractContextManager[None] = nullcontext()
-        if blocks is not None and blocks.holder is task:
-            stand_in = blocks.standing_in()  # a step may go through them itself
-        with stand_in:
-            if name != "training_step":
-                return step()
-            prepared = self.step.prepared
-            targets = NO_TARGETS if prepared is None else prepared.targets
-            # What 16-bit training multiplies the loss by, a schedule must, too.
-            scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
-            with shown(not task.automatic_optimization):
-                result = self.runner.run(step, targets, scale, self.step.weight)
+        task, blocks = self.step.module, self.networks[0].blocks
+        with ExitStack() as stack:
+            if blocks is not None and blocks.holder is task:
+                stack.enter_context(blocks.standing_in())  # a step may go through them itself
+            if name == "training_step":
+                stack.enter_context(shown(not task.automatic_optimization))
+            result = self.runner.run(name, batch, step)
         if not self._is_reported and self.runner.inputs:
             self._is_reported = True
             self._report(task.trainer, self.runner.inputs)
@@ -260,14 +255,6 @@ class PipelineParallel(Parallelism):
                 names = [name for part in of_parts for name in part]
                 report_changed("pipeline", "micro-batch", names)
 
-    def _rows_here(self) -> int | None:
-        """This rank's samples of the batch under way, where its loader or its tensors say so."""
-        trains = self.step.module.trainer.training
-        share = self.step.share if trains else self.step.evaluated[2]
-        if share is None:
-            return self._rows_of_batch
-        return None if share.is_of_several else max(1, share.size)
-
     def _weighed(self, loss: Tensor, weight: float) -> Tensor:
         """Gradients of a schedule are weighed within: FSDP2 averages them there."""
         return loss + loss.detach() * (weight - 1) if self.runner.ran_by_schedule else loss * weight
@@ -279,10 +266,6 @@ class PipelineParallel(Parallelism):
     def forward(self, task: LightningModule, inputs: Any) -> None:
         """Without micro-batches."""
         self.runner.fill_drain((inputs,), chunks=1)
-
-    @property
-    def _scaler(self) -> torch.amp.GradScaler | None:
-        return self.precision.scaler if isinstance(self.precision, MixedPrecision) else None
 
     # Gradients
 
@@ -305,7 +288,7 @@ class PipelineParallel(Parallelism):
             for stages in self.stages:
                 full += [] if stages.are_sharded else stages.parameters()
             average([p.grad for p in full if p.grad is not None], self.ranks.samples_group)
-        if self._scaler is not None:
+        if scaler_of(self.precision) is not None:
             with shown(False):
                 held = [p.grad for p in task.parameters() if p.grad is not None]
             agree_on_overflow(held, self.ranks.device)

@@ -26,16 +26,17 @@ from torch import Tensor
 from ...compat.of_lightning import logs_now
 from ...compat.of_torch import hooked
 from ...errors import UserError, in_short, say
+from ..accumulation import rows
 from ..layout import changed
+from ..mesh.ranks import Ranks
 from ..patching import replaced
+from ..step import TaskStep
 from ..weight import weight_of
 from .fill_drain import order, through_stages
-from .gradients import Stash, layers_used_outside_network
+from .gradients import Stash, layers_used_outside_network, scaler_of
 from .partition import Stages
 from .schedule import Schedules, relative_weights, split_targets
 from .shapes import Tensors
-
-NO_TARGETS = object()
 
 # How far two computations of a value may be apart: some thousand times its rounding.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -53,13 +54,9 @@ class Runner:
     schedule: str
     microbatches: int
     """The wanted number."""
+    step: TaskStep
+    ranks: Ranks
     precision: Precision
-    drawing_rank: int
-    """Ranks with the same number draw the same."""
-    rows: Callable[[], int | None]
-    """This rank's samples of the batch under way; None where that is not known."""
-    agree: Callable[[bool], bool]
-    """Whether all ranks say yes."""
     placed: Callable[[str], bool]
     """Whether a parameter is in a layer, by its name."""
     why_not: str | None
@@ -76,7 +73,7 @@ class Runner:
     _calls: int = 0
     _called: list[tuple[Tensors, Tensors]] = field(default_factory=list)
     _losses: Tensor | None = None
-    _targets: Any = None
+    _rows_of_batch: int | None = None
     _scale: float = 1.0
     _inputs: Tensors = ()
 
@@ -115,17 +112,16 @@ class Runner:
         """Whether a schedule that takes the loss has run in the step under way."""
         return self._losses is not None
 
-    def run(self, step: Callable[[], Any], targets: Any, scale: float, weight: float) -> Any:
-        """What a training step returns, with a loss that has a backward pass.
-
-        Args:
-            step: The task's own.
-            targets: Of the batch, or NO_TARGETS where a batch is not (inputs, targets).
-            scale: What 16-bit training multiplies the loss by.
-            weight: What this rank's loss is multiplied by among those of other samples.
-        """
+    def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
+        """What a step returns: a training step a loss that has a backward pass."""
+        self._rows_of_batch = rows(batch)
+        if name != "training_step":
+            return step()
         self._calls, self._losses = 0, None
-        self._targets, self._scale = targets, scale * weight
+        # What 16-bit training multiplies the loss by, a schedule must, too.
+        scaler = scaler_of(self.precision)
+        scale = 1.0 if scaler is None else float(scaler.get_scale())
+        self._scale = scale * self.step.weight
         with replaced(self, "_is_in_step", True):
             result = step()
         called, self._called = self._called, []
@@ -145,10 +141,9 @@ class Runner:
     def forward(self, inputs: Tensors, stages: Stages | None = None) -> Tensors:
         """What a call of the network returns, on every rank."""
         trains = self._is_in_step and torch.is_grad_enabled()
-        has_targets = self._targets is not NO_TARGETS
         if trains and self.inputs is None:
             self.inputs = inputs
-        if trains and self._by_schedule and has_targets and self._is_batch(inputs):
+        if trains and self._by_schedule and self.step.prepared and self._is_batch(inputs):
             if self._losses is not None:
                 raise UserError(
                     "strategy=pipeline: training_step calls its network more than once, and did "
@@ -194,7 +189,7 @@ class Runner:
 
         Of as many positions as samples, nobody could tell which of the two comes first.
         """
-        rows = self.rows()
+        rows = self._rows_here()
         return rows is not None and all(
             value.shape[:1] == (rows,)
             and not (
@@ -203,6 +198,13 @@ class Runner:
             for value in inputs
         )
 
+    def _rows_here(self) -> int | None:
+        """This rank's samples of the batch under way, where its loader or its tensors say so."""
+        share = self.step.share if self.task.trainer.training else self.step.evaluated[2]
+        if share is None:
+            return self._rows_of_batch
+        return None if share.is_of_several else max(1, share.size)
+
     @contextmanager
     def _own_random_numbers(self) -> Iterator[None]:
         """Let layers draw from (seed, batch, rank, call), and leave the common generator untouched.
@@ -210,7 +212,9 @@ class Runner:
         The task's steps run on every rank and must draw the same there, whatever the layers draw.
         """
         batches = self.task.trainer.fit_loop.epoch_loop.total_batch_idx
-        seed = (torch.initial_seed(), max(batches, 0), self.drawing_rank, self._calls)
+        # Ranks that share a layer draw alike.
+        rank = self.ranks.rank - self.ranks.coordinates.tensor
+        seed = (torch.initial_seed(), max(batches, 0), rank, self._calls)
         self._calls += 1
         devices = [self.stages.device] if self.stages.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
@@ -228,6 +232,8 @@ class Runner:
             mean and the mean of their sizes.
         """
         stages, self._inputs = self.stages, inputs
+        assert self.step.prepared is not None
+        targets = self.step.prepared.targets
         # The schedule enters autocast itself, around forward passes alone.
         no_autocast = torch.autocast(stages.device.type, enabled=False)
         with (
@@ -238,7 +244,7 @@ class Runner:
             stages.sequences.working(inputs),
         ):
             given = stages.sequences.cut(inputs)
-            results, losses = self.schedules.forward_backward(given, self._targets, self._scale)
+            results, losses = self.schedules.forward_backward(given, targets, self._scale)
             outputs = stages.share_outputs(tuple(result.detach() for result in results), given)
         known = torch.empty(2, dtype=torch.float64, device=stages.device)
         if losses is not None:
@@ -259,7 +265,7 @@ class Runner:
     def _decide(self, loss: Tensor, called: list[tuple[Tensors, Tensors]]) -> None:
         """See whether a schedule can train on what a step returned."""
         why = self._why_not(loss, called)
-        self._by_schedule = self.agree(why is None)
+        self._by_schedule = self.ranks.all_agree(why is None)
         if not self._by_schedule and dist.get_rank() == 0:
             say(
                 f"strategy=pipeline: {why or 'it cannot on other ranks'}, so "
@@ -278,7 +284,7 @@ class Runner:
             return f"{names[0]} has a hook (register_hook), which would see each micro-batch"
         if len(called) != 1:
             return f"{name}.training_step does not call its network once"
-        if self._targets is NO_TARGETS:
+        if self.step.prepared is None:
             return f"a batch is not (inputs, targets) and {name} has no method prepare(batch)"
         if not callable(getattr(self.task, "loss", None)):
             return f"{name} has no loss(outputs, targets)"
@@ -289,7 +295,7 @@ class Runner:
         if not self._is_batch(inputs):
             return "what enters the network is not the batch"
         try:
-            losses = self._of_microbatches(outputs, len(inputs[0]))
+            losses = self._of_microbatches(outputs, self.step.prepared.targets, len(inputs[0]))
         except Exception as error:  # whatever a loss that takes something else does
             return f"{name}.loss fails on the network's outputs ({in_short(error, 80)})"
         if self.loss_check.differs(loss, losses):
@@ -300,10 +306,10 @@ class Runner:
         return None
 
     @torch.no_grad()
-    def _of_microbatches(self, outputs: Tensors, size: int) -> Tensor:
+    def _of_microbatches(self, outputs: Tensors, targets: Any, size: int) -> Tensor:
         """The mean over micro-batches of the loss, and of its size, in float64."""
         count = self.schedules.split(size)[1]
-        parts = split_targets(self._targets, count, size)
+        parts = split_targets(targets, count, size)
         losses = []
         for number, weight in enumerate(relative_weights(parts, self.schedules.weigh)):
             rows = slice(number * size // count, (number + 1) * size // count)

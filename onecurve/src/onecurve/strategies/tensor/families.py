@@ -176,9 +176,7 @@ def styles_within(module: nn.Module) -> dict[str, str]:
 def heads_of(module: nn.Module, styles: Mapping[str, str] | None = None) -> int | None:
     """The number of heads that ranks can share; None if it cannot be determined.
 
-    Args:
-        module: The attention.
-        styles: Styles by path within the module; None for those of its family.
+    The styles are by path within the attention, by default those of its family.
     """
     counts = [*counts_of(module).values()]
     width = getattr(module, "head_dim", None)
@@ -199,11 +197,6 @@ def sections_of(module: nn.Module, styles: Mapping[str, str], fused: str) -> lis
 
     In a feed-forward network the sections are gates and hidden units. The rowwise layer reads as
     many features as there are queries, or hidden units; there may be fewer keys and values.
-
-    Args:
-        module: The module that holds the projection and the rowwise layer.
-        styles: Styles by path within the module, "" for itself.
-        fused: Path of the projection.
 
     Returns:
         None if the projection cannot be divided like that.

@@ -46,14 +46,10 @@ from .sharded_logits import leave_logits
 def apply_plan(
     module: LightningModule, plan: Mapping[str, str], mesh: DeviceMesh, sequence: bool
 ) -> None:
-    """Shard the layers of a plan. Every rank of the mesh calls this, with the same weights.
+    """Shard the layers of a plan that `check_plan` has validated.
 
-    Args:
-        module: The task.
-        plan: Module names and their styles, validated by `check_plan`. In a pipeline, those of one
-            stage: sharded sequences never leave a stage.
-        mesh: The one-dimensional mesh "tensor", a submesh of the one that FSDP2 will get.
-        sequence: Whether modules with the style `sequence` work on shards of the sequence.
+    In a pipeline these are the layers of one stage: sharded sequences never leave a stage. Every
+    rank of the mesh "tensor" calls this, with the same weights.
     """
     parts: dict[str, Any] = dict(module.named_modules(remove_duplicate=False))
     blocks = [name for name, style in plan.items() if style == "sequence"] if sequence else []

@@ -188,13 +188,7 @@ def check_one(
 ) -> None:
     """Like `check_plan`, for one module.
 
-    Args:
-        name: Name of the module.
-        part: The module.
-        style: Its style.
-        size: How many ranks share it.
-        key: The key to name in errors.
-        styles: The styles of its submodules, by path; None for those of its family.
+    Its submodules have these styles, by path, or else those of its family.
     """
     kind = type(part).__name__
     if style == "sequence":

@@ -51,13 +51,9 @@ def shares(module: nn.Module, plan: Mapping[str, str], size: int) -> tuple[int, 
 
 
 def local_numel(style: str, name: str, shape: Sequence[int], size: int) -> int:
-    """The number of elements of a parameter that one rank holds.
+    """The number of elements that one rank holds of a parameter, by its name within a module.
 
-    Args:
-        style: The style of the module; any other string if it is not in the plan.
-        name: The parameter's name within that module, such as "weight" or "out_proj.weight".
-        shape: The shape of the full parameter.
-        size: How many ranks share layers.
+    The style is any other string if the module is not in the plan.
     """
     numbers = prod(shape)
     is_sharded = style in STYLES and name in STYLES[style].dims
@@ -91,11 +87,7 @@ def plan_table(module: nn.Module, plan: Mapping[str, str], size: int, sequence: 
 
 
 def _has_dropout(module: LightningModule, plan: Mapping[str, str]) -> bool:
-    """Whether there is dropout between sharded layers.
-
-    There the ranks draw the same masks for different features, so the loss differs from that of one
-    process.
-    """
+    """Whether there is dropout between sharded layers."""
     for name, part in module.named_modules():
         inside = name in plan or any(
             is_within(name, outer) or outer.rpartition(".")[0] == name.rpartition(".")[0]
