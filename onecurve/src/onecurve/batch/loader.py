@@ -136,7 +136,6 @@ class RankLoader(SharedLoader):
             yield batch
 
     def _rows(self, batches: Iterator[Any], start: int) -> Iterator[Any]:
-        """This rank's rows of batches that the data set itself makes (``batch_size=None``)."""
         name = type(self.loader.dataset).__name__
         for number, batch in enumerate(batches, start):
             rows, self._totals[number] = cut_rows(batch, self.rank, self.num_replicas, name)

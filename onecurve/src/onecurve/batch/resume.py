@@ -12,6 +12,7 @@ cannot restore its position is read again, and its batches are dropped. The hook
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from ..compat.of_lightning import (
     loaders_of,
     validates_now,
 )
+from ..compat.patching import replaced
 from ..errors import UserError
 from .loader import RankLoader, draw_base_seed, generators_of, has_indices
 from .random import (
@@ -104,15 +106,16 @@ class TrainingEpochs:
         self._without_workers: list[Any] = []
         self._loop = trainer.fit_loop.epoch_loop
         self._on_run_start = partial(type(self._loop).on_run_start, self._loop)
-        self._loop.on_run_start = self._epoch_starts  # type: ignore[method-assign]
         validation = self._loop.val_loop
-        counted_as_run = partial(type(validation).increment_progress_to_evaluation_end, validation)
-
-        def count_as_run() -> None:
-            with kept_state():  # the restored state already includes what the validation drew
-                counted_as_run()
-
-        validation.increment_progress_to_evaluation_end = count_as_run  # type: ignore[method-assign]
+        counted = partial(type(validation).increment_progress_to_evaluation_end, validation)
+        # The restored state already includes what the validation drew.
+        counted_only = kept_state()(counted)
+        self._patches = ExitStack()
+        for loop, name, method in (
+            (self._loop, "on_run_start", self._epoch_starts),
+            (validation, "increment_progress_to_evaluation_end", counted_only),
+        ):
+            self._patches.enter_context(replaced(loop, name, method))
 
     def resume_from(self, place: Place) -> None:
         """Resume where a checkpoint was written; called before Lightning sets up the loaders."""
@@ -121,8 +124,7 @@ class TrainingEpochs:
 
     def end(self) -> None:
         """Restore Lightning's loops."""
-        self._loop.__dict__.pop("on_run_start", None)
-        self._loop.val_loop.__dict__.pop("increment_progress_to_evaluation_end", None)
+        self._patches.close()
 
     @property
     def _loaders(self) -> list[Any]:
@@ -241,7 +243,6 @@ class TrainingEpochs:
             return get_state()
 
     def _resume(self, data_fetcher: Any, place: Place) -> None:
-        """Make the iterators of an epoch that has been trained on in part, and resume it."""
         combined = loaders_of(self.trainer.fit_loop)
         assert combined is not None
         random = place.random

@@ -13,7 +13,7 @@ from lightning.pytorch.profilers import Profiler
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..strategies.patching import replaced
+from ..compat.patching import replaced
 
 FETCHING = "].train_dataloader_next"
 SECTIONS = ("data", "step", "validation", "checkpoint")

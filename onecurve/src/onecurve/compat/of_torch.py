@@ -25,6 +25,8 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import flop_registry
 from torchmetrics import Metric
 
+from .patching import replaced
+
 # - DisableTorchFunctionSubclass, FakeTensorMode, TorchDispatchMode: documented, but only importable
 #   from private modules.
 # - BatchNorm: the base class of all kinds, including SyncBatchNorm.
@@ -90,12 +92,11 @@ def clipping_replaced(norm: Callable[..., Tensor], scale: Callable[..., None]) -
     Not the function itself: code that has imported it by name holds a reference to it.
     """
     module: Any = torch.nn.utils.clip_grad
-    before = module._get_total_norm, module._clip_grads_with_norm_
-    module._get_total_norm, module._clip_grads_with_norm_ = norm, scale
-    try:
+    with (
+        replaced(module, "_get_total_norm", norm),
+        replaced(module, "_clip_grads_with_norm_", scale),
+    ):
         yield
-    finally:
-        module._get_total_norm, module._clip_grads_with_norm_ = before
 
 
 # PyTorch: modules, tensors, operators

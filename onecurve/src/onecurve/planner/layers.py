@@ -22,7 +22,7 @@ from torch.utils.checkpoint import (
 )
 
 from ..compat.of_torch import FakeTensorMode
-from ..strategies.patching import replaced
+from ..compat.patching import replaced
 from ..strategies.pipeline.shapes import call_layer, with_tensors_on
 from ..strategies.tensor.families import (
     STYLES,

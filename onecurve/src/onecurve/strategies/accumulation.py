@@ -32,7 +32,6 @@ class Window:
 
     @property
     def _is_complete(self) -> bool:
-        """Whether the optimizer steps after the current batch."""
         return not accumulates(self.module.trainer)
 
     @torch.no_grad()

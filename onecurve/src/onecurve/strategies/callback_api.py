@@ -31,13 +31,13 @@ from ..checkpoint.format import drop_modules
 from ..checkpoint.lazy_tensors import optimizer_states_here
 from ..checkpoint.storage import LocalFiles, read_on_nodes
 from ..compat.of_lightning import combined_alike, ends_with_its_epoch, training_loaders
+from ..compat.patching import replaced
 from ..errors import UserError, say, some_of
 from .clip import global_norm
 from .collectives import gather_uneven
 from .mesh.ranks import Ranks, each_rank_has
 from .mesh.sizes import Sizes
 from .parallelism import Parallelism
-from .patching import replaced
 from .prepare import example_of
 from .step import TaskStep
 

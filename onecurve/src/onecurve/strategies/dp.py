@@ -22,9 +22,9 @@ from torch.nn.parallel import parallel_apply, replicate
 
 from ..compat.of_lightning import set_device
 from ..compat.of_torch import tensor_leaves, tree_leaves, tree_map, tree_map_only
+from ..compat.patching import replaced
 from ..errors import UserError, say
 from .layout import changed, report_changed
-from .patching import replaced
 from .single import Single
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]

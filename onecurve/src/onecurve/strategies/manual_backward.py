@@ -9,7 +9,7 @@ from lightning.pytorch.strategies import Strategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from .patching import replaced
+from ..compat.patching import replaced
 
 PYTORCH_BACKWARD = torch.autograd.backward
 

@@ -26,8 +26,8 @@ from ..batch.share import Share
 from ..batch.walk import Begun
 from ..compat.of_lightning import IndexBatchSamplerWrapper, loaders_of, sampler_seen, transferred
 from ..compat.of_torch import TorchDispatchMode, argument_names, is_in_place, tree_map
+from ..compat.patching import replaced
 from ..errors import UserError
-from .patching import replaced
 
 
 class Prepared(NamedTuple):

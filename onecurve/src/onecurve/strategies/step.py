@@ -149,7 +149,6 @@ class TaskStep:
         return output if factor == 1.0 else _scaled(output, lambda loss: loss * factor)
 
     def _sum(self, count: float) -> float:
-        """Sum a count over the ranks that see different samples."""
         if self.ranks is None or self.size == 1:
             return count
         total = torch.tensor(count, dtype=torch.float64, device=self.ranks.device)
@@ -183,7 +182,6 @@ class TaskStep:
         return output if weight == 1.0 else _scaled(output, lambda loss: self.weigh(loss, weight))
 
     def _unshared(self, loaders: list[Any], *args: Any) -> STEP_OUTPUT:
-        """Run the training step on a batch that ranks do not share."""
         if self.ranks is not None:
             return self._run("training_step", *args)
         index = self.module.trainer.fit_loop.batch_idx

@@ -32,9 +32,9 @@ from ..compat.of_torch import (
     state_kept,
     tree_map_only,
 )
+from ..compat.patching import replaced
 from ..errors import UserError
 from .mesh.ranks import Ranks, each_rank_has
-from .patching import replaced
 
 # The neutral element of each reduction; a mean gets `batch_size=0` instead.
 NEUTRAL = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}

@@ -140,7 +140,6 @@ class OneCurve(CallbackAPI):
                 parallelism.join(self.name, self.ranks, self.step, self.precision_plugin)
 
     def _first_step(self) -> TaskStep:
-        """Find this rank's place among the others, once the process group exists."""
         stream = RankStream(0, apart=())
         if self._axes is not None:
             self.ranks = ranks = self._laid_out(self._axes)

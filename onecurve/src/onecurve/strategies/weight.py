@@ -19,7 +19,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from ..compat.of_torch import tensor_leaves
-from .patching import replaced
+from ..compat.patching import replaced
 
 IGNORED = -100
 """The label that losses in transformers ignore."""

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...compat.of_torch import at_end_of_backward, is_in_backward
+from ...compat.patching import replaced
 from ...errors import UserError
-from ..patching import replaced
 from .axis import Axis, Piece, current, set_current
 
 _torch_attention: Any = F.scaled_dot_product_attention
@@ -82,7 +82,6 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Replaces `scaled_dot_product_attention`."""
     piece = current()
     if piece is not None:
         if attn_mask is not None:

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.distributed.tensor import Replicate, Shard
 
 from ...compat.of_torch import tree_flatten, tree_map, tree_unflatten
+from ...compat.patching import replaced
 from ...errors import UserError, say
 from ..collectives import redistribute, with_hook
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
-from ..patching import replaced
 from .attention import until_backward_ends, working_on
 from .axis import Axis, Piece
 

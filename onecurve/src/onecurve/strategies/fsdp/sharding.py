@@ -27,9 +27,9 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 
 from ...compat.of_torch import BatchNorm, gather_before_backward, tree_leaves
+from ...compat.patching import replaced
 from ...errors import UserError
 from ..layers import CONTAINERS, called, find_layers
-from ..patching import replaced
 from .weight_changes import KeptChanges
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from ...compat.of_torch import version_of
-from ..patching import replaced
+from ...compat.patching import replaced
 from .state import cut_like
 
 
@@ -90,7 +90,6 @@ class KeptChanges:
                 self._gathered.append((shard, Gathered.of(parameter)))
 
     def _keep(self, *_: Any) -> None:
-        """Copy changed parameters into this rank's shards."""
         for shard, parameter in self._gathered:
             if parameter.was_changed():
                 _put_back(parameter, shard)

@@ -17,7 +17,7 @@ rows' numbers travel with them; so does what is differentiated.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from typing import Any, NamedTuple, Self
 
@@ -32,9 +32,9 @@ from ...compat.of_torch import (
     tree_map_only,
     tree_unflatten,
 )
+from ...compat.patching import replaced
 from ...errors import UserError, in_short
 from ..layers import CONTAINERS
-from ..patching import replaced
 from .shapes import Tensors, empty, with_tensors_on
 
 PLAIN = (bool, int, float, complex, str, Enum, torch.dtype, torch.device)
@@ -150,23 +150,19 @@ class Blocks:
     def connected(self) -> Iterator[None]:
         """Entered for the length of a fit or an evaluation."""
         forward = self.holder.forward
-        configs = {id(c): c for part in self.task.modules() if (c := getattr(part, "config", None))}
-        # Of transformers: what a block keeps for the next token is of no use here.
-        keeping = [each for each in configs.values() if getattr(each, "use_cache", False)]
 
         def forward_with_stand_ins(*args: Any, **kwargs: Any) -> Any:
             self._check_wanted(kwargs)
             with self.standing_in():
                 return forward(*args, **kwargs)
 
-        for config in keeping:
-            config.use_cache = False
-        try:
-            with replaced(self.holder, "forward", forward_with_stand_ins):
-                yield
-        finally:
-            for config in keeping:
-                config.use_cache = True
+        with ExitStack() as stack:
+            for config in (getattr(part, "config", None) for part in self.task.modules()):
+                # Of transformers: what a block keeps for the next token is of no use here.
+                if getattr(config, "use_cache", False):
+                    stack.enter_context(replaced(config, "use_cache", False))
+            stack.enter_context(replaced(self.holder, "forward", forward_with_stand_ins))
+            yield
 
     def _check_wanted(self, kwargs: dict[str, Any]) -> None:
         """Networks of transformers collect more from their blocks, where they are asked to."""
@@ -207,7 +203,6 @@ class Blocks:
         return tree_unflatten(leaves, returned.structure)
 
     def _source(self, leaf: Any) -> Any:
-        """Where a block has an argument from."""
         if not isinstance(leaf, Tensor):
             if leaf is None or callable(leaf) or isinstance(leaf, PLAIN):
                 return leaf
@@ -277,7 +272,6 @@ class Blocks:
         return self._known[key]
 
     def _rejection(self, what: str) -> UserError:
-        """For a network that is called in another way than blocks of a pipeline are."""
         self._forget()
         around = f"{self.name}.forward".lstrip(".")
         return UserError(

@@ -36,9 +36,9 @@ from torch.optim import LBFGS, Optimizer
 
 from ...compat.of_lightning import results_of
 from ...compat.of_torch import at_end_of_backward
+from ...compat.patching import replaced
 from ...errors import UserError
 from ..collectives import with_hook
-from ..patching import replaced
 from .remote import Remote
 
 BUCKET_BYTES = 25 * 2**20

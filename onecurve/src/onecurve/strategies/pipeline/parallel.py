@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 
 from ...checkpoint.lazy_tensors import model_state_here
 from ...compat.of_lightning import loaded_checkpoint
+from ...compat.patching import replaced
 from ...errors import UserError
 from ...torch_versions import require
 from ..callback_api import CallbackAPI
@@ -35,7 +36,6 @@ from ..fsdp.state import cut_like
 from ..layout import Part, report_changed
 from ..mesh.ranks import Ranks
 from ..parallelism import Parallelism
-from ..patching import replaced
 from ..prepare import example_of
 from ..step import TaskStep
 from .gradients import (
@@ -213,7 +213,6 @@ class PipelineParallel(Parallelism):
     # Steps
 
     def _network_forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What a call of the network does, any number of times, on all ranks."""
         inputs = self._takes.bind(*args, **kwargs).args if kwargs else args
         if len(inputs) == 1 and isinstance(inputs[0], tuple):
             (inputs,) = inputs  # an nn.Sequential takes several as one
@@ -242,7 +241,6 @@ class PipelineParallel(Parallelism):
         return result
 
     def _report(self, trainer: Trainer, inputs: Tensors) -> None:
-        """Say once how the network is divided, when it is known how steps run."""
         strategy = cast(CallbackAPI, trainer.strategy)
         of_parts = strategy.of_all_parts(self.runner.changed_buffers())
         if self.ranks.rank == 0:

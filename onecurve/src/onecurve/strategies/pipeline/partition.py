@@ -133,7 +133,6 @@ def _cheapest(
 
 
 def _validated(given: Any, num_layers: int, num_stages: int) -> list[int]:
-    """The numbers of layers that somebody chose."""
     counts = list(given) if isinstance(given, Sequence) else []
     whole = all(isinstance(count, int) and count >= 1 for count in counts)
     if whole and len(counts) == num_stages and sum(counts) == num_layers:
@@ -148,7 +147,6 @@ def _validated(given: Any, num_layers: int, num_stages: int) -> list[int]:
 
 
 def _written(value: Any) -> str:
-    """A value as one types it on the command line."""
     return str(value).replace(" ", "")
 
 
@@ -349,7 +347,6 @@ def collect(
 
 
 def _check_shared_tensors(stages: Sequence[dict[str, nn.Module]]) -> None:
-    """Reject a parameter or buffer that layers on different stages use."""
     user: dict[int, tuple[str, int]] = {}
     for stage, layers in enumerate(stages):
         for name, layer in layers.items():

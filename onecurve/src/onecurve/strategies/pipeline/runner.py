@@ -25,11 +25,11 @@ from torch import Tensor
 
 from ...compat.of_lightning import logs_now
 from ...compat.of_torch import hooked
+from ...compat.patching import replaced
 from ...errors import UserError, in_short, say
 from ..accumulation import rows
 from ..layout import changed
 from ..mesh.ranks import Ranks
-from ..patching import replaced
 from ..step import TaskStep
 from ..weight import weight_of
 from .fill_drain import order, through_stages
@@ -199,7 +199,6 @@ class Runner:
         )
 
     def _rows_here(self) -> int | None:
-        """This rank's samples of the batch under way, where its loader or its tensors say so."""
         share = self.step.share if self.task.trainer.training else self.step.evaluated[2]
         if share is None:
             return self._rows_of_batch
@@ -256,7 +255,6 @@ class Runner:
         return self._loss(self.stages.sequences.whole(outputs, self._inputs), targets)
 
     def _loss(self, outputs: Any, targets: Any) -> Tensor:
-        """The task's loss of the outputs for a micro-batch."""
         context, outside = self.precision.forward_context(), self.stages.sequences.outside()
         with replaced(self, "takes_loss", True), context, outside:
             loss: Tensor = self.task.loss(outputs, targets)  # type: ignore[operator]

@@ -87,7 +87,6 @@ def plan_table(module: nn.Module, plan: Mapping[str, str], size: int, sequence: 
 
 
 def _has_dropout(module: LightningModule, plan: Mapping[str, str]) -> bool:
-    """Whether there is dropout between sharded layers."""
     for name, part in module.named_modules():
         inside = name in plan or any(
             is_within(name, outer) or outer.rpartition(".")[0] == name.rpartition(".")[0]
