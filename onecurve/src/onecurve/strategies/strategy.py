@@ -28,11 +28,7 @@ from ..batch.random import Draws, RankStream, get_state, kept_state, set_state
 from ..batch.resume import TrainingEpochs
 from ..checkpoint.resume_changes import fit_to_length
 from ..checkpoint.storage import LocalFiles
-from ..compat.of_lightning import (
-    loaded_checkpoint,
-    move_optimizers,
-    shares_no_samples,
-)
+from ..compat.of_lightning import loaded_checkpoint, move_optimizers, shares_no_samples
 from ..compat.of_torch import never_captured
 from ..errors import UserError, say
 from ..optim.fused import keep_kernels, leave_unscaling, make_contiguous

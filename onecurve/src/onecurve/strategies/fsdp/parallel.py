@@ -54,7 +54,7 @@ class ShardedParameters(Parallelism):
 
     def is_needed(self, sizes: Sizes) -> bool:
         """Pipeline stages that one rank holds alone are not sharded."""
-        return sizes.pipeline == 1 or sizes.shard * sizes.context * sizes.tensor > 1
+        return sizes.pipeline == 1 or sizes.shares_layers
 
     # This rank's part
 

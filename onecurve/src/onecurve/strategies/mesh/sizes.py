@@ -33,6 +33,11 @@ class Sizes(NamedTuple):
         """How many groups of ranks see different samples."""
         return self.replicate * self.shard
 
+    @property
+    def shares_layers(self) -> bool:
+        """Whether ranks hold shards of the same layers."""
+        return self.shard * self.context * self.tensor > 1
+
     def coordinates(self, rank: int) -> "Sizes":
         """The position of a rank along each axis."""
         found = []

@@ -46,10 +46,11 @@ def through_stages(stages: Stages, inputs: Tensors, chunks: int) -> Tensors:
     Returns:
         On every rank the network's outputs, which gradients pass back through.
     """
-    owner, trains = stages.owner, torch.is_grad_enabled() and stages.need_gradient(inputs)
+    owner, rank = stages.owner, stages.ranks.coordinates.pipeline
+    trains = torch.is_grad_enabled() and stages.need_gradient(inputs)
     with torch.set_grad_enabled(trains):
         # Ranks whose own part is frozen take part in the backward pass all the same.
-        leaf = torch.ones((), device=stages.device, requires_grad=trains)
+        leaf = torch.ones((), device=stages.ranks.device, requires_grad=trains)
         wanted = [value for value in inputs if value.requires_grad]
         returned: Sent = []
         token, *entered = _Enter.apply(stages, returned, leaf, *wanted)
@@ -62,7 +63,7 @@ def through_stages(stages: Stages, inputs: Tensors, chunks: int) -> Tensors:
         for number, microbatch in enumerate(parts):
             left = microbatch
             for index, stage in sorted(stages.modules.items()):
-                if index > 0 and owner[index - 1] != stages.rank:
+                if index > 0 and owner[index - 1] != rank:
                     shapes = stages.boundary(microbatch, index)
                     source = owner[index - 1]
                     received, *left = _Receive.apply(stages, shapes, source, returned, token)
@@ -72,11 +73,11 @@ def through_stages(stages: Stages, inputs: Tensors, chunks: int) -> Tensors:
                     _end_with(stage, left, number == 0)
                 if index == stages.last:
                     results += left
-                elif owner[index + 1] != stages.rank:
+                elif owner[index + 1] != rank:
                     tokens.append(_Send.apply(stages, owner[index + 1], sent, *left))
         _wait(sent)
         outputs: Tensors = _Leave.apply(stages, inputs, len(tokens), chunks, *tokens, *results)
-    if stages.are_sharded and not trains:
+    if stages.ranks.sizes.shares_layers and not trains:
         from ..fsdp.sharding import reshard
 
         for stage in stages.modules.values():
@@ -109,7 +110,7 @@ class _Enter(torch.autograd.Function):
     def backward(ctx: Any, _: Tensor, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         _wait(ctx.returned)
         if 0 not in ctx.stages.modules:
-            gradients = tuple(empty(shape, ctx.stages.device) for shape in ctx.shapes)
+            gradients = tuple(empty(shape, ctx.stages.ranks.device) for shape in ctx.shapes)
         shared = ctx.stages.share(tuple(map(Tensor.contiguous, gradients)), stage=0)
         return None, None, None, *shared
 
@@ -122,7 +123,7 @@ class _Send(torch.autograd.Function):
         _send(stages, left, target, sent)
         ctx.stages, ctx.target = stages, target
         ctx.shapes = [empty(value, "meta") if value.requires_grad else None for value in left]
-        return torch.zeros((), device=stages.device)
+        return torch.zeros((), device=stages.ranks.device)
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
@@ -151,7 +152,7 @@ class _Receive(torch.autograd.Function):
         pairs = zip(gradients, ctx.shapes, strict=True)
         wanted = [gradient for gradient, shape in pairs if shape.requires_grad]
         _send(ctx.stages, wanted, ctx.source, ctx.returned)
-        return None, None, None, None, torch.zeros((), device=ctx.stages.device)
+        return None, None, None, None, torch.zeros((), device=ctx.stages.ranks.device)
 
 
 class _Leave(torch.autograd.Function):
@@ -193,15 +194,17 @@ class _Leave(torch.autograd.Function):
 
 
 def _receive(stages: Stages, shape: Tensor, source: int) -> Tensor:
-    value = empty(shape, stages.device)
-    dist.recv(value, group=stages.group, group_src=source)
+    value = empty(shape, stages.ranks.device)
+    dist.recv(value, group=stages.ranks.pipeline_group, group_src=source)
     return value
 
 
 def _send(stages: Stages, values: Sequence[Tensor], target: int, under_way: Sent) -> None:
     for value in values:
         ready = value.detach().contiguous()
-        under_way.append((dist.isend(ready, group=stages.group, group_dst=target), ready))
+        under_way.append(
+            (dist.isend(ready, group=stages.ranks.pipeline_group, group_dst=target), ready)
+        )
 
 
 def _wait(under_way: Sent) -> None:

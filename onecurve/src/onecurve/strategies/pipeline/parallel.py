@@ -124,7 +124,7 @@ class PipelineParallel(Parallelism):
         return [Part(task, held, is_here=owner == rank) for held, owner in owned]
 
     def _divided(self, task: LightningModule, network: Network) -> Stages:
-        sizes, layers, blocks = self.ranks.sizes, network.layers, network.blocks
+        layers, blocks = network.layers, network.blocks
         calls = layers if blocks is None else blocks.layers()
         also = (lambda: (network.owner.training,)) if blocks is None else (lambda: blocks.shapes)
         shapes = LayerShapes(calls, self.precision.forward_context, also)
@@ -139,7 +139,7 @@ class PipelineParallel(Parallelism):
             Partition.of(
                 # All ranks must divide it at the same layers.
                 task.trainer.strategy.broadcast(shapes.costs(example_of(task.trainer))),
-                num_ranks=sizes.pipeline,
+                num_ranks=self.ranks.sizes.pipeline,
                 stages_per_rank=self.stages_per_rank,
                 v_shaped=self.schedule == "zbv",
                 balance=self.balance if network is self.networks[0] else "auto",
@@ -147,10 +147,7 @@ class PipelineParallel(Parallelism):
             modules={},
             shapes=shapes,
             sequences=sequences,
-            group=self.ranks.pipeline_group,
-            rank=self.ranks.coordinates.pipeline,
-            device=self.ranks.device,
-            are_sharded=sizes.shard * sizes.context * sizes.tensor > 1,
+            ranks=self.ranks,
         )
 
     def apply(self, task: LightningModule, parts: list[Part]) -> list[Part]:
@@ -179,7 +176,6 @@ class PipelineParallel(Parallelism):
                 self.schedule,
                 self.microbatches,
                 self.step,
-                self.ranks,
                 self.precision,
                 placed=lambda name: self._placed.owner(name) is not None,
                 why_not=None if blocks is None else f"{blocks.path} is called block by block",
@@ -284,7 +280,7 @@ class PipelineParallel(Parallelism):
             # FSDP2 has averaged those of stages that it shards.
             full = list(self._beside)
             for stages in self.stages:
-                full += [] if stages.are_sharded else stages.parameters()
+                full += [] if self.ranks.sizes.shares_layers else stages.parameters()
             average([p.grad for p in full if p.grad is not None], self.ranks.samples_group)
         if scaler_of(self.precision) is not None:
             with shown(False):

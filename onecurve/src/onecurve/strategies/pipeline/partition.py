@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ...errors import UserError
 from ..fsdp.state import gather
+from ..mesh.ranks import Ranks
 from .gradients import RemoteParameter
 from .remote import Remote
 from .shapes import Flags, LayerShapes, Tensors, empty
@@ -248,17 +249,11 @@ class Stages(NamedTuple):
     """This rank's, by the index of the stage."""
     shapes: LayerShapes
     sequences: "WholeSequences | Pieces"
-    group: dist.ProcessGroup
-    """The ranks of this pipeline."""
-    rank: int
-    """This one, in the group."""
-    device: torch.device
-    are_sharded: bool
-    """Whether FSDP2 shards them."""
+    ranks: Ranks
 
     @property
     def owner(self) -> list[int]:
-        """For each stage, its rank in the group."""
+        """For each stage, its rank in the pipeline."""
         return self.partition.owner
 
     @property
@@ -267,7 +262,7 @@ class Stages(NamedTuple):
         return len(self.owner) - 1
 
     def held(self) -> list[tuple[dict[str, nn.Module], int]]:
-        """The layers of each stage, by name, and its rank in the group."""
+        """The layers of each stage, by name, and its rank in the pipeline."""
         named = list(self.layers.items())
         of_stages = [dict(named[held.start : held.stop]) for held in self.partition.ranges]
         return list(zip(of_stages, self.owner, strict=True))
@@ -303,14 +298,14 @@ class Stages(NamedTuple):
     def share(self, tensors: Tensors, stage: int) -> Tensors:
         """Give the tensors of the rank with a stage to every rank."""
         for tensor in tensors:
-            dist.broadcast(tensor, group=self.group, group_src=self.owner[stage])
+            dist.broadcast(tensor, group=self.ranks.pipeline_group, group_src=self.owner[stage])
         return tensors
 
     def share_outputs(self, outputs: Tensors, inputs: Tensors) -> Tensors:
         """Give the last stage's outputs for a batch to every rank."""
         if not outputs:
             shapes = self.boundary(inputs, len(self.owner))
-            outputs = tuple(empty(shape, self.device) for shape in shapes)
+            outputs = tuple(empty(shape, self.ranks.device) for shape in shapes)
         return self.share(outputs, self.last)
 
 

@@ -29,7 +29,6 @@ from ...compat.patching import replaced
 from ...errors import UserError, in_short, say
 from ..accumulation import rows
 from ..layout import changed
-from ..mesh.ranks import Ranks
 from ..step import TaskStep
 from ..weight import weight_of
 from .fill_drain import order, through_stages
@@ -55,7 +54,6 @@ class Runner:
     microbatches: int
     """The wanted number."""
     step: TaskStep
-    ranks: Ranks
     precision: Precision
     placed: Callable[[str], bool]
     """Whether a parameter is in a layer, by its name."""
@@ -95,7 +93,10 @@ class Runner:
             is_known: Whether a schedule took the loss before the run was interrupted. Its next step
                 runs by the schedule, whose sums round otherwise than fill and drain.
         """
-        mixed, on_cpu = isinstance(self.precision, MixedPrecision), self.stages.device.type == "cpu"
+        mixed, on_cpu = (
+            isinstance(self.precision, MixedPrecision),
+            self.stages.ranks.device.type == "cpu",
+        )
         self.loss_check = LossCheck(self.task, mixed, at_once=on_cpu)
         # Whether a schedule takes the loss; None until a first step has shown it.
         self._by_schedule = True if is_known and self.why_not is None else None
@@ -212,10 +213,11 @@ class Runner:
         """
         batches = self.task.trainer.fit_loop.epoch_loop.total_batch_idx
         # Ranks that share a layer draw alike.
-        rank = self.ranks.rank - self.ranks.coordinates.tensor
+        ranks = self.stages.ranks
+        rank = ranks.rank - ranks.coordinates.tensor
         seed = (torch.initial_seed(), max(batches, 0), rank, self._calls)
         self._calls += 1
-        devices = [self.stages.device] if self.stages.device.type == "cuda" else []
+        devices = [ranks.device] if ranks.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
             torch.manual_seed(int(state[0]) % 2**63)
@@ -234,7 +236,7 @@ class Runner:
         assert self.step.prepared is not None
         targets = self.step.prepared.targets
         # The schedule enters autocast itself, around forward passes alone.
-        no_autocast = torch.autocast(stages.device.type, enabled=False)
+        no_autocast = torch.autocast(stages.ranks.device.type, enabled=False)
         with (
             no_autocast,
             torch.enable_grad(),
@@ -245,7 +247,7 @@ class Runner:
             given = stages.sequences.cut(inputs)
             results, losses = self.schedules.forward_backward(given, targets, self._scale)
             outputs = stages.share_outputs(tuple(result.detach() for result in results), given)
-        known = torch.empty(2, dtype=torch.float64, device=stages.device)
+        known = torch.empty(2, dtype=torch.float64, device=stages.ranks.device)
         if losses is not None:
             known = torch.stack([losses.mean(), losses.abs().mean()])
         stages.share((known,), stages.last)
@@ -263,7 +265,7 @@ class Runner:
     def _decide(self, loss: Tensor, called: list[tuple[Tensors, Tensors]]) -> None:
         """See whether a schedule can train on what a step returned."""
         why = self._why_not(loss, called)
-        self._by_schedule = self.ranks.all_agree(why is None)
+        self._by_schedule = self.stages.ranks.all_agree(why is None)
         if not self._by_schedule and dist.get_rank() == 0:
             say(
                 f"strategy=pipeline: {why or 'it cannot on other ranks'}, so "

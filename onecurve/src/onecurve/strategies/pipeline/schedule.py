@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
@@ -156,7 +155,7 @@ class Schedules:
 
     def split(self, size: int) -> tuple[str, int]:
         """The schedule and the number of micro-batches for so many samples."""
-        ranks = dist.get_world_size(self.stages.group)
+        ranks = self.stages.ranks.sizes.pipeline
         return split(self.name, self.microbatches, ranks, size, self.least)
 
     def get(self, inputs: Tensors) -> tuple[Any, int]:
@@ -192,10 +191,10 @@ class Schedules:
                 module,
                 index,
                 number,
-                self.stages.device,
+                self.stages.ranks.device,
                 input_args=borders[index],
                 output_args=borders[index + 1],
-                group=self.stages.group,
+                group=self.stages.ranks.pipeline_group,
             )
             for index, module in sorted(self.stages.modules.items())
         ]
