@@ -68,10 +68,6 @@ class Values(NamedTuple):
 class Blocks:
     """The blocks of one nn.ModuleList or nn.ModuleDict, and their calls in the pass under way.
 
-    Args:
-        task: The task.
-        container: The list, or the dictionary.
-
     Attributes:
         holder: Whose code calls them, the innermost module around them that is no container.
         path: The container's dotted name in the task.
@@ -310,12 +306,7 @@ class BlockLayer(nn.Module):
         self.block = block
 
     def forward(self, *inputs: Tensor) -> Any:
-        """Call the block.
-
-        Args:
-            inputs: What the block before has returned, as many tensors as there are; the numbers of
-                the rows (n), and what is carried along.
-        """
+        """Call the block with the outputs of the one before, the rows' numbers (n) and the rest."""
         if not self.blocks.calls:
             raise UserError("blocks are measured once they are called")
         call = self.blocks.calls[self.number]

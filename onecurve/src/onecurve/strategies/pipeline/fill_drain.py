@@ -36,12 +36,7 @@ Sent = list[tuple[Any, Tensor]]
 
 
 def through_stages(stages: Stages, inputs: Tensors, chunks: int) -> Tensors:
-    """Pass a batch through all stages, of which this rank has some.
-
-    Args:
-        stages: This rank's.
-        inputs: What enters the network.
-        chunks: Number of micro-batches of the first dimension; sizes may differ by one.
+    """Pass a batch through all stages in micro-batches, whose sizes may differ by one.
 
     Returns:
         On every rank the network's outputs, which gradients pass back through.

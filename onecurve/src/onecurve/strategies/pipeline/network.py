@@ -147,11 +147,9 @@ def _check_parameters(module: LightningModule, network: Network) -> None:
 
 
 def split_network(task: LightningModule, split: Sequence[str]) -> Network:
-    """The layers of the smallest network around some modules.
+    """The layers of the smallest network around some modules of the task, by their dotted names.
 
-    Args:
-        task: The task.
-        split: Dotted names of modules in the task; a layer begins with each, and is named by it.
+    A layer begins with each of them, and has its name.
     """
     key = f"strategy.split=[{','.join(split)}]"
     names = [each for each, _ in task.named_modules(remove_duplicate=False) if each]
@@ -234,12 +232,8 @@ def share_direct_tensors(network: nn.Module, layers: Iterable[nn.Module]) -> Non
 class ByMode(nn.Module):
     """A layer with two graphs over the same modules, one for training and one for evaluation.
 
-    In a graph `self.training` is a constant, as in ``F.dropout(x, training=self.training)``.
-
-    Args:
-        network: The network whose mode decides, which is not a part of the layer.
-        trained: The graph for training.
-        evaluated: The graph for evaluation.
+    In a graph `self.training` is a constant, as in ``F.dropout(x, training=self.training)``. The
+    mode of the network, which is not a part of the layer, decides.
     """
 
     def __init__(

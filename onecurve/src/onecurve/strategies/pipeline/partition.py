@@ -152,11 +152,7 @@ def _written(value: Any) -> str:
 
 
 class Placement:
-    """Which rank of a pipeline holds what of a task.
-
-    Args:
-        stages: The layers of each stage, by name, and the rank that holds it.
-    """
+    """Which rank of a pipeline holds what of a task: the layers of its stages, by name."""
 
     def __init__(
         self, task: nn.Module, stages: Sequence[tuple[dict[str, nn.Module], int]], rank: int
@@ -312,17 +308,16 @@ class Stages(NamedTuple):
 def collect(
     items: Mapping[Any, Any], owners: Mapping[Any, int], group: dist.ProcessGroup, keep: bool
 ) -> dict[Any, Any]:
-    """Bring items to rank 0 of a group, one by one: nothing but the result is ever held in full.
+    """Bring items to rank 0 of a pipeline, one by one: nothing but the result is held in full.
 
     Args:
-        items: What this rank has; shards are put together first, for which the ranks that have the
-            others call this as well.
+        items: What this rank has. Shards are gathered first, so all ranks call this.
         owners: For every key, in the same order on all ranks, the rank that has it.
-        group: Ranks with a backend for the CPU, such as gloo.
-        keep: Whether this rank's group is the one to bring them together.
+        group: The ranks of the pipeline, with a backend for the CPU.
+        keep: Whether this rank's pipeline is the one that collects.
 
     Returns:
-        On rank 0 all items that their owners have, tensors on the CPU; elsewhere nothing.
+        On rank 0 all items, tensors on the CPU; elsewhere nothing.
     """
     rank = dist.get_rank(group)
     result: dict[Any, Any] = {}

@@ -32,7 +32,8 @@ ACTIONS: dict[str, tuple[Kind, float]] = {
 
 COLOURS: dict[Kind, str] = {"forward": "#4c78a8", "backward": "#54a24b", "weight": "#eeca3b"}
 IDLE = "#eeeeee"
-
+# In inches: the picture, and two digits.
+WIDTH, ROOM_FOR_A_NUMBER = 10.0, 0.15
 
 Pass = tuple[Kind, int, int]
 """What is computed, the stage and the micro-batch."""
@@ -53,11 +54,8 @@ def simulate(order: Mapping[int, Sequence[Any | None]], costs: Sequence[float]) 
     """When each pass of a schedule starts and stops.
 
     A forward pass waits for that of the stage before, a backward pass for that of the stage after;
-    a rank keeps to its order.
-
-    Args:
-        order: For each rank its actions, as `pipeline_order` of PyTorch's schedules.
-        costs: For each stage the time of its forward pass for one micro-batch, in any unit.
+    a rank keeps to its order (`pipeline_order` of PyTorch's schedules). The cost of a stage is the
+    time of its forward pass for one micro-batch, in any unit.
     """
     waiting = {rank: _passes(actions) for rank, actions in order.items()}
     spans: list[Span] = []
@@ -119,12 +117,6 @@ def draw(spans: Sequence[Span], path: Path, title: str) -> Path:
     figure.legend(handles=patches, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(path, dpi=100)
     return path
-
-
-WIDTH = 10.0
-"""Of the picture, in inches."""
-ROOM_FOR_A_NUMBER = 0.15
-"""The width of two digits, in inches."""
 
 
 def _passes(actions: Sequence[Any | None]) -> deque[tuple[Pass, float]]:

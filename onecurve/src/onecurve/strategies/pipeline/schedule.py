@@ -30,10 +30,8 @@ MOST_SHAPES = 8
 class StageModule(nn.Module):
     """Consecutive layers as one module.
 
-    Args:
-        layers: The layers.
-        context: Entered around each forward pass, such as autocast. (Around the whole schedule it
-            would also hold for the backward pass.)
+    The context, such as autocast, is entered around each forward pass: around the schedule it would
+    also hold for the backward pass.
     """
 
     def __init__(

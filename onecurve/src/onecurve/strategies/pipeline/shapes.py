@@ -32,13 +32,13 @@ FLOPS_PER_BYTE = 10
 class LayerShapes:
     """Runs layers on fake tensors.
 
-    It keeps a copy of the layers whose parameters and buffers have no memory, so that it may be
-    asked at any time, whatever has become of the layers themselves.
+    It keeps a copy of the layers without memory, so that it may be asked at any time, whatever has
+    become of the layers themselves.
 
     Args:
-        layers: By name, in order.
+        layers: The layers in order, by name.
         autocast: Entered around their forward passes.
-        also: On what else than their inputs the shapes depend.
+        also: What the shapes depend on beside the inputs.
     """
 
     def __init__(
@@ -53,14 +53,10 @@ class LayerShapes:
         self._boundaries: dict[Any, list[Tensors]] = {}
 
     def boundaries(self, inputs: Tensors, training: bool, trained: Flags = ()) -> list[Tensors]:
-        """What enters each layer, and last what leaves the last one, on the meta device.
+        """The inputs of each layer, and last the outputs of the last one, on the meta device.
 
-        Args:
-            inputs: What enters the network; only shapes, types, the device and whether they require
-                a gradient matter.
-            training: Whether in training mode, with gradients. Without, nothing requires any.
-            trained: For each parameter of each layer whether it requires a gradient; by default as
-                at first.
+        Of the network's inputs only shapes, types, the device and whether they require a gradient
+        matter. `trained` tells for each parameter whether it requires one; by default as at first.
         """
         entering = ((v.shape, v.dtype, v.device, training and v.requires_grad) for v in inputs)
         key = training, trained, self._also(), *entering
@@ -140,11 +136,7 @@ def _call(name: str, layer: nn.Module, inputs: Tensors) -> Tensors:
 
 
 def call_layer(layer: nn.Module, inputs: Tensors) -> Any:
-    """Call a layer with what the one before it returned.
-
-    Several tensors become its arguments; where it takes one argument they are that, a tuple, as
-    nn.Sequential passes it on.
-    """
+    """Call a layer with the outputs of the one before, as one tuple if it takes one argument."""
     kinds = [parameter.kind for parameter in signature(layer.forward).parameters.values()]
     takes_one = sum(kind in BY_POSITION for kind in kinds) == 1
     if len(inputs) > 1 and takes_one and Parameter.VAR_POSITIONAL not in kinds:

@@ -21,17 +21,17 @@ class Pipeline(OneCurve, DDPStrategy):
 
     Args:
         schedule: A key of `limits.SCHEDULES`.
-        microbatches: Micro-batches a batch. Where they do not divide a batch, the nearest number
-            that does is taken for that batch.
-        stages_per_rank: Stages a rank holds; "auto" takes what the schedule is made for.
-        balance: "auto" for the partition with the smallest largest cost, or the number of layers of
-            each stage.
+        microbatches: Micro-batches per batch. If they do not divide a batch, the nearest number
+            that does is used for it.
+        stages_per_rank: Stages that a rank holds; "auto" for what the schedule is made for.
+        balance: "auto" for the partition whose most expensive stage is cheapest, or the number of
+            layers of each stage.
         split: Dotted names of modules in the task, with each of which a layer begins: for a network
-            that is no sequence of layers, such as one with skip connections. See `split`.
+            that is no sequence of layers, such as one with skip connections. See `split_network`.
         replicas: Pipelines side by side, which share the batch. Neighbouring ranks form a pipeline.
-        activation_checkpointing: What a backward pass computes again: see `ac_compile`.
-        timeout_seconds: How long a rank waits for another before it fails.
-        backend: What carries what they send: see `OneCurve`.
+        activation_checkpointing: What the backward pass recomputes: see `ac_compile`.
+        timeout_seconds: How long a rank waits for the others in a collective before it fails.
+        backend: The process group backend: see `OneCurve`.
 
     Raises:
         UserError: If there is no such schedule.
