@@ -47,14 +47,20 @@ def pytorchs_backward(
     restored afterwards.
     """
     others = [] if inputs is None else _parameters_beside(module, inputs)
-    before = [parameter.grad for parameter in others]
-    for parameter in others:
+    with gradients_aside(others), replaced(torch.autograd, "backward", PYTORCH_BACKWARD):
+        yield
+
+
+@contextmanager
+def gradients_aside(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Within this context, start without the parameters' gradients; restore them afterwards."""
+    before = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
         parameter.grad = None
     try:
-        with replaced(torch.autograd, "backward", PYTORCH_BACKWARD):
-            yield
+        yield
     finally:
-        for parameter, gradient in zip(others, before, strict=True):
+        for parameter, gradient in zip(parameters, before, strict=True):
             parameter.grad = gradient
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from ...compat.of_torch import at_end_of_backward, is_in_backward
 from ...compat.patching import replaced
 from ...errors import UserError
-from .axis import Axis, Piece, current, set_current
+from .axis import Axis, Current, Piece, current
 
 _torch_attention: Any = F.scaled_dot_product_attention
 
@@ -38,38 +38,32 @@ def working_on(piece: Piece | None) -> Iterator[None]:
         piece: This rank's shard of each sequence. None restores plain attention within an outer
             context, for code that gets full sequences.
     """
-    if _recomputing is not None and not is_in_backward():
-        _recomputing.close()  # a failed backward pass has left it open
-    before, fused = current(), torch.backends.mha.get_fastpath_enabled()
-    set_current(piece)
+    if Recomputing.stack is not None and not is_in_backward():
+        Recomputing.stack.close()  # a failed backward pass has left it open
+    fused = torch.backends.mha.get_fastpath_enabled()
     # The fast path of nn.TransformerEncoderLayer has its own attention.
     torch.backends.mha.set_fastpath_enabled(False)
+    patched = replaced(F, "scaled_dot_product_attention", _attention)
     try:
-        with replaced(F, "scaled_dot_product_attention", _attention):
+        with replaced(Current, "piece", piece), patched:
             yield
     finally:
-        set_current(before)
         torch.backends.mha.set_fastpath_enabled(fused)
 
 
-# Open from the moment a gradient enters the sharded outputs until the backward pass ends.
-_recomputing: ExitStack | None = None
+class Recomputing:
+    """Open from the moment a gradient enters the sharded outputs until the backward pass ends."""
+
+    stack: ExitStack | None = None
 
 
 def until_backward_ends(piece: Piece) -> None:
     """Enter `working_on` for the rest of the backward pass from which this is called."""
-    global _recomputing
-    if _recomputing is None:
+    if Recomputing.stack is None:
         stack = ExitStack()
-        stack.callback(_forget)
         stack.enter_context(working_on(piece))
-        _recomputing = stack
+        stack.enter_context(replaced(Recomputing, "stack", stack))
         at_end_of_backward(stack.close)
-
-
-def _forget() -> None:
-    global _recomputing
-    _recomputing = None
 
 
 def _attention(

@@ -45,19 +45,15 @@ class Piece(NamedTuple):
         return self.axis.rank * length if length == self.length else 0
 
 
-# Per process, not per thread: on GPUs a backward pass runs in other threads.
-_current: Piece | None = None
+class Current:
+    """Of this process, not of a thread: on GPUs a backward pass runs in other threads."""
+
+    piece: Piece | None = None
 
 
 def current() -> Piece | None:
     """The shard that the network works on; None if it gets full sequences."""
-    return _current
-
-
-def set_current(piece: Piece | None) -> None:
-    """Set the shard that the network works on; None for full sequences."""
-    global _current
-    _current = piece
+    return Current.piece
 
 
 def positions(tensor: Tensor) -> Tensor:

@@ -36,8 +36,8 @@ from .sharding import (
     is_sharded,
     reshard,
     set_plain_factories,
+    stays_gathered,
     steps_as_forward,
-    within_step,
 )
 from .state import gather
 from .weight_changes import assignable_data
@@ -105,7 +105,7 @@ class ShardedParameters(Parallelism):
 
     def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
         task = self.step.module
-        with within_step():
+        with stays_gathered(task):
             output = step()
         if name != "training_step" or output is None:
             reshard(task)

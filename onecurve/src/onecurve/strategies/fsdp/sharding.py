@@ -6,8 +6,7 @@ fewer units send fewer messages.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -141,6 +140,7 @@ def mixed_precision(precision: Precision) -> MixedPrecisionPolicy:
     return MixedPrecisionPolicy(dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
 
 
+STAYS_GATHERED = "_stays_gathered"
 STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
@@ -175,17 +175,9 @@ def _as_it_is(value: Tensor) -> Tensor:
     return value
 
 
-_in_step = ContextVar("_in_step", default=False)
-
-
-@contextmanager
-def within_step() -> Iterator[None]:
-    """Entered for a step of the task, during which the task's own parameters stay gathered."""
-    token = _in_step.set(True)
-    try:
-        yield
-    finally:
-        _in_step.reset(token)
+def stays_gathered(module: nn.Module) -> AbstractContextManager[None]:
+    """Within the context, as in a step of the task, the task's own parameters stay gathered."""
+    return replaced(module, STAYS_GATHERED, True)
 
 
 def reshard(module: nn.Module) -> None:
@@ -193,8 +185,9 @@ def reshard(module: nn.Module) -> None:
 
     Otherwise code that changes parameters would change the gathered copies, to no effect.
     """
+    kept = module if STAYS_GATHERED in vars(module) else None
     for part in module.modules():
-        if isinstance(part, FSDPModule) and not (part is module and _in_step.get()):
+        if isinstance(part, FSDPModule) and part is not kept:
             part.reshard()
 
 

@@ -39,6 +39,7 @@ from ...compat.of_torch import at_end_of_backward
 from ...compat.patching import replaced
 from ...errors import UserError
 from ..collectives import with_hook
+from ..manual_backward import gradients_aside
 from .remote import Remote
 
 BUCKET_BYTES = 25 * 2**20
@@ -68,15 +69,9 @@ class Stash:
     @contextmanager
     def collect(self) -> Iterator[None]:
         """Take the gradients that are made meanwhile; those from before stay in ``.grad``."""
-        before = [parameter.grad for parameter in self.parameters]
-        for parameter in self.parameters:
-            parameter.grad = None
-        try:
+        with gradients_aside(self.parameters):
             yield
             self.gradients = [parameter.grad for parameter in self.parameters]
-        finally:
-            for parameter, gradient in zip(self.parameters, before, strict=True):
-                parameter.grad = gradient
 
     def attach(self, loss: Tensor, scale: float) -> Tensor:
         """The same loss, whose backward deposits the stash, divided by its scale."""

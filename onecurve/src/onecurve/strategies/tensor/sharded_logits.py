@@ -11,9 +11,8 @@ would have to surround the backward pass, which a task does not control, and it 
 label smoothing.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from ...compat.of_torch import DisableTorchFunctionSubclass, claim, tree_leaves, tree_map_only
+from ...compat.patching import replaced
 from ..collectives import redistribute
 from .regions import full_sum
 
@@ -33,6 +33,7 @@ class ShardedLogits(Tensor):
     """
 
     shards: DTensor
+    are_returned = False
 
     @staticmethod
     def __new__(cls, shards: DTensor) -> "ShardedLogits":
@@ -205,23 +206,15 @@ BY_SUMS: dict[str, Callable[..., Any]] = {"argmax": argmax, "cross_entropy": cro
 """Functions and methods that are computed from sums and maxima over the ranks."""
 
 
-_STAY_SHARDED = ContextVar("_STAY_SHARDED", default=False)
-
-
-@contextmanager
-def sharded_logits() -> Iterator[None]:
+def sharded_logits() -> AbstractContextManager[None]:
     """Entered for a step of the task: heads with the style `vocab` return sharded logits."""
-    token = _STAY_SHARDED.set(True)
-    try:
-        yield
-    finally:
-        _STAY_SHARDED.reset(token)
+    return replaced(ShardedLogits, "are_returned", True)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # it cannot trace ShardedLogits
 def leave_logits(mesh: DeviceMesh, own: Tensor) -> Tensor:
     """The output of a head, given (..., entries of this rank): sharded in a step, else full."""
-    if _STAY_SHARDED.get():
+    if ShardedLogits.are_returned:
         made: Tensor = _Wrap.apply(DTensor.from_local(own, mesh, [Shard(-1)]))
         return made
     return redistribute(own, mesh.get_group(), Shard(-1), Replicate())
