@@ -265,7 +265,12 @@ class TrainingEpochs:
                 "drawn again, so this epoch may train on some samples twice"
             )
         self.samples = random.get("samples")
-        walked = self._walked([each for each in loaders if not _is_put(each)], place)
+        others = [
+            each
+            for each in loaders
+            if not (each.is_put if isinstance(each, StreamLoader) else is_stateful(each))
+        ]
+        walked = self._walked(others, place)
         combined.flattened = [walked.get(id(each), each) for each in loaders]
         iter(data_fetcher)
         combined.flattened = loaders
@@ -334,10 +339,6 @@ def _put(loader: Any, place: Place) -> None:
         raise UserError(
             f"resume: the checkpoint was written inside an epoch, and {error}, {WAY_OUT}"
         ) from None
-
-
-def _is_put(loader: Any) -> bool:
-    return loader.is_put if isinstance(loader, StreamLoader) else is_stateful(loader)
 
 
 def _begin(loaders: list[Any], epoch: int) -> None:

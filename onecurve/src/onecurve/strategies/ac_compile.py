@@ -133,14 +133,10 @@ def _compile_loss(module: LightningModule, options: dict[str, Any]) -> None:
     loss = getattr(module, "loss", None)
     if isinstance(loss, nn.Module):
         compile_module(loss, options)
-    elif callable(loss) and "all_samples" not in _mentioned_names(loss):
-        # A loss that runs a collective is left uncompiled.
-        _compile_method(module, "loss", options)
-
-
-def _mentioned_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    code = getattr(function, "__code__", None)
-    return code.co_names if code is not None else ()
+    elif callable(loss):
+        code = getattr(loss, "__code__", None)
+        if code is None or "all_samples" not in code.co_names:  # which is a collective
+            _compile_method(module, "loss", options)
 
 
 def _compile_method(module: LightningModule, name: str, options: dict[str, Any]) -> None:

@@ -34,13 +34,14 @@ def lay_out(
     for parallelism in parallelisms:
         parts = parallelism.plan(task, parts)
     # Start ranks from the same weights, as DistributedDataParallel does.
-    ranks.copy_first(*held_tensors(parts))
-    ranks.copy_first(*tensors_beside(task, parts), group=dist.group.WORLD)
+    ranks.copy_first(*tensors_of(_layers_of(part for part in parts if part.is_here)))
+    placed = set(tensors_of(_layers_of(parts)))
+    beside = [each for each in tensors_of([task]) if each not in placed]
+    ranks.copy_first(*beside, group=dist.group.WORLD)
     for parallelism in parallelisms:
         parts = parallelism.apply(task, parts)
     is_full = any(part.root is task for part in parts)
-    layers = [layer for part in parts for layer in part.layers.values()]
-    apply_ac_and_compile(None if is_full else dict.fromkeys(layers))
+    apply_ac_and_compile(None if is_full else dict.fromkeys(_layers_of(parts)))
     for parallelism in parallelisms:
         parallelism.shard(task, parts)
 
@@ -58,6 +59,10 @@ class Part:
     """Whether this rank holds the part."""
 
 
+def _layers_of(parts: Iterable[Part]) -> Iterable[nn.Module]:
+    return (layer for part in parts for layer in part.layers.values())
+
+
 def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
     """Parameters and buffers of the modules; shared ones appear once."""
     found = {
@@ -66,17 +71,6 @@ def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
         for tensor in (*module.parameters(), *module.buffers())
     }
     return list(found.values())
-
-
-def held_tensors(parts: Iterable[Part]) -> list[Tensor]:
-    """Parameters and buffers of the layers that this rank holds."""
-    return tensors_of(layer for part in parts if part.is_here for layer in part.layers.values())
-
-
-def tensors_beside(task: nn.Module, parts: Iterable[Part]) -> list[Tensor]:
-    """Parameters and buffers outside of all layers: every rank holds them."""
-    placed = set(map(id, tensors_of(layer for part in parts for layer in part.layers.values())))
-    return [tensor for tensor in tensors_of([task]) if id(tensor) not in placed]
 
 
 def move(

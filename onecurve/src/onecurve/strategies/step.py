@@ -34,12 +34,13 @@ from ..batch.share import (
 )
 from ..batch.stream import StreamLoader
 from ..compat.of_lightning import loaders_of, loaders_under_way
+from ..compat.patching import replaced
 from ..errors import UserError, say
 from .accumulation import Window, rows
 from .mesh.ranks import Ranks, each_rank_has
 from .prepare import Prepared, prepared, prepared_once, prepares
 from .step_log import StepLog, metrics_kept
-from .weight import labels_in, loss_of_nothing, mean_over_labels, weighs, weight_of
+from .weight import labels_in, mean_over_labels, no_loss, weighs, weight_of
 
 
 class TaskStep:
@@ -248,7 +249,9 @@ class TaskStep:
         """Prepare the batch, set the weights, and run a step of the task."""
         module, batch = self.module, args[0]
         if self.ranks is None and not weighs(module):
-            return self._run_plain(name, *args)
+            self.prepared, self._logs.weight, self._logs.counts = None, None, True
+            with self._logs.step(name) if self._logs.is_installed else nullcontext():
+                return self._call(name, *args)  # type: ignore[no-any-return]
         with self._context():  # with the step's precision
             self.prepared = prepared(module, batch, self._rows_to_prepare())
         weight = None
@@ -261,8 +264,8 @@ class TaskStep:
             self._weight_by_labels(batch)
         with ExitStack() as around:
             around.enter_context(prepared_once(module, batch, self.prepared))
-            if weight is not None and not weight:
-                around.enter_context(loss_of_nothing(module))
+            if weight is not None and not weight:  # as in a share that is all padding
+                around.enter_context(replaced(module, "loss", no_loss))
             if not counts:
                 around.enter_context(metrics_kept(module))
             if name != "predict_step":
@@ -292,12 +295,6 @@ class TaskStep:
             part = counted / total
             self.weight = part * self.size
             self._logs.weight = torch.tensor(share.total * part, dtype=torch.float64)
-
-    def _run_plain(self, name: str, *args: Any) -> STEP_OUTPUT:
-        self.prepared, self._logs.weight, self._logs.counts = None, None, True
-        with self._logs.step(name) if self._logs.is_installed else nullcontext():
-            output: STEP_OUTPUT = self._call(name, *args)
-        return output
 
     def _rows_to_prepare(self) -> Share | None:
         """Which rows of the global batch this rank prepares; None for all of them."""

@@ -188,18 +188,13 @@ class OneCurve(CallbackAPI):
         self._step.patch()
         for parallelism in self.parallelisms:
             parallelism.begin(task)
-        if self.ranks is not None:
-            self._count_over_ranks(task)
-        if self.data_parallel_size > 1 and trainer.state.fn == TrainerFn.FITTING:
-            reject_scaled_rows(task, self.name)
-
-    def _count_over_ranks(self, task: LightningModule) -> None:
-        """Make metrics and gradient clipping cover all ranks."""
-        if self.samples_group is not dist.group.WORLD:
+        if self.ranks is not None and self.samples_group is not dist.group.WORLD:
             self._while_connected.enter_context(syncing_over(self.samples_group))
-        if self.parallelisms:
+        if self.ranks is not None and self.parallelisms:
             clipping = clipping_over_ranks(task, self.parts_group, self.counted)
             self._while_connected.enter_context(clipping)
+        if self.data_parallel_size > 1 and trainer.state.fn == TrainerFn.FITTING:
+            reject_scaled_rows(task, self.name)
 
     def model_to_device(self) -> None:
         """Reduce the task to this rank's part, unless that has been done, and move it."""

@@ -11,7 +11,6 @@ is logged for an epoch remains a mean over samples, as in one process.
 
 import re
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from ..compat.of_torch import tensor_leaves
-from ..compat.patching import replaced
 
 IGNORED = -100
 """The label that losses in transformers ignore."""
@@ -69,11 +67,6 @@ def labels_in(batch: Any, with_first: bool) -> int | None:
 
 def _predicts_next(name: str) -> bool:
     return MEANS_OVER_NEXT_LABELS.search(name) is not None
-
-
-def loss_of_nothing(module: LightningModule) -> AbstractContextManager[None]:
-    """Replace the loss by zero where the weight is zero, as in a share that is all padding."""
-    return replaced(module, "loss", no_loss)
 
 
 def no_loss(outputs: Any, targets: Any) -> Tensor:

@@ -21,23 +21,16 @@ def gather(state: Any, keep: bool) -> Any:
     def full(tensor: Tensor) -> Tensor | None:
         tensor = tensor.detach()
         if isinstance(tensor, DTensor):
-            tensor = _full_tensor(tensor)
+            # Axis by axis from the outermost, which FSDP2 has sharded last: PyTorch warns if
+            # several axes are gathered at once.
+            for axis in range(1, tensor.device_mesh.ndim):
+                placements = [*[Replicate()] * axis, *tensor.placements[axis:]]
+                tensor = tensor.redistribute(placements=placements)
+            tensor = tensor.full_tensor()
         return tensor.cpu() if keep else None
 
     gathered = tree_map_only(Tensor, full, state)
     return gathered if keep else {}
-
-
-def _full_tensor(shard: DTensor) -> Tensor:
-    # Axis by axis from the outermost, which FSDP2 has sharded last: PyTorch warns if several axes
-    # are gathered at once.
-    for axis in range(shard.device_mesh.ndim - 1):
-        placements = [
-            Replicate() if number <= axis else placement
-            for number, placement in enumerate(shard.placements)
-        ]
-        shard = shard.redistribute(placements=placements)
-    return shard.full_tensor()
 
 
 def cut_like(full: Any, like: Any) -> Any:

@@ -187,7 +187,8 @@ def split_network(task: LightningModule, split: Sequence[str]) -> Network:
             "strategy=fsdp"
         )
     layers: dict[str, nn.Module] = {
-        name: by_mode(owner, graph, evaluated[name]) for name, graph in trained.items()
+        name: graph if graph.code == evaluated[name].code else ByMode(owner, graph, evaluated[name])
+        for name, graph in trained.items()
     }
     return Network(path or "self", owner, layers)
 
@@ -246,14 +247,6 @@ class ByMode(nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         return self.trained(*inputs) if self._trains() else self.evaluated(*inputs)
-
-
-def by_mode(
-    network: nn.Module, trained: fx.GraphModule, evaluated: fx.GraphModule
-) -> fx.GraphModule | ByMode:
-    """One graph where both modes have the same."""
-    is_same = trained.code == evaluated.code
-    return trained if is_same else ByMode(network, trained, evaluated)
 
 
 def graphs_of(layer: nn.Module) -> list[fx.GraphModule]:

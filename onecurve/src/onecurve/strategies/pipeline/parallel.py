@@ -200,7 +200,7 @@ class PipelineParallel(Parallelism):
         self.runner.begin(bool(loaded_checkpoint(task.trainer).get(BY_SCHEDULE)))
 
     def checkpointed(self) -> dict[str, Any]:
-        return {BY_SCHEDULE: True} if self.runner.takes_schedule else {}
+        return {BY_SCHEDULE: True} if self.runner.by_schedule else {}
 
     def check(self) -> None:
         """Nothing is saved that was trained on another loss than it logged."""

@@ -66,7 +66,8 @@ class Runner:
     """What entered the network first, until somebody has looked at it."""
     takes_loss: bool = False
     """Whether the loss of a micro-batch is computed just now."""
-    _by_schedule: bool | None = None
+    by_schedule: bool | None = None
+    """Whether a schedule takes the loss; None until a first step has shown it."""
     _is_in_step: bool = False
     _calls: int = 0
     _called: list[tuple[Tensors, Tensors]] = field(default_factory=list)
@@ -98,15 +99,9 @@ class Runner:
             self.stages.ranks.device.type == "cpu",
         )
         self.loss_check = LossCheck(self.task, mixed, at_once=on_cpu)
-        # Whether a schedule takes the loss; None until a first step has shown it.
-        self._by_schedule = True if is_known and self.why_not is None else None
+        self.by_schedule = True if is_known and self.why_not is None else None
         if self.schedule == "gpipe":
-            self._by_schedule = False
-
-    @property
-    def takes_schedule(self) -> bool:
-        """Whether a step has shown that a schedule can take the loss."""
-        return bool(self._by_schedule)
+            self.by_schedule = False
 
     @property
     def ran_by_schedule(self) -> bool:
@@ -132,7 +127,7 @@ class Runner:
         if loss.is_meta:
             raise layers_used_outside_network(self.task, self.network)
         if self._losses is None:
-            if self._by_schedule is None:
+            if self.by_schedule is None:
                 self._decide(loss, called)
             return result
         self.loss_check.compare(loss, self._losses)
@@ -144,7 +139,7 @@ class Runner:
         trains = self._is_in_step and torch.is_grad_enabled()
         if trains and self.inputs is None:
             self.inputs = inputs
-        if trains and self._by_schedule and self.step.prepared and self._is_batch(inputs):
+        if trains and self.by_schedule and self.step.prepared and self._is_batch(inputs):
             if self._losses is not None:
                 raise UserError(
                     "strategy=pipeline: training_step calls its network more than once, and did "
@@ -153,7 +148,7 @@ class Runner:
             outputs, self._losses = self._train(inputs)
             return outputs
         outputs = self.fill_drain(inputs, self._chunks(inputs), stages)
-        if trains and self._by_schedule is None:
+        if trains and self.by_schedule is None:
             self._called.append((inputs, tuple(output.detach() for output in outputs)))
         return outputs
 
@@ -167,7 +162,7 @@ class Runner:
     def plan(self, inputs: Tensors, stages: Stages) -> tuple[str, dict[int, list[Any]], int]:
         """For a batch the schedule's name, each rank's actions in order, and its micro-batches."""
         with torch.enable_grad():
-            if self._by_schedule:
+            if self.by_schedule:
                 schedule, count = self.schedules.get(stages.sequences.cut(inputs))
                 return self.schedule, schedule.pipeline_order, count
             count = self._chunks(inputs)
@@ -265,8 +260,8 @@ class Runner:
     def _decide(self, loss: Tensor, called: list[tuple[Tensors, Tensors]]) -> None:
         """See whether a schedule can train on what a step returned."""
         why = self._why_not(loss, called)
-        self._by_schedule = self.stages.ranks.all_agree(why is None)
-        if not self._by_schedule and dist.get_rank() == 0:
+        self.by_schedule = self.stages.ranks.all_agree(why is None)
+        if not self.by_schedule and dist.get_rank() == 0:
             say(
                 f"strategy=pipeline: {why or 'it cannot on other ranks'}, so "
                 f"schedule={self.schedule} cannot take the loss of each micro-batch; "
