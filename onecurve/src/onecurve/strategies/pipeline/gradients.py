@@ -20,7 +20,7 @@ Optimizers are not shown it: they would make a state for it.
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from traceback import extract_tb
@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import LBFGS, Optimizer
 
@@ -40,7 +40,7 @@ from ...compat.patching import replaced
 from ...errors import UserError
 from ..collectives import with_hook
 from ..manual_backward import gradients_aside
-from .remote import Remote
+from .remote import RemoteParameter, shown
 
 BUCKET_BYTES = 25 * 2**20
 HOOKS = (
@@ -129,30 +129,6 @@ def agree_on_overflow(gradients: list[Tensor], device: torch.device) -> None:
     dist.all_reduce(finite, op=dist.ReduceOp.MIN)
     if parts:
         parts[0].div_(finite)
-
-
-class RemoteParameter(Remote, nn.Parameter):
-    """A parameter without memory, because another rank holds it."""
-
-    is_shown = False
-    """Whether a user's hook or step looks at gradients now."""
-
-    def __new__(cls, data: Tensor, requires_grad: bool = True) -> "RemoteParameter":
-        return super().__new__(cls, data.as_subclass(Tensor), requires_grad)
-
-    @property
-    def grad(self) -> Tensor | None:
-        """Nothing, but for a user's code: what has a shape and no numbers."""
-        return torch.empty_like(self) if self.is_shown and self.requires_grad else None
-
-    @grad.setter
-    def grad(self, value: Tensor | None) -> None:
-        assert value is None or value.is_meta, "a gradient of what has no memory"
-
-
-def shown(is_shown: bool = True) -> AbstractContextManager[None]:
-    """Within this context, remote parameters have gradients without numbers, or none."""
-    return replaced(RemoteParameter, "is_shown", is_shown)
 
 
 def watch_hooks(trainer: Trainer, until: ExitStack) -> None:

@@ -44,13 +44,13 @@ from .gradients import (
     ending_with,
     explained,
     scaler_of,
-    shown,
     watch_hooks,
 )
 from .gradients import set_up_optimizers as set_up
 from .limits import SCHEDULES, Schedule
 from .network import Network, find_networks, share_direct_tensors
 from .partition import Partition, Placement, Stages, WholeSequences, collect
+from .remote import shown
 from .report import report_partition
 from .runner import Runner
 from .schedule import StageModule

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from ...errors import UserError
 from ..fsdp.state import gather
 from ..mesh.ranks import Ranks
-from .gradients import RemoteParameter
-from .remote import Remote
+from .remote import Remote, RemoteParameter
 from .shapes import Flags, LayerShapes, Tensors, empty
 
 if TYPE_CHECKING:

@@ -6,11 +6,14 @@ is summed up by ``total += weight.abs().sum()``, or a teacher whose weights foll
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from ...compat.of_torch import DisableTorchFunctionSubclass, tensor_leaves, tree_map_only
+from ...compat.patching import replaced
 
 
 class Remote(Tensor):
@@ -37,3 +40,27 @@ def _works_in_place(func: Callable[..., Any]) -> bool:
 
 def _as_remote(tensor: Tensor) -> Tensor:
     return tensor.as_subclass(Remote) if tensor.is_meta and type(tensor) is Tensor else tensor
+
+
+class RemoteParameter(Remote, nn.Parameter):
+    """A parameter without memory, because another rank holds it."""
+
+    is_shown = False
+    """Whether a user's hook or step looks at gradients now."""
+
+    def __new__(cls, data: Tensor, requires_grad: bool = True) -> "RemoteParameter":
+        return super().__new__(cls, data.as_subclass(Tensor), requires_grad)
+
+    @property
+    def grad(self) -> Tensor | None:
+        """Nothing, but for a user's code: what has a shape and no numbers."""
+        return torch.empty_like(self) if self.is_shown and self.requires_grad else None
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        assert value is None or value.is_meta, "a gradient of what has no memory"
+
+
+def shown(is_shown: bool = True) -> AbstractContextManager[None]:
+    """Within this context, remote parameters have gradients without numbers, or none."""
+    return replaced(RemoteParameter, "is_shown", is_shown)

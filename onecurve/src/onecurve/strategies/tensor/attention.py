@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import Partial
 from torch.nn import functional as F
 
-from .fused import own_rows
-from .regions import Region, full_sum
+from .regions import Region, full_sum, own_rows
 
 
 def heads_forward(

@@ -33,8 +33,7 @@ from .families import (
     share_counts,
     within,
 )
-from .fused import own_rows
-from .regions import Region, full_sum, runs_of, with_summed_gradients
+from .regions import Region, full_sum, own_rows, runs_of, with_summed_gradients
 from .sharded_logits import leave_logits
 
 
