@@ -279,15 +279,6 @@ def without_state(loader: DataLoader[Any]) -> DataLoader[Any]:
     return DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, **options)
 
 
-def seed_workers(loader: DataLoader[Any], rank: int) -> None:
-    """Seed workers by the data-parallel rank, if Lightning is to seed them (`seed_everything`).
-
-    Lightning uses the global rank, so ranks with the same samples would augment them differently.
-    """
-    if int(os.environ.get("PL_SEED_WORKERS", 0)) and loader.worker_init_fn is None:
-        loader.worker_init_fn = partial(pl_worker_init_function, rank=rank)
-
-
 def reject_shared(loader: DataLoader[Any], num_replicas: int) -> None:
     """Reject loaders whose batches ranks cannot share."""
     if num_replicas == 1:
@@ -313,7 +304,10 @@ def shared_loader(
     """Wrap a DataLoader so that it yields a rank's share; any other loader is returned as it is."""
     if not isinstance(loader, DataLoader):
         return loader
-    seed_workers(loader, rank)
+    if int(os.environ.get("PL_SEED_WORKERS", 0)) and loader.worker_init_fn is None:
+        # Lightning would use the global rank (`seed_everything(workers=True)`), so ranks with the
+        # same samples would augment them differently.
+        loader.worker_init_fn = partial(pl_worker_init_function, rank=rank)
     if is_stream(loader):
         return StreamLoader(loader, rank=rank, num_replicas=size, training=training)
     reject_shared(loader, size)

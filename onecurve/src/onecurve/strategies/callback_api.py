@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.fabric.plugins import CheckpointIO
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import RunningStage
@@ -137,24 +137,17 @@ class CallbackAPI(Strategy):
             of another rank.
         """
         trainer = self._connected_module.trainer
-        stage, trainer.state.stage = trainer.state.stage, RunningStage.TRAINING
-        try:
-            with kept_state():
-                yield from self._shares_of_epoch(trainer)
-        finally:
-            trainer.state.stage = stage
-
-    def _shares_of_epoch(self, trainer: Trainer) -> Iterator[tuple[Any, bool]]:
-        asked = training_loaders(trainer)
-        # A copy, because a fit may be iterating over the original.
-        loaders = combined_alike(asked, asked.iterables)
-        loaders.flattened = [self.shared(each) for each in loaders.flattened]
-        count = trainer.num_training_batches
-        for batch, index, _ in islice(loaders, int(count) if count != inf else None):
-            shared = shared_in_step(loaders, index)
-            counts = not shared or any(loader.share(index).size for loader in shared)
-            batch = self.precision_plugin.convert_input(batch)
-            yield self.batch_to_device(batch, self.root_device), counts
+        with kept_state(), replaced(trainer.state, "stage", RunningStage.TRAINING):
+            asked = training_loaders(trainer)
+            # A copy, because a fit may be iterating over the original.
+            loaders = combined_alike(asked, asked.iterables)
+            loaders.flattened = [self.shared(each) for each in loaders.flattened]
+            count = trainer.num_training_batches
+            for batch, index, _ in islice(loaders, int(count) if count != inf else None):
+                shared = shared_in_step(loaders, index)
+                counts = not shared or any(loader.share(index).size for loader in shared)
+                batch = self.precision_plugin.convert_input(batch)
+                yield self.batch_to_device(batch, self.root_device), counts
 
     def shared(self, loader: Any) -> Any:
         """Wrap a loader so that it yields this rank's share."""

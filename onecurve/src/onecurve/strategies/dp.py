@@ -81,7 +81,10 @@ class DP(Single):
     def _is_open(self, arguments: Arguments, samples: int | None) -> bool:
         """Whether the batch may be the first or the second dimension; reported once."""
         shapes = [
-            list(each.shape) for each in tensor_leaves(arguments) if may_be_second(each, samples)
+            list(each.shape)
+            for each in tensor_leaves(arguments)
+            if each.ndim > 2 or (each.ndim == 2 and not each.is_floating_point())
+            if each.shape[0] == each.shape[1] == samples
         ]
         if shapes and not self._has_said:
             self._has_said = True
@@ -91,12 +94,6 @@ class DP(Single):
                 "data.batch_size, or strategy=ddp"
             )
         return bool(shapes)
-
-
-def may_be_second(tensor: Tensor, samples: int | None) -> bool:
-    """Whether a tensor's first two dimensions are equally long, so either may be the batch."""
-    is_sequence = tensor.ndim > 2 or (tensor.ndim == 2 and not tensor.is_floating_point())
-    return is_sequence and tensor.shape[0] == tensor.shape[1] == samples
 
 
 def split(arguments: Arguments, count: int, samples: int | None = None) -> list[Arguments]:
