@@ -190,7 +190,7 @@ class OneCurve(CallbackAPI):
             parallelism.begin(task)
         if self.ranks is not None and self.samples_group is not dist.group.WORLD:
             self._while_connected.enter_context(syncing_over(self.samples_group))
-        if self.ranks is not None and self.parallelisms:
+        if self.parallelisms:
             clipping = clipping_over_ranks(task, self.parts_group, self.counted)
             self._while_connected.enter_context(clipping)
         if self.data_parallel_size > 1 and trainer.state.fn == TrainerFn.FITTING:

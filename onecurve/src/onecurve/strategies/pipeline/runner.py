@@ -94,11 +94,8 @@ class Runner:
             is_known: Whether a schedule took the loss before the run was interrupted. Its next step
                 runs by the schedule, whose sums round otherwise than fill and drain.
         """
-        mixed, on_cpu = (
-            isinstance(self.precision, MixedPrecision),
-            self.stages.ranks.device.type == "cpu",
-        )
-        self.loss_check = LossCheck(self.task, mixed, at_once=on_cpu)
+        mixed, device = isinstance(self.precision, MixedPrecision), self.stages.ranks.device
+        self.loss_check = LossCheck(self.task, mixed, at_once=device.type == "cpu")
         self.by_schedule = True if is_known and self.why_not is None else None
         if self.schedule == "gpipe":
             self.by_schedule = False
