@@ -31,11 +31,11 @@ def heads_forward(
     elif not layer.batch_first:
         inputs = [tensor.transpose(0, 1) for tensor in inputs]
     held = local(layer.in_proj_weight), local(layer.in_proj_bias)
-    rows = own_rows(*held, [layer.embed_dim] * 3, region.mesh)
-    biases = [None] * 3 if rows.bias is None else rows.bias.chunk(3)
+    weight, bias = own_rows(*held, [layer.embed_dim] * 3, region.mesh)
+    biases = [None] * 3 if bias is None else bias.chunk(3)
     q, k, v = (
         F.linear(*of).unflatten(-1, (-1, layer.head_dim)).transpose(1, 2)  # type: ignore[no-untyped-call]
-        for of in zip(inputs, rows.weight.chunk(3), biases, strict=True)
+        for of in zip(inputs, weight.chunk(3), biases, strict=True)
     )
     mask = _mask(region, q, attn_mask, key_padding_mask)
     dropout = layer.dropout if layer.training else 0.0

@@ -92,17 +92,10 @@ def runs_of(parts: Mapping[str, nn.Module], names: Sequence[str], mesh: DeviceMe
     return runs
 
 
-class Rows(NamedTuple):
-    """Weight and bias of a Linear layer, or some rows of them."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-
 def own_rows(
     weight: Tensor, bias: Tensor | None, sections: Sequence[int], mesh: DeviceMesh
-) -> Rows:
-    """Exchange rows of a fused projection, so that this rank has its part of each section.
+) -> tuple[Tensor, Tensor | None]:
+    """Exchange rows of a fused projection, so that this rank has its part of each section of both.
 
     A fused projection is one Linear layer for queries, keys and values, or for gates and hidden
     units. Its rows form sections, `[q; k; v]`, and a rank uses a part of each. But the weight is
@@ -128,7 +121,7 @@ def own_rows(
         [sum(stop - start for start, stop in overlaps) for overlaps in got],
         [sum(stop - start for start, stop in overlaps) for overlaps in sent],
     )
-    return Rows(rows, None) if bias is None else Rows(rows[:, :-1], rows[:, -1])
+    return (rows, None) if bias is None else (rows[:, :-1], rows[:, -1])
 
 
 def _overlaps(
