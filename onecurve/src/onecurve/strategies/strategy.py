@@ -199,8 +199,10 @@ class OneCurve(ForCallbacks):
             parallelism.begin(task)
         if self.ranks is not None:
             self._count_over_ranks(task)
-        if self.data_parallel_size > 1 and trainer.state.fn == TrainerFn.FITTING:
-            reject_scaled_rows(task, self.name)
+        context = self.ranks and self.ranks.context_group
+        sees_some = self.data_parallel_size > 1 or context is not None
+        if (sees_some or self.parts_group) and trainer.state.fn == TrainerFn.FITTING:
+            reject_scaled_rows(task, self.name, looks_up_all=not sees_some)
 
     def _count_over_ranks(self, task: LightningModule) -> None:
         """Make metrics and gradient clipping cover all ranks."""
