@@ -814,6 +814,14 @@ class CallsAlone(Stranger):
                 self.model(torch.zeros(2, WIDTH, dtype=torch.float64))
 
 
+class CallsSometimes(Stranger):
+    """By what is in the samples, and so on some ranks only."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if float(batch["inputs"].sum()) > 0:
+            super().validation_step(batch, batch_idx)
+
+
 class ChangesItsInput(nn.Linear):
     def __init__(self) -> None:
         super().__init__(WIDTH, WIDTH)
@@ -959,6 +967,7 @@ LINES: dict[str, Any] = {
         "fsdp",
         "strategy=fsdp: rank 0 calls CallsAlone in on_train_epoch_end (test_strangers.py:",
     ),
+    "sometimes": (CallsSometimes, "fsdp", "a part of CallsSometimes: call it as often on all"),
 }
 
 
