@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, weight_norm
 from torch.utils.data import DataLoader, Dataset
-from torchmetrics import MeanMetric, MetricTracker, SumMetric
+from torchmetrics import MeanMetric, MetricTracker, RunningMean, SumMetric
 
 import onecurve
 from onecurve.errors import UserError
@@ -485,12 +485,19 @@ class AssignsWeights(Stranger):
 
 
 class Counts(Stranger):
-    """By metrics that are in none of its modules, and by one that is copied for each epoch."""
+    """By metrics in none of its modules, by one that is copied for each epoch, and in a window."""
 
     def __init__(self) -> None:
         super().__init__()
         self.counts = {"samples": SumMetric()}
         self.tracker = MetricTracker(SumMetric(), maximize=True)
+        self.running = RunningMean(window=2)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.running(loss.detach())
+        self.log("running", self.running)
+        return loss
 
     def on_validation_epoch_start(self) -> None:
         self.tracker.increment()
@@ -569,7 +576,7 @@ EQUAL = [
     *((task, "ddp") for task in (OfSomeInputs, OfItsOwnAveraged)),
     (LooksAtTheMode, "pipeline"),
     *((AssignsWeights, name) for name in ("fsdp", "tensor")),
-    *((Counts, name) for name in ("pipeline", "tensor")),
+    *((Counts, name) for name in ("ddp", "pipeline", "tensor")),
 ]
 
 
@@ -585,7 +592,7 @@ KEPT = [
     *((ClipsItself, name) for name in ("pipeline", "tensor")),
     (LooksAtTheMode, "pipeline"),
     *((AssignsWeights, name) for name in ("fsdp", "tensor")),
-    *((Counts, name) for name in ("pipeline", "tensor")),
+    *((Counts, name) for name in ("ddp", "pipeline", "tensor")),
 ]
 
 
@@ -807,6 +814,14 @@ class CallsAlone(Stranger):
                 self.model(torch.zeros(2, WIDTH, dtype=torch.float64))
 
 
+class CallsSometimes(Stranger):
+    """By what is in the samples, and so on some ranks only."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if float(batch["inputs"].sum()) > 0:
+            super().validation_step(batch, batch_idx)
+
+
 class ChangesItsInput(nn.Linear):
     def __init__(self) -> None:
         super().__init__(WIDTH, WIDTH)
@@ -821,11 +836,11 @@ def changed_input() -> nn.Module:
 
 
 class ScalesRows(Stranger):
-    """Looks up embeddings of a bounded norm, by numbers that it makes of its inputs."""
+    """Looks up embeddings that are scaled, by numbers that it makes of its inputs."""
 
-    def __init__(self) -> None:
+    def __init__(self, **scaling: Any) -> None:
         super().__init__()
-        self.table = nn.Embedding(5, WIDTH, max_norm=0.5)
+        self.table = nn.Embedding(5, WIDTH, **scaling or {"max_norm": 0.5})
 
     def forward(self, inputs: Tensor) -> Tensor:
         made: Tensor = self.model(inputs + self.table(inputs.sum(-1).abs().long() % 5))
@@ -920,6 +935,14 @@ LINES: dict[str, Any] = {
     ),
     "rows": (ScalesRows, "ddp", "strategy=ddp: table scales the rows that it looks up (max_norm)"),
     "rows of shards": (ScalesRows, "fsdp", "table scales the rows that it looks up (max_norm)"),
+    **{
+        f"gradients of rows, {name}": (
+            partial(ScalesRows, scale_grad_by_freq=True),
+            name,
+            "table divides gradients by how often a batch looks up a row (scale_grad_by_freq)",
+        )
+        for name in ("ddp", "pipeline")
+    },
     "abstract": (AbstractTask, "fsdp", "strategy=fsdp: AbstractTask has another base"),
     **{
         f"hooks, {name}": (ClampsByHooks, name, "and 1 more have hooks (register_hook)")
@@ -944,6 +967,7 @@ LINES: dict[str, Any] = {
         "fsdp",
         "strategy=fsdp: rank 0 calls CallsAlone in on_train_epoch_end (test_strangers.py:",
     ),
+    "sometimes": (CallsSometimes, "fsdp", "a part of CallsSometimes: call it as often on all"),
 }
 
 

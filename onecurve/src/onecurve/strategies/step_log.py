@@ -23,6 +23,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_sum
+from torchmetrics.wrappers.abstract import WrapperMetric
 
 from ..compat.of_lightning import DefaultDtype
 from ..compat.of_torch import (
@@ -227,6 +228,8 @@ def share_value(metric: Metric, counts: bool, group: dist.ProcessGroup | None) -
     All ranks call this, whether or not they have called the metric. `counts` tells whether the
     samples of the step are this rank's own.
     """
+    if isinstance(metric, WrapperMetric):
+        return  # a Running has no value for a batch, the others no states of their own
     defaults = defaults_of(metric)
     sums = all(fx is dim_zero_sum for fx in reductions_of(metric).values())
     if not defaults or not sums or not all(isinstance(each, Tensor) for each in defaults.values()):

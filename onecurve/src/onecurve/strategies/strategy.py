@@ -193,8 +193,10 @@ class OneCurve(CallbackAPI):
         if self.parallelisms:
             clipping = clipping_over_ranks(task, self.parts_group, self.counted)
             self._while_connected.enter_context(clipping)
-        if self.data_parallel_size > 1 and trainer.state.fn == TrainerFn.FITTING:
-            reject_scaled_rows(task, self.name)
+        context = self.ranks and self.ranks.context_group
+        sees_some = self.data_parallel_size > 1 or context is not None
+        if (sees_some or self.parts_group) and trainer.state.fn == TrainerFn.FITTING:
+            reject_scaled_rows(task, self.name, looks_up_all=not sees_some)
 
     def model_to_device(self) -> None:
         """Reduce the task to this rank's part, unless that has been done, and move it."""

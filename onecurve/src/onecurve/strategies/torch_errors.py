@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ..errors import UserError
+from .step_log import StepLog
 
 UNUSED = "freeze what is not trained, or use strategy.find_unused_parameters=true"
 PENALTY = (
@@ -48,12 +49,16 @@ WORDS = {
 """Our lines, by a part of PyTorch's message; `quoted` stands for what the message quotes last."""
 CALL = "_wrapped_call_impl"
 """The name of the first frame when an nn.Module is called."""
+STEP = "_call_task"
+"""The name of the frame that calls a step of the task."""
 
 
 def explain_error(error: BaseException, module: nn.Module, strategy: str) -> UserError | None:
     """Explain an error of PyTorch in one line; None for any other error."""
     said = str(error)
-    lines = [line for words, line in WORDS.items() if words in said] + _called_alone(error)
+    lines = [line for words, line in WORDS.items() if words in said]
+    if strategy != "ddp":
+        lines += _called_alone(error)
     if isinstance(error, AssertionError) and not said:
         # For example `loss += penalty`, which would turn the loss into a DTensor in place.
         last = extract_tb(error.__traceback__)[-1:]
@@ -65,18 +70,23 @@ def explain_error(error: BaseException, module: nn.Module, strategy: str) -> Use
 
 
 def _called_alone(error: BaseException) -> list[str]:
-    """Explain a timeout where one rank alone has called the network outside of a step."""
+    """Explain a timeout where a rank has called the network, and another has not."""
     frames = extract_tb(error.__traceback__)
     names = [frame.name for frame in frames]
-    waits = "Timed out" in str(error) and dist.is_initialized()
-    if not waits or "_call_task" in names or CALL not in names:
+    if "Timed out" not in str(error) or not dist.is_initialized():
         return []
-    at = frames[names.index(CALL) - 1]
-    where = f"{at.name} ({Path(at.filename).name}:{at.lineno})"
+    first = names.index(STEP) if STEP in names else 0
+    if CALL in names[first:]:
+        at = frames[names.index(CALL, first) - 1]
+        does, did = f"calls {{task}} in {at.name} ({Path(at.filename).name}:{at.lineno})", "did"
+    elif StepLog.compare.__name__ in names:
+        does, did = "has ended its step", "has"
+    else:
+        return []
     return [
-        f"rank {dist.get_rank()} calls {{task}} in {where}, and another rank did not within "
-        "strategy.timeout_seconds; each rank holds a part of it: call it on all ranks, or use "
-        "strategy=ddp"
+        f"rank {dist.get_rank()} {does}, and another rank {did} not within "
+        "strategy.timeout_seconds; each rank holds a part of {task}: call it as often on all "
+        "ranks, or use strategy=ddp"
     ]
 
 

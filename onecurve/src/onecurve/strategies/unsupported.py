@@ -68,12 +68,23 @@ def reject_scalars(module: nn.Module, strategy: str) -> None:
             )
 
 
-def reject_scaled_rows(module: nn.Module, strategy: str) -> None:
-    """Reject embeddings that scale the rows they look up, which are other ones on each rank."""
+def reject_scaled_rows(module: nn.Module, strategy: str, looks_up_all: bool = False) -> None:
+    """Reject embeddings that scale rows, or their gradients, by what a whole batch looks up.
+
+    `looks_up_all`: whether a rank looks up the rows of all samples, if in micro-batches.
+    """
     for name, layer in module.named_modules():
-        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
+        if not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+            continue
+        if layer.max_norm is not None and not looks_up_all:
             raise UserError(
                 f"strategy={strategy}: {name} scales the rows that it looks up (max_norm), other "
                 "ones on each rank; use max_norm=None and scale all rows in on_train_batch_end, "
                 "or strategy=single"
+            )
+        if layer.scale_grad_by_freq:
+            raise UserError(
+                f"strategy={strategy}: {name} divides gradients by how often a batch looks up a "
+                "row (scale_grad_by_freq), but gets the batch in parts; use "
+                "scale_grad_by_freq=False, or strategy=single"
             )
