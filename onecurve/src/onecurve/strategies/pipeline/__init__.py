@@ -1,1 +1,1 @@
-"""Pipeline parallelism: partition, schedule, forward-only passes, gradients, state, timeline."""
+"""Pipeline parallelism: partition, schedules, gradients, state, timeline."""

@@ -41,25 +41,25 @@ PLAIN = (bool, int, float, complex, str, Enum, torch.dtype, torch.device)
 
 
 class Before(NamedTuple):
-    """An argument that is an output of the block before, of which only tensors count."""
+    """An argument that is one of the tensors that the block before returns."""
 
     number: int
 
 
 class Carried(NamedTuple):
-    """An argument that travels with the micro-batches, for it is differentiated."""
+    """An argument that is sent along with the micro-batches, because it requires a gradient."""
 
     number: int
 
 
 class Here(NamedTuple):
-    """An argument that every rank has for the whole batch."""
+    """An argument that every rank has for the full batch."""
 
     value: Tensor
 
 
 class Values(NamedTuple):
-    """A tree: what a block was called with (Before, Carried, Here, or no tensor), or returns."""
+    """The arguments of a call (Before, Carried, Here, or no tensor), or its result, as a tree."""
 
     leaves: list[Any]
     structure: Any
@@ -110,16 +110,16 @@ class Blocks:
 
     @property
     def have_parts(self) -> bool:
-        """Whether they are more than single layers."""
+        """Whether every block has submodules."""
         return all(any(True for _ in block.children()) for block in self.blocks.values())
 
     @property
     def size(self) -> int:
-        """Parameters of all of them."""
+        """The number of their parameters."""
         return sum(parameter.numel() for parameter in self._held.parameters())
 
     def layers(self) -> dict[str, nn.Module]:
-        """What a stage is made of, for each block by its name in the task."""
+        """The layers of stages, one for each block, by its name in the task."""
         # As they are before they are sharded, and moved elsewhere.
         self._copies = [*with_tensors_on(torch.device("meta"), self.blocks).values()]
         return {
@@ -144,7 +144,7 @@ class Blocks:
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Entered for the length of a fit or an evaluation."""
+        """Within a fit or an evaluation, `forward` of the holder calls stand-ins."""
         forward = self.holder.forward
 
         def forward_with_stand_ins(*args: Any, **kwargs: Any) -> Any:
@@ -161,14 +161,14 @@ class Blocks:
             yield
 
     def _check_wanted(self, kwargs: dict[str, Any]) -> None:
-        """Networks of transformers collect more from their blocks, where they are asked to."""
+        # Networks of transformers collect more from their blocks if they are asked to.
         config = getattr(self.holder, "config", None)
         for name in ("output_hidden_states", "output_attentions", "output_router_logits"):
             if kwargs.get(name, getattr(config, name, False)):
                 raise self._rejection(f"is asked for more than they return ({name})")
 
     def called(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a stand-in does."""
+        """Note the call of a block; the last one runs the pipeline."""
         if number != len(self.calls):
             raise self._rejection("does not call them one after the other, each once")
         leaves, structure = tree_flatten((args, kwargs))
@@ -225,21 +225,21 @@ class Blocks:
 
     @property
     def num_carried(self) -> int:
-        """How many tensors are carried along."""
+        """The number of tensors that are sent along with the micro-batches."""
         return len(self._inputs) - 1
 
     @property
     def shapes(self) -> tuple[Any, ...]:
-        """Of what every rank has: what leaves a block may depend on them, too."""
+        """The shapes of what every rank has, on which those of outputs may depend."""
         here = [leaf.value for call in self.calls for leaf in call.leaves if isinstance(leaf, Here)]
         return tuple((value.shape, value.dtype) for value in here)
 
     def has_rows(self, value: Any) -> bool:
-        """Whether a tensor has a row for each sample of the whole batch."""
+        """Whether a value is a tensor with one row per sample of the full batch."""
         return isinstance(value, Tensor) and value.shape[:1] == (self.rows,)
 
     def _returned(self, number: int, leaves: list[Any], structure: Any) -> Values:
-        """What a block returns, without data."""
+        """The result of a block, on the meta device."""
         is_training = [*self.blocks.values()][number].training
         block = self._copies[number].train(is_training)
         key = (
@@ -281,7 +281,7 @@ class Blocks:
 
 
 class StandIn(nn.Module):
-    """In the place of a block while the code around it runs; all else about it is the block's."""
+    """Replaces a block while the code around it runs; its attributes are the block's."""
 
     def __init__(self, blocks: Blocks, number: int, block: nn.Module) -> None:
         super().__init__()
@@ -292,12 +292,11 @@ class StandIn(nn.Module):
         return getattr(vars(self)["block"], name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Note a call, or run the pipeline."""
         return self.blocks.called(self.number, args, kwargs)
 
 
 class BlockLayer(nn.Module):
-    """A block as a layer of a stage: tensors enter and leave."""
+    """A block as a layer of a stage, which takes and returns tensors only."""
 
     def __init__(self, blocks: Blocks, number: int, block: nn.Module) -> None:
         super().__init__()
@@ -336,7 +335,7 @@ def find_blocks(
 ) -> Blocks | None:
     """The nn.ModuleList or nn.ModuleDict with the most parameters that holds blocks of one class.
 
-    One of single layers comes last: between those stands what has no parameters, as a rule.
+    A list of single layers comes last: the code around it usually calls functions between them.
     """
     found = [
         part
@@ -349,9 +348,9 @@ def find_blocks(
 
 
 def find_other_stack(task: LightningModule, blocks: Blocks, num_stages: int) -> Blocks | None:
-    """The blocks of the encoder beside those of the decoder, or the other way round.
+    """The blocks of the encoder, given those of the decoder, or the other way round.
 
-    Of networks whose class says that they have both, and call each from its first to its last.
+    This holds for networks of a class that is known to have both, and to call all blocks in order.
     """
     for part in task.modules():
         has_both = getattr(getattr(part, "config", None), "is_encoder_decoder", False)

@@ -32,7 +32,7 @@ from .partition import Stages
 from .shapes import Tensors, as_tuple, empty
 
 Sent = list[tuple[Any, Tensor]]
-"""What is under way, with its data, which must not be freed."""
+"""Messages that are being sent, and their data, which must not be freed meanwhile."""
 
 
 def through_stages(stages: Stages, inputs: Tensors, chunks: int) -> Tensors:
@@ -81,7 +81,7 @@ def through_stages(stages: Stages, inputs: Tensors, chunks: int) -> Tensors:
 
 
 def _end_with(stage: FSDPModule, left: Tensors, ends: bool) -> None:
-    """Average the gradients of a stage in the backward pass of one micro-batch, the last."""
+    """Average the gradients of a stage in the last backward pass, that of the first micro-batch."""
 
     def decide(_: Tensor) -> None:
         stage.set_requires_gradient_sync(ends)
@@ -94,7 +94,7 @@ def _end_with(stage: FSDPModule, left: Tensors, ends: bool) -> None:
 
 
 class _Enter(torch.autograd.Function):
-    """The inputs that want a gradient, which every rank gets, and the token."""
+    """Returns the token and the inputs that require a gradient, which every rank gets."""
 
     @staticmethod
     def forward(ctx: Any, stages: Stages, returned: Sent, leaf: Tensor, *inputs: Tensor) -> Tensors:
@@ -111,7 +111,7 @@ class _Enter(torch.autograd.Function):
 
 
 class _Send(torch.autograd.Function):
-    """A token of what was sent to the next stage, whose gradients it receives."""
+    """Sends outputs to the next stage, and receives their gradients; returns a token."""
 
     @staticmethod
     def forward(ctx: Any, stages: Stages, target: int, sent: Sent, *left: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class _Send(torch.autograd.Function):
 
 
 class _Receive(torch.autograd.Function):
-    """A token, and what the stage before has sent, which is sent the gradients."""
+    """Receives the outputs of the stage before, and sends their gradients; returns a token, too."""
 
     @staticmethod
     def forward(
@@ -151,10 +151,7 @@ class _Receive(torch.autograd.Function):
 
 
 class _Leave(torch.autograd.Function):
-    """The outputs of all micro-batches, which every rank gets.
-
-    What is left on a rank: tokens, and on the last one the outputs of each micro-batch.
-    """
+    """Takes tokens, and on the last rank the outputs of each micro-batch; returns all outputs."""
 
     @staticmethod
     def forward(
@@ -210,7 +207,7 @@ def _wait(under_way: Sent) -> None:
 
 
 def order(owner: Sequence[int], chunks: int) -> dict[int, list[tuple[int, str, int]]]:
-    """For each rank what it computes in which order, as `pipeline_order` of PyTorch's schedules."""
+    """The actions of each rank in order, like `pipeline_order` of PyTorch's schedules."""
     found: dict[int, list[tuple[int, str, int]]] = {rank: [] for rank in set(owner)}
     stages = range(len(owner))
     for number, stage in product(range(chunks), stages):

@@ -60,7 +60,7 @@ PACKAGES = {"torch", "lightning_utilities", *KNOWN}
 
 
 class Stash:
-    """Gradients of one batch, kept apart from ``.grad`` until the loss's backward."""
+    """The gradients of one batch, kept apart from ``.grad`` until the backward pass of its loss."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self.parameters = list(parameters)
@@ -68,13 +68,13 @@ class Stash:
 
     @contextmanager
     def collect(self) -> Iterator[None]:
-        """Take the gradients that are made meanwhile; those from before stay in ``.grad``."""
+        """Stash the gradients that are computed within the context; ``.grad`` stays as it was."""
         with gradients_aside(self.parameters):
             yield
             self.gradients = [parameter.grad for parameter in self.parameters]
 
     def attach(self, loss: Tensor, scale: float) -> Tensor:
-        """The same loss, whose backward deposits the stash, divided by its scale."""
+        """The same loss, whose backward pass adds the stash, divided by its scale, to ``.grad``."""
 
         def deposit(incoming: Tensor) -> None:
             for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
@@ -113,14 +113,14 @@ def average(gradients: list[Tensor], group: dist.ProcessGroup) -> None:
 
 
 def scaler_of(precision: Precision) -> torch.amp.GradScaler | None:
-    """What scales the loss in 16-bit training."""
+    """The gradient scaler of 16-bit training, if there is one."""
     return precision.scaler if isinstance(precision, MixedPrecision) else None
 
 
 def agree_on_overflow(gradients: list[Tensor], device: torch.device) -> None:
-    """Let the loss scaler of every rank skip a step that the scaler of one rank must skip.
+    """Make the gradient scalers of all ranks skip a step that one of them must skip.
 
-    Where any rank has a gradient that is not finite, all get one.
+    If a rank has a gradient that is not finite, all get one.
     """
     finite = torch.tensor(1.0, device=device)
     parts = [part.to_local() if isinstance(part, DTensor) else part for part in gradients]
@@ -174,7 +174,8 @@ def _is_in_step(error: BaseException) -> bool:
 def set_up_optimizers(optimizers: Iterable[Optimizer], until: ExitStack) -> None:
     """Reject LBFGS, and keep the others from remote parameters.
 
-    What they prepare beforehand, as Adagrad does, is dropped; a step sees no gradients of them.
+    State that an optimizer has initialised for them, as Adagrad does, is dropped; `step` sees no
+    gradients of them.
     """
     for optimizer in optimizers:
         if isinstance(optimizer, LBFGS):
@@ -205,7 +206,7 @@ def _show_again(before: list[bool], *_: Any) -> None:
 def explained(
     error: BaseException, module: LightningModule, network: str, strategy: str
 ) -> UserError | None:
-    """What an error about layers that another rank has means in a task, in one line, if it is."""
+    """Explain an error that is caused by layers of other ranks; None for any other error."""
     message, frames = str(error), extract_tb(error.__traceback__)
     copies = any(frame.name == "deepcopy" for frame in frames)
     if copies and "cannot pickle" in message and "ProcessGroup" in message:
@@ -235,7 +236,7 @@ def explained(
 
 
 def layers_used_outside_network(module: LightningModule, network: str) -> UserError:
-    """For a loss that depends on layers of other ranks, whatever PyTorch says of them."""
+    """The error for a step that uses layers of other ranks outside of the network."""
     results = results_of(module.trainer)
     if results is not None:
         results.clear()  # Lightning would move what was logged of it as it ends

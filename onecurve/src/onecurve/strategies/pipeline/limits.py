@@ -1,4 +1,4 @@
-"""What each schedule can take: plain numbers, so that a mistake is rejected without torch.
+"""The limits of each schedule as plain numbers, so that mistakes are rejected without torch.
 
 Sources: GPipe (Huang et al. 2019), 1F1B (Narayanan et al. 2019), breadth-first (Lamy-Poirier 2023),
 interleaved 1F1B (Narayanan et al. 2021), zero bubble and ZBV (Qi et al. 2024), as implemented in
@@ -15,16 +15,16 @@ Schedule = Literal[
 
 
 class Limits(NamedTuple):
-    """What a schedule can take."""
+    """What a schedule requires."""
 
     torch_class: str
-    """Its name in `torch.distributed.pipelining.schedules`."""
+    """The name of its class in `torch.distributed.pipelining.schedules`."""
     stages_per_rank: int
-    """How many a rank usually has."""
+    """The default."""
     fixed: bool
-    """Whether it takes only that many."""
+    """Whether the default is the only number that it supports."""
     splits_backward: bool = False
-    """Whether gradients of inputs and of weights are computed apart."""
+    """Whether it computes gradients of inputs and of weights separately."""
 
 
 SCHEDULES = {
@@ -40,7 +40,7 @@ SCHEDULES = {
 
 
 def available() -> tuple[str, ...]:
-    """The schedules that the torch which is installed can run."""
+    """The schedules that the installed version of PyTorch can run."""
     return tuple(name for name in SCHEDULES if not too_old(f"strategy.schedule={name}"))
 
 
@@ -54,7 +54,7 @@ def takes(schedule: str, microbatches: int, num_ranks: int) -> bool:
 
 
 def nearest(schedule: str, microbatches: int, num_ranks: int, most: int) -> int:
-    """The number of micro-batches nearest to a wanted one that a schedule runs with."""
+    """The supported number of micro-batches that is nearest to a given one."""
     candidates = range(1, max(most, num_ranks) + 1)
     fitting = [number for number in candidates if takes(schedule, number, num_ranks)]
     return min(fitting, key=lambda number: (abs(number - microbatches), -number))

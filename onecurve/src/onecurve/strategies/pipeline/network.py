@@ -42,16 +42,16 @@ ARITHMETIC = {
 
 
 class Network(NamedTuple):
-    """Layers whose composition is what one module computes, or the code around blocks."""
+    """Layers whose composition is the `forward` of a module, or blocks that its code calls."""
 
     name: str
-    """What the task calls it by."""
+    """The name of the owner in the task."""
     owner: nn.Module
-    """Whose call passes through the pipeline: an nn.Sequential anywhere within, or the task."""
+    """The module whose `forward` the pipeline computes: an nn.Sequential, or the task."""
     layers: dict[str, nn.Module]
-    """In order, by their dotted names in the task."""
+    """The layers in order, by their dotted names in the task."""
     blocks: Blocks | None = None
-    """Where code calls the layers one by one."""
+    """Set if code of the owner calls the layers one by one."""
 
 
 def find_networks(
@@ -215,10 +215,9 @@ def _direct_tensors(piece: fx.GraphModule) -> list[str]:
 
 
 def share_direct_tensors(network: nn.Module, layers: Iterable[nn.Module]) -> None:
-    """Let a network and its layers hold the same tensors again, of those that both name.
+    """Let a network and its traced layers hold the same parameters and buffers again.
 
-    Parameters are the layers', which may be sharded since; buffers are the network's, which may
-    have moved.
+    Those of the layers may have been sharded since, and buffers of the network moved.
     """
     for piece in (graph for layer in layers for graph in graphs_of(layer)):
         for target in _direct_tensors(piece):
@@ -250,14 +249,14 @@ class ByMode(nn.Module):
 
 
 def graphs_of(layer: nn.Module) -> list[fx.GraphModule]:
-    """The graphs of a layer; none of a module that is called as it stands."""
+    """The traced graphs of a layer; none if it is a module of the user."""
     parts = [layer.trained, layer.evaluated] if isinstance(layer, ByMode) else [layer]
     return [part for part in parts if isinstance(part, fx.GraphModule)]
 
 
 @contextmanager
 def in_mode(network: nn.Module, training: bool) -> Iterator[None]:
-    """Switch a network to a mode, unless it is in it, and restore the mode of each part."""
+    """Switch a network to a mode within the context, and restore that of each submodule."""
     before = [(part, part.training) for part in network.modules()]
     if network.training != training:
         network.train(training)
@@ -269,7 +268,7 @@ def in_mode(network: nn.Module, training: bool) -> Iterator[None]:
 
 
 class _Tracer(fx.Tracer):
-    """Goes into the modules that hold one of those where a layer begins.
+    """Traces into the modules that hold one with which a layer begins.
 
     Attributes:
         cuts: The number of nodes before the first call of each of them, by name.
@@ -292,7 +291,7 @@ class _Tracer(fx.Tracer):
 
 
 def _traced(owner: nn.Module, tracer: _Tracer, key: str) -> tuple[list[fx.Node], list[fx.Node]]:
-    """The nodes of a graph, and those that stand for its inputs."""
+    """The nodes of a graph, and those of its inputs."""
     parameters = signature(owner.forward).parameters.values()
     usual = {each.name: each.default for each in parameters if each.default is not Parameter.empty}
     try:
@@ -311,7 +310,7 @@ def _traced(owner: nn.Module, tracer: _Tracer, key: str) -> tuple[list[fx.Node],
 def _pieces(
     owner: nn.Module, nodes: list[fx.Node], enters: list[fx.Node], starts: list[int], called: str
 ) -> list[fx.GraphModule]:
-    """A module of each part of a graph."""
+    """A module for each part of a graph."""
     output = nodes[-1].args[0]
     outputs = list(output) if isinstance(output, list | tuple) else [output]
     returned = [each for each in outputs if isinstance(each, fx.Node)]
@@ -358,7 +357,7 @@ def _piece(
 
 
 def _is_work(node: fx.Node) -> bool:
-    """Whether a node makes a tensor of what passes through the network."""
+    """Whether a node computes a tensor that passes through the network."""
     is_one = node.op not in ("placeholder", "output")
     return is_one and not _is_copied(node) and not _checks(node)
 
@@ -378,7 +377,7 @@ def _is_copied(node: fx.Node) -> bool:
 
 
 def _tensors(node: fx.Node) -> set[fx.Node]:
-    """What a node is made of that has to be there."""
+    """The tensors that a node is computed from."""
     found = set()
     for each in node.all_input_nodes:
         found |= _tensors(each) if _is_copied(each) else {each}

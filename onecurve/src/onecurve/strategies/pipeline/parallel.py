@@ -191,7 +191,6 @@ class PipelineParallel(Parallelism):
         return self._patches
 
     def set_up_optimizers(self, trainer: Trainer, optimizers: list[Optimizer]) -> None:
-        """See who looks at gradients."""
         if self.ranks.sizes.pipeline > 1:
             set_up(optimizers, self._patches)
             watch_hooks(trainer, self._patches)
@@ -203,7 +202,7 @@ class PipelineParallel(Parallelism):
         return {BY_SCHEDULE: True} if self.runner.by_schedule else {}
 
     def check(self) -> None:
-        """Nothing is saved that was trained on another loss than it logged."""
+        # No weights are saved that were trained on another loss than was logged.
         self.runner.loss_check.read()
 
     # Steps
@@ -250,7 +249,7 @@ class PipelineParallel(Parallelism):
                 report_changed("pipeline", "micro-batch", names)
 
     def _weighed(self, loss: Tensor, weight: float) -> Tensor:
-        """Gradients of a schedule are weighed within: FSDP2 averages them there."""
+        # The gradients of a schedule are weighted already: FSDP2 averages them within.
         return loss + loss.detach() * (weight - 1) if self.runner.ran_by_schedule else loss * weight
 
     @property
@@ -258,13 +257,12 @@ class PipelineParallel(Parallelism):
         return not self.runner.takes_loss
 
     def forward(self, task: LightningModule, inputs: Any) -> None:
-        """Without micro-batches."""
         self.runner.fill_drain((inputs,), chunks=1)
 
     # Gradients
 
     def before_backward(self, task: LightningModule, loss: Tensor) -> Tensor:
-        """Have gradients averaged before a hook sees them, as DistributedDataParallel does."""
+        """Average gradients before a hook sees them, as DistributedDataParallel does."""
         return ending_with(loss, partial(self.average_gradients, task))
 
     @contextmanager
@@ -288,7 +286,7 @@ class PipelineParallel(Parallelism):
             agree_on_overflow(held, self.ranks.device)
 
     def counted(self, parameters: list[Tensor]) -> list[Tensor]:
-        """What every rank has counts on the first of a pipeline."""
+        """Parameters that are in no layer are counted by the first rank of a pipeline."""
         if self.ranks.coordinates.pipeline == 0:
             return parameters
         beside = set(map(id, self._beside))
@@ -307,7 +305,7 @@ class PipelineParallel(Parallelism):
         return self.placement
 
     def _collect(self, items: Mapping[Any, Any], names: Mapping[Any, str]) -> dict[Any, Any]:
-        """On rank 0 what the ranks of its pipeline hold, on the CPU; elsewhere nothing."""
+        """Gather items on rank 0 from the ranks of its pipeline, on the CPU; nothing elsewhere."""
         assert self._cpu_group is not None
         owners = {key: self._placed.owner(name) or 0 for key, name in names.items()}
         return collect(items, owners, self._cpu_group, self.ranks.is_first_of_stage)

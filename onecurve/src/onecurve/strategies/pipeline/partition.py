@@ -109,7 +109,7 @@ def stages_of_rank(
 def _cheapest(
     costs: Sequence[float], num_stages: int, combine: Callable[[float, float], float]
 ) -> tuple[float, list[int]]:
-    """The way with the least total, where `combine` adds a stage's cost to the total before it."""
+    """The partition with the least total, to which `combine` adds the cost of each stage."""
     before = [0.0, *accumulate(costs)]
     # least[n]: the least total of the first n layers, in the stages so far.
     least = [0.0] + [math.inf] * len(costs)
@@ -201,14 +201,14 @@ class Placement:
                         setattr(part, name, unset[tensor])
 
     def owner(self, name: str) -> int | None:
-        """The rank that holds a parameter or buffer; None for what is in no layer: all have it."""
+        """The rank that holds a parameter or buffer; None if it is in no layer, so all hold it."""
         parts = name.split(".")
         # What is kept in a part of a layer has, as a rule, a name of its own.
         places = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
         return next((self._owner[at] for at in places if at in self._owner), None)
 
     def holds(self, name: str) -> bool:
-        """Whether this rank holds it."""
+        """Whether this rank holds a parameter or buffer."""
         return self.owner(name) in (None, self._rank)
 
 
@@ -220,28 +220,28 @@ class WholeSequences:
         return inputs
 
     def working(self, inputs: Tensors) -> AbstractContextManager[None]:
-        """Entered around the network's passes; `inputs` are the full ones."""
+        """Entered around passes of the network for these full inputs."""
         return nullcontext()
 
     def outside(self) -> AbstractContextManager[None]:
-        """Entered within `working` for all but the network's passes, such as the loss."""
+        """Entered within `working` for code that gets full sequences, such as the loss."""
         return nullcontext()
 
     def whole(self, outputs: Any, inputs: Tensors) -> Any:
-        """Put the network's outputs for these inputs together; differentiable."""
+        """Gather the outputs of the network for these full inputs; differentiable."""
         return outputs
 
 
 class Stages(NamedTuple):
-    """The stages of a network of which this rank has some, and what passes between all."""
+    """The stages of a network, some of which this rank holds, and what passes between them."""
 
     layers: dict[str, nn.Module]
-    """Of the network, by their names in the task."""
+    """The layers of the network, by their names in the task."""
     calls: list[nn.Module]
-    """Of each layer, what takes tensors and returns tensors."""
+    """For each layer the module that is called with tensors, and returns tensors."""
     partition: Partition
     modules: dict[int, nn.Module]
-    """This rank's, by the index of the stage."""
+    """The stages of this rank, by their index."""
     shapes: LayerShapes
     sequences: "WholeSequences | Pieces"
     ranks: Ranks
@@ -253,7 +253,7 @@ class Stages(NamedTuple):
 
     @property
     def last(self) -> int:
-        """Which stage is the last."""
+        """The index of the last stage."""
         return len(self.owner) - 1
 
     def held(self) -> list[tuple[dict[str, nn.Module], int]]:
@@ -263,7 +263,7 @@ class Stages(NamedTuple):
         return list(zip(of_stages, self.owner, strict=True))
 
     def boundary(self, microbatch: Tensors, stage: int) -> Tensors:
-        """What enters a stage, on the meta device; for the number of stages, what leaves."""
+        """The inputs of a stage, on the meta device; after the last one, the outputs."""
         training = torch.is_grad_enabled()
         with self.sequences.outside():
             boundaries = self.shapes.boundaries(microbatch, training, self.trained())
@@ -278,11 +278,11 @@ class Stages(NamedTuple):
         return any(self.trained()) or any(value.requires_grad for value in inputs)
 
     def parameters(self) -> list[Tensor]:
-        """Those of this rank."""
+        """The parameters of this rank."""
         return [p for module in self.modules.values() for p in module.parameters()]
 
     def buffers(self) -> dict[str, Tensor]:
-        """Those of this rank, by name."""
+        """The buffers of this rank, by name."""
         return {
             f"{name}.{path}": buffer
             for name, layer in self.layers.items()
@@ -291,13 +291,13 @@ class Stages(NamedTuple):
         }
 
     def share(self, tensors: Tensors, stage: int) -> Tensors:
-        """Give the tensors of the rank with a stage to every rank."""
+        """Broadcast tensors from the rank that holds a stage."""
         for tensor in tensors:
             dist.broadcast(tensor, group=self.ranks.pipeline_group, group_src=self.owner[stage])
         return tensors
 
     def share_outputs(self, outputs: Tensors, inputs: Tensors) -> Tensors:
-        """Give the last stage's outputs for a batch to every rank."""
+        """Broadcast the outputs of the last stage for a batch."""
         if not outputs:
             shapes = self.boundary(inputs, len(self.owner))
             outputs = tuple(empty(shape, self.ranks.device) for shape in shapes)

@@ -1,4 +1,4 @@
-"""Tensors without data, which stand for those of layers that another rank holds.
+"""Tensors without data, which replace those of layers that another rank holds.
 
 PyTorch leaves a tensor as it is where one without data is added to it in place. So a penalty that
 is summed up by ``total += weight.abs().sum()``, or a teacher whose weights follow by
@@ -17,7 +17,7 @@ from ...compat.patching import replaced
 
 
 class Remote(Tensor):
-    """A tensor on the meta device, as is all that is computed from it; it changes no other one."""
+    """A tensor on the meta device, and so is what is computed from it; in-place use is rejected."""
 
     @classmethod
     def __torch_function__(
@@ -53,7 +53,7 @@ class RemoteParameter(Remote, nn.Parameter):
 
     @property
     def grad(self) -> Tensor | None:
-        """Nothing, but for a user's code: what has a shape and no numbers."""
+        """None; a tensor on the meta device while a user's code looks at gradients."""
         return torch.empty_like(self) if self.is_shown and self.requires_grad else None
 
     @grad.setter

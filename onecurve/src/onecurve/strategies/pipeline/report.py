@@ -1,4 +1,4 @@
-"""What is said about a partition before training starts: a table, and the timeline of its schedule.
+"""Reports a partition before training starts: a table, and the timeline of its schedule.
 
 The timeline is a prediction of when each rank computes what, and when it waits: a pass takes as
 long as its stage's cost says, a backward pass twice as long as a forward pass (split into input and
@@ -36,7 +36,7 @@ IDLE = "#eeeeee"
 WIDTH, ROOM_FOR_A_NUMBER = 10.0, 0.15
 
 Pass = tuple[Kind, int, int]
-"""What is computed, the stage and the micro-batch."""
+"""The kind of a pass, its stage and its micro-batch."""
 
 
 class Span(NamedTuple):
@@ -87,7 +87,7 @@ def bubble(spans: Sequence[Span]) -> float:
 
 
 def draw(spans: Sequence[Span], path: Path, title: str) -> Path:
-    """Draw ranks × time, in this file; the number in a box is that of the micro-batch."""
+    """Draw ranks × time into a file; the number in a box is that of the micro-batch."""
     # Only the rank that draws needs it.
     from matplotlib.patches import Patch
 
@@ -120,7 +120,7 @@ def draw(spans: Sequence[Span], path: Path, title: str) -> Path:
 
 
 def _passes(actions: Sequence[Any | None]) -> deque[tuple[Pass, float]]:
-    """What a rank computes, in order, and in how many times the cost of a forward pass.
+    """The passes of a rank in order, and their costs in units of a forward pass.
 
     Forward passes are counted instead of read: they come in order everywhere, and PyTorch's own
     numbers (2.15) for those of 1F1B's last stage begin with 1.
@@ -140,7 +140,7 @@ def _passes(actions: Sequence[Any | None]) -> deque[tuple[Pass, float]]:
 
 
 def _need(kind: Kind, stage: int, microbatch: int, num_stages: int) -> Pass | None:
-    """The pass that must be over before one can start."""
+    """The pass that must end before another one can start."""
     if kind == "weight":
         return "backward", stage, microbatch
     if kind == "forward":
@@ -193,7 +193,7 @@ def report_partition(
 def partition_table(
     partition: Partition, names: Sequence[str], parameters: Sequence[int], title: str = "Pipeline"
 ) -> "Table":
-    """One row a stage: its rank, layers, parameters and share of the cost."""
+    """A table with a row for each stage: its rank, layers, parameters and share of the cost."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
@@ -210,7 +210,7 @@ def partition_table(
 
 
 def _without_common_parent(names: Sequence[str]) -> list[str]:
-    """Drop what all names begin with, as in ``network.c1`` and ``network.s2``."""
+    """Drop the prefix that all names share, as in ``network.c1`` and ``network.s2``."""
     parts = [name.split(".") for name in names]
     while len({each[0] for each in parts}) == 1 and all(len(each) > 1 for each in parts):
         parts = [each[1:] for each in parts]

@@ -48,7 +48,7 @@ class Runner:
 
     task: LightningModule
     network: str
-    """The name of what is divided into stages."""
+    """The name of the network that is divided into stages."""
     stages: Stages
     schedule: str
     microbatches: int
@@ -61,11 +61,11 @@ class Runner:
     """Why no schedule can take the loss; None if one may."""
 
     loss_check: "LossCheck" = field(init=False)
-    """Of the fit under way."""
+    """The comparison of losses in the current fit."""
     inputs: Tensors | None = None
-    """What entered the network first, until somebody has looked at it."""
+    """The inputs of the first pass, until they have been reported."""
     takes_loss: bool = False
-    """Whether the loss of a micro-batch is computed just now."""
+    """Whether the loss of a micro-batch is being computed."""
     by_schedule: bool | None = None
     """Whether a schedule takes the loss; None until a first step has shown it."""
     _is_in_step: bool = False
@@ -88,11 +88,11 @@ class Runner:
         self._at_first = {name: buffer.clone() for name, buffer in self.stages.buffers().items()}
 
     def begin(self, is_known: bool) -> None:
-        """The first step of a fit shows what its loss is.
+        """Begin a fit or an evaluation.
 
         Args:
-            is_known: Whether a schedule took the loss before the run was interrupted. Its next step
-                runs by the schedule, whose sums round otherwise than fill and drain.
+            is_known: Whether a schedule took the loss before the run was interrupted. The next step
+                is then run by the schedule, whose sums are rounded differently than in fill-drain.
         """
         mixed, device = isinstance(self.precision, MixedPrecision), self.stages.ranks.device
         self.loss_check = LossCheck(self.task, mixed, at_once=device.type == "cpu")
@@ -102,11 +102,11 @@ class Runner:
 
     @property
     def ran_by_schedule(self) -> bool:
-        """Whether a schedule that takes the loss has run in the step under way."""
+        """Whether a schedule that takes the loss has run in the current step."""
         return self._losses is not None
 
     def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
-        """What a step returns: a training step a loss that has a backward pass."""
+        """Run a step of the task; a training step returns a loss that has a backward pass."""
         self._rows_of_batch = rows(batch)
         if name != "training_step":
             return step()
@@ -132,7 +132,7 @@ class Runner:
         return {**result, "loss": attached} if isinstance(result, dict) else attached
 
     def forward(self, inputs: Tensors, stages: Stages | None = None) -> Tensors:
-        """What a call of the network returns, on every rank."""
+        """Replaces `forward` of the network; all ranks get its outputs."""
         trains = self._is_in_step and torch.is_grad_enabled()
         if trains and self.inputs is None:
             self.inputs = inputs
@@ -150,14 +150,14 @@ class Runner:
         return outputs
 
     def fill_drain(self, inputs: Tensors, chunks: int, stages: Stages | None = None) -> Tensors:
-        """The network's outputs, which gradients pass back through."""
+        """The outputs of the network; differentiable."""
         stages = stages or self.stages
         with self._own_random_numbers(), stages.sequences.working(inputs):
             outputs = through_stages(stages, stages.sequences.cut(inputs), chunks)
             return tuple(stages.sequences.whole(output, inputs) for output in outputs)
 
     def plan(self, inputs: Tensors, stages: Stages) -> tuple[str, dict[int, list[Any]], int]:
-        """For a batch the schedule's name, each rank's actions in order, and its micro-batches."""
+        """The name of the schedule for a batch, the actions of each rank, and the micro-batches."""
         with torch.enable_grad():
             if self.by_schedule:
                 schedule, count = self.schedules.get(stages.sequences.cut(inputs))
@@ -166,21 +166,21 @@ class Runner:
         return "gpipe", order(stages.owner, count), count
 
     def changed_buffers(self) -> list[str]:
-        """Names of this rank's buffers that steps have changed, as BatchNorm's statistics."""
+        """The names of this rank's buffers that the first step has changed."""
         before, self._at_first = self._at_first, {}
         return changed(before, self.stages.buffers())
 
     def _chunks(self, inputs: Tensors) -> int:
-        """How many micro-batches inputs make: one, if their first dimension is not the batch."""
+        """The number of micro-batches: one, if the first dimension is not the batch."""
         size = len(inputs[0]) if self._is_batch(inputs) else 0
         if torch.is_grad_enabled() and size:
             return self.schedules.split(size)[1]
         return max(1, min(self.microbatches, size))
 
     def _is_batch(self, inputs: Tensors) -> bool:
-        """Whether the first dimension of all is that of the samples, beyond doubt.
+        """Whether the first dimension of all inputs is certainly that of the samples.
 
-        Of as many positions as samples, nobody could tell which of the two comes first.
+        If there are as many positions as samples, either of them may come first.
         """
         rows = self._rows_here()
         return rows is not None and all(
@@ -218,11 +218,11 @@ class Runner:
     # By a schedule that takes the loss
 
     def _train(self, inputs: Tensors) -> tuple[Tensors, Tensor]:
-        """Forward and backward of a batch; the gradients are in the stash.
+        """Forward and backward pass of a batch by a schedule; the gradients are in the stash.
 
         Returns:
-            On every rank the outputs, detached; and of the micro-batches' losses, in float64, the
-            mean and the mean of their sizes.
+            On every rank the outputs, detached; and, in float64, the mean of the micro-batches'
+            losses and the mean of their absolute values.
         """
         stages, self._inputs = self.stages, inputs
         assert self.step.prepared is not None
@@ -255,7 +255,7 @@ class Runner:
         return loss
 
     def _decide(self, loss: Tensor, called: list[tuple[Tensors, Tensors]]) -> None:
-        """See whether a schedule can train on what a step returned."""
+        """Find out from the first step whether a schedule can take the loss."""
         why = self._why_not(loss, called)
         self.by_schedule = self.stages.ranks.all_agree(why is None)
         if not self.by_schedule and dist.get_rank() == 0:
@@ -299,7 +299,7 @@ class Runner:
 
     @torch.no_grad()
     def _of_microbatches(self, outputs: Tensors, targets: Any, size: int) -> Tensor:
-        """The mean over micro-batches of the loss, and of its size, in float64."""
+        """The mean of the micro-batches' losses, and of their absolute values, in float64."""
         count = self.schedules.split(size)[1]
         parts = split_targets(targets, count, size)
         losses = []
@@ -325,9 +325,9 @@ class LossCheck:
     _found: Tensor | None = None
 
     def differs(self, returned: Tensor, losses: Tensor) -> Tensor:
-        """Whether a step's loss is another than the mean over micro-batches, as a tensor.
+        """Whether a step's loss differs from the mean over micro-batches, as a tensor.
 
-        The difference is measured by the mean of their sizes, for losses of both signs cancel out.
+        The difference is relative to the mean of absolute values: losses of both signs cancel out.
         """
         relative = IN_16_BITS if self.mixed else TOLERANCE.get(returned.dtype, IN_16_BITS)
         # What is below the smallest number of the type is lost on the way, and no mistake.
@@ -338,7 +338,7 @@ class LossCheck:
         return wrong & value.isfinite() & mean.isfinite()
 
     def compare(self, returned: Tensor, losses: Tensor) -> None:
-        """Remember whether they differ, and read it where that costs nothing."""
+        """Remember whether they differ, and read the result where that costs nothing."""
         if returned.requires_grad:
             raise self._another("depends on parameters beside its network")
         value, mean = returned.detach().double().reshape(()), losses[0]
@@ -352,7 +352,7 @@ class LossCheck:
             self.read()
 
     def read(self) -> None:
-        """Wait for the device, and reject what was found."""
+        """Wait for the device, and raise the error if a difference was found."""
         if self._found is None:
             return
         wrong, step, value, mean = self._found.tolist()

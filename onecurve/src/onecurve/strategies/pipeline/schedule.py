@@ -1,4 +1,4 @@
-"""PyTorch's schedules, one for each shape of micro-batch that comes along.
+"""PyTorch's schedules, one for each shape of micro-batches.
 
 Source: https://docs.pytorch.org/docs/stable/distributed.pipelining.html
 
@@ -44,8 +44,8 @@ class StageModule(nn.Module):
     def forward(self, *inputs: Tensor) -> Any:
         """Pass tensors through the layers.
 
-        What comes from another stage is a leaf of autograd, which a layer that works in place may
-        not change; what goes to another must be contiguous.
+        Inputs from another stage are leaves of autograd, which a layer must not change in place, so
+        they are cloned; outputs for another stage must be contiguous.
         """
         outputs: Any = tuple(value.clone() if value.requires_grad else value for value in inputs)
         with self.context():
@@ -89,7 +89,7 @@ class Stage(PipelineStage):
 
 
 def _keep_apart(parameters: Iterable[Tensor], others: Iterable[Tensor]) -> None:
-    """Copy gradients that lie where another one or one of other tensors does."""
+    """Copy gradients that share memory with each other or with other tensors."""
     taken = {other.untyped_storage().data_ptr() for other in others}
     for parameter in parameters:
         gradient = parameter.grad
@@ -107,14 +107,14 @@ class Schedules:
     """Runs batches of any size forward and backward through this rank's stages."""
 
     name: str
-    """Of the wanted schedule."""
+    """The name of the schedule."""
     microbatches: int
     """The wanted number."""
     stages: Stages
     loss: Callable[[Any, Any], Tensor]
-    """Of outputs and targets, a mean. Called on the rank with the last stage."""
+    """The mean loss of outputs and targets; called on the rank with the last stage."""
     weigh: Callable[[Any], Tensor | None]
-    """How much counts in targets; None where that is their number."""
+    """The task's weight of targets; None to count samples."""
     _schedules: dict[Any, Any] = field(default_factory=dict)
     _targets: Sequence[Any] = ()
     _weights: Sequence[float] = ()
@@ -214,7 +214,7 @@ class Schedules:
 
 
 def relative_weights(parts: Sequence[Any], weigh: Callable[[Any], Tensor | None]) -> list[float]:
-    """How much each micro-batch counts by its targets; one on average."""
+    """The weights of micro-batches, by their targets; 1 on average."""
     weights = [weigh(targets) for targets in parts]
     numbers = [1.0 if weight is None else float(weight) for weight in weights]
     total = sum(numbers)
@@ -222,10 +222,10 @@ def relative_weights(parts: Sequence[Any], weigh: Callable[[Any], Tensor | None]
 
 
 def split_targets(targets: Any, count: int, size: int) -> list[Any]:
-    """Split targets for so many samples into equal parts.
+    """Split the targets of `size` samples into equal parts.
 
-    Targets are tensors whose first dimension is the batch, sequences with an entry a sample, and
-    dictionaries, tuples and lists of such.
+    Targets are tensors whose first dimension is the batch, sequences with one entry per sample, and
+    dictionaries, tuples and lists of these.
     """
     if isinstance(targets, dict):
         parts = {key: split_targets(value, count, size) for key, value in targets.items()}
@@ -239,7 +239,7 @@ def split_targets(targets: Any, count: int, size: int) -> list[Any]:
 
 
 def _holds_batches(targets: list[Any], size: int) -> bool:
-    """Whether a list has the whole batch in each entry, and not one sample."""
+    """Whether each entry of a list is a full batch, and not one sample."""
     leaves = tree_leaves(targets)
     batches = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim]
     return len(targets) != size or (

@@ -26,7 +26,7 @@ Flags = tuple[bool, ...]
 
 BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 FLOPS_PER_BYTE = 10
-"""What a processor computes while it moves one byte: the order of magnitude, for all of them."""
+"""FLOPs that a processor computes while it moves one byte: the order of magnitude."""
 
 
 class LayerShapes:
@@ -70,9 +70,9 @@ class LayerShapes:
     def costs(self, example: Tensors | None) -> list[float]:
         """The work of each layer in one training step, in FLOPs.
 
-        A layer's backward pass costs its forward pass once more for the gradient of its input, if
-        anything before it is trained, and once more for that of its parameters, if they are. Where
-        nobody knows what enters, or layers take something else, what they hold is counted.
+        A backward pass costs as much as the forward pass for the gradient of the input, if anything
+        before the layer is trained, and once more for those of its parameters, if they are. Without
+        inputs that the layers take, costs are the numbers of parameters.
         """
         if example is not None:
             with suppress(UserError):
@@ -145,12 +145,12 @@ def call_layer(layer: nn.Module, inputs: Tensors) -> Any:
 
 
 def as_tuple(outputs: Any) -> Tensors:
-    """What a layer returned, also where that is a single tensor."""
+    """The outputs of a layer as a tuple, even if it is a single tensor."""
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 def with_tensors_on(device: torch.device, layers: dict[str, nn.Module]) -> dict[str, nn.Module]:
-    """A copy of the layers with new, unset parameters and buffers, shared where they were."""
+    """A copy of the layers with uninitialised parameters and buffers; ties are kept."""
     copies: dict[int, Any] = {}
     for layer in layers.values():
         for buffer in layer.buffers():
@@ -171,7 +171,7 @@ def with_tensors_on(device: torch.device, layers: dict[str, nn.Module]) -> dict[
 
 
 def empty(value: Tensor, device: torch.device | str | None = None) -> Tensor:
-    """An unset tensor of the same shape and type: contiguous, as a buffer for what is sent is."""
+    """An uninitialised tensor of the same shape and type, contiguous like a message."""
     return torch.empty(value.shape, dtype=value.dtype, device=device or value.device)
 
 
