@@ -118,12 +118,10 @@ class Draws(IntEnum):
 class RankStream:
     """The two streams of one rank.
 
-    Args:
+    Attributes:
         rank: This rank's number among the ranks that draw different numbers.
         apart: What this rank draws from its own stream; everything else comes from the common one.
             Stages of one pipeline, for example, read and augment samples identically.
-
-    Attributes:
         seed: The seed of the ranks' own streams in this fit or evaluation.
     """
 

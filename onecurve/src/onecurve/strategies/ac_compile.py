@@ -20,8 +20,12 @@ from ..torch_versions import require
 from .layers import called, find_layers
 
 Recomputed = Literal["none", "selective", "full"] | bool
-"""What the backward pass recomputes; the former values true and false mean full and none."""
+"""What the backward pass recomputes: what is cheap (selective), or all within a layer (full).
+
+The former values true and false mean full and none.
+"""
 Compiled = Literal["none", "layer", "whole"]
+"""What torch.compile compiles: each layer, or the task's `forward` (whole)."""
 
 # Operators whose results selective checkpointing keeps: matrix products, attention, collectives.
 KEPT = {
@@ -55,16 +59,8 @@ def apply_ac_and_compile(
 
     Call this before parameters are sharded, and before a module is wrapped for DDP or a pipeline.
 
-    Args:
-        module: The task.
-        recomputed: What the backward pass recomputes: "none", "full" (everything within a layer)
-            or "selective" (what is cheap to recompute).
-        compiled: What torch.compile compiles: "none", "layer" (each layer) or "whole" (`forward`);
-            the latter two include the task's loss.
-        backend: The backend of torch.compile.
-        layers: The layers; by default those of `find_layers`, or the children of a task that
-            defines no order. Layers without parameters are left alone.
-        loss: Whether the loss may be compiled too.
+    The layers are by default those of `find_layers`, or the children of a task that defines no
+    order; those without parameters are left alone. The loss is compiled too, if `loss` is true.
     """
     if layers is None:
         found = find_layers(module)

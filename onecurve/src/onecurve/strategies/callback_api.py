@@ -206,14 +206,9 @@ class CallbackAPI(Strategy):
         return each_rank_has(value, None)
 
     def whole_input(self, layer: nn.Module, value: Tensor) -> Tensor:
-        """The unsharded input of a layer, which a hook may see sharded.
+        """The full input (N, D) of a layer, of which a hook has seen a shard (N, D / ranks) or all.
 
-        Args:
-            layer: The layer that the hook belongs to. All ranks that share the layer call this.
-            value: The input that the hook has seen: (N, D / ranks), or (N, D) if it is full.
-
-        Returns:
-            The full input (N, D).
+        All ranks that share the layer call this.
         """
         for parallelism in self.parallelisms:
             value = parallelism.full_input(layer, value)

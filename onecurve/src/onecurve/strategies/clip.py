@@ -30,12 +30,8 @@ def global_norm(
 ) -> Tensor:
     """The norm over all gradients: a scalar tensor with the same value on every rank.
 
-    A gradient that several ranks of a mesh replicate counts once.
-
-    Args:
-        parameters: This rank's parameters, full or sharded (DTensor), on one or several meshes.
-        group: The ranks that hold the other parameters of the network; None if each rank holds all.
-        norm_type: As for `torch.nn.utils.clip_grad_norm_`.
+    A gradient that several ranks replicate counts once. Parameters may be full or sharded, on one
+    or several meshes; the ranks of the group hold the other ones (None: each rank holds all).
     """
     here = [parameter for parameter in parameters if not parameter.is_meta]
     norms = {
@@ -68,12 +64,8 @@ def clipping_over_ranks(
     """Make `torch.nn.utils.clip_grad_norm_` use the norm over the gradients of all ranks.
 
     This holds for every caller: Lightning, for `gradient_clip_val`, and a task in its own step or
-    hook. For gradients of other modules the function behaves as usual.
-
-    Args:
-        module: The module whose parameters are spread over ranks.
-        group: As for `global_norm`.
-        counted: Selects the parameters that no other rank of the group counts.
+    hook. For gradients of other modules the function behaves as usual. `counted` selects the
+    parameters that no other rank of the group counts.
     """
 
     def norm(

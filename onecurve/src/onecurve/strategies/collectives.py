@@ -33,7 +33,7 @@ def redistribute(
 
     Args:
         tensor: This rank's local tensor.
-        group: The ranks. All of them must call this.
+        group: The ranks; all of them must call this.
         before: The current placement.
         after: The new placement.
         gradient: The placement of the result's gradient: `Partial` if each rank computes a

@@ -47,12 +47,11 @@ class TaskStep:
     """Runs the steps of a task, and owns the state of the current one.
 
     Args:
-        ranks: The ranks of the run; None in one process.
-        stream: This rank's random number streams.
         call: Calls a step of the task by its name.
         context: Enters Lightning's precision for a forward pass.
 
     Attributes:
+        ranks: The ranks of the run; None in one process.
         module: The task of the current fit or evaluation.
         name: The strategy's name in ``strategy=...``.
         rank: This rank's number among the ranks that see different samples.

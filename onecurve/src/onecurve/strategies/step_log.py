@@ -44,9 +44,6 @@ NEUTRAL = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
 class StepLog:
     """Replaces a task's `log`, which Lightning's `log_dict` calls for each value.
 
-    Args:
-        ranks: The ranks of the run; None in one process.
-
     Attributes:
         names: The names that the current step has logged.
         weight: Used as `batch_size` unless the step passes one; None for Lightning's own.

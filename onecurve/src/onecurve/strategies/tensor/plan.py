@@ -70,8 +70,7 @@ def find_plan(
             layers of one sequence, a pair may span two of them.
         given: Styles by globs of module names, with or without the name of the network; of two that
             match a name, the latter counts. "auto" or None for no given plan.
-        size: How many ranks share layers. An inferred plan omits layers that these ranks cannot
-            share evenly.
+        size: An inferred plan omits layers that so many ranks cannot share evenly.
 
     Returns:
         The style of each module by its full dotted name.
