@@ -48,7 +48,7 @@ def mean_over_labels(module: LightningModule) -> tuple[str, bool] | None:
     if weighs(module) or callable(getattr(module, "prepare", None)):
         return None
     names = [
-        type(part).__name__.removeprefix("FSDP")  # FSDP2 adds this prefix
+        type(part).__name__
         for part in module.modules()
         if any(kind.__name__ == "PreTrainedModel" for kind in type(part).__mro__)
     ]

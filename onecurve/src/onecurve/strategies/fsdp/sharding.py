@@ -86,8 +86,16 @@ class Sharding(NamedTuple):
             offload_policy=CPUOffloadPolicy() if offload else OffloadPolicy(),
             ignored_params=scalars_of(module),
         )
+        _keep_name(type(module))
         KeptChanges(module).of_forward()
         module.register_forward_hook(_look_into_objects)
+
+
+def _keep_name(sharded: type[nn.Module]) -> None:
+    """Undo the prefix "FSDP": transformers looks up by a class's name what a network can return."""
+    original = sharded.__mro__[2]  # after the class itself and FSDPModule
+    for attribute in ("__name__", "__qualname__", "__module__"):
+        setattr(sharded, attribute, getattr(original, attribute))
 
 
 def scalars_of(module: nn.Module) -> set[nn.Parameter]:
