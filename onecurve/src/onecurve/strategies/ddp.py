@@ -24,7 +24,7 @@ from ..errors import UserError, say, some_of
 from .ac_compile import Recomputed
 from .layout import tensors_of
 from .strategy import Backend, OneCurve
-from .torch_errors import UNUSED, name_of
+from .torch_errors import UNUSED
 
 COMPRESSION = {
     "bf16": default_hooks.bf16_compress_hook,
@@ -151,9 +151,10 @@ class DDP(OneCurve, DDPStrategy):
             result = closure()
             if self._has_unlike_gradients(optimizer) and self.is_global_zero:
                 say(
-                    f"strategy=ddp: {name_of(self._connected_module)} makes gradients by itself, "
-                    "other ones on each rank, so the copies of the network drift apart; average "
-                    "them, p.grad = self.trainer.strategy.reduce(p.grad), or use strategy=single"
+                    f"strategy=ddp: {type(self._connected_module).__name__} makes gradients by "
+                    "itself, other ones on each rank, so the copies of the network drift apart; "
+                    "average them, p.grad = self.trainer.strategy.reduce(p.grad), or use "
+                    "strategy=single"
                 )
             return result
 

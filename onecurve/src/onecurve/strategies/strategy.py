@@ -42,7 +42,7 @@ from .mesh.ranks import Ranks
 from .parallelism import Parallelism
 from .step import TaskStep
 from .step_log import syncing_over
-from .torch_errors import explain_error, name_of
+from .torch_errors import explain_error
 from .unsupported import reject_scaled_rows
 
 Backend = Literal["auto", "gloo", "nccl"]
@@ -307,8 +307,8 @@ class OneCurve(CallbackAPI):
         output = self._step.train_accumulated(*args) if accumulates else self._step.train(*args)
         if output is None and task.automatic_optimization and task.trainer.world_size > 1:
             raise UserError(
-                f"strategy={self.name}: training_step of {name_of(task)} returned None, which "
-                "skips a batch in one process alone; return the loss times 0, or use "
+                f"strategy={self.name}: training_step of {type(task).__name__} returned None, "
+                "which skips a batch in one process alone; return the loss times 0, or use "
                 "strategy=single"
             )
         return output

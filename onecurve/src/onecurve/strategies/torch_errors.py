@@ -66,7 +66,8 @@ def explain_error(error: BaseException, module: nn.Module, strategy: str) -> Use
     if not lines:
         return None
     quoted = ["", *said.split("'")][-2]
-    return UserError(f"strategy={strategy}: {lines[0].format(task=name_of(module), quoted=quoted)}")
+    line = lines[0].format(task=type(module).__name__, quoted=quoted)
+    return UserError(f"strategy={strategy}: {line}")
 
 
 def _called_alone(error: BaseException) -> list[str]:
@@ -88,9 +89,3 @@ def _called_alone(error: BaseException) -> list[str]:
         "strategy.timeout_seconds; each rank holds a part of {task}: call it as often on all "
         "ranks, or use strategy=ddp"
     ]
-
-
-def name_of(module: nn.Module) -> str:
-    """The name of a task's class in its author's code."""
-    # fully_shard replaces the class by one with this prefix.
-    return type(module).__name__.removeprefix("FSDP")

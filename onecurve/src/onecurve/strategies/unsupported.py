@@ -10,7 +10,7 @@ from torch.optim import LBFGS, Adafactor, Optimizer, Rprop
 from ..compat.of_torch import hooked
 from ..errors import UserError, some_of
 from ..torch_versions import require
-from .torch_errors import PENALTY, name_of
+from .torch_errors import PENALTY
 
 NEEDS_FULL = {
     LBFGS: "it takes all parameters as one vector",
@@ -55,7 +55,7 @@ def reject_of_shards(module: nn.Module, output: Any, strategy: str) -> None:
     """Reject a loss computed from shards outside of `forward`, such as a penalty on weights."""
     loss = output.get("loss") if isinstance(output, dict) else output
     if isinstance(loss, DTensor):
-        raise UserError(f"strategy={strategy}: {PENALTY.format(task=name_of(module))}")
+        raise UserError(f"strategy={strategy}: {PENALTY.format(task=type(module).__name__)}")
 
 
 def reject_scalars(module: nn.Module, strategy: str) -> None:
