@@ -21,7 +21,7 @@ import zipfile
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import chain
 
@@ -225,29 +225,16 @@ def _digest(path: Path, *version: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class Found(NamedTuple):
-    """A checkpoint to resume from."""
+def newest_checkpoint(run_dir: Path) -> tuple[Path | None, list[str]]:
+    """The newest complete checkpoint of a run, and what is wrong with newer files."""
 
-    file: Path | None
-    passed_over: list[str]
-    """Newer files that are not complete, each with what is wrong with it."""
+    def written_at(path: Path) -> int:
+        return (path / INDEX if is_sharded(path) else path).stat().st_mtime_ns
 
-
-def newest_checkpoint(run_dir: Path) -> Found:
-    """The newest complete checkpoint of a run."""
-    files = sorted(
-        (run_dir / "checkpoints").glob("*.ckpt"),
-        key=lambda path: _last_written(path).stat().st_mtime_ns,
-        reverse=True,
-    )
     passed_over: list[str] = []
-    for file in files:
+    for file in sorted((run_dir / "checkpoints").glob("*.ckpt"), key=written_at, reverse=True):
         reason = damage(file)
         if reason is None:
-            return Found(file, passed_over)
+            return file, passed_over
         passed_over.append(f"{file.name}: {reason}")
-    return Found(None, passed_over)
-
-
-def _last_written(path: Path) -> Path:
-    return path / INDEX if is_sharded(path) else path
+    return None, passed_over

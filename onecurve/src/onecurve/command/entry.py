@@ -104,7 +104,7 @@ def run(work: str, config: DictConfig) -> float | None:
         raise refusal or error from None
     finally:
         if context and context.held:
-            context.held.release()
+            context.held.lock.release()
     return metrics.get(str(config.get("monitor")))
 
 

@@ -223,7 +223,7 @@ def agree(
         # torchrun does not count a restart because a node has come or left.
         number = max(int(earlier is not None), *(count for _, count in noted))
         directory = earlier or str(run_dir)
-        newest = newest_checkpoint(Path(directory)).file if number else None
+        newest = newest_checkpoint(Path(directory))[0] if number else None
         return [directory, number, str(newest) if newest else None]
 
     directory, number, checkpoint = members.broadcast("attempt", decide)

@@ -7,7 +7,6 @@
 torch is not imported before ranks are started.
 """
 
-import json
 import sys
 import time
 from functools import partial
@@ -96,14 +95,12 @@ def _of_all_nodes(failure: RankFailed, context: RunContext) -> RankFailed:
 
     The nodes share the run directory, and metrics.json in it says why a run has failed.
     """
-    file = context.run_dir / "metrics.json"
     deadline = time.monotonic() + (SECONDS_TO_HEAR_THE_CAUSE if failure.lost_contact else 0)
-    while file.exists() and time.monotonic() < deadline:
-        found = json.loads(file.read_text())
+    while (found := record.read_metrics(context.run_dir)) and time.monotonic() < deadline:
         if cause := found.get("error") or found.get("stopped"):
             return RankFailed(f"another node ended: {cause}")
         time.sleep(0.2)
-    if file.exists():
+    if found:
         where, cause = str(failure).partition("\n")[0], describe_failure(failure)
         line = cause if cause in where else f"{where}: {cause}"
         record.unfinished(context.run_dir, was_stopped(failure), line)

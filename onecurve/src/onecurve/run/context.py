@@ -36,14 +36,9 @@ class Members:
         return self.index == 0
 
     def broadcast(self, key: str, find_out: Callable[[], Any]) -> Any:
-        """Broadcast a value from the first member.
+        """Broadcast what `find_out` returns on the first member, as JSON, under a key of its own.
 
-        Args:
-            key: A different one for each call.
-            find_out: Computes the value in the first process; it must be JSON.
-
-        Raises:
-            UserError: In all of them, if `find_out` does.
+        A UserError that it raises is raised in all of them.
         """
         return find_out()
 

@@ -180,21 +180,18 @@ def write_classes(
     *,
     figure: bool,
 ) -> list[str]:
-    """Write the class of each image file, if the predictions are probabilities of classes.
+    """Write a table of N images with their classes, if the predictions are probabilities (N, C).
 
     Args:
-        predictions: What the task predicts; of a classifier, probabilities (N, C).
+        predictions: What the task predicts.
         files: The N image files.
         names: Of the C classes.
-        output: The table: file, class, probability.
+        output: The path of the table.
         command: What was called, for the paths that are printed.
         figure: Whether to draw the images with their classes, too.
 
     Returns:
-        Lines for the user that name the files; empty if the task predicts something else.
-
-    Raises:
-        UserError: If a figure is asked for, and the task predicts something else.
+        Lines for the user that name what was written; empty if the task predicts something else.
     """
     if not isinstance(predictions, Tensor) or predictions.shape != (len(files), len(names)):
         if figure:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from ..config.keys import dotted
 from ..errors import UserError
 from ..run import redaction
-from ..run.record import reject_remote, try_lock
+from ..run.record import read_metrics, reject_remote, try_lock
 
 RECORD = "sweep.yaml"
 # In the directory of a failed job.
@@ -126,15 +126,6 @@ def _difference(earlier: dict[str, Any], now: dict[str, Any]) -> str:
 def _shown(values: dict[str, Any], key: str) -> str:
     # As JSON, which tells null, an empty text and a missing key apart.
     return json.dumps(values[key], default=str) if key in values else "not set"
-
-
-def read_metrics(run_dir: Path) -> dict[str, Any]:
-    """metrics.json of a run; empty if there is none, or if it is only half written."""
-    try:
-        content = json.loads((run_dir / "metrics.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def read_record(directory: Path) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from ..run import record, redaction
 from ..run.context import RunContext
 from ..run.invocation import invocation
 from ..run.outcome import Metrics, RankFailed, describe_failure, was_stopped
-from .directory import DONE, STOPPED, TRACEBACK, read_metrics, read_record
+from ..run.record import read_metrics
+from .directory import DONE, STOPPED, TRACEBACK, read_record
 from .launchers import (
     JOBLIB,
     interrupt_ends_job,
@@ -165,7 +166,7 @@ def _run(work: str, config: DictConfig, context: RunContext) -> Metrics:
         line = check(config, str(hydra.job.config_name), overrides)
         if line and members.is_first:
             say(line)
-        newest = members.broadcast("newest", lambda: str(newest_checkpoint(run_dir).file or ""))
+        newest = members.broadcast("newest", lambda: str(newest_checkpoint(run_dir)[0] or ""))
         if newest and "resume" in config:
             print(f"resume: going on from {Path(newest).name}", flush=True)
             config.resume = newest

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ..errors import UserError
-from .directory import read_metrics, read_record, read_yaml
+from ..run.record import read_metrics
+from .directory import read_record, read_yaml
 
 Curve = list[tuple[int, float]]
 """Step and value of every line of metrics.csv that has the metric, in the order of the file."""
