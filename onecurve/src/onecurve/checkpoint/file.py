@@ -44,10 +44,8 @@ def is_sharded(path: str | Path) -> bool:
 def write_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
     """Write a file atomically: to a sibling temporary file, fsynced, then renamed.
 
-    A reader, and a machine that loses power, sees the old file or the new one.
-
-    Raises:
-        OSError: If it cannot be written, on a full disk for example; the old file is untouched.
+    A reader, and a machine that loses power, sees the old file or the new one. After an OSError, on
+    a full disk for example, the old file is untouched.
     """
     import torch
 
@@ -73,11 +71,7 @@ def write_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
 
 
 def commit_shards(path: Path, folder: str, digests: dict[str, str]) -> None:
-    """Make a folder below `path` the sharded checkpoint, and remove the one that it replaces.
-
-    Raises:
-        OSError: If the disk is full; the old one is untouched.
-    """
+    """Make a folder below `path` the sharded checkpoint, and remove the one that it replaces."""
     index = {"format": INDEX_FORMAT, "folder": folder, "files": digests}
     unfinished = path / f".{INDEX}"
     with unfinished.open("w") as file:

@@ -40,12 +40,12 @@ class Mirror:
     def __init__(self, address: str, run_dir: Path) -> None:
         self.address = address.rstrip("/")
         self.run_dir = run_dir
+        # For each name its staged copy; None if it is to be removed.
         self._waiting: dict[str, Path | None] = {}
-        """For each name its staged copy; None if it is to be removed."""
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "mirror")
+        # The request that was made last, which the one thread ends last.
         self._newest: Future[None] | None = None
-        """The request that was made last, which the one thread ends last."""
         self._there: Listing | None = None
         self._failed: dict[str, str] = {}
 

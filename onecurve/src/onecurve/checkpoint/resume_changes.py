@@ -23,14 +23,7 @@ SCHEDULER_RATES = ("base_lrs", "_last_lr")
 
 
 def apply_changes(checkpoint: dict[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """Write changed settings into the states of a checkpoint.
-
-    Args:
-        checkpoint: Lightning's dictionary, with the configuration of the run that wrote it.
-        config: The resolved configuration of this run.
-
-    Returns:
-        A description of each change.
+    """Write settings that this run's configuration changes into a checkpoint; describe each change.
 
     Raises:
         UserError: If a setting cannot be changed in the middle of a run.
@@ -223,9 +216,6 @@ def reject_other_optimizers(
     """Reject the state of another algorithm: PyTorch would load it and fail in the first step.
 
     A checkpoint without any is accepted: then the optimizers start fresh, as in Lightning.
-
-    Raises:
-        UserError: That names what only one of them has.
     """
     if not states:
         return

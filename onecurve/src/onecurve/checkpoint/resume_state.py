@@ -22,12 +22,6 @@ from .format import FORMAT, task_arguments
 from .remote import is_address
 from .resume_changes import apply_changes
 
-# The keys of what `save_hyperparameters` keeps.
-HYPERPARAMETERS = (
-    LightningModule.CHECKPOINT_HYPER_PARAMS_KEY,
-    LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY,
-)
-
 
 class ResumeState(Callback):
     """Adds to every checkpoint what another run needs to resume from it.
@@ -93,8 +87,8 @@ class ResumeState(Callback):
         checkpoint["layout"] = self._layout(trainer)
         if getattr(trainer, "earlier_steps", None):
             checkpoint["had_other_steps"] = True
-        for key in HYPERPARAMETERS:
-            if key in checkpoint:
+        for kind in (LightningModule, LightningDataModule):
+            if (key := kind.CHECKPOINT_HYPER_PARAMS_KEY) in checkpoint:
                 checkpoint[key] = self.redact(checkpoint[key])
         checkpoint.setdefault(pl_module.CHECKPOINT_HYPER_PARAMS_KEY, task_arguments(self.config))
         loop = trainer.fit_loop.epoch_loop
@@ -135,14 +129,8 @@ def rebase_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
     """Put the paths of this run into the saved states of ModelCheckpoint, before they are loaded.
 
     A run that resumes in its own directory keeps its best checkpoints, under the paths that they
-    have now. A new run that starts from the checkpoint of another has none yet.
-
-    Args:
-        checkpoint: Lightning's dictionary.
-        trainer: Its `ckpt_path` is the resumed file; its `default_root_dir` the run directory.
-
-    Returns:
-        Lines for the user about best checkpoints that are not kept.
+    have now. A new run that starts from the checkpoint of another has none yet. Lines for the user
+    name best checkpoints that are not kept.
     """
     states = checkpoint.get("callbacks") or {}
     callbacks = callbacks_of(trainer, ModelCheckpoint)

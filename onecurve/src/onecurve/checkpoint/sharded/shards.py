@@ -62,11 +62,6 @@ class ShardWriter(FileSystemWriter):
         """Leave out the path and the id of this save, which DCP would write."""
 
     def write_data(self, *args: Any, **kwargs: Any) -> Any:
-        """Write this rank's tensors.
-
-        Raises:
-            OSError: If they cannot be written.
-        """
         try:
             return super().write_data(*args, **kwargs)
         except Exception as error:
@@ -79,11 +74,6 @@ class ShardReader(FileSystemReader):
     """DCP's, which would unpickle anything in .metadata."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Read how the tensors are laid out.
-
-        Raises:
-            pickle.UnpicklingError: If the file holds anything else.
-        """
         with Path(self.path, ".metadata").open("rb") as file:
             metadata: Metadata = _PlainUnpickler(file).load()
         metadata.storage_meta = None
@@ -136,7 +126,9 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
             )
         mine = folder.glob(f"__{rank}_*")
         digests = _on_first_rank({file.name: digest_of(file) for file in mine}, group)
-        rests = _on_first_rank(rest if rank == 0 else _parts(rest), group)
+        # Of the other ranks the entries that differ.
+        mine_alone = {key: rest[key] for key in (MODEL, OPTIMIZERS) if key in rest}
+        rests = _on_first_rank(rest if rank == 0 else mine_alone, group)
         if rank == 0:
             write_checkpoint(_merged(rests), folder / REST)
             digests += [{file: digest_of(folder / file)} for file in (REST, ".metadata")]
@@ -181,11 +173,6 @@ def _split(checkpoint: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any
             for name, state in checkpoint[AVERAGES].items()
         }
     return tensors, {**rest, OPTIMIZERS: optimizers} if optimizers else rest
-
-
-def _parts(rest: dict[str, Any]) -> dict[str, Any]:
-    """The entries that differ between ranks."""
-    return {key: rest[key] for key in (MODEL, OPTIMIZERS) if key in rest}
 
 
 def _merged(rests: Sequence[dict[str, Any]]) -> dict[str, Any]:
