@@ -36,10 +36,7 @@ from .launchers import JOBLIB, SERIAL, Interrupt, launcher_of, slurm_tasks, vali
 
 
 class SweepHooks(Callback):
-    """Hydra's callback for a sweep.
-
-    It ends the command by SystemExit: of another exception Hydra would make a warning.
-    """
+    """Ends the command by SystemExit: of another exception Hydra would make a warning."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle nothing: joblib and submitit copy this object to the processes of jobs."""
@@ -95,10 +92,7 @@ class SweepHooks(Callback):
 
 
 def _validate(config: DictConfig) -> list[list[str]] | None:
-    """Reject what cannot be swept, and return the overrides of each job.
-
-    None for a search, which chooses them as it proceeds.
-    """
+    """Reject what cannot be swept, and return the overrides of each job; None for a search."""
     HydraConfig.instance().set_config(config)
     overrides = overrides_of(config)
     sweep: Any = OmegaConf.to_container(config.sweep, resolve=True)
@@ -152,11 +146,7 @@ def _begin(
 
 
 def overrides_of(config: DictConfig) -> list[Override]:
-    """The overrides of a sweep, parsed: what files sweep, and then what was typed.
-
-    Files do so by `hydra.sweeper.params`, or by `sweep.space` of a search. Globs choose among the
-    files of a group.
-    """
+    """The overrides of a sweep, parsed: those of files, and then what was typed."""
     params = config.hydra.sweeper.get("params") or OmegaConf.select(config, "sweep.space") or {}
     swept = [f"{key}={value}" for key, value in params.items()]
     loader = GlobalHydra.instance().config_loader()

@@ -59,14 +59,7 @@ def run_job(work: str, config: DictConfig) -> float | None:
     """Run a job of a sweep, unless it is done.
 
     A failure is recorded in the job's directory and not raised, which would end Hydra's sweep.
-    Ctrl-C and other signals do end it.
-
-    Args:
-        work: Dotted name of what each rank runs.
-        config: What Hydra composed for the job.
-
-    Returns:
-        The last value of ``monitor``, if there is one.
+    Ctrl-C and other signals do end it. Returned is the last value of ``monitor``, if there is one.
     """
     hydra = HydraConfig.get()
     sweep_dir, run_dir = Path(hydra.sweep.dir), Path(hydra.runtime.output_dir)

@@ -45,7 +45,6 @@ FACTS = {
     "samples_per_second": ("samples/s", ",.0f"),
     "peak_memory_mib": ("peak MiB", ",.0f"),
 }
-REFERENCE = "single"
 ROUNDING = 1e-5
 """Relative difference of losses from which on a note says how to tell rounding from an error."""
 NOTE = (
@@ -56,15 +55,17 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of texts below their heads."""
+    """Rows of texts below their heads.
+
+    The first columns are `names`, the others numbers; the `least` columns are shown even where
+    there is no room for them.
+    """
 
     title: str
     heads: list[str]
     rows: list[list[str]]
     names: int = 1
-    """How many of the first columns are names; the others are numbers."""
     least: int = 0
-    """How many columns are shown even where there is no room for them."""
     note: str = ""
 
 
@@ -87,18 +88,7 @@ def main() -> None:
 
 
 def write_report(directories: Sequence[Path], to: Path) -> list[Job]:
-    """Report on all jobs of some sweep or run directories.
-
-    Args:
-        directories: Sweep directories, whose children are jobs; or run directories.
-        to: The directory that gets sweep.csv and sweep.html.
-
-    Returns:
-        The jobs, best first.
-
-    Raises:
-        UserError: If a directory does not exist, or has no job.
-    """
+    """Write sweep.csv and sweep.html about all jobs of sweep or run directories; the best first."""
     sweep = read_sweeps(directories)
     tables = [table for table in (seed_means(sweep), compare_strategies(sweep)) if table]
     to.mkdir(parents=True, exist_ok=True)
@@ -319,7 +309,7 @@ def compare_strategies(sweep: SweepResults) -> Table | None:
     names = list(dict.fromkeys(_strategy(job) for job in sweep.jobs))
     if "strategy" not in sweep.keys or len(names) < 2:
         return None
-    reference = REFERENCE if REFERENCE in names else names[0]
+    reference = "single" if "single" in names else names[0]
     names.sort(key=lambda name: name != reference)
     # A key of a strategy, such as strategy.schedule, belongs to it.
     others = [key for key in sweep.keys if key != "strategy" and not key.startswith("strategy.")]

@@ -35,14 +35,15 @@ IGNORED = ("sweep.trial", "resume")
 
 
 class Objective(NamedTuple):
-    """A number by which jobs are compared."""
+    """A number by which jobs are compared: a metric, or another in metrics.json, as "seconds".
+
+    The mode, "max" or "min", is which way is better; the value is the "last", or the "best" of all
+    in metrics.csv.
+    """
 
     name: str
-    """A metric, such as "val/acc", or another number in metrics.json, such as "seconds"."""
     mode: str
-    """"max" or "min": which way is better."""
     value: str = "last"
-    """"last", or "best" of all values in metrics.csv."""
 
     def reached(self, run_dir: Path) -> float | None:
         """The value that a run reached; None if it has none."""
@@ -101,25 +102,28 @@ def read_curves(run_dir: Path, names: Collection[str]) -> dict[str, Curve]:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One job of a sweep."""
+    """One job of a sweep.
+
+    Attributes:
+        status: As in metrics.json; "not run" without that file.
+        error: Why it failed or diverged, in one line; else empty.
+        stopped: What ended it before its last epoch, and a sentence; else empty.
+        strategy: The name of the strategy; empty if it did not get so far.
+        numbers: All numbers in metrics.json; NaN is possible.
+        values: The value of each objective; None where there is none that is finite.
+        curves: The training loss and the objectives, thinned.
+    """
 
     name: str
     directory: Path
     overrides: dict[str, str]
     status: str
-    """As in metrics.json; "not run" without that file."""
     error: str
-    """Why it failed or diverged, in one line; else empty."""
     stopped: str
-    """What ended it before its last epoch, and a sentence; else empty."""
     strategy: str
-    """Name of the strategy that it ran under; empty if it did not get so far."""
     numbers: dict[str, float]
-    """All numbers in metrics.json; NaN is possible."""
     values: dict[str, float | None]
-    """The value of each objective; None where there is none that is finite."""
     curves: dict[str, Curve]
-    """The training loss and the objectives, thinned."""
 
     @property
     def finished(self) -> bool:
@@ -200,11 +204,7 @@ class SweepResults:
 
 
 def read_sweeps(directories: Sequence[Path]) -> SweepResults:
-    """Read all jobs of some sweep or run directories.
-
-    Raises:
-        UserError: If one of them does not exist, or has no job.
-    """
+    """Read all jobs of some sweep or run directories; one without a job is rejected."""
     once = list({each.resolve(): each for each in directories}.values())
     sweeps = {directory: _jobs_of(directory) for directory in once}
     # All jobs are compared by the same numbers: those of the first job that names some.

@@ -42,10 +42,7 @@ Space = dict[str, BaseDistribution]
 
 
 class Search:
-    """Asks a study for trials, runs them as jobs, and tells it how they ended.
-
-    Made with the arguments of a sweeper's `setup`.
-    """
+    """Asks a study for trials, runs them as jobs, and tells it how they ended."""
 
     def __init__(
         self, config: DictConfig, hydra_context: HydraContext, task_function: TaskFunction
@@ -129,11 +126,7 @@ class Search:
         ]
 
     def _tell(self, trial: FrozenTrial) -> None:
-        """Record how a trial ended; one that another process runs, or that was interrupted, stays.
-
-        Raises:
-            UserError: If it lacks the objective.
-        """
+        """Record how a trial ended; one that was interrupted, or runs in another process, stays."""
         run_dir = self.directory / _job_name(trial)
         metrics = read_metrics(run_dir)
         status, error = metrics.get("status"), str(metrics.get("error", ""))
