@@ -117,6 +117,18 @@ def num_nodes(trainer: Any, most: int | None = None) -> int:
     return most or node_around().nodes or 1
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process exists; always true on Windows, where asking would end it."""
+    if os.name == "posix":
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:  # it is another user's
+            pass
+    return True
+
+
 def full_precision_name(precision: Any) -> str:
     """`trainer.precision` as Lightning would have it: 16 is ``16-mixed``."""
     return PRECISIONS.get(str(precision), str(precision))

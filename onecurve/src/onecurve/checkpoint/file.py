@@ -24,6 +24,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from ..errors import chain
+from ..machine import is_alive
 
 INDEX = "index.json"
 """What makes a folder a sharded checkpoint."""
@@ -91,20 +92,8 @@ def commit_shards(path: Path, folder: str, digests: dict[str, str]) -> None:
 def _remove_unfinished(folder: Path) -> None:
     """Remove the temporary files of processes that were killed."""
     for file in folder.iterdir():
-        if (found := UNFINISHED.fullmatch(file.name)) and not _is_alive(int(found[1])):
+        if (found := UNFINISHED.fullmatch(file.name)) and not is_alive(int(found[1])):
             file.unlink(missing_ok=True)
-
-
-def _is_alive(pid: int) -> bool:
-    if os.name != "posix":
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it is another user's
-        return True
-    return True
 
 
 def sync_folder(path: Path) -> None:

@@ -86,12 +86,9 @@ def interface_of(address: str) -> str | None:
 
 
 def name_interface(address: str) -> None:
-    """Make gloo use the network on which others reach this machine.
+    """Make gloo use the network of the name or address by which others reach this machine.
 
     By default gloo resolves the machine's own name, which may belong to another network.
-
-    Args:
-        address: The name or address by which the others reach this machine.
     """
     if "GLOO_SOCKET_IFNAME" not in os.environ:
         with contextlib.suppress(OSError):

@@ -34,6 +34,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..errors import UserError
+from ..machine import is_alive
 from ..run.outcome import SIGNALS, RankFailed, unless_stopped
 from ..surroundings import unchanged_environment
 from . import worker
@@ -41,10 +42,9 @@ from .logs import log_file
 from .nodes import Nodes
 from .store import HOST, listening_store
 
-SECONDS_TO_SHUT_DOWN = 5
 # torchelastic of torch 2.11 does not have this option, and waits for 30 seconds.
 CAN_SHUT_DOWN_SOON = "shutdown_timeout" in LaunchConfig.__dataclass_fields__
-SHUT_DOWN: dict[str, Any] = {"shutdown_timeout": SECONDS_TO_SHUT_DOWN} if CAN_SHUT_DOWN_SOON else {}
+SHUT_DOWN: dict[str, Any] = {"shutdown_timeout": 5} if CAN_SHUT_DOWN_SOON else {}
 # Environment variables that are changed while torchelastic runs. With a store shared with its ranks
 # (torch 2.15) an agent would wait forever for a node that joins later.
 AGENT_VARIABLES = ("TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
@@ -188,7 +188,7 @@ def passing_on(ranks: Path, processes: int) -> Iterator[list[int]]:
     received: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        pids = list(filter(_lives, [int(path.name) for path in ranks.glob("*")]))
+        pids = list(filter(is_alive, [int(path.name) for path in ranks.glob("*")]))
         is_second_ctrl_c = number == signal.SIGINT and number in received
         received.append(number)
         if is_second_ctrl_c or len(pids) < processes:
@@ -205,14 +205,6 @@ def passing_on(ranks: Path, processes: int) -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _silence(*packages: str) -> None:

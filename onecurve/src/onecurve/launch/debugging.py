@@ -9,12 +9,7 @@ TERMINAL = "/dev/tty"
 
 
 class Breakpoint:
-    """The `sys.breakpointhook` of a rank, which has no standard input.
-
-    Args:
-        rank: This rank.
-        chosen: The rank that stops.
-    """
+    """The `sys.breakpointhook` of a rank, which has no standard input; the chosen rank stops."""
 
     def __init__(self, rank: int, chosen: int) -> None:
         self.rank = rank

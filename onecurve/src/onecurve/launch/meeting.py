@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, kw_only=True)
 class Meeting(Members):
-    """Processes that communicate through a store.
+    """Processes that communicate through a store, which holds values as JSON.
 
     Args:
-        store: Holds values as JSON; nothing is unpickled.
+        store: A TCPStore.
         index: The number of this process; 0 is the first.
         count: The number of processes.
         limit: Seconds to wait for the others.
@@ -82,11 +82,7 @@ class Meeting(Members):
         self.store.set(key, json.dumps(value))
 
     def wait_for(self, keys: list[str]) -> None:
-        """Wait until others have set these keys.
-
-        Raises:
-            UserError: If they do not within the limit.
-        """
+        """Wait until others have set these keys, within the limit."""
         wait(
             lambda: bool(self.store.check(keys)),
             time.monotonic() + self.limit,
@@ -110,11 +106,7 @@ class Meeting(Members):
 def meet(config: "DictConfig") -> RunContext:
     """Meet the other processes of this run, if there are any, and agree on the run directory.
 
-    Args:
-        config: The configuration that Hydra has composed; sets its ``hydra.run.dir``.
-
-    Raises:
-        UserError: If the others do not come, or have another configuration.
+    It is set as ``hydra.run.dir``. Others that do not come, or have other overrides, are rejected.
     """
     run_dir = Path(os.path.abspath(str(config.hydra.run.dir)))
     ranks = surroundings.ranks_around()
@@ -145,10 +137,7 @@ def meet(config: "DictConfig") -> RunContext:
 def meet_ranks(ranks: Ranks, config: Mapping[str, Any], run_dir: Path) -> RunContext:
     """Meet the other ranks of an attempt, and adopt what rank 0 decides.
 
-    Args:
-        ranks: This rank among them.
-        config: The configuration, as a DictConfig or as plain containers.
-        run_dir: The directory of a new run; a restarted attempt uses that of the earlier ranks.
+    `run_dir` is the directory of a new run; a restarted attempt uses that of the earlier ranks.
 
     Raises:
         UserError: If not all ranks come within `launch.timeout_seconds`, or if a rank has no access
@@ -204,14 +193,7 @@ def agree(
 ) -> tuple[Path, Attempt]:
     """Let rank 0 decide for all: the run directory, and what an attempt resumes from.
 
-    Args:
-        members: The ranks of an attempt.
-        ranks: This rank among them.
-        run_dir: As for `meet_ranks`.
-        mirror: `checkpoint.mirror_to`, for nodes that do not share the first one's disk.
-
-    Raises:
-        UserError: If a rank has no access to the checkpoint to resume from.
+    Nodes that do not share the first one's disk fetch the checkpoint from the mirror.
     """
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     note = _run_dir_note()

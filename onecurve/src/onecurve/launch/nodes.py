@@ -73,9 +73,6 @@ class Nodes(Meeting):
 def meet_nodes(config: "DictConfig") -> Nodes:
     """Meet the other nodes at `launch.rendezvous`, or at Kubeflow's address.
 
-    Args:
-        config: The configuration that Hydra has composed.
-
     Raises:
         UserError: If too few nodes come, or one of them has other overrides.
     """
@@ -167,11 +164,7 @@ def _store_at(
 
 
 def _compare_commands(nodes: Nodes, words: list[str]) -> None:
-    """Wait until enough nodes have come, and compare their overrides.
-
-    Raises:
-        UserError: If too few nodes come, or only some of them have an override.
-    """
+    """Wait until enough nodes have come, and reject an override that only some of them have."""
     mine = {word for word in words if not word.startswith(LOCAL_KEYS)}
     nodes.store.set(f"command/{nodes.index}", json.dumps(sorted(mine)))
     keys = [f"command/{index}" for index in range(nodes.smallest)]

@@ -22,15 +22,9 @@ SECONDS_TO_ANSWER = 30
 
 
 def listening_store(host: str, port: int = 0, **options: Any) -> Any:
-    """A TCPStore whose server listens on the address of one host name only.
+    """A TCPStore whose server listens on the address of one host name of this machine only.
 
-    Args:
-        host: A name or an address of this machine.
-        port: A free port; 0 for any.
-        options: Further arguments of TCPStore.
-
-    Raises:
-        OSError: If the port is not free, or the address is not this machine's.
+    Port 0 is any free one. Another that is not free, or another machine's address, is an OSError.
     """
     found = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
@@ -64,11 +58,7 @@ def wait(
     otherwise: Callable[[], str],
     seconds_between_looks: float = 0.1,
 ) -> None:
-    """Wait for a condition by polling, so that Ctrl-C takes effect.
-
-    Raises:
-        UserError: With the text that `otherwise` returns, after the deadline.
-    """
+    """Poll a condition, so that Ctrl-C takes effect; after the deadline a UserError says why."""
     while not condition():
         if time.monotonic() > deadline:
             raise UserError(otherwise())
@@ -87,9 +77,6 @@ def store_of_attempt(ranks: Ranks, deadline: float, missing: Callable[[int], str
     """The store at which the ranks of one attempt meet, and later their process group (`env://`).
 
     torchrun already has a server at MASTER_ADDR, which outlives the ranks; otherwise rank 0 serves.
-
-    Raises:
-        UserError: With the text that `missing` returns, if too few ranks come by the deadline.
     """
     host, port = addresses.main_address(ranks)
     of_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

@@ -77,15 +77,9 @@ class RankOptions:
 
 
 def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> Any:
-    """Entry point of a rank that torchelastic has started.
+    """Entry point of a rank that torchelastic has started; returns the result on rank 0.
 
-    Args:
-        work: The function to run, or its dotted name.
-        arguments: Its arguments; for a run, the configuration, to which the context is added.
-        options: The options of the rank.
-
-    Returns:
-        The result of `work` on rank 0; None on the others.
+    The argument of a run is the configuration, to which the context is added.
     """
     if options.shared:
         _end_with_the_agent()
@@ -137,12 +131,7 @@ def _of_attempt(
 
 
 def started_elsewhere(work: str, config: dict[str, Any], options: RankOptions) -> Metrics:
-    """Run a rank that torchrun or srun has started: `main`, with its own report of failures.
-
-    Raises:
-        RankFailed: If the work failed; names the rank and holds its traceback.
-        UserError: If the work raised one.
-    """
+    """Run a rank that torchrun or srun has started: `main`, with its own report of failures."""
 
     def ended(number: int, _frame: object) -> None:
         raise RankFailed(f"stopped by {signal.Signals(number).name}", 128 + number)
