@@ -41,7 +41,7 @@ register_resolvers()
 
 
 class Ended(SystemExit):
-    """The end of the command, past Hydra, which would put a line of its own before the error's."""
+    """The end of the command, with the error to show."""
 
     def __init__(self, status: int, error: BaseException | None = None) -> None:
         super().__init__(status)
@@ -100,8 +100,14 @@ def run(work: str, config: DictConfig) -> float | None:
         reports = context is None or context.members.reports_failure()
         if context:
             _record(context, config, error, refusal, reports)
-        _end(refusal or error, reports)
-        raise refusal or error from None
+        shown = refusal or error
+        if interrupted(shown) and not isinstance(shown, RankFailed):
+            raise KeyboardInterrupt from shown
+        # Past Hydra, which would put a line of its own before the error's.
+        if isinstance(shown, RankFailed | UserError):
+            status = shown.status if isinstance(shown, RankFailed) else REFUSED
+            raise Ended(status, shown if reports else None) from None
+        raise shown from None
     finally:
         if context and context.held:
             context.held.lock.release()
@@ -125,16 +131,6 @@ def _record(
     elif writes:
         how = describe_failure(error)
         record.unfinished(context.run_dir, was_stopped(error), how)
-
-
-def _end(error: BaseException, is_shown: bool) -> None:
-    """End the command with the one error to show."""
-    if isinstance(error, RankFailed):
-        raise Ended(error.status, error if is_shown else None) from None
-    if interrupted(error):
-        raise KeyboardInterrupt from error
-    if isinstance(error, UserError):
-        raise Ended(REFUSED, error if is_shown else None) from None
 
 
 def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:

@@ -33,16 +33,7 @@ SWEEP_FLAGS = ("-m", "--multirun")
 
 
 def expand(arguments: list[str], config_dir: Path, config_name: str) -> list[str]:
-    """Replace `resume=` and `init=FILE` by the overrides that they stand for.
-
-    Args:
-        arguments: The command line without the program.
-        config_dir: The folder `configs`.
-        config_name: "train" for the only command that resumes.
-
-    Raises:
-        UserError: If there is nothing to resume.
-    """
+    """Replace `resume=` and `init=FILE` in a command line by the overrides that they stand for."""
     arguments = [override for argument in arguments for override in _init(_quoted_path(argument))]
     resumes = [argument for argument in arguments if argument.startswith("resume=")]
     if not resumes or config_name != "train":

@@ -53,14 +53,9 @@ OF_HYDRA: dict[str, Schema] = {
 
 
 class ConfigFile(NamedTuple):
-    """A configuration file.
+    """A configuration file, whose keys begin at the top if it `is_global`, as an experiment's.
 
-    Attributes:
-        group: Such as "sweep/sampler"; empty for train.yaml and its like.
-        path: Where it is.
-        is_global: Whether its keys begin at the top, as an experiment's.
-        content: Its keys, without the list of defaults.
-        defaults: That list.
+    The group is such as "sweep/sampler"; it is empty for train.yaml and its like.
     """
 
     group: str
@@ -76,11 +71,7 @@ class ConfigFile(NamedTuple):
 
 
 def config_files(folder: Path) -> list[ConfigFile]:
-    """The files of a folder, in order of their names.
-
-    Raises:
-        UserError: If one of them is no YAML.
-    """
+    """The files of a folder, in order of their names."""
     return [_read(path, folder) for path in sorted(folder.rglob("*.yaml"))]
 
 
@@ -105,14 +96,7 @@ def _read(path: Path, folder: Path) -> ConfigFile:
 
 
 def schemas(configs: Path) -> dict[str, Schema]:
-    """All schemas by name: of each group, of each command, and of files that are `_global_`.
-
-    Args:
-        configs: The folder `configs` of a project.
-
-    Raises:
-        UserError: If a file is no YAML.
-    """
+    """All schemas of a project by name: of groups, commands, and files that are `_global_`."""
     files = of_project(configs)
     of_groups = [file for file in files if not file.is_global]
     primaries = [file for file in files if not file.group]

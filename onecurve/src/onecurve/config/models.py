@@ -85,13 +85,7 @@ COLLECTIONS = ("callbacks", "logger")
 
 
 def model_of(place: str, node: Mapping[str, Any], command: str = "") -> type[Config] | None:
-    """The model of a part of the configuration; None if there is none.
-
-    Args:
-        place: The dotted key of the part; empty for the top.
-        node: The part.
-        command: Name of the primary configuration, such as "train".
-    """
+    """The model of the part of a command's configuration at a dotted key, which is "" for all."""
     target = node.get("_target_")
     if isinstance(target, str):
         return of_target(target)

@@ -42,7 +42,7 @@ def validate(
     without: list[str],
     chosen: Chosen,
 ) -> list[Described]:
-    """Validate every key by itself, and reject the first that is wrong.
+    """Validate every key by itself, reject the first that is wrong, and return parts with a model.
 
     Args:
         config: The composed configuration.
@@ -50,12 +50,6 @@ def validate(
         deleted: Keys that the command line deletes.
         without: Groups that the task does not use.
         chosen: Tells the value that a key has without overrides.
-
-    Returns:
-        All parts of the configuration that have a model.
-
-    Raises:
-        UserError: Naming the key, the value, what is allowed and a value that works.
     """
     plain: Any = OmegaConf.to_container(config)
     is_training = "task" in plain or "~task" in deleted
@@ -94,11 +88,7 @@ def refusals(config: DictConfig, described: list[Described]) -> Iterator[str]:
 
 
 def validate_group(place: str, values: dict[str, Any]) -> None:
-    """Validate the keys of one group.
-
-    Raises:
-        UserError: As `validate`.
-    """
+    """Validate the keys of one group, as `validate` does."""
     _, problems = _described({place: values}, None, lambda _, problem: problem.kind == "missing")
     for at, problem in problems:
         raise UserError(problem.line(at))

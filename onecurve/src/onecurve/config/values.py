@@ -32,9 +32,7 @@ Address = Annotated[str, AfterValidator(_address)]
 def there(wanted: str, damage: Callable[[str], str | None] = missing) -> AfterValidator:
     """Validate that a value is an existing, intact file, or an address, which is not read yet.
 
-    Args:
-        wanted: What to give, and an example.
-        damage: Returns why a file is damaged; None if it is intact.
+    An error tells what is `wanted`, with an example.
     """
 
     def check(value: Any) -> Any:

@@ -56,41 +56,42 @@ class Conditions(NamedTuple):
 
 @dataclass
 class Traffic:
-    """What the passes of one layer communicate: bytes of full tensors, forward and backward."""
+    """What the passes of one layer communicate: bytes of full tensors, forward and backward.
+
+    They are all-reduced or gathered over the tensor group, by so many calls; a context group
+    gathers keys and values.
+    """
 
     reduced: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    """All-reduced over the tensor group."""
     gathered: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    """Gathered over the tensor group."""
     calls: list[int] = field(default_factory=lambda: [0, 0])
-    """How many collectives of the tensor group there are."""
     keys: float = 0.0
-    """Keys and values, which a context group gathers."""
 
 
 class Passes(NamedTuple):
-    """A layer's forward and backward pass for some samples; sizes in bytes."""
+    """A layer's forward and backward pass for some samples; sizes in bytes, of a sample.
+
+    Attributes:
+        held: Saved for the backward pass, without the layer's inputs and outputs: for each sample,
+            and whatever the number of samples (weights in another type).
+        holds_input: Whether the input is saved for the backward pass, too.
+        holds_output: Whether the output is.
+        passes_on: Whether the output is a view of the input.
+        most: Allocated at the end of the forward pass.
+        outputs: On the meta device.
+    """
 
     forward: Work
     backward: Work
     held: tuple[float, float]
-    """Saved for the backward pass, without the layer's inputs and outputs: for each sample, and
-    whatever the number of samples (weights in another type)."""
     holds_input: bool
     holds_output: bool
-    """Whether the input, or the output, is saved for the backward pass, too."""
     passes_on: bool
-    """Whether the output is a view of the input."""
     input_bytes: float
-    """Of a sample."""
     output_bytes: float
-    """Of a sample."""
     most: float
-    """Allocated at the end of the forward pass, for a sample."""
     traffic: Traffic
-    """What tensor and context groups communicate."""
     outputs: Tensors
-    """On the meta device."""
 
 
 BATCH = 13

@@ -21,12 +21,10 @@ MOST_PASSES = 512
 
 
 class Meshes(NamedTuple):
-    """All meshes of a number of ranks."""
+    """All meshes of a number of ranks: those that fit, the fastest first, and why others do not."""
 
     fitting: list[Estimate]
-    """The fastest first."""
     others: dict[Sizes, str]
-    """Why each of the others does not fit."""
 
 
 def all_meshes(request: Request) -> Meshes:

@@ -29,12 +29,10 @@ from .operations import Numbers
 
 
 class Precision(NamedTuple):
-    """The types of a run, by `trainer.precision`."""
+    """The type of parameters, gradients and optimizer state, and that of autocast, if it is on."""
 
     stored: torch.dtype
-    """Of parameters, gradients and optimizer state."""
     low: torch.dtype | None
-    """What autocast computes in; None without it."""
 
     @classmethod
     def named(cls, name: str) -> "Precision":
@@ -53,18 +51,21 @@ class Precision(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a rank holds of a layer's parameters and buffers."""
+    """What a rank holds of a layer's parameters and buffers.
+
+    Attributes:
+        parameters: Numbers in its shards of them.
+        trained: Of these, in parameters that require gradients.
+        tensors: How many such parameters there are.
+        gathered: Numbers in the unsharded parameters, as the layer uses them on this rank.
+        buffers: Bytes.
+    """
 
     parameters: int
-    """Numbers in its shards of them."""
     trained: int
-    """Of these, in parameters that require gradients."""
     tensors: int
-    """How many such parameters there are."""
     gathered: int
-    """Numbers in the unsharded parameters, as the layer uses them on this rank."""
     buffers: int
-    """Bytes."""
 
 
 class Network:
@@ -151,11 +152,7 @@ class Network:
         return tuple(found)
 
     def chain(self, conditions: Conditions) -> list[Passes]:
-        """The passes of each layer, and last those of the loss.
-
-        Raises:
-            UserError: If a layer cannot run without data.
-        """
+        """The passes of each layer, and last those of the loss."""
         if (size := conditions.context) > 1:
             full = self.chain(conditions._replace(context=1))
             # Every rank computes the loss of full sequences.
@@ -309,36 +306,38 @@ def _rows(value: Tensor, number: int) -> Tensor:
 
 
 class StateSize(NamedTuple):
-    """How much an optimizer keeps."""
+    """What an optimizer keeps of a parameter: copies, and bytes of scalars, such as a count."""
 
     copies: float
-    """Numbers for each number of a parameter."""
     bytes: float
-    """Of scalars that it keeps for each parameter, such as a count of steps."""
 
 
 ADAMW = StateSize(2, 4)
 
 
 class Request(NamedTuple):
-    """What is planned."""
+    """What is planned.
+
+    Attributes:
+        ranks: Of all nodes.
+        per_node: Ranks of a node.
+        batch: Samples of a step, over all ranks.
+        schedules: Those that pipelines may use.
+        microbatches: Of a pipeline; None for the best number.
+        checkpointing: The first that fits is taken.
+        free: Share of the memory that is left free.
+    """
 
     network: Network
     hardware: Hardware
     ranks: int
     per_node: int
-    """Ranks of a node."""
     batch: int
-    """Samples of a step, over all ranks."""
     state: StateSize = ADAMW
     schedules: tuple[str, ...] = ("1f1b", "interleaved_1f1b", "zbv")
-    """Schedules that pipelines may use."""
     microbatches: int | None = None
-    """Of a pipeline; None for the best number."""
     checkpointing: tuple[str, ...] = ("none", "selective", "full")
-    """The first that fits is taken."""
     free: float = 0.08
-    """Share of the memory that is left free."""
 
     @property
     def room(self) -> float:
@@ -357,9 +356,8 @@ class Request(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """How a mesh is run, where there are several ways."""
+    """How a mesh is run, where there are several ways; the schedule of no pipeline is empty."""
 
     schedule: str
-    """Of a pipeline; empty without one."""
     microbatches: int
     checkpointing: str

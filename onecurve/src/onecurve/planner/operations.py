@@ -35,32 +35,33 @@ def is_gone(storage: StorageWeakRef) -> bool:
 
 
 class Operation(NamedTuple):
-    """What one operation computes, reads and writes."""
+    """What one operation computes, in 16 bits if `low`, and bytes by the numbers of storages."""
 
     name: str
     flops: float
     causal: bool
     reads: dict[int, float]
-    """Bytes by the number of the storage."""
     writes: dict[int, float]
     low: bool
-    """Whether it computes in 16 bits."""
 
 
 class Work(NamedTuple):
-    """The operations of a pass, a column of numbers for each property."""
+    """The operations of a pass, a column of numbers for each property.
+
+    Attributes:
+        flops: For each sample, as MFU counts them: without regard to causal masks.
+        skipped: What of `flops` a causal mask saves.
+        bytes: Moved for each sample.
+        fixed: Bytes moved whatever the number of samples, such as weights.
+        low: Whether it computes in 16 bits.
+    """
 
     flops: Numbers
-    """For each sample, as MFU counts them: without regard to causal masks."""
     skipped: Numbers
-    """What of `flops` a causal mask saves."""
     is_attention: Numbers
     bytes: Numbers
-    """Moved for each sample."""
     fixed: Numbers
-    """Bytes moved whatever the number of samples, such as weights."""
     low: Numbers
-    """Whether it computes in 16 bits."""
 
 
 class Recorder(TorchDispatchMode):

@@ -32,8 +32,6 @@ from .network import ADAMW, Network, Precision, Request, StateSize
 
 EXAMPLES = 2
 """Samples that are read from the data, for their shapes."""
-SCHEDULES_OF_AUTO = ("1f1b", "interleaved_1f1b", "zbv")
-CHECKPOINTING_OF_AUTO = ("none", "selective", "full")
 KINDS = ("weights", "grads", "optim.", "activ.", "buffers", "working")
 WIDTH = 150
 """Of a table that goes to a file."""
@@ -41,11 +39,7 @@ UNFUSED = "activ. is of layers that are not compiled: compiled ones keep less"
 
 
 def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
-    """Plan, print, and leave the record of the run.
-
-    Raises:
-        UserError: If there is nothing to plan with.
-    """
+    """Plan, print, and leave the record of the run."""
     cfg = OmegaConf.create(config)
     request = request_of(cfg)
     meshes = all_meshes(request)
@@ -69,7 +63,8 @@ def request_of(cfg: DictConfig) -> Request:
             "data.batch_size: a plan needs the samples of a step, over all ranks; add "
             "data.batch_size=64"
         )
-    schedules = tuple(each for each in SCHEDULES_OF_AUTO if each in available())
+    usual = Request._field_defaults
+    schedules = tuple(each for each in usual["schedules"] if each in available())
     is_auto = plan.activation_checkpointing == "auto"
     return Request(
         network,
@@ -80,7 +75,7 @@ def request_of(cfg: DictConfig) -> Request:
         state=_optimizer_state(cfg),
         schedules=schedules if plan.schedule == "auto" else (plan.schedule,),
         microbatches=None if plan.microbatches == "auto" else plan.microbatches,
-        checkpointing=CHECKPOINTING_OF_AUTO if is_auto else (plan.activation_checkpointing,),
+        checkpointing=usual["checkpointing"] if is_auto else (plan.activation_checkpointing,),
         free=plan.free,
     )
 
