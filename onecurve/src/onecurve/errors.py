@@ -58,13 +58,9 @@ def some_of(names: Sequence[str], shown: int = 3) -> str:
 
 
 def missing_packages(asked: str, packages: Sequence[str], extra: str, instead: str) -> str | None:
-    """The error line for an option whose packages are not installed; None if they are.
+    """The error line for an option, such as ``format=onnx``, whose packages are not installed.
 
-    Args:
-        asked: The option, such as ``format=onnx``.
-        packages: Names of modules; none is imported here.
-        extra: The extra of this distribution that installs them.
-        instead: An option that works without them.
+    It names an extra of this distribution that installs them, and an option that works without.
     """
     absent = [name for name in packages if find_spec(name) is None]
     if not absent:

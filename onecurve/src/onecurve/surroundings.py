@@ -51,14 +51,14 @@ class Ranks(NamedTuple):
 
 
 class Node(NamedTuple):
-    """The node of this process, which starts the ranks of the node itself."""
+    """The node of this process, which starts the ranks of the node itself.
+
+    The number of nodes, the index of this one, and the number of its ranks, as far as they are set.
+    """
 
     nodes: int | None = None
-    """The number of nodes; None if it is not set."""
     number: int | None = None
-    """The index of this node."""
     devices: int | None = None
-    """The number of ranks on this node."""
 
 
 def ranks_around() -> Ranks | None:
@@ -95,9 +95,7 @@ def node_around() -> Node:
 def nodes_asked(config: "DictConfig") -> tuple[int, int]:
     """The minimum and the maximum number of nodes of a run that starts its own ranks.
 
-    Args:
-        config: With `launch.nodes` and `trainer.num_nodes`; without either, Kubeflow's PET_NNODES
-            counts.
+    By `launch.nodes` and `trainer.num_nodes`; without either, Kubeflow's PET_NNODES counts.
     """
     asked = config.launch.get("nodes")
     if asked is None:
@@ -142,12 +140,7 @@ def tell_lightning(ranks: Ranks) -> None:
 def unchanged_environment(
     names: Sequence[str], meanwhile: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Restore environment variables at the end of the context, for the next job of a sweep.
-
-    Args:
-        names: The variables to restore.
-        meanwhile: Values to set within the context.
-    """
+    """Restore environment variables at the end of the context; within it, some are set."""
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(meanwhile or {})
     try:

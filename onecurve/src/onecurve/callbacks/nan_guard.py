@@ -17,12 +17,14 @@ from ..errors import UserError
 
 
 class Finding(NamedTuple):
-    """A place with a value that is not finite; the smallest of several is the origin."""
+    """A place with a value that is not finite; the smallest of several is the origin.
+
+    The stage is 0 for inputs of the network, 1 for parameters, 2 for outputs of a layer, and 3 for
+    gradients; the position is the index of the layer or parameter, of gradients from the last.
+    """
 
     stage: int
-    """0: inputs of the network; 1: parameters; 2: outputs of a layer; 3: gradients."""
     position: int
-    """The index of the layer or parameter; of gradients, counted from the last."""
     what: str
 
 
