@@ -260,7 +260,6 @@ def _has_nan(value: Any) -> bool:
 
 
 def _plain(part: Any) -> Any:
-    """The type without its metadata."""
     return part.__origin__ if get_origin(part) is Annotated else part
 
 
@@ -304,7 +303,6 @@ def _must_be(field: FieldInfo, value: Any, key: str, usual: Any, holds: bool) ->
 
 
 def _bounds(part: Any) -> dict[Any, float]:
-    """The bounds of a number, by kind."""
     return {
         kind: getattr(each, name)
         for kind, (_, name) in BOUNDS.items()
@@ -330,7 +328,6 @@ def _words(part: Any) -> str:
 
 
 def _example(part: Any) -> Any:
-    """A value that is allowed."""
     if allowed := choices(part):
         return allowed[0]
     for each in beside(part):

@@ -73,8 +73,9 @@ def ranks_around() -> Ranks | None:
         here = int(environment.get("LOCAL_WORLD_SIZE", world))
         starter = "srun" if environment.get("TORCHELASTIC_RUN_ID") == OF_SRUN else "torchrun"
         return Ranks(int(environment["RANK"]), int(environment["LOCAL_RANK"]), world, here, starter)
-    # A single task is not one of several ranks.
-    if not _is_task_of_srun(environment) or (world := _tasks(environment)) == 1:
+    # A step may have fewer tasks than its job. A single task is not one of several ranks.
+    tasks = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or "1"
+    if not _is_task_of_srun(environment) or (world := int(tasks)) == 1:
         return None
     rank = int(environment["SLURM_PROCID"])
     here = _tasks_here(environment, world)
@@ -173,11 +174,6 @@ def _has_terminal() -> bool:
     except OSError:
         return False
     return True
-
-
-def _tasks(environment: Mapping[str, str]) -> int:
-    # A step may have fewer tasks than its job.
-    return int(environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or "1")
 
 
 def _tasks_here(environment: Mapping[str, str], world: int) -> int:

@@ -90,7 +90,6 @@ def commit_shards(path: Path, folder: str, digests: dict[str, str]) -> None:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Remove the temporary files of processes that were killed."""
     for file in folder.iterdir():
         if (found := UNFINISHED.fullmatch(file.name)) and not is_alive(int(found[1])):
             file.unlink(missing_ok=True)

@@ -81,7 +81,9 @@ def _change_optimizers(
             for holder in (*groups, *checkpoint["lr_schedulers"]):
                 for name in (*LEARNING_RATES, *SCHEDULER_RATES):
                     if name in holder:
-                        holder[name] = _times(holder[name], factor)
+                        rate = holder[name]
+                        is_list = isinstance(rate, list)
+                        holder[name] = [r * factor for r in rate] if is_list else rate * factor
             continue
         changed = [group for group in groups if key in group and _plain(group[key]) == _plain(old)]
         for group in changed:
@@ -99,10 +101,6 @@ def _changed(
         for key, value in new.items():
             if key in old and old[key] != value:
                 yield key, old[key], value
-
-
-def _times(value: Any, factor: float) -> Any:
-    return [each * factor for each in value] if isinstance(value, list) else value * factor
 
 
 def _plain(value: Any) -> Any:

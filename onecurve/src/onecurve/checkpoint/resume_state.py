@@ -136,6 +136,7 @@ def rebase_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
     callbacks = callbacks_of(trainer, ModelCheckpoint)
     own = {each.state_key for each in callbacks}
     others = [key for key in states if key not in own]
+    resumed = Path(str(trainer.ckpt_path)).resolve()
     lines = []
     for callback in callbacks:
         key = callback.state_key
@@ -146,7 +147,8 @@ def rebase_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
         state = states.pop(key)
         best, score = state["best_model_path"], state["best_model_score"]
         was = best if score is None else f"{callback.monitor} {float(score):.4g} in {best}"
-        if _is_in_place(trainer, callback):
+        folders = (trainer.default_root_dir, str(callback.dirpath))
+        if any(resumed.is_relative_to(Path(folder).resolve()) for folder in folders):
             # Rank 0 wrote the files, maybe on a disk of its own.
             here = trainer.strategy.broadcast(_with_paths_here(state, callback))
             states[callback.state_key] = here
@@ -162,12 +164,6 @@ def rebase_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
 def _monitored(key: str) -> str:
     """Metric and mode in the key of a ModelCheckpoint's state, or of a subclass's."""
     return key.partition("{")[2].partition(", 'every_n_train_steps'")[0]
-
-
-def _is_in_place(trainer: Trainer, callback: ModelCheckpoint) -> bool:
-    resumed = Path(str(trainer.ckpt_path)).resolve()
-    folders = (trainer.default_root_dir, str(callback.dirpath))
-    return any(resumed.is_relative_to(Path(folder).resolve()) for folder in folders)
 
 
 def _with_paths_here(state: dict[str, Any], callback: ModelCheckpoint) -> dict[str, Any]:

@@ -159,7 +159,6 @@ def _unreadable(arguments: list[str]) -> str | None:
 
 @contextmanager
 def _hydra_of(config_dir: Path) -> Iterator[None]:
-    """Initialize Hydra with the configs of the project and the library, if it is not yet."""
     if GlobalHydra.instance().is_initialized():
         yield
     else:

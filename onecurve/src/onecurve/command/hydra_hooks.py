@@ -123,7 +123,6 @@ def without_hydra(config: DictConfig) -> DictConfig:
 
 
 def _replace(config: DictConfig, job: DictConfig) -> None:
-    """Replace what was composed by what was validated."""
     with open_dict(config):
         for name in set(config) - {"hydra", *job}:
             del config[name]

@@ -81,7 +81,6 @@ class Launch(Config):
             )
 
     def _reject_nodes(self, run: ComposedRun) -> Iterator[str]:
-        """Reject a number of nodes, or a number of this node, that cannot be."""
         asked, rank = self.nodes, self.node_rank
         if asked is not None:
             smallest, largest = nodes_asked(run.config)

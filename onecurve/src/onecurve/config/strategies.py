@@ -275,7 +275,6 @@ def _unshared_batch(run: ComposedRun, shares: int) -> Iterator[str]:
 
 
 def _uneven_replicas(run: ComposedRun, key: str, replicas: int) -> Iterator[str]:
-    """Reject a number of replicas that does not divide the number of ranks."""
     if run.world_size % replicas:
         yield (
             f"{key}.replicas={replicas}: must divide the number of ranks, {run.world_size}, such "

@@ -210,7 +210,6 @@ def _against_node(run: ComposedRun) -> Iterator[str]:
 
 
 def _waits_for_validation(run: ComposedRun) -> bool:
-    """Whether a callback monitors a metric that only validation logs."""
     callbacks = run.get("callbacks") or {}
     monitors = [str(entry.get("monitor")) for entry in callbacks.values() if entry]
     return any(monitor.startswith("val/") for monitor in monitors)

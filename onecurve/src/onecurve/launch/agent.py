@@ -24,13 +24,13 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
     RendezvousError,
-    RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
     RendezvousStoreInfo,
     RendezvousTimeoutError,
     rendezvous_handler_registry,
 )
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..errors import UserError
@@ -49,6 +49,10 @@ SHUT_DOWN: dict[str, Any] = {"shutdown_timeout": 5} if CAN_SHUT_DOWN_SOON else {
 # (torch 2.15) an agent would wait forever for a node that joins later.
 AGENT_VARIABLES = ("TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
 
+SILENCED = (
+    *("torch.distributed.elastic", "torch.distributed.launcher"),
+    *("torch.multiprocessing", "torchelastic-events-null"),
+)
 WHAT_NOW = "resume=last resumes the run, and launch.max_restarts=1 waits for the node to come back"
 # The options of torchelastic's LaunchConfig for a single node.
 ONE_NODE: dict[str, Any] = {
@@ -60,7 +64,7 @@ ONE_NODE: dict[str, Any] = {
 Error = ChildFailedError | SignalException | RendezvousError | DistError
 
 
-class OneNode(RendezvousHandler):
+class OneNode(StaticTCPRendezvous):
     """A rendezvous for a single node: a store in this process, new for every attempt.
 
     torchelastic's own rendezvous negotiates with nodes that come and go. That took a third of the
@@ -68,34 +72,13 @@ class OneNode(RendezvousHandler):
     https://docs.pytorch.org/docs/stable/elastic/rendezvous.html
     """
 
-    use_agent_store = True  # the ranks' process group uses the same store
-
     def __init__(self, parameters: RendezvousParameters) -> None:
-        self.run_id = parameters.run_id
+        super().__init__(HOST, 0, 0, 1, parameters.run_id, 0)
 
     def next_rendezvous(self) -> RendezvousInfo:
         """This node is number 0 of 1."""
         store = listening_store(HOST)
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(HOST, store.port))
-
-    def get_backend(self) -> str:
-        return "one_node"
-
-    def get_run_id(self) -> str:
-        return self.run_id
-
-    def num_nodes_waiting(self) -> int:
-        return 0
-
-    def is_closed(self) -> bool:
-        return False
-
-    def set_closed(self) -> None:
-        """Nothing to do: there is no other node."""
-
-    def shutdown(self) -> bool:
-        """The store ends with the agent."""
-        return True
 
 
 rendezvous_handler_registry.register("one_node", OneNode)
@@ -127,13 +110,10 @@ def start_ranks(
         RankFailed: If a rank failed; names the rank and holds its traceback.
         UserError: If a rank raised one.
     """
-    # Failures are reported once, below.
-    _silence(
-        "torch.distributed.elastic",
-        "torch.distributed.launcher",
-        "torch.multiprocessing",
-        "torchelastic-events-null",
-    )
+    # Failures are reported once, below. Child loggers have levels of their own.
+    for name in [*SILENCED, *logging.root.manager.loggerDict]:
+        if name.startswith(SILENCED):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     sys.stdout.flush()
     context, logs = options.context, options.logs
     nodes = context.members if context and isinstance(context.members, Nodes) else None
@@ -205,13 +185,6 @@ def passing_on(ranks: Path, processes: int) -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _silence(*packages: str) -> None:
-    """Silence the loggers of packages, including child loggers with levels of their own."""
-    for name in [*packages, *logging.root.manager.loggerDict]:
-        if name.startswith(packages):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _failure_of(error: Error, logs: Path | None, nodes: Nodes | None) -> UserError | RankFailed:

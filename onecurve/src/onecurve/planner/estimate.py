@@ -102,7 +102,6 @@ def _kept(request: Request, held: Held) -> Bytes:
 
 
 def _conditions(request: Request, sizes: Sizes, checkpointing: str) -> Conditions:
-    """How the layers of a mesh are run."""
     precision = request.network.precision
     dtype = precision.low if is_sharded(sizes) and precision.low else None
     if precision.low is None and precision.stored.itemsize != 4:

@@ -164,7 +164,6 @@ def _by_sample(sizes: Iterable[float]) -> tuple[float, float]:
 def _on_rank(
     layer: nn.Module, conditions: Conditions, styles: Mapping[str, str], traffic: Traffic
 ) -> Callable[..., Any]:
-    """A copy of a layer as it is on a rank."""
     copy = with_tensors_on(CPU, {"layer": layer})["layer"]
     copy.train()
     if conditions.dtype is not None:

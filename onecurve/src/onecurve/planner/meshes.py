@@ -38,15 +38,11 @@ def all_meshes(request: Request) -> Meshes:
         else:
             fitting.append(found)
     fitting.sort(key=lambda each: each.seconds)
-    first = [_exactly(request, each) for each in fitting[:SIMULATED]]
+    first = [
+        estimate(request, each.sizes, each.choice, _stages(request, each.sizes, *each.choice[:2]))
+        for each in fitting[:SIMULATED]
+    ]
     return Meshes(sorted(first, key=lambda each: each.seconds) + fitting[SIMULATED:], others)
-
-
-def _exactly(request: Request, found: Estimate) -> Estimate:
-    if found.sizes.pipeline == 1:
-        return found
-    sizes, choice = found.sizes, found.choice
-    return estimate(request, sizes, choice, _stages(request, sizes, *choice[:2]))
 
 
 def _stages(request: Request, sizes: Sizes, schedule: str, microbatches: int) -> Stages:
@@ -133,7 +129,6 @@ def _that_fits(
 
 
 def _ways(request: Request, sizes: Sizes) -> Iterator[tuple[str, int]]:
-    """The schedules and numbers of micro-batches that are tried."""
     if sizes.pipeline == 1:
         yield "", 1
         return

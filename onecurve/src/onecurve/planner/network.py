@@ -97,7 +97,10 @@ class Network:
         self.targets = targets
         self.precision = precision
         self.fused = fused
-        self.inputs = tuple(_rows(value, BATCH) for value in inputs)
+        self.inputs = tuple(
+            torch.empty((BATCH, *value.shape[1:]), dtype=value.dtype, device="meta")
+            for value in inputs
+        )
         self.styles = [_styles_within(name, plan or {}) for name in layers]
         self._owners: dict[int, str] = {}
         self.kinds = [
@@ -269,7 +272,6 @@ class Network:
 
 
 def _styles_within(layer: str, plan: Mapping[str, str]) -> dict[str, str]:
-    """The styles of a layer's modules by their names within it."""
     found = {}
     for name, style in plan.items():
         if name == layer:
@@ -299,10 +301,6 @@ def _kind_of(
         if isinstance(value, plain) and not key.startswith("__")
     ]
     return (str(layer), tuple(parameters), tuple(settings), tuple(styles.items()))
-
-
-def _rows(value: Tensor, number: int) -> Tensor:
-    return torch.empty((number, *value.shape[1:]), dtype=value.dtype, device="meta")
 
 
 class StateSize(NamedTuple):

@@ -117,7 +117,8 @@ class Recorder(TorchDispatchMode):
             return result
         count = flops_of(func)
         flops = float(count(*args, **kwargs, out_val=result)) if count else 0.0
-        causal = ATTENTION in str(func) and _is_causal(func, args, kwargs)
+        given_by_name = dict(zip(argument_names(func), args, strict=False)) | kwargs
+        causal = ATTENTION in str(func) and bool(given_by_name.get("is_causal"))
         low = any(tensor.dtype in LOW for tensor in given)
         self.operations.append(Operation(str(func), flops, causal, reads, writes, low))
         return result
@@ -181,8 +182,3 @@ def _fused(operations: list[Operation], kept: set[int]) -> list[list[float]]:
 def _size(tensor: Tensor) -> float:
     """Bytes that are read or written: of an expanded tensor, those of its storage."""
     return float(min(tensor.nbytes, tensor.untyped_storage().nbytes()))
-
-
-def _is_causal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    names = argument_names(func)
-    return bool((dict(zip(names, args, strict=False)) | kwargs).get("is_causal", False))

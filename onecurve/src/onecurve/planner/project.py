@@ -142,7 +142,6 @@ def _build_without_memory(cfg: DictConfig) -> LightningModule:
 
 
 def _examples(cfg: DictConfig, task: LightningModule) -> tuple[Tensors, Any]:
-    """Inputs of the network and targets of the first samples of the data."""
     data_config = cfg.data.copy()
     OmegaConf.set_struct(data_config, False)
     if "batch_size" in data_config:
@@ -170,7 +169,6 @@ def _examples(cfg: DictConfig, task: LightningModule) -> tuple[Tensors, Any]:
 
 
 def _optimizer_state(cfg: DictConfig) -> StateSize:
-    """What the configured optimizer keeps of a parameter, found by one step."""
     if "optimizer" not in cfg:
         return ADAMW
     parameter = nn.Parameter(torch.ones(2, 2))

@@ -149,14 +149,11 @@ def describe_error(error: BaseException) -> str:
     if not isinstance(error, ValueError | InstantiationException | MisconfigurationException):
         text = f"{type(error).__name__}: {text}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if _is_own(frame.filename)]
+    # Not installed, and not of this library.
+    others = (*INSTALLED, str(Path(__file__).parents[1]), "<")
+    own = [frame for frame in frames if not frame.filename.startswith(others)]
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     return f"{text}{where}; HYDRA_FULL_ERROR=1 shows the traceback"
-
-
-def _is_own(file: str) -> bool:
-    library = str(Path(__file__).parents[1])
-    return not file.startswith((*INSTALLED, library, "<"))
 
 
 @contextmanager

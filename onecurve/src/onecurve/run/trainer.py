@@ -135,7 +135,8 @@ def build_trainer(
     log_in_place()
     callbacks = [*instances("callbacks", cfg.get("callbacks"), Callback), *extra_callbacks]
     loggers = instances("logger", cfg.get("logger"), Logger)
-    if logs_metrics and not any(_writes_metrics(logger, run_dir) for logger in loggers):
+    folders = [Path(each.log_dir).resolve() for each in loggers if isinstance(each, CSVLogger)]
+    if logs_metrics and run_dir.resolve() not in folders:
         loggers.append(BufferedCSVLogger(str(run_dir), "", "", flush_logs_every_n_steps=100))
     arguments = arguments_of(cfg)
     strategy = strategy_of(cfg)
@@ -228,10 +229,6 @@ def instances(name: str, group: DictConfig | None, kind: type) -> list[Any]:
     """Build the entries of a group, in their order."""
     entries = (group or {}).items()
     return [build(f"{name}.{key!s}", entry, kind) for key, entry in entries if entry]
-
-
-def _writes_metrics(logger: Any, run_dir: Path) -> bool:
-    return isinstance(logger, CSVLogger) and Path(logger.log_dir).resolve() == run_dir.resolve()
 
 
 def _storage(cfg: DictConfig, run_dir: Path) -> LocalFiles:

@@ -186,7 +186,6 @@ def _validate_search(config: DictConfig, overrides: list[Override]) -> None:
 
 
 def _grid(overrides: list[Override]) -> list[list[str]]:
-    """The overrides of every job."""
     for each in overrides:
         if each.is_sweep_override() and not each.is_discrete_sweep():
             raise UserError(

@@ -35,7 +35,6 @@ from .hooks import overrides_of
 from .results import DIRECTIONS, objectives, validate_objective
 
 NAME = "sweep"
-SQLITE_TIMEOUT_SECONDS = 60
 
 Space = dict[str, BaseDistribution]
 """The distribution of every key that is searched."""
@@ -261,7 +260,7 @@ def open_study(address: str, modes: list[str], pruner: DictConfig | None) -> opt
 
 def storage(address: str) -> optuna.storages.RDBStorage:
     """The storage at an address, with time for other processes to write."""
-    arguments = {"timeout": SQLITE_TIMEOUT_SECONDS} if address.startswith("sqlite:") else {}
+    arguments = {"timeout": 60} if address.startswith("sqlite:") else {}
     if address.startswith("sqlite:///"):
         Path(address.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     return optuna.storages.RDBStorage(address, engine_kwargs={"connect_args": arguments})

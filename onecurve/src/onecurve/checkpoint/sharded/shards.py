@@ -112,7 +112,10 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
     rank = 0 if group is None else dist.get_rank(group)
     tensors, rest = _split(checkpoint)
     earlier = set_aside(path) if rank == 0 and path.is_file() else None
-    name = _from_first_rank(uuid.uuid4().hex[:8], group)
+    box = [uuid.uuid4().hex[:8]]
+    if group is not None:
+        dist.broadcast_object_list(box, group=group, group_src=0)
+    (name,) = box
     folder = path / name
     try:
         with without_hints():
@@ -182,16 +185,6 @@ def _merged(rests: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for mine, theirs in zip(first.get(OPTIMIZERS, []), other.get(OPTIMIZERS, []), strict=True):
             mine["state"].update(theirs["state"])
     return first
-
-
-# Between ranks
-
-
-def _from_first_rank(value: str, group: dist.ProcessGroup | None) -> str:
-    box = [value]
-    if group is not None:
-        dist.broadcast_object_list(box, group=group, group_src=0)
-    return box[0]
 
 
 def _on_first_rank(value: dict[str, Any], group: dist.ProcessGroup | None) -> list[dict[str, Any]]:
