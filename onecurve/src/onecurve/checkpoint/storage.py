@@ -78,10 +78,7 @@ class LocalFiles(TorchCheckpointIO):
         return True
 
     def load_checkpoint(
-        self,
-        path: str | Path,
-        map_location: Any = None,
-        weights_only: bool | None = None,
+        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
         """Read onto the CPU once all is written; tensors of a sharded one are read later."""
         self.finish()

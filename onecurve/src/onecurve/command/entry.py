@@ -25,12 +25,7 @@ from ..run import record
 from ..run.context import RunContext
 from ..run.outcome import RankFailed, describe_failure, was_stopped
 from . import resume
-from .before_hydra import (
-    mode_asked_for,
-    open_closed_streams,
-    read_env_file,
-    reject_another_python,
-)
+from .before_hydra import mode_asked_for, open_closed_streams, read_env_file, reject_another_python
 from .check import in_one_line
 from .explain import explain
 from .hydra_hooks import checked_run, reject_without_checks

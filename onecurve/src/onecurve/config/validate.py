@@ -35,11 +35,7 @@ class Described(NamedTuple):
 
 
 def validate(
-    config: DictConfig,
-    config_name: str,
-    deleted: list[str],
-    without: list[str],
-    chosen: Chosen,
+    config: DictConfig, config_name: str, deleted: list[str], without: list[str], chosen: Chosen
 ) -> list[Described]:
     """Validate every key by itself, reject the first that is wrong, and return parts with a model.
 

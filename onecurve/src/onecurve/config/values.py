@@ -13,9 +13,7 @@ Group = Mapping[str, Any]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 Time = Annotated[
-    str,
-    Field(pattern=r"^\d+:\d\d:\d\d:\d\d$"),
-    Words("days:hours:minutes:seconds", "00:12:00:00"),
+    str, Field(pattern=r"^\d+:\d\d:\d\d:\d\d$"), Words("days:hours:minutes:seconds", "00:12:00:00")
 ]
 Folder = Annotated[str, Field(pattern=r"\S"), Words("a folder", "runs")]
 

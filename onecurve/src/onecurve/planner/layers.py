@@ -24,13 +24,7 @@ from torch.utils.checkpoint import (
 from ..compat.of_torch import FakeTensorMode
 from ..strategies.pipeline.shapes import call_layer, with_tensors_on
 from ..strategies.redirect import replaced
-from ..strategies.tensor.families import (
-    STYLES,
-    is_divided,
-    is_linear,
-    is_transposed,
-    share_counts,
-)
+from ..strategies.tensor.families import STYLES, is_divided, is_linear, is_transposed, share_counts
 from .operations import ATTENTION, Recorder, Work, grows_with, is_gone, owner_of, work
 
 Tensors = tuple[Tensor, ...]

@@ -16,15 +16,7 @@ from ..machine import full_precision_name
 from ..strategies.pipeline.shapes import FLOPS_PER_BYTE
 from ..strategies.tensor.checks import check_one
 from .hardware import Hardware
-from .layers import (
-    BATCH,
-    Conditions,
-    Passes,
-    Tensors,
-    local_shape,
-    on_context_shard,
-    run_layer,
-)
+from .layers import BATCH, Conditions, Passes, Tensors, local_shape, on_context_shard, run_layer
 from .operations import Numbers
 
 

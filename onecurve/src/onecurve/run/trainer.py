@@ -123,10 +123,7 @@ class LogConfiguration(Callback):
 
 
 def build_trainer(
-    cfg: DictConfig,
-    run_dir: Path,
-    extra_callbacks: list[Callback],
-    logs_metrics: bool = False,
+    cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback], logs_metrics: bool = False
 ) -> RunTrainer:
     """The Trainer with the configured strategy, callbacks and loggers.
 

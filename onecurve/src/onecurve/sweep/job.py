@@ -24,22 +24,11 @@ from ..run.invocation import invocation
 from ..run.outcome import Metrics, RankFailed, describe_failure, was_stopped
 from ..run.record import read_metrics
 from .directory import DONE, STOPPED, TRACEBACK, read_record
-from .launchers import (
-    JOBLIB,
-    interrupt_ends_job,
-    launcher_of,
-    meet,
-    take_share,
-    validate_nodes,
-)
+from .launchers import JOBLIB, interrupt_ends_job, launcher_of, meet, take_share, validate_nodes
 from .results import Objective, read_curves
 
 # Added to the callbacks of every trial of a search.
-PRUNING = {
-    "_target_": "onecurve.sweep.pruning.Pruning",
-    "_recursive_": False,
-    "search": "${sweep}",
-}
+PRUNING = {"_target_": "onecurve.sweep.pruning.Pruning", "_recursive_": False, "search": "${sweep}"}
 
 
 class JobFailed(Exception):
