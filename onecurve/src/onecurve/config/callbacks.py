@@ -45,7 +45,6 @@ class BestAndLast(Config):
     verbose: bool = Field(False, description="Log what is saved.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject file names that collide, and folders that cannot be written."""
         name, kept = str(self.filename).removesuffix(".ckpt"), self.save_top_k
         if name == "last" and self.save_last:
             yield (
@@ -118,7 +117,6 @@ class StochasticWeightAveraging(Config):
     )
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject two averages to validate, and a start in epochs of unknown length."""
         if self.validate_average and run.has("ema"):
             yield (
                 f"{key}.validate=true: callbacks=ema already validates its own average; use "
@@ -139,7 +137,6 @@ class Accumulation(Config):
     batches: list[Count] = Field(description="Batches per optimizer step from each of them on.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject malformed schedules and conflicts with accumulate_grad_batches."""
         epochs = self.from_epochs
         same_number = len(epochs) == len(self.batches)
         if not (same_number and epochs[:1] == [0] and epochs == sorted(set(epochs))):
@@ -165,7 +162,6 @@ class BatchSizeSearch(Config):
     apply: bool = Field(False, description="Train with the result, as with data.batch_size.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject strategies with several processes, and empty ranges."""
         if not run.one_process:
             yield (
                 f"callbacks=batch_size_finder: strategy={run.strategy} has several processes, and "
@@ -189,7 +185,6 @@ class LearningRateRangeTest(Config):
     apply: bool = Field(False, description="Train with the suggestion, as with optimizer.lr.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject min_lr >= max_lr."""
         if self.min_lr >= self.max_lr:
             lowest, highest = run.get(f"{key}.min_lr"), run.get(f"{key}.max_lr")
             yield (
@@ -203,7 +198,6 @@ class KatibMetrics(Config):
     file: str = Field(description="The file; lines are appended.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject a file that cannot be written on this node."""
         file = Path(self.file)
         there = next(place for place in (file, *file.absolute().parents) if place.exists())
         fits = there.is_file() if there == file else there.is_dir()

@@ -38,7 +38,6 @@ class Launch(Config):
     timeout_seconds: float = Field(gt=0, description="How long nodes wait for each other.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject processes that cannot be started, and nodes that cannot meet."""
         if not run.strategy:
             return
         several = not run.one_process and run.world_size > 1

@@ -9,11 +9,11 @@ for classes to be validated before they are imported. The keys are dotted names 
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 from ..config_model import Config
-from .modules import file_of
 
 PROJECTS = "config_models"
 
@@ -123,3 +123,25 @@ def _model(name: str) -> type[Config]:
     room, _, model = name.partition(".")
     found: type[Config] = getattr(import_module(f".{room}", __package__), model)
     return found
+
+
+@cache
+def folders_of(package: str) -> list[Path] | None:
+    """The folders of a top-level package, or the file of a top-level module; None if missing."""
+    try:
+        spec = find_spec(package) if package else None
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    folders = spec.submodule_search_locations
+    return [Path(folder) for folder in folders] if folders else [Path(spec.origin or "")]
+
+
+@cache
+def file_of(module: str) -> Path | None:
+    """The file of a module; None if it is missing."""
+    top, *rest = module.split(".")
+    paths = [folder.joinpath(*rest) for folder in folders_of(top) or ()]
+    files = [file for path in paths for file in (path / "__init__.py", path.with_suffix(".py"))]
+    return next((file for file in files if file.is_file()), None)

@@ -91,7 +91,6 @@ class Trainer(Config):
     )
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject devices, nodes, precisions, limits and times that this run cannot have."""
         if not run.strategy:
             return
         if run.accelerator == "cuda" and run.most_devices == 0:

@@ -10,8 +10,7 @@ from ..composed_run import ComposedRun
 from ..config_model import Config, Problem, fields, text
 from ..errors import UserError
 from .keys import dotted, refers, resolved
-from .models import COLLECTIONS, OBJECTS, TARGETS, model_of
-from .modules import file_of, folders_of
+from .models import COLLECTIONS, OBJECTS, TARGETS, file_of, folders_of, model_of
 
 Found = tuple[str, Problem]
 

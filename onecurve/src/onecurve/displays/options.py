@@ -31,7 +31,6 @@ class Options(Config):
     task_every_n_epochs: int = Field(1, ge=0, description="How often to call `displays()`.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject displays whose logger is missing."""
         name = key.rpartition(".")[2]
         if not run.get(f"logger.{self.writer}"):
             yield (

@@ -65,11 +65,7 @@ class Work(NamedTuple):
 
 
 class Recorder(TorchDispatchMode):
-    """Records the operations that run within, and the memory that they allocate.
-
-    Attributes:
-        operations: In order.
-    """
+    """Records the operations that run within, in order, and the memory that they allocate."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -37,11 +37,7 @@ Load = Callable[[Path], Callable[..., list[Tensor]]]
 
 
 def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
-    """Export the network of a checkpoint with a free batch dimension, and compare what is written.
-
-    Raises:
-        UserError: If the network cannot be exported, or its file computes something else.
-    """
+    """Export the network of a checkpoint with any size of batch, and compare what is written."""
     cfg, run_dir = OmegaConf.create(config), context.run_dir
     needed = ("onnx", "onnxscript", "onnxruntime") if cfg.format == "onnx" else ()
     if refusal := missing_packages("format=onnx", needed, "onnx", "format=torch"):
@@ -102,11 +98,7 @@ def resized(size: int, values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def example_inputs(task: LightningModule, data: LightningDataModule) -> tuple[Tensor, ...]:
-    """The network's inputs for the first batch of the samples to predict, on the CPU.
-
-    Raises:
-        UserError: If they are not tensors whose first dimension is the batch.
-    """
+    """The network's inputs for the first batch of the samples to predict, on the CPU."""
     found: list[tuple[Any, ...]] = []
 
     def look(batch: Any, batch_idx: int, dataloader_idx: int = 0) -> bool:

@@ -37,9 +37,6 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     A task with a method `predict` (`protocols.Predicts`) does everything itself. Otherwise
     `predict_step` predicts the image files of `predict.images`, which the data module reads as
     those of training (`protocols.ReadsImages`), or the samples of the data module's loader.
-
-    Raises:
-        UserError: If there is nothing to predict, or the output cannot be written.
     """
     cfg, run_dir = OmegaConf.create(config), context.run_dir
     options = {"output": str(run_dir / "predictions"), **config["predict"]}
@@ -239,14 +236,7 @@ def bare_trainer(**options: Any) -> Trainer:
 
 
 def predict_on_test_set(data: LightningDataModule) -> bool:
-    """Let a data module without a `predict_dataloader` use its `test_dataloader` in its place.
-
-    Returns:
-        Whether it has none.
-
-    Raises:
-        UserError: If there are none either.
-    """
+    """Whether a data module lacks `predict_dataloader`; its `test_dataloader` takes its place."""
     if is_overridden("predict_dataloader", data):
         return False
     if not is_overridden("test_dataloader", data):

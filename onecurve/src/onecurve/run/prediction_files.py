@@ -39,9 +39,6 @@ def write(
 
     Returns:
         The number of rows, and the path.
-
-    Raises:
-        UserError: If they are no plain data.
     """
     if columns := _columns(predictions, class_names):
         rows = list(zip(*columns.values(), strict=True))
@@ -152,11 +149,7 @@ def _without_labels(images: list[Tensor]) -> tuple[Tensor, None]:
 
 
 def image_loader(data: Any, path: str) -> tuple[list[Path], DataLoader[Any]]:
-    """The image files at a path, and a loader that reads them by the data module.
-
-    Raises:
-        UserError: If there are none.
-    """
+    """The image files at a path, and a loader that reads them by the data module."""
     files: list[Path] = data.find_images(path)
     if not files:
         raise UserError(

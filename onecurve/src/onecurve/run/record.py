@@ -225,11 +225,7 @@ def lock_directory(run_dir: Path, override: str) -> LockedDirectory:
 
 
 def reject_remote(run_dir: Path, override: str) -> None:
-    """Reject an address: a local folder of that name would be created.
-
-    Raises:
-        UserError: That names a directory that works.
-    """
+    """Reject an address: a local folder of that name would be created."""
     if re.search(r"(^|/)\w\w+:/", str(run_dir)):
         raise UserError(
             f"{override}: a run directory is on a local disk, or on one that is mounted; use "
@@ -238,11 +234,7 @@ def reject_remote(run_dir: Path, override: str) -> None:
 
 
 def reject_locked(run_dir: Path, override: str) -> None:
-    """Reject a run directory that another process has locked.
-
-    Raises:
-        UserError: That names the process.
-    """
+    """Reject a run directory that another process has locked, and name the process."""
     if not _is_locked(run_dir / LOCK):
         return
     holder = run_dir / HOLDER
