@@ -298,47 +298,38 @@ def _must_be(field: FieldInfo, value: Any, key: str, usual: Any, holds: bool) ->
         close = nearest(str(value), list(map(str, allowed)))
         example = close or (usual if holds else allowed[0])
         return f"one of {', '.join(map(text, allowed))}, such as {as_override(key, example)}"
-    example = usual if holds else _example(parts[0])
-    return f"{' or '.join(map(_words, parts))}, such as {as_override(key, example)}"
+    described = list(map(_described, parts))
+    example = usual if holds else described[0].example
+    allowed_words = " or ".join(each.words for each in described)
+    return f"{allowed_words}, such as {as_override(key, example)}"
 
 
-def _bounds(part: Any) -> dict[Any, float]:
-    return {
+def _described(part: Any) -> Words:
+    """How a line describes a type, and a value that is allowed."""
+    if allowed := choices(part):
+        return Words(" or ".join(map(text, allowed)), allowed[0])
+    if own := [each for each in beside(part) if isinstance(each, Words)]:
+        return own[0]
+    if (entry := _entry(part)) is not None:
+        entries = list(map(_described, alternatives(entry)))
+        words = " or ".join(each.words for each in entries)
+        return Words(f"a list, each entry {words}", [entries[0].example])
+    if get_origin(_plain(part)) in (dict, Mapping):
+        return Words("a mapping", {})
+    bounds = {
         kind: getattr(each, name)
         for kind, (_, name) in BOUNDS.items()
         for each in beside(part)
         if isinstance(each, kind)
     }
-
-
-def _words(part: Any) -> str:
-    if allowed := choices(part):
-        return " or ".join(map(text, allowed))
-    for each in beside(part):
-        if isinstance(each, Words):
-            return each.words
-    if (entry := _entry(part)) is not None:
-        return f"a list, each entry {' or '.join(map(_words, alternatives(entry)))}"
-    if get_origin(_plain(part)) in (dict, Mapping):
-        return "a mapping"
-    said = _bounds(part)
-    bounds = " ".join(f"{BOUNDS[kind][0]} {bound:.15g}" for kind, bound in said.items())
+    said = " ".join(f"{BOUNDS[kind][0]} {bound:.15g}" for kind, bound in bounds.items())
     known = KINDS.get(_plain(part), "another kind of value")
-    return f"{known} {bounds.removeprefix('and ')}".rstrip()
+    words = f"{known} {said.removeprefix('and ')}".rstrip()
+    return Words(words, _number_within(bounds, is_whole=_plain(part) is int))
 
 
-def _example(part: Any) -> Any:
-    if allowed := choices(part):
-        return allowed[0]
-    for each in beside(part):
-        if isinstance(each, Words):
-            return each.example
-    if (entry := _entry(part)) is not None:
-        return [_example(alternatives(entry)[0])]
-    if get_origin(_plain(part)) in (dict, Mapping):
-        return {}
-    said = _bounds(part)
-    above, least, most, below = (said.get(kind) for kind in BOUNDS)
+def _number_within(bounds: Mapping[Any, float], is_whole: bool) -> str | None:
+    above, least, most, below = (bounds.get(kind) for kind in BOUNDS)
     low = least if least is not None else above
     high = most if most is not None else below
     middle = (low + high) / 2 if low is not None and high is not None else None
@@ -347,8 +338,8 @@ def _example(part: Any) -> Any:
         *(most, None if below is None else below - 1, 0),
     )
     for number in tried:
-        if number is None or (_plain(part) is int and number % 1):
+        if number is None or (is_whole and number % 1):
             continue
-        if all(WITHIN[kind](number, bound) for kind, bound in said.items()):
+        if all(WITHIN[kind](number, bound) for kind, bound in bounds.items()):
             return f"{number:.15g}"
     return None

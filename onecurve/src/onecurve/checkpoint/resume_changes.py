@@ -17,9 +17,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from ..errors import UserError
 from ..optim.fused import KERNELS
 
-# Learning rates in a parameter group, and in the state of a scheduler.
-LEARNING_RATES = ("lr", "initial_lr", "max_lr", "min_lr")
-SCHEDULER_RATES = ("base_lrs", "_last_lr")
+# Learning rates in a parameter group, and in a scheduler.
+RATES = ("lr", "initial_lr", "max_lr", "min_lr", "base_lrs", "_last_lr")
 
 
 def apply_changes(checkpoint: dict[str, Any], config: Mapping[str, Any]) -> list[str]:
@@ -79,17 +78,23 @@ def _change_optimizers(
                 f"optimizer.lr={new} (was {old}): all learning rates are multiplied by {factor:.4g}"
             )
             for holder in (*groups, *checkpoint["lr_schedulers"]):
-                for name in (*LEARNING_RATES, *SCHEDULER_RATES):
-                    if name in holder:
-                        rate = holder[name]
-                        is_list = isinstance(rate, list)
-                        holder[name] = [r * factor for r in rate] if is_list else rate * factor
+                scale_rates(holder, factor)
             continue
         changed = [group for group in groups if key in group and _plain(group[key]) == _plain(old)]
         for group in changed:
             group[key] = type(group[key])(new) if isinstance(new, list) else new
         if changed:
             yield f"optimizer.{key}={new} (was {old})"
+
+
+def scale_rates(holder: dict[str, Any], factor: float) -> None:
+    """Multiply the learning rates of a parameter group, or of a scheduler and its parts."""
+    for name in RATES:
+        if (rate := holder.get(name)) is not None:
+            is_list = isinstance(rate, list)
+            holder[name] = [each * factor for each in rate] if is_list else rate * factor
+    for part in holder.get("_schedulers", ()):
+        scale_rates(part if isinstance(part, dict) else vars(part), factor)
 
 
 def _changed(

@@ -54,7 +54,9 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
         record.start(context.run_dir, plain)
     plain = _with_copies(plain, context)
     said = HydraConfig.get().verbose if HydraConfig.initialized() else False
-    verbose: Verbose = said if isinstance(said, bool | str) else list(said)
+    verbose: Verbose = (
+        said if isinstance(said, bool) else [said] if isinstance(said, str) else [*said]
+    )
     # Imported here, because these import torch.
     if is_inline and not is_rank:
         from .worker import only_rank, resolved

@@ -32,6 +32,8 @@ from .network import ADAMW, Network, Precision, Request, StateSize
 
 EXAMPLES = 2
 """Samples that are read from the data, for their shapes."""
+# Strategies that have one axis beside replicas.
+PRESETS = {"shard": "fsdp", "pipeline": "pipeline", "tensor": "tensor"}
 KINDS = ("weights", "grads", "optim.", "activ.", "buffers", "working")
 WIDTH = 150
 """Of a table that goes to a file."""
@@ -227,7 +229,7 @@ def _fitting_table(request: Request, estimates: list[Estimate]) -> Table:
             *held,
             in_words(each.fullest.total),
             f"{each.idle:.0%}" if each.sizes.pipeline > 1 else "",
-            _time(each.seconds),
+            f"{each.seconds:.3g} s" if each.seconds >= 1 else f"{each.seconds * 1e3:.3g} ms",
             f"{rate * length:,.0f}",
             f"{mfu:.1%}",
         )
@@ -293,16 +295,11 @@ def _strategy(each: Estimate) -> list[str]:
     sizes, choice = each.sizes, each.choice
     used = {axis: size for axis, size in sizes._asdict().items() if size > 1}
     replicas = [f"strategy.replicas={sizes.replicate}"] if sizes.replicate > 1 else []
-    if not used:
-        words = ["strategy=single"]
-    elif set(used) == {"replicate"}:
-        words = ["strategy=ddp"]
-    elif set(used) <= {"replicate", "shard"}:
-        words = ["strategy=fsdp", *replicas]
-    elif set(used) <= {"replicate", "pipeline"}:
-        words = ["strategy=pipeline", *replicas]
-    elif set(used) <= {"replicate", "tensor"}:
-        words = ["strategy=tensor", *replicas]
+    others = [axis for axis in used if axis != "replicate"]
+    if not others:
+        words = ["strategy=ddp" if used else "strategy=single"]
+    elif len(others) == 1 and others[0] in PRESETS:
+        words = [f"strategy={PRESETS[others[0]]}", *replicas]
     else:
         words = ["strategy=mesh", *(f"strategy.{axis}={size}" for axis, size in used.items())]
     if sizes.pipeline > 1:
@@ -313,7 +310,3 @@ def _strategy(each: Estimate) -> list[str]:
     if choice.checkpointing != "none":
         words.append(f"strategy.activation_checkpointing={choice.checkpointing}")
     return words
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

@@ -46,13 +46,13 @@ class Objective(NamedTuple):
     value: str = "last"
 
     def reached(self, run_dir: Path) -> float | None:
-        """The value that a run reached; None if it has none."""
+        """The value that a run reached; None if it has none, or one that is not finite."""
         if self.value == "best":
             curve = read_curves(run_dir, [self.name])[self.name]
             if numbers := [number for _, number in curve if math.isfinite(number)]:
                 return max(numbers) if self.mode == "max" else min(numbers)
         last = read_metrics(run_dir).get(self.name)
-        return float(last) if isinstance(last, int | float) else None
+        return float(last) if isinstance(last, int | float) and math.isfinite(last) else None
 
 
 def objectives(config: Mapping[str, Any]) -> list[Objective]:
@@ -269,7 +269,6 @@ def _name_of(job: Path) -> str:
 def _read_job(directory: Path, name: str, judged: Sequence[Objective], overrides: Any) -> Job:
     metrics = read_metrics(directory)
     curves = read_curves(directory, [LOSS, *(each.name for each in judged)])
-    values = {each.name: each.reached(directory) for each in judged}
     return Job(
         name=name,
         directory=directory,
@@ -283,9 +282,7 @@ def _read_job(directory: Path, name: str, judged: Sequence[Objective], overrides
             for key, value in metrics.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         },
-        values={
-            key: n if n is not None and math.isfinite(n) else None for key, n in values.items()
-        },
+        values={each.name: each.reached(directory) for each in judged},
         curves={metric: _thinned(curve) for metric, curve in curves.items()},
     )
 

@@ -137,9 +137,8 @@ class Search:
             for each in self.objectives:
                 validate_objective(each.name, numbers)
             reached = [each.reached(run_dir) for each in self.objectives]
-            finite = [value for value in reached if value is not None and math.isfinite(value)]
-            if len(finite) == len(reached):
-                state, values = TrialState.COMPLETE, finite
+            if None not in reached:
+                state, values = TrialState.COMPLETE, reached
         elif status != "failed":
             return
         try:
