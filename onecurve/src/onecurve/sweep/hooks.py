@@ -30,9 +30,10 @@ from ..config_model import text
 from ..errors import UserError, say
 from ..run import redaction
 from ..run.invocation import invocation, override, quoted
-from .directory import DONE, RECORD, STOPPED, choose_directory, identity, jobs_done
+from .directory import DONE, RECORD, STOPPED, choose_directory, identity, jobs_done, read_yaml
 from .job import is_search
 from .launchers import JOBLIB, SERIAL, Interrupt, launcher_of, slurm_tasks, validate_launcher
+from .results import OVERRIDES
 
 
 class SweepHooks(Callback):
@@ -245,12 +246,16 @@ def _end(config: DictConfig) -> int:
     from .report import write_report
 
     directory = Path(str(config.hydra.sweep.dir))
-    statuses = [job.status for job in write_report([directory], directory)]
+    results = write_report([directory], directory)
+    statuses = [job.status for job in results.jobs]
     named = shlex.quote(override("hydra.sweep.dir", invocation().short(directory)))
     if is_search(config):
-        from .search import best_trials
-
-        print("\n".join(best_trials(config)))
+        for job in results.best:
+            values = ", ".join(f"{name} {value:.6g}" for name, value in job.values.items())
+            typed = read_yaml(job.directory / OVERRIDES)
+            own = [word for word in typed if not word.startswith("sweep")]
+            print(f"best: job {job.name}, {values}")
+            print(f"  {invocation().command('train.py', *own)}")
         print(f"More trials: the same command with {named} and a larger sweep.trials")
         return int(bool({"failed", "diverged"} & set(statuses)))
     left = sum(status not in DONE for status in statuses)

@@ -87,8 +87,8 @@ def main() -> None:
         stop(error)
 
 
-def write_report(directories: Sequence[Path], to: Path) -> list[Job]:
-    """Write sweep.csv and sweep.html about all jobs of sweep or run directories; the best first."""
+def write_report(directories: Sequence[Path], to: Path) -> SweepResults:
+    """Write sweep.csv and sweep.html about all jobs of sweep or run directories."""
     sweep = read_sweeps(directories)
     tables = [table for table in (seed_means(sweep), compare_strategies(sweep)) if table]
     to.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def write_report(directories: Sequence[Path], to: Path) -> list[Job]:
     _print(sweep, tables)
     files = [invocation().short(to / f"sweep.{suffix}") for suffix in ("csv", "html")]
     print("Report:", ", ".join(files))
-    return sweep.ranked
+    return sweep
 
 
 def _write_csv(sweep: SweepResults, path: Path) -> None:

@@ -28,7 +28,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ..command.resolvers import job_directory
 from ..errors import UserError
-from ..run.invocation import invocation, quoted
+from ..run.invocation import quoted
 from ..run.record import read_metrics, try_lock
 from .directory import COMPLETE, STOPPED
 from .hooks import overrides_of
@@ -158,26 +158,6 @@ def _varied(trial: FrozenTrial) -> list[str]:
 
 def _job_name(trial: FrozenTrial) -> str:
     return job_directory(trial.number, ",".join(_varied(trial)))
-
-
-def best_trials(config: DictConfig) -> list[str]:
-    """Lines that name the best trials, each followed by the command that runs it alone.
-
-    They are one, or of several objectives the Pareto front.
-    """
-    study = optuna.load_study(study_name=NAME, storage=config.sweep.storage)
-    _, fixed = read_space(overrides_of(config))
-    fixed = [word for word in fixed if not word.startswith(("sweep=", "sweep.", "sweep/"))]
-    found = study.best_trials if len(study.directions) > 1 else study.best_trials[:1]
-    lines = []
-    for trial in found:
-        values = ", ".join(
-            f"{each.name} {value:.6g}"
-            for each, value in zip(objectives(config), trial.values, strict=True)
-        )
-        command = invocation().command("train.py", *fixed, *_varied(trial))
-        lines += [f"best: job {trial.number + 1}, {values}", f"  {command}"]
-    return lines
 
 
 def read_space(overrides: list[Override]) -> tuple[Space, list[str]]:
