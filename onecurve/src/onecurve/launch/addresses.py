@@ -59,8 +59,10 @@ def accepts_connections(host: str, port: int) -> bool:
     return True
 
 
-def address_towards(host: str) -> str:
-    """The address from which this machine connects to a host; nothing is sent."""
+def of_this_machine(host: str) -> str:
+    """A host name that is this machine's, or else its address towards the host; nothing is sent."""
+    if is_here(host):
+        return host
     found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     family, kind, protocol, _, address = found[0]
     with socket.socket(family, kind, protocol) as probe:

@@ -18,7 +18,7 @@ from ..checkpoint.remote import fetch, find
 from ..errors import UserError
 from ..run.context import Attempt, Members, RunContext
 from ..surroundings import Ranks
-from .store import SECONDS_TO_ANSWER, gone, store_of_attempt, wait
+from .store import ANSWER, gone, store_of_attempt, wait
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -92,7 +92,7 @@ class Meeting(Members):
 
     def stay_until_read(self, key: str, readers: int) -> None:
         """Keep the store alive until the others have read a key, if it is in this process."""
-        deadline = time.monotonic() + SECONDS_TO_ANSWER
+        deadline = time.monotonic() + ANSWER.total_seconds()
         self.store.add(f"{key}/read", 1)
         while self.serves and self.store.add(f"{key}/read", 0) < readers:
             if time.monotonic() > deadline:

@@ -10,14 +10,13 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..surroundings import node_rank, nodes_asked
 from . import addresses
 from .meeting import Meeting
-from .store import SECONDS_TO_ANSWER, gone, listening_store, store_class, wait
+from .store import ANSWER, gone, joined_store, listening_store, wait
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -110,7 +109,7 @@ def meet_nodes(config: "DictConfig") -> Nodes:
             endpoint=endpoint,
             smallest=smallest,
             rank=rank,
-            address=host if addresses.is_here(host) else addresses.address_towards(host),
+            address=addresses.of_this_machine(host),
         )
         _compare_commands(nodes, redact_command(overrides_of(config.hydra.overrides.task)))
     except RuntimeError:
@@ -127,7 +126,6 @@ def _store_at(
     If nodes have numbers, node 0 serves it, otherwise the node that HOST is. It may take a while
     until HOST can be resolved, even on that node.
     """
-    short = timedelta(seconds=SECONDS_TO_ANSWER)
     may_serve = rank in (None, 0)
     found: list[Any] = []
 
@@ -135,7 +133,7 @@ def _store_at(
         if may_serve:
             # It fails if HOST is another machine, or if another node on this one was faster.
             with suppress(RuntimeError, OSError):
-                found.append(listening_store(host, port, multi_tenant=True, timeout=short))
+                found.append(listening_store(host, port, multi_tenant=True, timeout=ANSWER))
         return bool(found) or (rank != 0 and addresses.accepts_connections(host, port))
 
     place = f"launch.rendezvous={host}:{port}"
@@ -155,7 +153,7 @@ def _store_at(
     if found:
         return found[0], True
     try:
-        return store_class()(host, port, is_master=False, timeout=short), False
+        return joined_store(host, port), False
     except RuntimeError:
         raise UserError(
             f"{place}: something else listens there; use a free port, such as "
