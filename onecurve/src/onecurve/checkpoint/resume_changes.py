@@ -122,15 +122,8 @@ def fit_to_length(
     """Move schedulers whose curve has changed to the point of the new curve after the steps so far.
 
     A scheduler whose state does not show its length, such as a user's own, is left as it was saved;
-    so is one whose new curve is shorter than the steps so far.
-
-    Args:
-        checkpoint: Lightning's dictionary; its states are changed in place.
-        schedulers: Those of this run, fresh.
-        optimizers: Those of this run, fresh.
-
-    Yields:
-        A line for each of them.
+    so is one whose new curve is shorter than the steps so far. The schedulers and optimizers are
+    this run's, fresh; the states in the checkpoint are changed, each with a line.
     """
     states, saved = checkpoint.get("lr_schedulers", ()), checkpoint.get("optimizer_states", ())
     # `reject_other_optimizers` comes later: BaseFinetuning first adds parameter groups.

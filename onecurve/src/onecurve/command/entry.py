@@ -70,12 +70,8 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
 def run(work: str, config: DictConfig) -> float | None:
     """Launch a run whose configuration was validated, and record how it ended.
 
-    Args:
-        work: Dotted name of what a rank does, such as ``onecurve.run.fit.work``.
-        config: What Hydra composed.
-
-    Returns:
-        The last value of ``monitor``, for a sweeper to compare jobs by; None if there is none.
+    `work` is the dotted name of what a rank does, as ``onecurve.run.fit.work``. A sweeper compares
+    jobs by what is returned, the last value of ``monitor``, if there is one.
     """
     hydra = HydraConfig.get()
     if hydra.job.chdir:

@@ -95,13 +95,8 @@ def start_ranks(
 ) -> Any:
     """Start the ranks of this node, and wait until they end.
 
-    Args:
-        work: The function that each rank runs, or its dotted name.
-        arguments: Its arguments.
-        options: Options for the ranks.
-        processes: The number of ranks on this node.
-        max_restarts: How often all ranks are restarted after one of them has failed.
-        timeout_seconds: How long nodes wait for each other.
+    After the failure of one all of them are restarted, `max_restarts` times; nodes wait for each
+    other for `timeout_seconds`.
 
     Returns:
         The result of `work` on rank 0; None if rank 0 is on another node.
@@ -153,17 +148,10 @@ def start_ranks(
 
 @contextmanager
 def passing_on(ranks: Path, processes: int) -> Iterator[list[int]]:
-    """Pass signals on to the ranks that this process has started.
+    """Pass signals on to the ranks that this process has started; yields those received so far.
 
-    Args:
-        ranks: The folder with a file per rank that handles signals, named by its PID.
-        processes: The number of ranks.
-
-    Yields:
-        The signals received so far; the list grows.
-
-    Raises:
-        SignalException: On a signal while not all ranks handle signals, and on a second Ctrl-C.
+    The folder `ranks` has a file per rank that handles signals, named by its PID. A signal while
+    not all of them do, and a second Ctrl-C, are raised as a SignalException.
     """
     received: list[int] = []
 

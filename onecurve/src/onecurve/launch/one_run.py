@@ -32,14 +32,8 @@ SECONDS_TO_HEAR_THE_CAUSE = 10
 def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
     """Start the ranks of a run, wait until it ends, and return the result of rank 0.
 
-    Args:
-        work: Dotted name of the function that each rank runs; it takes the resolved configuration
-            and a `RunContext`.
-        config: The configuration that Hydra has composed.
-        context: The context of the run.
-
-    Raises:
-        RankFailed, UserError: As `agent.start_ranks`.
+    `work` is the dotted name of the function that each rank runs; it takes the resolved
+    configuration and the context. Failures are those of `agent.start_ranks`.
     """
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     if instead := redaction.replacements(config):
