@@ -2,7 +2,7 @@
 
 import os
 import re
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -19,8 +19,7 @@ def numbered(count: int) -> list[str]:
 
 def call(function: str, *arguments: Any) -> Any:
     """What a function of a dotted name returns; every command calls it, so without torch."""
-    module, _, name = function.rpartition(".")
-    return getattr(import_module(module), name)(*arguments)
+    return resolve_name(":".join(function.rsplit(".", 1)))(*arguments)
 
 
 def job_directory(number: int, overrides: str) -> str:

@@ -8,9 +8,9 @@ for classes to be validated before they are imported. The keys are dotted names 
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from ..config_model import Config
@@ -120,8 +120,7 @@ def of_project(package: str) -> dict[str, type[Config]]:
 
 
 def _model(name: str) -> type[Config]:
-    room, _, model = name.partition(".")
-    found: type[Config] = getattr(import_module(f".{room}", __package__), model)
+    found: type[Config] = resolve_name(f"{__package__}.{name.replace('.', ':')}")
     return found
 
 

@@ -12,8 +12,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -50,8 +50,7 @@ def resolved(work: Work | str) -> Work:
     # Before the function's module imports Lightning.
     from ..compat import torchmetrics_without_scipy  # noqa: F401
 
-    module, _, name = work.rpartition(".")
-    function: Work = getattr(import_module(module), name)
+    function: Work = resolve_name(":".join(work.rsplit(".", 1)))
     return function
 
 

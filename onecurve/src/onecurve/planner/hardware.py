@@ -18,6 +18,7 @@ The shares of it that are reached:
   goes about with the cube of the clock, whose voltage follows it: (500 / 700) ** (1 / 3).
 """
 
+import os
 from typing import NamedTuple
 
 from ..machine import count_cores
@@ -81,8 +82,11 @@ def cpu() -> Hardware:
 
     The orders of magnitude of one core with AVX2.
     """
+    memory = 16e9  # on Windows
+    if hasattr(os, "sysconf"):
+        memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return Hardware(
-        *(6e10, _memory_here(), 1e10, 1e9, 1e8),
+        *(6e10, memory, 1e10, 1e9, 1e8),
         matmul=0.7,
         attention=0.3,
         in_float32=1.0,
@@ -97,14 +101,6 @@ def cpu() -> Hardware:
 def named(gpu: str) -> Hardware:
     """The device of `plan.gpu`."""
     return cpu() if gpu == "cpu" else HARDWARE[gpu]
-
-
-def _memory_here() -> float:
-    try:
-        with open("/proc/meminfo") as file:
-            return float(file.readline().split()[1]) * 1024
-    except OSError:
-        return 16e9
 
 
 class Group(NamedTuple):
