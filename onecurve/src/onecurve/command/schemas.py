@@ -250,9 +250,26 @@ def _of_targets(targets: Iterable[str], defined: dict[str, Schema], more: Schema
         rules.append({"if": chosen, "then": {"$ref": f"#/definitions/{name}"}})
     schema: Schema = {"type": "object", "properties": {"_target_": {"type": "string"}}}
     if set(targets) == set(known) and known:
-        one_of_them = {"anyOf": [rule["then"] for rule in rules]}
-        rules.append({"if": HAS_TARGET, "else": one_of_them})
+        rules.append({"if": HAS_TARGET, "else": _any_of(known.values(), more)})
     return schema | ({"allOf": rules} if rules else {})
+
+
+def _any_of(models: Iterable[type[Config]], more: Schema) -> Schema:
+    """What one of several classes takes, where nothing tells which; known keys are checked."""
+    keys: dict[str, list[Schema]] = {}
+    is_open = False
+    for model in models:
+        described = of_model(model, OF_HYDRA | more)
+        is_open |= "additionalProperties" not in described
+        for name, key in described["properties"].items():
+            known = keys.setdefault(name, [])
+            known += [key] if key not in known else []
+    merged: Schema = {
+        "properties": {
+            name: found[0] if len(found) == 1 else {"anyOf": found} for name, found in keys.items()
+        }
+    }
+    return merged if is_open else merged | {"additionalProperties": False}
 
 
 def _key(schema: Schema) -> Schema:

@@ -80,6 +80,9 @@ class OneNode(StaticTCPRendezvous):
         store = listening_store(HOST)
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(HOST, store.port))
 
+    def get_backend(self) -> str:
+        return "one_node"
+
 
 rendezvous_handler_registry.register("one_node", OneNode)
 

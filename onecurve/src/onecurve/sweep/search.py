@@ -137,8 +137,9 @@ class Search:
             for each in self.objectives:
                 validate_objective(each.name, numbers)
             reached = [each.reached(run_dir) for each in self.objectives]
-            if None not in reached:
-                state, values = TrialState.COMPLETE, reached
+            finite = [value for value in reached if value is not None]
+            if len(finite) == len(reached):
+                state, values = TrialState.COMPLETE, finite
         elif status != "failed":
             return
         try:
