@@ -31,8 +31,7 @@ FULL_DISK = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if h
 OTHER_PACKAGE = re.compile("must be a `LightningModule`|strategy=<onecurve")
 """Messages of Lightning's two packages about objects of the other package."""
 
-REFUSED = 2
-"""The exit status after a UserError; Hydra's own errors end with 1."""
+REFUSED = 2  # the exit status after a UserError; Hydra's own errors end with 1
 
 
 def say(line: str) -> None:

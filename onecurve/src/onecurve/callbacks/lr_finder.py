@@ -15,8 +15,7 @@ from ..errors import say
 from ..figures import new_figure
 
 SKIPPED_AT_THE_START = 5
-STOP_AT = 4.0
-"""Times the smallest loss: where the range test ends early."""
+STOP_AT = 4.0  # times the smallest loss: where the range test ends early
 
 
 class LearningRateRangeTest(LearningRateFinder):

@@ -26,8 +26,7 @@ from typing import Any
 from ..errors import chain
 from ..machine import is_alive
 
-INDEX = "index.json"
-"""What makes a folder a sharded checkpoint."""
+INDEX = "index.json"  # what makes a folder a sharded checkpoint
 INDEX_FORMAT = 1
 
 # A file that is being written, with the PID of its writer.

@@ -12,8 +12,7 @@ from torch.optim import Optimizer
 
 from .resume_changes import reject_other_optimizers
 
-STORED = "stored"
-"""The attribute of a placeholder: (folder, name)."""
+STORED = "stored"  # the attribute of a placeholder: (folder, name)
 
 
 def model_state_here(state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

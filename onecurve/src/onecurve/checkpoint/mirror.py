@@ -20,8 +20,7 @@ from ..errors import in_short, say
 from .file import INDEX, digest_of
 from .remote import HERE, Listing, file_system, read_listing, run_id, write_listing
 
-WAITS = (1.0, 4.0, 15.0)
-"""Seconds before each further attempt."""
+WAITS = (1.0, 4.0, 15.0)  # seconds before each further attempt
 # The folder of an upload: the name of a checkpoint, and a random suffix.
 UPLOADED = re.compile(r".+\.ckpt\.[0-9a-f]{8}")
 

@@ -29,8 +29,7 @@ LIST = "checkpoints.json"
 FORMAT = 1
 EXTRAS = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 EXAMPLE = "s3://BUCKET/PATH, or file:///FOLDER"
-HERE = ".mirror"
-"""The folder of a run directory with uploads under way, and with the run's id."""
+HERE = ".mirror"  # the folder of a run directory with uploads under way, and with the run's id
 
 
 class Listing(NamedTuple):

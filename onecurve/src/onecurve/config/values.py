@@ -8,8 +8,7 @@ from pydantic import AfterValidator, Field
 from ..checkpoint import remote
 from ..config_model import Words, existing_path, missing, text
 
-Group = Mapping[str, Any]
-"""A group, whose keys have a model of their own."""
+Group = Mapping[str, Any]  # a group, whose keys have a model of their own
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 Time = Annotated[

@@ -35,17 +35,13 @@ CPU = torch.device("cpu")
 class Conditions(NamedTuple):
     """How a layer is run on a rank."""
 
-    tensor: int = 1
-    """Ranks among which matrices are sharded."""
-    context: int = 1
-    """Ranks among which sequences are sharded: see `on_context_shard`."""
-    dtype: torch.dtype | None = None
-    """Type in which parameters are used, if it is not their own."""
+    tensor: int = 1  # ranks among which matrices are sharded
+    context: int = 1  # ranks among which sequences are sharded: see `on_context_shard`
+    dtype: torch.dtype | None = None  # type in which parameters are used, if it is not their own
     checkpointing: str = "none"
     """Activations that are recomputed: "none", "selective", "full"; or "every second": what
     "selective" recomputes and every second matrix product, as in torchtitan."""
-    fused: bool = False
-    """Whether elementwise operations are one pass over memory."""
+    fused: bool = False  # whether elementwise operations are one pass over memory
 
 
 @dataclass

@@ -10,14 +10,11 @@ from .estimate import Estimate, bytes_of_ranks, estimate, is_sharded, kept_at_le
 from .network import Choice, Request
 from .pipeline import Stages, stages_of
 
-MICROBATCHES_PER_RANK = (1, 2, 4, 8)
-"""Of a pipeline, where plan.microbatches=auto."""
+MICROBATCHES_PER_RANK = (1, 2, 4, 8)  # of a pipeline, where plan.microbatches=auto
 MOST_CONTEXT = 16
 """Ranks of a context group: each has all keys and values, so that more of them are no gain."""
-SIMULATED = 24
-"""For how many of the fastest the schedule is simulated, and not in closed form."""
-MOST_PASSES = 512
-"""Micro-batches times ranks up to which schedules other than 1f1b are tried."""
+SIMULATED = 24  # for how many of the fastest the schedule is simulated, and not in closed form
+MOST_PASSES = 512  # micro-batches times ranks up to which schedules other than 1f1b are tried
 
 
 class Meshes(NamedTuple):

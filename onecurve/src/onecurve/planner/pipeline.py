@@ -18,8 +18,7 @@ from ..strategies.pipeline.report import bubble, simulate
 
 Order = dict[int, Sequence[Any]]
 
-MANY_LAYERS = 32
-"""More layers than these are partitioned by rounded costs."""
+MANY_LAYERS = 32  # more layers than these are partitioned by rounded costs
 
 
 @lru_cache(maxsize=512)

@@ -30,13 +30,11 @@ from .layers import Tensors
 from .meshes import Meshes, all_meshes, in_words
 from .network import ADAMW, Network, Precision, Request, StateSize
 
-EXAMPLES = 2
-"""Samples that are read from the data, for their shapes."""
+EXAMPLES = 2  # samples that are read from the data, for their shapes
 # Strategies that have one axis beside replicas.
 PRESETS = {"shard": "fsdp", "pipeline": "pipeline", "tensor": "tensor"}
 KINDS = ("weights", "grads", "optim.", "activ.", "buffers", "working")
-WIDTH = 150
-"""Of a table that goes to a file."""
+WIDTH = 150  # of a table that goes to a file
 UNFUSED = "activ. is of layers that are not compiled: compiled ones keep less"
 
 

@@ -15,8 +15,7 @@ class Attempt(NamedTuple):
     Rank 0 decides for all: ranks that looked by themselves might find different checkpoints.
     """
 
-    number: int = 0
-    """The number of restarts before it."""
+    number: int = 0  # the number of restarts before it
     checkpoint: str | None = None
     """What the ranks resume from; None for the configuration's `resume`."""
 

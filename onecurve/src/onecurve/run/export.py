@@ -27,11 +27,9 @@ from .predict import bare_trainer, network_inputs, predict_on_test_set
 
 TOLERANCE = 1e-4
 """How far outputs may be from the task's, as a part of the largest: kernels round in float32."""
-BATCH_SIZES = (1, 7)
-"""Sizes that are compared; the example of the export has another one."""
+BATCH_SIZES = (1, 7)  # sizes that are compared; the example of the export has another one
 EXAMPLE_SIZE = 4
-METADATA = "onecurve.json"
-"""The name of the metadata in files of both formats."""
+METADATA = "onecurve.json"  # the name of the metadata in files of both formats
 Save = Callable[[ExportedProgram, Path, str], None]
 Load = Callable[[Path], Callable[..., list[Tensor]]]
 

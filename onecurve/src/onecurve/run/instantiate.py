@@ -210,8 +210,7 @@ class Trained(NamedTuple):
 
     task: LightningModule
     data: LightningDataModule
-    config: DictConfig
-    """Of the training run."""
+    config: DictConfig  # of the training run
 
 
 def load_trained(

@@ -18,8 +18,7 @@ from .protocols import ReadsImages
 
 MOST_COLUMNS = 100
 MOST_IMAGES = 100
-BATCH_SIZE = 64
-"""For a data module that has none."""
+BATCH_SIZE = 64  # for a data module that has none
 SUFFIXES = (".csv", ".txt", ".png", ".pt")
 PLAIN = (Tensor, str, int, float, complex, bytes, type(None))
 

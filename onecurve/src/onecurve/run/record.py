@@ -29,8 +29,7 @@ from .invocation import invocation
 LOCK = ".lock"
 # Names the process, in a file of its own: on Windows a locked file cannot be written.
 HOLDER = ".holder"
-EXTERNAL = ".elsewhere"
-"""The list of runs outside of the folder of runs, in that folder."""
+EXTERNAL = ".elsewhere"  # the list of runs outside of the folder of runs, in that folder
 PACKAGES = ("torch", "torchvision", "lightning", "hydra-core", "torchmetrics", "numpy", "wandb")
 
 

@@ -30,14 +30,11 @@ from .results import COMPARED_STEPS, LOSS, Job, SweepResults, label, read_sweeps
 PAGE = Path(__file__).with_name("page.html")
 MOST_ROWS = 50
 MOST_FAILURES = 10
-LAST_LETTERS = 6000
-"""Of a traceback on the page: its end says what happened."""
+LAST_LETTERS = 6000  # of a traceback on the page: its end says what happened
 STYLES = {"finished": "green", "failed": "red", "diverged": "red", "not run": "dim"}
 FIRST_COLUMNS = ("job", "directory", "status", "error", "stopped")
-STAR = "★ "
-"""What the name of a best job begins with."""
-MOST_LETTERS = 16
-"""Of an override's value, where all overrides share a column."""
+STAR = "★ "  # what the name of a best job begins with
+MOST_LETTERS = 16  # of an override's value, where all overrides share a column
 # Head and format of numbers of a job that are no metrics.
 FACTS = {
     "global_step": ("steps", ",.0f"),

@@ -20,12 +20,10 @@ Curve = list[tuple[int, float]]
 
 DIRECTIONS: dict[str, Literal["minimize", "maximize"]] = {"min": "minimize", "max": "maximize"}
 """What Optuna calls the modes of Lightning."""
-LOSS = "train/loss"
-"""The metric that metrics.csv has for every step."""
+LOSS = "train/loss"  # the metric that metrics.csv has for every step
 COMPARED_STEPS = 50
 """Of how many steps the losses of strategies are compared: later, rounding has grown too much."""
-MOST_POINTS = 500
-"""Points of a curve in a chart: more cannot be told apart, and make a page slow."""
+MOST_POINTS = 500  # points of a curve in a chart: more cannot be told apart, and make a page slow
 # Metrics that come first in a table, after the objectives.
 PREFERRED = ("val/loss", "val/acc", "test/acc", "test/loss", "train/loss")
 # A directory is that of a job if it has this file.
@@ -151,14 +149,11 @@ class SweepResults:
     """One sweep, or several that are reported together."""
 
     title: str
-    commands: list[str]
-    """What was typed, as far as it is known."""
+    commands: list[str]  # what was typed, as far as it is known
     is_search: bool
     objectives: list[Objective]
-    jobs: list[Job]
-    """In the order of their numbers."""
-    keys: list[str]
-    """Override keys whose values differ between jobs."""
+    jobs: list[Job]  # in the order of their numbers
+    keys: list[str]  # override keys whose values differ between jobs
 
     @property
     def metrics(self) -> list[str]:

@@ -36,8 +36,7 @@ from .results import DIRECTIONS, objectives, validate_objective
 
 NAME = "sweep"
 
-Space = dict[str, BaseDistribution]
-"""The distribution of every key that is searched."""
+Space = dict[str, BaseDistribution]  # the distribution of every key that is searched
 
 
 class Search:
