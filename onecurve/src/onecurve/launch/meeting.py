@@ -26,23 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, kw_only=True)
 class Meeting(Members):
-    """Processes that communicate through a store, which holds values as JSON.
+    """Processes that communicate through a store, which holds values as JSON."""
 
-    Args:
-        store: A TCPStore.
-        index: The number of this process; 0 is the first.
-        count: The number of processes.
-        limit: Seconds to wait for the others.
-        missing: Makes the error line for when only so many of them have come.
-        serves: Whether the store's server is in this process.
-    """
-
-    store: Any
-    index: int
-    count: int
-    limit: float
-    missing: Callable[[int], str]
-    serves: bool
+    store: Any  # a TCPStore
+    index: int  # the number of this process; 0 is the first
+    count: int  # the number of processes
+    limit: float  # seconds to wait for the others
+    missing: Callable[[int], str]  # makes the error line for when only so many of them have come
+    serves: bool  # whether the store's server is in this process
 
     def broadcast(self, key: str, find_out: Callable[[], Any]) -> Any:
         try:

@@ -27,19 +27,12 @@ LOCAL_KEYS = ("data.root=", "paths.", "hydra.", "launch.node_rank=")
 
 @dataclass(eq=False, kw_only=True)
 class Nodes(Meeting):
-    """The commands that run on the nodes of a run.
+    """The commands that run on the nodes of a run."""
 
-    Args:
-        endpoint: HOST:PORT at which they meet.
-        smallest: The minimal number of nodes; `count` is the maximal one.
-        rank: The number of this node; None if torchelastic numbers them.
-        address: The address by which the others reach this node.
-    """
-
-    endpoint: str
-    smallest: int
-    rank: int | None
-    address: str
+    endpoint: str  # HOST:PORT at which they meet
+    smallest: int  # the minimal number of nodes; `count` is the maximal one
+    rank: int | None  # the number of this node; None if torchelastic numbers them
+    address: str  # the address by which the others reach this node
 
     def reports_failure(self) -> bool:
         """Every node reports, because each has its own terminal."""

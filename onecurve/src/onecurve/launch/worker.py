@@ -56,23 +56,15 @@ def resolved(work: Work | str) -> Work:
 
 @dataclass(frozen=True)
 class RankOptions:
-    """Options that are passed to every rank.
+    """Options that are passed to every rank."""
 
-    Attributes:
-        context: The context of the run; None for a function of a script.
-        logs: The folder for log files; None to leave everything on the console.
-        shared: The folder that the agent shares with its ranks; None if torchrun is the agent.
-        has_nodes: Whether the run may have other nodes, now or later.
-        debug_rank: The rank that `breakpoint()` stops.
-        verbose: Which loggers log debug messages, see `logs.Verbose`.
-    """
-
-    context: RunContext | None = None
-    logs: Path | None = None
+    context: RunContext | None = None  # the context of the run; None for a function of a script
+    logs: Path | None = None  # the folder for log files; None to leave everything on the console
+    # The folder that the agent shares with its ranks; None if torchrun is the agent.
     shared: Path | None = None
-    has_nodes: bool = False
-    debug_rank: int = 0
-    verbose: Verbose = False
+    has_nodes: bool = False  # whether the run may have other nodes, now or later
+    debug_rank: int = 0  # the rank that `breakpoint()` stops
+    verbose: Verbose = False  # which loggers log debug messages, see `logs.Verbose`
 
 
 def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> Any:

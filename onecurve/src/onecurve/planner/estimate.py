@@ -41,23 +41,15 @@ class Bytes(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What a mesh holds, sends and takes in a step.
-
-    Attributes:
-        ranks: What each rank of a pipeline holds.
-        sent: By axis, of the rank that sends most.
-        idle: The bubble: share of the time in which ranks wait for other stages.
-        seconds: Of a step.
-        flops: Of a step over all ranks, as they are counted for MFU.
-    """
+    """What a mesh holds, sends and takes in a step."""
 
     sizes: Sizes
     choice: Choice
-    ranks: list[Bytes]
-    sent: dict[str, Message]
-    idle: float
-    seconds: float
-    flops: float
+    ranks: list[Bytes]  # what each rank of a pipeline holds
+    sent: dict[str, Message]  # by axis, of the rank that sends most
+    idle: float  # the bubble: share of the time in which ranks wait for other stages
+    seconds: float  # of a step
+    flops: float  # of a step over all ranks, as they are counted for MFU
 
     @property
     def fullest(self) -> Bytes:

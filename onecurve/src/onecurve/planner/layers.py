@@ -59,29 +59,21 @@ class Traffic:
 
 
 class Passes(NamedTuple):
-    """A layer's forward and backward pass for some samples; sizes in bytes, of a sample.
-
-    Attributes:
-        held: Saved for the backward pass, without the layer's inputs and outputs: for each sample,
-            and whatever the number of samples (weights in another type).
-        holds_input: Whether the input is saved for the backward pass, too.
-        holds_output: Whether the output is.
-        passes_on: Whether the output is a view of the input.
-        most: Allocated at the end of the forward pass.
-        outputs: On the meta device.
-    """
+    """A layer's forward and backward pass for some samples; sizes in bytes, of a sample."""
 
     forward: Work
     backward: Work
+    # Saved for the backward pass, without the layer's inputs and outputs: for each sample, and
+    # whatever the number of samples (weights in another type).
     held: tuple[float, float]
-    holds_input: bool
-    holds_output: bool
-    passes_on: bool
+    holds_input: bool  # whether the input is saved for the backward pass, too
+    holds_output: bool  # whether the output is saved, too
+    passes_on: bool  # whether the output is a view of the input
     input_bytes: float
     output_bytes: float
-    most: float
+    most: float  # allocated at the end of the forward pass
     traffic: Traffic
-    outputs: Tensors
+    outputs: Tensors  # on the meta device
 
 
 BATCH = 13

@@ -43,21 +43,13 @@ class Precision(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a rank holds of a layer's parameters and buffers.
+    """What a rank holds of a layer's parameters and buffers."""
 
-    Attributes:
-        parameters: Numbers in its shards of them.
-        trained: Of these, in parameters that require gradients.
-        tensors: How many such parameters there are.
-        gathered: Numbers in the unsharded parameters, as the layer uses them on this rank.
-        buffers: Bytes.
-    """
-
-    parameters: int
-    trained: int
-    tensors: int
-    gathered: int
-    buffers: int
+    parameters: int  # numbers in its shards of them
+    trained: int  # of these, in parameters that require gradients
+    tensors: int  # how many such parameters there are
+    gathered: int  # numbers in the unsharded parameters, as the layer uses them on this rank
+    buffers: int  # bytes
 
 
 class Network:
@@ -306,28 +298,18 @@ ADAMW = StateSize(2, 4)
 
 
 class Request(NamedTuple):
-    """What is planned.
-
-    Attributes:
-        ranks: Of all nodes.
-        per_node: Ranks of a node.
-        batch: Samples of a step, over all ranks.
-        schedules: Those that pipelines may use.
-        microbatches: Of a pipeline; None for the best number.
-        checkpointing: The first that fits is taken.
-        free: Share of the memory that is left free.
-    """
+    """What is planned."""
 
     network: Network
     hardware: Hardware
-    ranks: int
-    per_node: int
-    batch: int
+    ranks: int  # of all nodes
+    per_node: int  # ranks of a node
+    batch: int  # samples of a step, over all ranks
     state: StateSize = ADAMW
-    schedules: tuple[str, ...] = ("1f1b", "interleaved_1f1b", "zbv")
-    microbatches: int | None = None
-    checkpointing: tuple[str, ...] = ("none", "selective", "full")
-    free: float = 0.08
+    schedules: tuple[str, ...] = ("1f1b", "interleaved_1f1b", "zbv")  # those that pipelines may use
+    microbatches: int | None = None  # of a pipeline; None for the best number
+    checkpointing: tuple[str, ...] = ("none", "selective", "full")  # the first that fits is taken
+    free: float = 0.08  # share of the memory that is left free
 
     @property
     def room(self) -> float:

@@ -46,22 +46,14 @@ class Operation(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The operations of a pass, a column of numbers for each property.
+    """The operations of a pass, a column of numbers for each property."""
 
-    Attributes:
-        flops: For each sample, as MFU counts them: without regard to causal masks.
-        skipped: What of `flops` a causal mask saves.
-        bytes: Moved for each sample.
-        fixed: Bytes moved whatever the number of samples, such as weights.
-        low: Whether it computes in 16 bits.
-    """
-
-    flops: Numbers
-    skipped: Numbers
+    flops: Numbers  # for each sample, as MFU counts them: without regard to causal masks
+    skipped: Numbers  # what of `flops` a causal mask saves
     is_attention: Numbers
-    bytes: Numbers
-    fixed: Numbers
-    low: Numbers
+    bytes: Numbers  # moved for each sample
+    fixed: Numbers  # bytes moved whatever the number of samples, such as weights
+    low: Numbers  # whether it computes in 16 bits
 
 
 class Recorder(TorchDispatchMode):

@@ -52,21 +52,16 @@ class Members:
 
 @dataclass(frozen=True)
 class RunContext:
-    """One job: created when its configuration has been validated, and passed down from there.
+    """One job: created when its configuration has been validated, and passed down from there."""
 
-    Attributes:
-        run_dir: The run directory.
-        members: The processes of this run that were started separately.
-        attempt: What its ranks resume from after a restart.
-        held: The lock of the run directory, in the process that created it.
-        listening: Where a rank leaves its PID while it handles signals by a flag; None where no
-            agent of ours forwards signals.
-    """
-
-    run_dir: Path
+    run_dir: Path  # the run directory
+    # The processes of this run that were started separately.
     members: Members = field(default_factory=Members)
-    attempt: Attempt = field(default_factory=Attempt)
+    attempt: Attempt = field(default_factory=Attempt)  # what its ranks resume from after a restart
+    # The lock of the run directory, in the process that created it.
     held: "LockedDirectory | None" = None
+    # Where a rank leaves its PID while it handles signals by a flag; None where no agent of ours
+    # forwards signals.
     listening: Path | None = None
 
     def for_ranks(self) -> "RunContext":

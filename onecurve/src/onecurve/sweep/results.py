@@ -100,28 +100,19 @@ def read_curves(run_dir: Path, names: Collection[str]) -> dict[str, Curve]:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One job of a sweep.
-
-    Attributes:
-        status: As in metrics.json; "not run" without that file.
-        error: Why it failed or diverged, in one line; else empty.
-        stopped: What ended it before its last epoch, and a sentence; else empty.
-        strategy: The name of the strategy; empty if it did not get so far.
-        numbers: All numbers in metrics.json; NaN is possible.
-        values: The value of each objective; None where there is none that is finite.
-        curves: The training loss and the objectives, thinned.
-    """
+    """One job of a sweep."""
 
     name: str
     directory: Path
     overrides: dict[str, str]
-    status: str
-    error: str
-    stopped: str
-    strategy: str
-    numbers: dict[str, float]
+    status: str  # as in metrics.json; "not run" without that file
+    error: str  # why it failed or diverged, in one line; else empty
+    stopped: str  # what ended it before its last epoch, and a sentence; else empty
+    strategy: str  # the name of the strategy; empty if it did not get so far
+    numbers: dict[str, float]  # all numbers in metrics.json; NaN is possible
+    # The value of each objective; None where there is none that is finite.
     values: dict[str, float | None]
-    curves: dict[str, Curve]
+    curves: dict[str, Curve]  # the training loss and the objectives, thinned
 
     @property
     def finished(self) -> bool:
