@@ -114,7 +114,6 @@ def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> 
 def _of_attempt(
     context: RunContext, options: RankOptions, config: dict[str, Any], ranks: Ranks
 ) -> RunContext:
-    """The context of this attempt, with what rank 0 decides to resume from."""
     if not options.has_nodes and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         return context
     met = meet_ranks(ranks, config, context.run_dir)
