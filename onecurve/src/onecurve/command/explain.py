@@ -15,8 +15,7 @@ from ..run.invocation import override, parsed
 from ..suggestions import nearest, no_such_key
 from .chosen import Chosen, choices
 
-# Names of other libraries for the same thing.
-ELSEWHERE = {"deepspeed": "fsdp"}
+ELSEWHERE = {"deepspeed": "fsdp"}  # names of other libraries for the same thing
 
 
 def explain(error: BaseException, config_dir: Path, config_name: str, arguments: list[str]) -> str:

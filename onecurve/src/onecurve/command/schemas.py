@@ -33,8 +33,7 @@ REFERENCE: Schema = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
 NULL: Schema = {"type": "null"}
 SCALARS: Schema = {"type": ["string", "number", "boolean", "array", "null"]}
 HAS_TARGET: Schema = {"type": "object", "required": ["_target_"]}
-# A name may look like a number: `data.class_names=[0,1]`.
-TEXT = ["string", "number", "boolean"]
+TEXT = ["string", "number", "boolean"]  # a name may look like a number: `data.class_names=[0,1]`
 
 
 def _either(*parts: Schema) -> Schema:

@@ -19,8 +19,7 @@ TRACEBACK = "failure.txt"  # in the directory of a failed job
 COMPLETE = "complete"  # marks a search that has all its trials
 # Keeps further jobs from starting: a job failed with sweep.on_failure=stop, or Ctrl-C was pressed.
 STOPPED = "stopped"
-# A job with one of these statuses is not run again.
-DONE = {"finished", "diverged", "pruned"}
+DONE = {"finished", "diverged", "pruned"}  # a job with one of these statuses is not run again
 # Overrides that may change when a sweep is resumed: how its jobs are run, and where.
 NOT_IDENTIFYING = ("sweep.", "sweep/", "hydra.", "+hydra.", "~hydra.", "paths.")
 # The keys of a search that may not.

@@ -26,10 +26,8 @@ COMPARED_STEPS = 50
 MOST_POINTS = 500  # points of a curve in a chart: more cannot be told apart, and make a page slow
 # Metrics that come first in a table, after the objectives.
 PREFERRED = ("val/loss", "val/acc", "test/acc", "test/loss", "train/loss")
-# A directory is that of a job if it has this file.
-OVERRIDES = ".hydra/overrides.yaml"
-# Overrides that say how a job is run, not what it is.
-IGNORED = ("sweep.trial", "resume")
+OVERRIDES = ".hydra/overrides.yaml"  # a directory is that of a job if it has this file
+IGNORED = ("sweep.trial", "resume")  # overrides that say how a job is run, not what it is
 
 
 class Objective(NamedTuple):

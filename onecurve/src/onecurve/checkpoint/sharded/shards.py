@@ -34,8 +34,7 @@ from ..file import (
 )
 from ..lazy_tensors import STORED, model_state_here, optimizer_state_here
 
-# Beside DCP's files: Lightning's dictionary without its tensors.
-REST = "rest.ckpt"
+REST = "rest.ckpt"  # beside DCP's files: Lightning's dictionary without its tensors
 # Its entries with tensors. Averages are by name of the callback, each like the network's.
 MODEL, OPTIMIZERS, AVERAGES = "state_dict", "optimizer_states", "averages"
 
