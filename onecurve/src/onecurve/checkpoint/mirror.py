@@ -114,7 +114,9 @@ class Mirror:
         folder = f"{name}.{uuid.uuid4().hex[:8]}"
         try:
             sent = {}
-            for file in _index_last(staged):
+            # The index, which makes a folder a checkpoint, is the last.
+            every = [each for each in staged.rglob("*") if each.is_file()]
+            for file in sorted(every, key=lambda file: (file.name == INDEX, file)):
                 relative = file.relative_to(staged).as_posix()
                 sent[relative] = _sent(files, file, f"{path}/{folder}/{relative}")
             number = 1 + max((each["number"] for each in there.checkpoints.values()), default=0)
@@ -165,12 +167,6 @@ def _remove(files: Any, folder: str) -> None:
     # The list does not name it: where this fails it only takes room.
     with suppress(Exception):
         files.rm(folder, recursive=True)
-
-
-def _index_last(staged: Path) -> list[Path]:
-    """The files of a checkpoint; the index, which makes a folder a checkpoint, is the last."""
-    files = [each for each in staged.rglob("*") if each.is_file()]
-    return sorted(files, key=lambda file: (file.name == INDEX, file))
 
 
 def _staged(path: Path, root: Path) -> Path:

@@ -1,6 +1,5 @@
 """`breakpoint()` in a rank: one rank gets the terminal, the others wait at the next collective."""
 
-import os
 import pdb
 import sys
 from typing import Any
@@ -46,9 +45,3 @@ class Breakpoint:
             self.debugger = pdb.Pdb(stdin=reads, stdout=writes, nosigint=True)
             self.debugger.prompt = f"(Pdb, rank {self.rank}) "
         self.debugger.set_trace(sys._getframe(1))
-
-
-def at_breakpoints(rank: int, chosen: int) -> None:
-    """Make `breakpoint()` stop the chosen rank, unless PYTHONBREAKPOINT is set."""
-    if "PYTHONBREAKPOINT" not in os.environ:
-        sys.breakpointhook = Breakpoint(rank, chosen)

@@ -24,7 +24,8 @@ from ..errors import UserError, user_error_behind
 from ..run.context import RunContext
 from ..run.outcome import Metrics, RankFailed, is_stopped, unless_stopped
 from ..surroundings import LIGHTNING_VARIABLES, Ranks, unchanged_environment
-from . import addresses, debugging
+from . import addresses
+from .debugging import Breakpoint
 from .logs import Verbose, log_file, log_to_file, print_lines_at_once, redirect_output
 from .meeting import meet_ranks
 from .store import HOST, listening_store
@@ -77,7 +78,8 @@ def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> 
     ranks = machine.ranks_around()
     assert ranks is not None, "RANK and LOCAL_RANK are set in every rank"
     rank, logs = ranks.rank, options.logs
-    debugging.at_breakpoints(rank, options.debug_rank)
+    if "PYTHONBREAKPOINT" not in os.environ:
+        sys.breakpointhook = Breakpoint(rank, options.debug_rank)
     addresses.stay_on_this_machine(ranks)
     # If the variable is set, torch has read it already.
     if "OMP_NUM_THREADS" not in os.environ:
