@@ -114,7 +114,7 @@ class Problem(NamedTuple):
     values: Mapping[str, Any]
 
     def line(self, place: str, usual: Any = None) -> str:
-        """The error line to show for a group at a place, whose key usually has another value."""
+        """The error line; `place` is the key of the group, `usual` the value by default."""
         if self.name is None:
             return f"{place}: {self.reason}"
         key = f"{place}.{self.name}".lstrip(".")

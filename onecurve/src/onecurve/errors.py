@@ -59,7 +59,7 @@ def some_of(names: Sequence[str], shown: int = 3) -> str:
 def missing_packages(asked: str, packages: Sequence[str], extra: str, instead: str) -> str | None:
     """The error line for an option, such as ``format=onnx``, whose packages are not installed.
 
-    It names an extra of this distribution that installs them, and an option that works without.
+    None if they are. It names an extra that installs them, and an option that works without.
     """
     absent = [name for name in packages if find_spec(name) is None]
     if not absent:

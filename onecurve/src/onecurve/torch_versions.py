@@ -59,9 +59,9 @@ def require(asked: str) -> None:
 
 
 def too_old(asked: str, key: str | None = None) -> str | None:
-    """The error line if the installed torch does not support a feature of the table.
+    """The error line if the installed torch does not support a feature of the table; else None.
 
-    It names the feature, or another override.
+    It names the feature, or the override `key`.
     """
     needs = TABLE.get(asked)
     if needs is None or installed() >= needs.first:

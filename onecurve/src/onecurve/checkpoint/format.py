@@ -180,7 +180,7 @@ def reject_incomplete_state(checkpoint: Mapping[str, Any], path: str | Path) -> 
 
 
 def drop_modules(checkpoint: dict[str, Any]) -> list[str]:
-    """Remove modules from the hyperparameters, of which a rank may hold a part; return names."""
+    """Remove modules, of which a rank may hold a part, from hyperparameters; return the names."""
     given = checkpoint.get("hyper_parameters") or {}
     names = [
         name

@@ -111,7 +111,7 @@ class LocalFiles(TorchCheckpointIO):
             self._waiting.pop(0).result()
 
     def raise_if_nothing_saved(self) -> None:
-        """At the end of a run: reject that its last save failed, with none before at its path."""
+        """Reject a run whose last save failed, where no earlier checkpoint is at its path."""
         self.finish()
         for path, reason in self._missing.items():
             raise UserError(

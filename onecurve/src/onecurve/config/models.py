@@ -85,7 +85,7 @@ COLLECTIONS = ("callbacks", "logger")
 
 
 def model_of(place: str, node: Mapping[str, Any], command: str = "") -> type[Config] | None:
-    """The model of the part of a command's configuration at a dotted key, which is "" for all."""
+    """The model of what is at a dotted key of a command's configuration; the top has no key."""
     target = node.get("_target_")
     if isinstance(target, str):
         return of_target(target)

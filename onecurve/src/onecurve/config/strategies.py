@@ -122,9 +122,9 @@ class _Stages(Ranks):
     )
 
     def of_schedule(self, run: ComposedRun, key: str, ranks: int, shares: int) -> Iterator[str]:
-        """Reject settings with which a schedule cannot run on `ranks` of each of some pipelines.
+        """Reject settings with which a schedule cannot run.
 
-        The pipelines, `shares` of them, share a batch.
+        Each pipeline has so many ranks, and so many pipelines share a batch.
         """
         schedule, microbatches = self.schedule, self.microbatches
         if run.get("trainer.sync_batchnorm"):

@@ -93,7 +93,7 @@ def _predict_samples(
     options: dict[str, Any],
     command: Invocation,
 ) -> tuple[int, list[str]]:
-    """Predict all samples and write a file for each loader; on rank 0, their number and lines."""
+    """Predict all samples, write a file for each loader, and return their number, and lines."""
     task, data, _ = parts
     add_predict_step(task)
     if images := options.get("images"):
