@@ -229,14 +229,14 @@ class Injection:
         else:
             command.send(self.rank, signal.SIGKILL)
         status = command.wait()
-        if self.kind == "cut short" and (newest := newest_checkpoint(self.run).file):
+        if self.kind == "cut short" and (newest := newest_checkpoint(self.run)[0]):
             os.truncate(newest, int(self.share * newest.stat().st_size))
         return None if status != -1 else "it did not end"
 
     def result(self, reference: Path, injected: str | None) -> Result:
         """Go on, and compare with the run that nothing happened to."""
         begun = _step_in(self.folder)
-        newest = newest_checkpoint(self.run).file
+        newest = newest_checkpoint(self.run)[0]
         saved = torch.load(newest, weights_only=True)["global_step"] if newest else 0
         lost = max(0, begun - saved)
         if injected:

@@ -1,6 +1,5 @@
 """Models of a project's own classes: arguments, bounds, and combinations that are rejected."""
 
-import dataclasses
 import inspect
 import os
 import shutil
@@ -19,7 +18,6 @@ from onecurve import Config, UserError
 from onecurve.config import models
 from onecurve.config.models import of_target
 from onecurve.config_model import Words, existing, text
-from onecurve.displays.callback import Options
 from onecurve.run.instantiate import validated
 
 CALLBACK = """
@@ -200,8 +198,6 @@ def test_what_a_callback_passes_on_has_the_keys_and_defaults_of_its_model() -> N
         fields = model.model_fields.items()
         return {name: field.default for name, field in fields if name not in own}
 
-    shown = {field.name: field.default for field in dataclasses.fields(Options)}
-    assert usual("onecurve.displays.callback.Displays", "writer", "run_dir") == shown
     taken = inspect.signature(EarlyStopping).parameters
     keys = usual("onecurve.callbacks.early_stopping.EarlyStopping", "monitor")
     assert keys == {name: taken[name].default for name in keys}

@@ -266,14 +266,16 @@ def test_a_task_may_do_it_all_by_itself(
     assert said[0] == said[1]
 
 
-def test_a_configuration_without_a_strategy_is_for_one_device(
+def test_a_notebook_gets_what_the_command_predicts(
     checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a project's own predict.yaml may be. A notebook gets the same."""
     for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
         monkeypatch.setenv(name, "0")  # which a command takes back
     made = checkpoint()
-    work({"checkpoint": str(made), "predict": {}}, RunContext(tmp_path))
+    single = {"_target_": "onecurve.Single", "name": "single", "processes": "one"}
+    trainer = {"accelerator": "auto", "devices": "auto", "num_nodes": "auto"}
+    given = {"strategy": single, "trainer": trainer, "data": {}, "seed": 0, "predict": {}}
+    work({"checkpoint": str(made), **given}, RunContext(tmp_path))
     there = torch.from_numpy(rows_of(tmp_path)[:, 1:])
     task, data, _ = load(made, batch_size=100)
     torch.testing.assert_close(predicted(task, data).double(), there, rtol=1e-5, atol=1e-7)

@@ -84,7 +84,7 @@ def test_best_is_first_in_either_direction(tmp_path: Path, mode: str, best: str)
     make_job(tmp_path, 4, "seed=4", val_acc=0.9 if mode == "max" else 0.0, status="pruned")
     make_job(tmp_path, 5, "seed=5", val_acc=math.nan, status="diverged", error="nan at step 3")
 
-    jobs = write_report([tmp_path], tmp_path)
+    jobs = write_report([tmp_path], tmp_path).ranked
 
     assert jobs[0].name == best
     assert [job.name for job in jobs[-2:]] == ["4", "5"]
@@ -177,7 +177,7 @@ def test_half_a_job_is_reported(tmp_path: Path, damage: str, others: int) -> Non
     for number in range(2, 2 + others):
         make_job(tmp_path, number, "optimizer.lr=2", val_acc=0.9)
 
-    jobs = write_report([tmp_path], tmp_path)
+    jobs = write_report([tmp_path], tmp_path).ranked
 
     assert {job.name: job.status for job in jobs}["1"] == status
     assert len(spreadsheet(tmp_path)) == 1 + others

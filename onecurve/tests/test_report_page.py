@@ -77,7 +77,7 @@ def test_two_objectives_have_a_pareto_front(tmp_path: Path) -> None:
             tmp_path, number, f"seed={number}", val_acc=accuracy, seconds=seconds, config=judged
         )
 
-    jobs = write_report([tmp_path], tmp_path)
+    jobs = write_report([tmp_path], tmp_path).ranked
 
     assert [job.name for job in read_sweeps([tmp_path]).best] == ["1", "3"]
     assert [job.name for job in jobs] == ["1", "3", "2"]

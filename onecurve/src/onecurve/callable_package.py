@@ -12,13 +12,7 @@ from typing import Any
 
 
 def make_callable(package: str, module: str, function: str) -> None:
-    """Make calls of a package call a function, which is imported at the first call.
-
-    Args:
-        package: The name of the package.
-        module: The module of the function, inside of the package.
-        function: The function's name.
-    """
+    """Make calls of a package call a function of a module in it, imported at the first call."""
 
     class Callable(ModuleType):
         def __call__(self, *arguments: Any, **named: Any) -> Any:

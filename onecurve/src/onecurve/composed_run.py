@@ -8,37 +8,25 @@ from . import machine, surroundings
 
 
 class ComposedRun:
-    """A run with a composed configuration that has not started yet.
-
-    Attributes:
-        config: The composed configuration.
-        strategy: Name of the strategy; empty for a command without one, such as plan.py.
-        one_process: Whether the strategy has a single process.
-        one_device: Whether it uses a single device.
-        accelerator: "cpu", "cuda" or "mps".
-        devices: The number of devices on this node; 0 for an invalid value.
-        most_devices: The maximum number of devices on this machine.
-        num_nodes: The number of nodes, at most.
-        world_size: Devices of all nodes.
-        ranks: The rank of this process under torchrun or srun; None if it was started otherwise.
-        node: The node of this process under Kubeflow.
-        batch_size: Samples of a training step over all ranks; None without training.
-    """
+    """A run with a composed configuration that has not started yet."""
 
     def __init__(self, config: DictConfig) -> None:
         self.config = config
+        # Empty for a command without one, such as plan.py.
         self.strategy = str(self.get("strategy.name", ""))
         processes = self.get("strategy.processes", "one")
         self.one_process = processes != "one per device"
         self.one_device = processes == "one"
         self.accelerator = machine.accelerator(config.trainer, self.one_device)
+        # On this node; 0 for an invalid value.
         self.devices = machine.local_devices(config.trainer, self.one_device)
         self.most_devices = machine.most_devices(self.accelerator)
         most = str(self.get("launch.nodes") or "").rpartition(":")[2]
         self.num_nodes = machine.num_nodes(config.trainer, int(most) if most.isdecimal() else None)
         self.world_size = self.devices * self.num_nodes
-        self.ranks = machine.ranks_around()
-        self.node = surroundings.node_around()
+        self.ranks = machine.ranks_around()  # None if it was not started by torchrun or srun
+        self.node = surroundings.node_around()  # under Kubeflow
+        # Samples of a training step over all ranks; None without training.
         self.batch_size: int | None = self.get("data.batch_size")
 
     def get(self, key: str, default: Any = None) -> Any:

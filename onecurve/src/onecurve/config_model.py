@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import isfinite, isnan
+from operator import ge, gt, le, lt
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -38,6 +39,7 @@ from .suggestions import nearest, no_such_key
 
 KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 BOUNDS = {Gt: ("above", "gt"), Ge: ("from", "ge"), Le: ("to", "le"), Lt: ("and below", "lt")}
+WITHIN: dict[Any, Callable[[float, float], bool]] = {Gt: gt, Ge: ge, Le: le, Lt: lt}
 
 
 class Config(BaseModel):
@@ -89,12 +91,9 @@ Model = TypeVar("Model", bound=Config)
 
 
 class Checked(NamedTuple, Generic[Model]):
-    """The result of validating values by key.
+    """The result of validating values: a model, unless one of them is wrong.
 
-    Attributes:
-        model: The model with the values; None if one of them is wrong.
-        problems: What is wrong.
-        changed: Values that were converted: 1000 for `1e3`, and "88" for 88.
+    Some values were `changed`, to 1000 from `1e3` and to "88" from 88.
     """
 
     model: Model | None
@@ -103,14 +102,9 @@ class Checked(NamedTuple, Generic[Model]):
 
 
 class Problem(NamedTuple):
-    """What is wrong with one key.
+    """What is wrong with one key of a group, or with several keys together.
 
-    Attributes:
-        model: The model of the group.
-        name: The key; None if several keys together are wrong.
-        kind: Pydantic's name of the error.
-        reason: The message of a validator, if one has raised ValueError.
-        values: The values by key.
+    Its kind is pydantic's name of the error; the reason, the message of a validator.
     """
 
     model: type[Config]
@@ -120,12 +114,7 @@ class Problem(NamedTuple):
     values: Mapping[str, Any]
 
     def line(self, place: str, usual: Any = None) -> str:
-        """The error line to show.
-
-        Args:
-            place: The key of the group in the configuration; empty for the top.
-            usual: The value in the default configuration, or None.
-        """
+        """The error line; `place` is the key of the group, `usual` the value by default."""
         if self.name is None:
             return f"{place}: {self.reason}"
         key = f"{place}.{self.name}".lstrip(".")
@@ -178,11 +167,7 @@ def existing(wanted: str) -> AfterValidator:
 
 
 def existing_path(value: Any, wanted: str, damage: Callable[[str], str | None] = missing) -> Any:
-    """The text of a path, after checking that it exists and is intact; None for null.
-
-    Raises:
-        ValueError: With what is wrong, and what to give instead.
-    """
+    """The text of a path, after checking that it exists and is intact; None for null."""
     if value is None:
         return None
     try:
@@ -275,7 +260,6 @@ def _has_nan(value: Any) -> bool:
 
 
 def _plain(part: Any) -> Any:
-    """The type without its metadata."""
     return part.__origin__ if get_origin(part) is Annotated else part
 
 
@@ -314,73 +298,48 @@ def _must_be(field: FieldInfo, value: Any, key: str, usual: Any, holds: bool) ->
         close = nearest(str(value), list(map(str, allowed)))
         example = close or (usual if holds else allowed[0])
         return f"one of {', '.join(map(text, allowed))}, such as {as_override(key, example)}"
-    example = usual if holds else _example(parts[0])
-    return f"{' or '.join(map(_words, parts))}, such as {as_override(key, example)}"
+    described = list(map(_described, parts))
+    example = usual if holds else described[0].example
+    allowed_words = " or ".join(each.words for each in described)
+    return f"{allowed_words}, such as {as_override(key, example)}"
 
 
-def _bounds(part: Any) -> dict[Any, float]:
-    """The bounds of a number, by kind."""
-    return {
+def _described(part: Any) -> Words:
+    """How a line describes a type, and a value that is allowed."""
+    if allowed := choices(part):
+        return Words(" or ".join(map(text, allowed)), allowed[0])
+    if own := [each for each in beside(part) if isinstance(each, Words)]:
+        return own[0]
+    if (entry := _entry(part)) is not None:
+        entries = list(map(_described, alternatives(entry)))
+        words = " or ".join(each.words for each in entries)
+        return Words(f"a list, each entry {words}", [entries[0].example])
+    if get_origin(_plain(part)) in (dict, Mapping):
+        return Words("a mapping", {})
+    bounds = {
         kind: getattr(each, name)
         for kind, (_, name) in BOUNDS.items()
         for each in beside(part)
         if isinstance(each, kind)
     }
-
-
-def _words(part: Any) -> str:
-    if allowed := choices(part):
-        return " or ".join(map(text, allowed))
-    for each in beside(part):
-        if isinstance(each, Words):
-            return each.words
-    if (entry := _entry(part)) is not None:
-        return f"a list, each entry {' or '.join(map(_words, alternatives(entry)))}"
-    if get_origin(_plain(part)) in (dict, Mapping):
-        return "a mapping"
-    said = _bounds(part)
-    bounds = " ".join(f"{BOUNDS[kind][0]} {bound:.15g}" for kind, bound in said.items())
+    said = " ".join(f"{BOUNDS[kind][0]} {bound:.15g}" for kind, bound in bounds.items())
     known = KINDS.get(_plain(part), "another kind of value")
-    return f"{known} {bounds.removeprefix('and ')}".rstrip()
+    words = f"{known} {said.removeprefix('and ')}".rstrip()
+    return Words(words, _number_within(bounds, is_whole=_plain(part) is int))
 
 
-def _example(part: Any) -> Any:
-    """A value that is allowed."""
-    if allowed := choices(part):
-        return allowed[0]
-    for each in beside(part):
-        if isinstance(each, Words):
-            return each.example
-    if (entry := _entry(part)) is not None:
-        return [_example(alternatives(entry)[0])]
-    if get_origin(_plain(part)) in (dict, Mapping):
-        return {}
-    said = _bounds(part)
-    above, least, most, below = (said.get(kind) for kind in BOUNDS)
+def _number_within(bounds: Mapping[Any, float], is_whole: bool) -> str | None:
+    above, least, most, below = (bounds.get(kind) for kind in BOUNDS)
     low = least if least is not None else above
     high = most if most is not None else below
-    tried = [
-        least,
-        None if above is None else above + 1,
-        most,
-        None if below is None else below - 1,
-    ]
-    if low is not None and high is not None:
-        tried.insert(2, (low + high) / 2)
-    for number in (*tried, 0):
-        if number is None:
+    middle = (low + high) / 2 if low is not None and high is not None else None
+    tried = (
+        *(least, None if above is None else above + 1, middle),
+        *(most, None if below is None else below - 1, 0),
+    )
+    for number in tried:
+        if number is None or (is_whole and number % 1):
             continue
-        is_right = _is_within(number, said)
-        if is_right and (_plain(part) is not int or number % 1 == 0):
+        if all(WITHIN[kind](number, bound) for kind, bound in bounds.items()):
             return f"{number:.15g}"
     return None
-
-
-def _is_within(number: float, said: Mapping[Any, Any]) -> bool:
-    is_so = {
-        Gt: lambda bound: number > bound,
-        Ge: lambda bound: number >= bound,
-        Le: lambda bound: number <= bound,
-        Lt: lambda bound: number < bound,
-    }
-    return all(is_so[kind](bound) for kind, bound in said.items())

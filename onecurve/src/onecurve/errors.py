@@ -31,8 +31,7 @@ FULL_DISK = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if h
 OTHER_PACKAGE = re.compile("must be a `LightningModule`|strategy=<onecurve")
 """Messages of Lightning's two packages about objects of the other package."""
 
-REFUSED = 2
-"""The exit status after a UserError; Hydra's own errors end with 1."""
+REFUSED = 2  # the exit status after a UserError; Hydra's own errors end with 1
 
 
 def say(line: str) -> None:
@@ -58,13 +57,9 @@ def some_of(names: Sequence[str], shown: int = 3) -> str:
 
 
 def missing_packages(asked: str, packages: Sequence[str], extra: str, instead: str) -> str | None:
-    """The error line for an option whose packages are not installed; None if they are.
+    """The error line for an option, such as ``format=onnx``, whose packages are not installed.
 
-    Args:
-        asked: The option, such as ``format=onnx``.
-        packages: Names of modules; none is imported here.
-        extra: The extra of this distribution that installs them.
-        instead: An option that works without them.
+    None if they are. It names an extra that installs them, and an option that works without.
     """
     absent = [name for name in packages if find_spec(name) is None]
     if not absent:

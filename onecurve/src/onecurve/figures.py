@@ -14,12 +14,7 @@ COLUMNS = 8
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure that is drawn to memory or to a file.
-
-    Args:
-        width: Inches; an inch has 100 pixels in a file saved with ``dpi=100``.
-        height: Likewise.
-    """
+    """An empty figure of so many inches; an inch has 100 pixels in a file with ``dpi=100``."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -31,12 +26,9 @@ def new_figure(width: float, height: float) -> "Figure":
 def image_grid(
     images: Sequence[Any], titles: Sequence[str], colors: Sequence[str] | None = None
 ) -> "Figure":
-    """Images side by side, each with a line above it.
+    """Images side by side, each with a line above it, black unless there are colours.
 
-    Args:
-        images: Arrays (H, W, 3) of floats in 0..1 or of bytes, or PIL's images; of any sizes.
-        titles: A line for each.
-        colors: The colour of each line; None for black.
+    They are arrays (H, W, 3) of floats in 0..1 or of bytes, or PIL's images; of any sizes.
     """
     columns = min(COLUMNS, len(images))
     rows = math.ceil(len(images) / columns)

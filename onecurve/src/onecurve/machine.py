@@ -100,7 +100,8 @@ def local_devices(trainer: Any, one_device: bool) -> int:
         return len(parts) if "," in devices else int(devices)
     if not isinstance(devices, Sequence) or len(set(devices)) < len(devices):
         return 0
-    return len(devices) if all(_is_number_of_a_gpu(entry) for entry in devices) else 0
+    # Not `true`, which is an int.
+    return len(devices) if all(type(each) is int and each >= 0 for each in devices) else 0
 
 
 def num_nodes(trainer: Any, most: int | None = None) -> int:
@@ -117,13 +118,21 @@ def num_nodes(trainer: Any, most: int | None = None) -> int:
     return most or node_around().nodes or 1
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process exists; always true on Windows, where asking would end it."""
+    if os.name == "posix":
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:  # it is another user's
+            pass
+    return True
+
+
 def full_precision_name(precision: Any) -> str:
     """`trainer.precision` as Lightning would have it: 16 is ``16-mixed``."""
     return PRECISIONS.get(str(precision), str(precision))
-
-
-def _is_number_of_a_gpu(entry: Any) -> bool:
-    return isinstance(entry, int) and not isinstance(entry, bool) and entry >= 0
 
 
 def most_devices(kind: str) -> int:

@@ -27,12 +27,7 @@ def nearest(name: str, options: Sequence[str]) -> str | None:
 
 
 def no_such_key(key: str, known: Sequence[str]) -> str:
-    """The error line for an unknown key.
-
-    Args:
-        key: The dotted key, such as "optimizer.rl".
-        known: All dotted keys that exist.
-    """
+    """The error line for a dotted key that is not among the known ones."""
     if key in REMOVED:
         return f"{key}: {REMOVED[key]}"
     group, _, _ = key.rpartition(".")

@@ -51,14 +51,14 @@ class Ranks(NamedTuple):
 
 
 class Node(NamedTuple):
-    """The node of this process, which starts the ranks of the node itself."""
+    """The node of this process, which starts the ranks of the node itself.
+
+    The number of nodes, the index of this one, and the number of its ranks, as far as they are set.
+    """
 
     nodes: int | None = None
-    """The number of nodes; None if it is not set."""
     number: int | None = None
-    """The index of this node."""
     devices: int | None = None
-    """The number of ranks on this node."""
 
 
 def ranks_around() -> Ranks | None:
@@ -73,8 +73,9 @@ def ranks_around() -> Ranks | None:
         here = int(environment.get("LOCAL_WORLD_SIZE", world))
         starter = "srun" if environment.get("TORCHELASTIC_RUN_ID") == OF_SRUN else "torchrun"
         return Ranks(int(environment["RANK"]), int(environment["LOCAL_RANK"]), world, here, starter)
-    # A single task is not one of several ranks.
-    if not _is_task_of_srun(environment) or (world := _tasks(environment)) == 1:
+    # A step may have fewer tasks than its job. A single task is not one of several ranks.
+    tasks = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or "1"
+    if not _is_task_of_srun(environment) or (world := int(tasks)) == 1:
         return None
     rank = int(environment["SLURM_PROCID"])
     here = _tasks_here(environment, world)
@@ -95,9 +96,7 @@ def node_around() -> Node:
 def nodes_asked(config: "DictConfig") -> tuple[int, int]:
     """The minimum and the maximum number of nodes of a run that starts its own ranks.
 
-    Args:
-        config: With `launch.nodes` and `trainer.num_nodes`; without either, Kubeflow's PET_NNODES
-            counts.
+    By `launch.nodes` and `trainer.num_nodes`; without either, Kubeflow's PET_NNODES counts.
     """
     asked = config.launch.get("nodes")
     if asked is None:
@@ -142,12 +141,7 @@ def tell_lightning(ranks: Ranks) -> None:
 def unchanged_environment(
     names: Sequence[str], meanwhile: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Restore environment variables at the end of the context, for the next job of a sweep.
-
-    Args:
-        names: The variables to restore.
-        meanwhile: Values to set within the context.
-    """
+    """Restore environment variables at the end of the context; within it, some are set."""
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(meanwhile or {})
     try:
@@ -180,11 +174,6 @@ def _has_terminal() -> bool:
     except OSError:
         return False
     return True
-
-
-def _tasks(environment: Mapping[str, str]) -> int:
-    # A step may have fewer tasks than its job.
-    return int(environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or "1")
 
 
 def _tasks_here(environment: Mapping[str, str], world: int) -> int:

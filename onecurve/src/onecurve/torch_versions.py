@@ -12,13 +12,11 @@ from .errors import UserError
 
 
 class Needs(NamedTuple):
-    """The version of PyTorch that a feature needs."""
+    """The first version of PyTorch for a feature, what older ones do, and what works with them."""
 
     first: tuple[int, int]
     fault: str
-    """What an older version does."""
     instead: str
-    """What works with an older version."""
 
 
 TABLE = {
@@ -55,21 +53,15 @@ def installed() -> tuple[int, int]:
 
 
 def require(asked: str) -> None:
-    """Reject a feature that the installed torch does not support.
-
-    Raises:
-        UserError: Naming the version that supports it.
-    """
+    """Reject a feature that the installed torch does not support."""
     if line := too_old(asked):
         raise UserError(line)
 
 
 def too_old(asked: str, key: str | None = None) -> str | None:
-    """The error line if the installed torch does not support a feature; None if it does.
+    """The error line if the installed torch does not support a feature of the table; else None.
 
-    Args:
-        asked: A key of the table, such as "strategy.schedule=zbv".
-        key: The override to name in the line, if the strategy has another key.
+    It names the feature, or the override `key`.
     """
     needs = TABLE.get(asked)
     if needs is None or installed() >= needs.first:

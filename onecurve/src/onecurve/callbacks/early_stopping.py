@@ -27,10 +27,11 @@ class EarlyStopping(LightningsOwn):
         trainer.should_stop = trainer.should_stop or self._requests_stop
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._withdraw(trainer)
+        """Withdraw this callback's request; those of others stay."""
+        if self._requests_stop:
+            trainer.should_stop = self._requests_stop = False
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._withdraw(trainer)
+    on_validation_start = on_train_epoch_start
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         was_requested = trainer.should_stop
@@ -48,8 +49,3 @@ class EarlyStopping(LightningsOwn):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         self._requests_stop = state_dict.get("asks", False)
-
-    def _withdraw(self, trainer: Trainer) -> None:
-        """Withdraw this callback's request; those of others stay."""
-        if self._requests_stop:
-            trainer.should_stop = self._requests_stop = False

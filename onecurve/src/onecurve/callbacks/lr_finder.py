@@ -5,18 +5,17 @@ https://arxiv.org/abs/1506.01186, section 3.3.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateFinder
 
+from ..checkpoint.resume_changes import scale_rates
 from ..errors import say
 from ..figures import new_figure
 
 SKIPPED_AT_THE_START = 5
-STOP_AT = 4.0
-"""Times the smallest loss: where the range test ends early."""
+STOP_AT = 4.0  # times the smallest loss: where the range test ends early
 
 
 class LearningRateRangeTest(LearningRateFinder):
@@ -65,7 +64,11 @@ class LearningRateRangeTest(LearningRateFinder):
             does = "training with it" if self.apply else "training continues with its own"
             print(f"lr_finder: optimizer.lr={suggested:.3g} ({self.file}); {does}", flush=True)
         if self.apply:
-            scale_learning_rates(trainer, self.final_facts["suggested_lr"] / before)
+            factor = self.final_facts["suggested_lr"] / before
+            groups = [group for each in trainer.optimizers for group in each.param_groups]
+            schedulers = [vars(each.scheduler) for each in trainer.lr_scheduler_configs]
+            for holder in (*groups, *schedulers):
+                scale_rates(holder, factor)
 
 
 def suggestion(rates: Sequence[float], losses: Sequence[float]) -> float | None:
@@ -81,24 +84,6 @@ def suggestion(rates: Sequence[float], losses: Sequence[float]) -> float | None:
     ]
     slope, rate = min(slopes, default=(0.0, 0.0))
     return rate if slope < 0 else None
-
-
-def scale_learning_rates(trainer: Trainer, factor: float) -> None:
-    """Multiply all learning rates, also those that schedulers start from."""
-    for optimizer in trainer.optimizers:
-        for group in optimizer.param_groups:
-            for key in ("lr", "initial_lr", "max_lr", "min_lr"):
-                if key in group:
-                    group[key] *= factor
-    for config in trainer.lr_scheduler_configs:
-        _scale_base([config.scheduler], factor)
-
-
-def _scale_base(schedulers: Iterable[Any], factor: float) -> None:
-    for scheduler in schedulers:
-        if hasattr(scheduler, "base_lrs"):
-            scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]
-        _scale_base(getattr(scheduler, "_schedulers", ()), factor)
 
 
 def draw(

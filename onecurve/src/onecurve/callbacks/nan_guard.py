@@ -17,12 +17,14 @@ from ..errors import UserError
 
 
 class Finding(NamedTuple):
-    """A place with a value that is not finite; the smallest of several is the origin."""
+    """A place with a value that is not finite; the smallest of several is the origin.
+
+    The stage is 0 for inputs of the network, 1 for parameters, 2 for outputs of a layer, and 3 for
+    gradients; the position is the index of the layer or parameter, of gradients from the last.
+    """
 
     stage: int
-    """0: inputs of the network; 1: parameters; 2: outputs of a layer; 3: gradients."""
     position: int
-    """The index of the layer or parameter; of gradients, counted from the last."""
     what: str
 
 
@@ -82,7 +84,9 @@ class NanGuard(Callback):
 
     def _find(self, module: LightningModule, strategy: Any) -> Finding | None:
         """The origin, among the findings of all ranks."""
-        findings = [*_in_inputs(self._batch), *_in_parameters(module)]
+        inputs = self._batch[0] if isinstance(self._batch, tuple | list) else self._batch
+        findings = [] if _is_finite(inputs) else [Finding(0, 0, "the batch itself")]
+        findings += _in_parameters(module)
         with _checking_layers(module) as of_layers:
             strategy.forward_only(self._batch)
         findings += [*of_layers, *_in_gradients(module)]
@@ -93,7 +97,6 @@ class NanGuard(Callback):
 
 @contextmanager
 def _checking_layers(module: nn.Module) -> Iterator[list[Finding]]:
-    """Findings among what layers return in the passes within."""
     found: list[Finding] = []
 
     def check(position: int, name: str, layer: nn.Module, inputs: Any, outputs: Any) -> None:
@@ -110,11 +113,6 @@ def _checking_layers(module: nn.Module) -> Iterator[list[Finding]]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _in_inputs(batch: Any) -> list[Finding]:
-    inputs = batch[0] if isinstance(batch, tuple | list) else batch
-    return [] if _is_finite(inputs) else [Finding(0, 0, "the batch itself")]
 
 
 def _in_parameters(module: nn.Module) -> list[Finding]:

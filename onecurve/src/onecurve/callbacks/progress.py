@@ -93,11 +93,7 @@ class ProgressLines(ProgressBar):
 
 
 class ProgressInTerminal(ProgressLines):
-    """A line per epoch, a bar for the run, and one for the validation, test or prediction.
-
-    Args:
-        refresh_rate: Steps between two updates of the bars.
-    """
+    """A line per epoch, a bar for the run, and one for the validation, test or prediction."""
 
     def __init__(self, refresh_rate: int) -> None:
         super().__init__(seconds_between_lines=math.inf)

@@ -1,9 +1,7 @@
 """`callbacks=checkpoint`: Lightning's ModelCheckpoint, with a clock of its own for last.ckpt."""
 
 import time
-from datetime import timedelta
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -21,55 +19,24 @@ class BestAndLast(ModelCheckpoint):
     minutes, whatever comes first. A metric counts only for the weights that it was measured with,
     whenever else (`every_n_train_steps`, ...) a checkpoint is due.
 
-    It takes the arguments of ModelCheckpoint in their order. Either of them loads the state that
-    the other saved.
+    Either of the two classes loads the state that the other saved.
 
     Args:
-        dirpath: As in ModelCheckpoint, like all arguments that are not described here.
-        filename: "best" gains the epoch and the step where `save_top_k` keeps more than one.
-        monitor: The metric by which weights are best; None keeps the newest.
-        mode: Whether less or more of it is better.
+        arguments: Those of ModelCheckpoint, by position or by name. The filename "best" gains the
+            epoch and the step where `save_top_k` keeps more than one.
         last_every_n_steps: Optimizer steps between two last.ckpt; None for none.
         last_every_minutes: Minutes between two last.ckpt; None for none.
+        options: Further arguments of ModelCheckpoint.
     """
 
     def __init__(
         self,
-        dirpath: str | Path | None = None,
-        filename: str | None = None,
-        monitor: str | None = None,
-        verbose: bool = False,
-        save_last: bool | Literal["link"] | None = None,
-        save_top_k: int = 1,
-        save_on_exception: bool = False,
-        save_weights_only: bool = False,
-        mode: Literal["min", "max"] = "min",
-        auto_insert_metric_name: bool = True,
-        every_n_train_steps: int | None = None,
-        train_time_interval: timedelta | None = None,
-        every_n_epochs: int | None = None,
-        save_on_train_epoch_end: bool | None = None,
-        enable_version_counter: bool = True,
+        *arguments: Any,
         last_every_n_steps: int | None = None,
         last_every_minutes: float | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dirpath,
-            filename,
-            monitor,
-            verbose,
-            save_last,
-            save_top_k,
-            save_on_exception,
-            save_weights_only,
-            mode,
-            auto_insert_metric_name,
-            every_n_train_steps,
-            train_time_interval,
-            every_n_epochs,
-            save_on_train_epoch_end,
-            enable_version_counter,
-        )
+        super().__init__(*arguments, **options)
         if self.filename == "best" and self.save_top_k not in (0, 1):
             named = self.auto_insert_metric_name
             self.filename = "best-{epoch}-{step}" if named else "best-epoch{epoch}-step{step}"

@@ -21,12 +21,12 @@ import zipfile
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import chain
+from ..machine import is_alive
 
-INDEX = "index.json"
-"""What makes a folder a sharded checkpoint."""
+INDEX = "index.json"  # what makes a folder a sharded checkpoint
 INDEX_FORMAT = 1
 
 # A file that is being written, with the PID of its writer.
@@ -44,10 +44,8 @@ def is_sharded(path: str | Path) -> bool:
 def write_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
     """Write a file atomically: to a sibling temporary file, fsynced, then renamed.
 
-    A reader, and a machine that loses power, sees the old file or the new one.
-
-    Raises:
-        OSError: If it cannot be written, on a full disk for example; the old file is untouched.
+    A reader, and a machine that loses power, sees the old file or the new one. After an OSError, on
+    a full disk for example, the old file is untouched.
     """
     import torch
 
@@ -73,11 +71,7 @@ def write_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
 
 
 def commit_shards(path: Path, folder: str, digests: dict[str, str]) -> None:
-    """Make a folder below `path` the sharded checkpoint, and remove the one that it replaces.
-
-    Raises:
-        OSError: If the disk is full; the old one is untouched.
-    """
+    """Make a folder below `path` the sharded checkpoint, and remove the one that it replaces."""
     index = {"format": INDEX_FORMAT, "folder": folder, "files": digests}
     unfinished = path / f".{INDEX}"
     with unfinished.open("w") as file:
@@ -95,22 +89,9 @@ def commit_shards(path: Path, folder: str, digests: dict[str, str]) -> None:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Remove the temporary files of processes that were killed."""
     for file in folder.iterdir():
-        if (found := UNFINISHED.fullmatch(file.name)) and not _is_alive(int(found[1])):
+        if (found := UNFINISHED.fullmatch(file.name)) and not is_alive(int(found[1])):
             file.unlink(missing_ok=True)
-
-
-def _is_alive(pid: int) -> bool:
-    if os.name != "posix":
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it is another user's
-        return True
-    return True
 
 
 def sync_folder(path: Path) -> None:
@@ -225,29 +206,16 @@ def _digest(path: Path, *version: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class Found(NamedTuple):
-    """A checkpoint to resume from."""
+def newest_checkpoint(run_dir: Path) -> tuple[Path | None, list[str]]:
+    """The newest complete checkpoint of a run, and what is wrong with newer files."""
 
-    file: Path | None
-    passed_over: list[str]
-    """Newer files that are not complete, each with what is wrong with it."""
+    def written_at(path: Path) -> int:
+        return (path / INDEX if is_sharded(path) else path).stat().st_mtime_ns
 
-
-def newest_checkpoint(run_dir: Path) -> Found:
-    """The newest complete checkpoint of a run."""
-    files = sorted(
-        (run_dir / "checkpoints").glob("*.ckpt"),
-        key=lambda path: _last_written(path).stat().st_mtime_ns,
-        reverse=True,
-    )
     passed_over: list[str] = []
-    for file in files:
+    for file in sorted((run_dir / "checkpoints").glob("*.ckpt"), key=written_at, reverse=True):
         reason = damage(file)
         if reason is None:
-            return Found(file, passed_over)
+            return file, passed_over
         passed_over.append(f"{file.name}: {reason}")
-    return Found(None, passed_over)
-
-
-def _last_written(path: Path) -> Path:
-    return path / INDEX if is_sharded(path) else path
+    return None, passed_over

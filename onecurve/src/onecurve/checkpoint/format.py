@@ -65,11 +65,8 @@ def read_checkpoint(
         is_checked: Whether `damage` was asked already: the command does before it starts the ranks.
         weights_only: Whether to run no code in it; False reads what holds more than plain data.
 
-    Returns:
-        Lightning's dictionary: ``state_dict``, ``optimizer_states``, ``loops``, ...
-
     Raises:
-        NoCheckpoint: If there is no such file; it is a UserError and a FileNotFoundError.
+        NoCheckpoint: If there is no such file.
         UserError: If it is no complete checkpoint.
     """
     remote = is_address(path)
@@ -115,11 +112,7 @@ def read_checkpoint(
 
 
 def trained_config(checkpoint: dict[str, Any], path: str | Path) -> dict[str, Any]:
-    """The configuration in a checkpoint, without weights to download.
-
-    Raises:
-        UserError: If there is none: a plain script wrote it.
-    """
+    """The configuration that train.py left in a checkpoint, without weights to download."""
     config = checkpoint.get("config") or {}
     if not all(isinstance(config.get(part), dict) for part in ("task", "data")):
         raise UserError(
@@ -148,11 +141,7 @@ def network_mismatch(task: LightningModule, checkpoint: dict[str, Any]) -> str |
 
 
 def reject_other_network(task: LightningModule, checkpoint: dict[str, Any], path: str) -> None:
-    """Reject the weights of another network.
-
-    Raises:
-        UserError: That names the first keys in which they differ.
-    """
+    """Reject the weights of another network, and name the first keys in which they differ."""
     if why := network_mismatch(task, checkpoint):
         raise UserError(
             f"resume={path}: {why}; "
@@ -161,26 +150,16 @@ def reject_other_network(task: LightningModule, checkpoint: dict[str, Any], path
 
 
 TYPES: dict[str, type] = {
-    **dict.fromkeys(("config", "layout", "logs", "loops", "callbacks"), dict),
     **dict.fromkeys(("optimizer_states", "lr_schedulers"), list),
+    **dict.fromkeys(("loops", "callbacks", "config", "layout", "logs"), dict),
     **dict.fromkeys(("epoch", "global_step"), int),
 }
-NEEDED_TO_RESUME = (
-    "optimizer_states",
-    "lr_schedulers",
-    "loops",
-    "callbacks",
-    "epoch",
-    "global_step",
-)
+# What a resume needs of these.
+NEEDED = [key for key in TYPES if key not in ("config", "layout", "logs")]
 
 
 def reject_wrong_types(checkpoint: Mapping[str, Any], path: str | Path) -> None:
-    """Reject entries that another program wrote under the same name.
-
-    Raises:
-        UserError: That names the first.
-    """
+    """Reject entries that another program wrote under the same name."""
     for key, kind in TYPES.items():
         value = checkpoint.get(key, kind())
         # Some write {} for the list where there is no optimizer.
@@ -192,12 +171,8 @@ def reject_wrong_types(checkpoint: Mapping[str, Any], path: str | Path) -> None:
 
 
 def reject_incomplete_state(checkpoint: Mapping[str, Any], path: str | Path) -> None:
-    """Reject a checkpoint that holds too little to resume from.
-
-    Raises:
-        UserError: That names what is missing.
-    """
-    if missing := [key for key in NEEDED_TO_RESUME if key not in checkpoint]:
+    """Reject a checkpoint that holds too little to resume from, and name what is missing."""
+    if missing := [key for key in NEEDED if key not in checkpoint]:
         raise UserError(
             f"resume={path}: has no {', '.join(missing)} to resume from; start a new run from its "
             f"weights: init={path}"
@@ -205,11 +180,7 @@ def reject_incomplete_state(checkpoint: Mapping[str, Any], path: str | Path) -> 
 
 
 def drop_modules(checkpoint: dict[str, Any]) -> list[str]:
-    """Remove modules from the hyperparameters: a rank may hold only a part of them.
-
-    Returns:
-        The names of what was removed.
-    """
+    """Remove modules, of which a rank may hold a part, from hyperparameters; return the names."""
     given = checkpoint.get("hyper_parameters") or {}
     names = [
         name
@@ -232,12 +203,8 @@ class NotPlain(Exception):
 def plain_contents(path: str | Path, is_checked: bool = False) -> Any:
     """Read any file of `torch.save` onto the CPU with ``weights_only=True``.
 
-    Args:
-        path: The file.
-        is_checked: Whether `file.damage` was asked already.
-
     Raises:
-        NotPlain: If it is another kind of file, damaged, or holds code.
+        NotPlain: If it is another kind of file, damaged (unless that `is_checked`), or holds code.
     """
     try:
         if not is_checked and (reason := _damage(Path(path))):

@@ -12,8 +12,7 @@ from torch.optim import Optimizer
 
 from .resume_changes import reject_other_optimizers
 
-STORED = "stored"
-"""The attribute of a placeholder: (folder, name)."""
+STORED = "stored"  # the attribute of a placeholder: (folder, name)
 
 
 def model_state_here(state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,11 +38,7 @@ def optimizer_state_here(state: Mapping[str, Any], parameters: Sequence[Tensor])
 def optimizer_states_here(
     states: Sequence[Mapping[str, Any]], optimizers: Sequence[Optimizer]
 ) -> list[dict[str, Any]]:
-    """The same for all optimizers.
-
-    Raises:
-        UserError: If they are of another algorithm, or their number differs.
-    """
+    """The same for all optimizers; those of another algorithm or number are rejected."""
     if not states:  # the optimizers start fresh, as in Lightning
         return []
     reject_other_optimizers(states, optimizers)

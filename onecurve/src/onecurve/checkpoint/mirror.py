@@ -20,8 +20,7 @@ from ..errors import in_short, say
 from .file import INDEX, digest_of
 from .remote import HERE, Listing, file_system, read_listing, run_id, write_listing
 
-WAITS = (1.0, 4.0, 15.0)
-"""Seconds before each further attempt."""
+WAITS = (1.0, 4.0, 15.0)  # seconds before each further attempt
 # The folder of an upload: the name of a checkpoint, and a random suffix.
 UPLOADED = re.compile(r".+\.ckpt\.[0-9a-f]{8}")
 
@@ -40,12 +39,12 @@ class Mirror:
     def __init__(self, address: str, run_dir: Path) -> None:
         self.address = address.rstrip("/")
         self.run_dir = run_dir
+        # For each name its staged copy; None if it is to be removed.
         self._waiting: dict[str, Path | None] = {}
-        """For each name its staged copy; None if it is to be removed."""
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "mirror")
+        # The request that was made last, which the one thread ends last.
         self._newest: Future[None] | None = None
-        """The request that was made last, which the one thread ends last."""
         self._there: Listing | None = None
         self._failed: dict[str, str] = {}
 
@@ -115,7 +114,9 @@ class Mirror:
         folder = f"{name}.{uuid.uuid4().hex[:8]}"
         try:
             sent = {}
-            for file in _index_last(staged):
+            # The index, which makes a folder a checkpoint, is the last.
+            every = [each for each in staged.rglob("*") if each.is_file()]
+            for file in sorted(every, key=lambda file: (file.name == INDEX, file)):
                 relative = file.relative_to(staged).as_posix()
                 sent[relative] = _sent(files, file, f"{path}/{folder}/{relative}")
             number = 1 + max((each["number"] for each in there.checkpoints.values()), default=0)
@@ -166,12 +167,6 @@ def _remove(files: Any, folder: str) -> None:
     # The list does not name it: where this fails it only takes room.
     with suppress(Exception):
         files.rm(folder, recursive=True)
-
-
-def _index_last(staged: Path) -> list[Path]:
-    """The files of a checkpoint; the index, which makes a folder a checkpoint, is the last."""
-    files = [each for each in staged.rglob("*") if each.is_file()]
-    return sorted(files, key=lambda file: (file.name == INDEX, file))
 
 
 def _staged(path: Path, root: Path) -> Path:

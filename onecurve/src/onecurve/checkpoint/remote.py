@@ -29,18 +29,18 @@ LIST = "checkpoints.json"
 FORMAT = 1
 EXTRAS = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 EXAMPLE = "s3://BUCKET/PATH, or file:///FOLDER"
-HERE = ".mirror"
-"""The folder of a run directory with uploads under way, and with the run's id."""
+HERE = ".mirror"  # the folder of a run directory with uploads under way, and with the run's id
 
 
 class Listing(NamedTuple):
-    """The complete checkpoints at an address."""
+    """The id of a run, and its complete checkpoints at an address.
+
+    For each name these are its ``folder``, ``number`` and ``files``, each of those with ``size`` in
+    bytes and ``sha256``. The highest number is the newest.
+    """
 
     run: str
-    """The id of their run."""
     checkpoints: dict[str, Any]
-    """For each name its ``folder``, ``number`` and ``files``, each of those with ``size`` in bytes
-    and ``sha256``. The highest number is the newest."""
 
 
 def is_address(place: str | Path) -> bool:
@@ -78,11 +78,7 @@ def file_system(address: str) -> tuple[Any, str]:
 
 
 def read_listing(files: Any, path: str) -> Listing | None:
-    """The complete checkpoints below a path; None if no run was ever there.
-
-    Raises:
-        ValueError: If the list has another format.
-    """
+    """The complete checkpoints below a path; None if no run was ever there."""
     try:
         found = json.loads(files.cat_file(f"{path}/{LIST}"))
     except (FileNotFoundError, NotADirectoryError):
@@ -115,13 +111,7 @@ def run_id(run_dir: Path) -> str:
 def claim(address: str, run_dir: Path, resumes: bool) -> None:
     """Make an address that of a run, which also tests whether it can be written to.
 
-    Args:
-        address: Where the checkpoints will be uploaded.
-        run_dir: Of the run. After a kill and a restart the address is its own already.
-        resumes: Whether the run resumes from a checkpoint, and so may take another's address.
-
-    Raises:
-        UserError: If the checkpoints of another run are there, or if it cannot be written to.
+    The address of another run is rejected, unless this one `resumes` from a checkpoint.
     """
     with _in_a_line("checkpoint.mirror_to", address, "written to", "use checkpoint.mirror_to=null"):
         files, path = file_system(address)
@@ -146,9 +136,6 @@ def find(key: str, address: str) -> dict[str, Any]:
     Returns:
         Its ``name``, the ``folder`` that it is in, its ``files`` with sizes and checksums, and
         ``version``, a text that differs where the content does: for `fetch`, and for JSON.
-
-    Raises:
-        UserError: If there is none.
     """
     with _in_a_line(key, address):
         if reason := refusal(address):
@@ -163,11 +150,7 @@ def find(key: str, address: str) -> dict[str, Any]:
 
 
 def fetch(key: str, address: str, found: dict[str, Any]) -> Path:
-    """Download what `find` has found; one process of a machine does.
-
-    Raises:
-        UserError: If sizes or checksums differ from those of the upload.
-    """
+    """Download what `find` has found, and verify it; one process of a machine does."""
     with _in_a_line(key, address):
         version = f"{address} {found['version']}"
         place = _cache() / hashlib.sha256(version.encode()).hexdigest()[:16]

@@ -17,20 +17,12 @@ from torch.optim.lr_scheduler import LambdaLR
 from ..errors import UserError
 from ..optim.fused import KERNELS
 
-# Learning rates in a parameter group, and in the state of a scheduler.
-LEARNING_RATES = ("lr", "initial_lr", "max_lr", "min_lr")
-SCHEDULER_RATES = ("base_lrs", "_last_lr")
+# Learning rates in a parameter group, and in a scheduler.
+RATES = ("lr", "initial_lr", "max_lr", "min_lr", "base_lrs", "_last_lr")
 
 
 def apply_changes(checkpoint: dict[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """Write changed settings into the states of a checkpoint.
-
-    Args:
-        checkpoint: Lightning's dictionary, with the configuration of the run that wrote it.
-        config: The resolved configuration of this run.
-
-    Returns:
-        A description of each change.
+    """Write settings that this run's configuration changes into a checkpoint; describe each change.
 
     Raises:
         UserError: If a setting cannot be changed in the middle of a run.
@@ -86,15 +78,23 @@ def _change_optimizers(
                 f"optimizer.lr={new} (was {old}): all learning rates are multiplied by {factor:.4g}"
             )
             for holder in (*groups, *checkpoint["lr_schedulers"]):
-                for name in (*LEARNING_RATES, *SCHEDULER_RATES):
-                    if name in holder:
-                        holder[name] = _times(holder[name], factor)
+                scale_rates(holder, factor)
             continue
         changed = [group for group in groups if key in group and _plain(group[key]) == _plain(old)]
         for group in changed:
             group[key] = type(group[key])(new) if isinstance(new, list) else new
         if changed:
             yield f"optimizer.{key}={new} (was {old})"
+
+
+def scale_rates(holder: dict[str, Any], factor: float) -> None:
+    """Multiply the learning rates of a parameter group, or of a scheduler and its parts."""
+    for name in RATES:
+        if (rate := holder.get(name)) is not None:
+            is_list = isinstance(rate, list)
+            holder[name] = [each * factor for each in rate] if is_list else rate * factor
+    for part in holder.get("_schedulers", ()):
+        scale_rates(part if isinstance(part, dict) else vars(part), factor)
 
 
 def _changed(
@@ -106,10 +106,6 @@ def _changed(
         for key, value in new.items():
             if key in old and old[key] != value:
                 yield key, old[key], value
-
-
-def _times(value: Any, factor: float) -> Any:
-    return [each * factor for each in value] if isinstance(value, list) else value * factor
 
 
 def _plain(value: Any) -> Any:
@@ -126,15 +122,8 @@ def fit_to_length(
     """Move schedulers whose curve has changed to the point of the new curve after the steps so far.
 
     A scheduler whose state does not show its length, such as a user's own, is left as it was saved;
-    so is one whose new curve is shorter than the steps so far.
-
-    Args:
-        checkpoint: Lightning's dictionary; its states are changed in place.
-        schedulers: Those of this run, fresh.
-        optimizers: Those of this run, fresh.
-
-    Yields:
-        A line for each of them.
+    so is one whose new curve is shorter than the steps so far. The schedulers and optimizers are
+    this run's, fresh; the states in the checkpoint are changed, each with a line.
     """
     states, saved = checkpoint.get("lr_schedulers", ()), checkpoint.get("optimizer_states", ())
     # `reject_other_optimizers` comes later: BaseFinetuning first adds parameter groups.
@@ -223,9 +212,6 @@ def reject_other_optimizers(
     """Reject the state of another algorithm: PyTorch would load it and fail in the first step.
 
     A checkpoint without any is accepted: then the optimizers start fresh, as in Lightning.
-
-    Raises:
-        UserError: That names what only one of them has.
     """
     if not states:
         return

@@ -22,12 +22,6 @@ from .format import FORMAT, task_arguments
 from .remote import is_address
 from .resume_changes import apply_changes
 
-# The keys of what `save_hyperparameters` keeps.
-HYPERPARAMETERS = (
-    LightningModule.CHECKPOINT_HYPER_PARAMS_KEY,
-    LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY,
-)
-
 
 class ResumeState(Callback):
     """Adds to every checkpoint what another run needs to resume from it.
@@ -93,8 +87,8 @@ class ResumeState(Callback):
         checkpoint["layout"] = self._layout(trainer)
         if getattr(trainer, "earlier_steps", None):
             checkpoint["had_other_steps"] = True
-        for key in HYPERPARAMETERS:
-            if key in checkpoint:
+        for kind in (LightningModule, LightningDataModule):
+            if (key := kind.CHECKPOINT_HYPER_PARAMS_KEY) in checkpoint:
                 checkpoint[key] = self.redact(checkpoint[key])
         checkpoint.setdefault(pl_module.CHECKPOINT_HYPER_PARAMS_KEY, task_arguments(self.config))
         loop = trainer.fit_loop.epoch_loop
@@ -135,19 +129,14 @@ def rebase_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
     """Put the paths of this run into the saved states of ModelCheckpoint, before they are loaded.
 
     A run that resumes in its own directory keeps its best checkpoints, under the paths that they
-    have now. A new run that starts from the checkpoint of another has none yet.
-
-    Args:
-        checkpoint: Lightning's dictionary.
-        trainer: Its `ckpt_path` is the resumed file; its `default_root_dir` the run directory.
-
-    Returns:
-        Lines for the user about best checkpoints that are not kept.
+    have now. A new run that starts from the checkpoint of another has none yet. Lines for the user
+    name best checkpoints that are not kept.
     """
     states = checkpoint.get("callbacks") or {}
     callbacks = callbacks_of(trainer, ModelCheckpoint)
     own = {each.state_key for each in callbacks}
     others = [key for key in states if key not in own]
+    resumed = Path(str(trainer.ckpt_path)).resolve()
     lines = []
     for callback in callbacks:
         key = callback.state_key
@@ -158,7 +147,8 @@ def rebase_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
         state = states.pop(key)
         best, score = state["best_model_path"], state["best_model_score"]
         was = best if score is None else f"{callback.monitor} {float(score):.4g} in {best}"
-        if _is_in_place(trainer, callback):
+        folders = (trainer.default_root_dir, str(callback.dirpath))
+        if any(resumed.is_relative_to(Path(folder).resolve()) for folder in folders):
             # Rank 0 wrote the files, maybe on a disk of its own.
             here = trainer.strategy.broadcast(_with_paths_here(state, callback))
             states[callback.state_key] = here
@@ -174,12 +164,6 @@ def rebase_best(checkpoint: dict[str, Any], trainer: Trainer) -> list[str]:
 def _monitored(key: str) -> str:
     """Metric and mode in the key of a ModelCheckpoint's state, or of a subclass's."""
     return key.partition("{")[2].partition(", 'every_n_train_steps'")[0]
-
-
-def _is_in_place(trainer: Trainer, callback: ModelCheckpoint) -> bool:
-    resumed = Path(str(trainer.ckpt_path)).resolve()
-    folders = (trainer.default_root_dir, str(callback.dirpath))
-    return any(resumed.is_relative_to(Path(folder).resolve()) for folder in folders)
 
 
 def _with_paths_here(state: dict[str, Any], callback: ModelCheckpoint) -> dict[str, Any]:

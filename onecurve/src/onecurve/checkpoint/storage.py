@@ -32,13 +32,11 @@ class LocalFiles(TorchCheckpointIO):
     Args:
         background: Whether training continues while a file is written. The copy is taken at once.
         stop_on_failure: Whether a failed save ends the run.
-        mirror: Uploads each complete checkpoint to an address, too; None for none.
-
-    Attributes:
-        keeps_shards: Whether every rank writes what it holds, so that nothing is gathered.
+        mirror: Uploads each complete checkpoint to an address, too.
     """
 
     keeps_shards: bool = False
+    """Whether every rank writes what it holds, so that nothing is gathered."""
 
     def __init__(
         self, background: bool = False, stop_on_failure: bool = True, mirror: Mirror | None = None
@@ -56,11 +54,7 @@ class LocalFiles(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
-        """Save, and warn once of what `weights_only=True` will not read.
-
-        Raises:
-            TypeError: If there are storage options, of which it knows none.
-        """
+        """Save, and warn once of what `weights_only=True` will not read."""
         if storage_options is not None:
             super().save_checkpoint(checkpoint, path, storage_options)  # raises it
         checkpoint = without_numpy_numbers(checkpoint)
@@ -73,11 +67,7 @@ class LocalFiles(TorchCheckpointIO):
         self._do(lambda: self._write(checkpoint, path))
 
     def put(self, checkpoint: dict[str, Any], path: str | Path) -> None:
-        """Write one checkpoint.
-
-        Raises:
-            OSError: If it cannot be written; the old one is untouched.
-        """
+        """Write one checkpoint; after an OSError the old one is untouched."""
         if is_address(path):
             super().save_checkpoint(checkpoint, path)
         else:
@@ -88,10 +78,7 @@ class LocalFiles(TorchCheckpointIO):
         return True
 
     def load_checkpoint(
-        self,
-        path: str | Path,
-        map_location: Any = None,
-        weights_only: bool | None = None,
+        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
         """Read onto the CPU once all is written; tensors of a sharded one are read later."""
         self.finish()
@@ -114,29 +101,17 @@ class LocalFiles(TorchCheckpointIO):
         self._do(lambda: self._remove(path))
 
     def poll(self) -> None:
-        """Raise an error of the background writer; called after every step.
-
-        Raises:
-            UserError: If a file could not be written and that ends the run.
-        """
+        """Raise an error of the background writer; called after every step."""
         while self._waiting and self._waiting[0].done():
             self._waiting.pop(0).result()
 
     def finish(self) -> None:
-        """Wait until everything is written.
-
-        Raises:
-            UserError: If a file could not be written and that ends the run.
-        """
+        """Wait until everything is written; an error of the background writer is raised."""
         while self._waiting:
             self._waiting.pop(0).result()
 
     def raise_if_nothing_saved(self) -> None:
-        """At the end of a run that continued after failed saves.
-
-        Raises:
-            UserError: If the last save failed, and there is no earlier checkpoint at its path.
-        """
+        """Reject a run whose last save failed, where no earlier checkpoint is at its path."""
         self.finish()
         for path, reason in self._missing.items():
             raise UserError(
@@ -209,11 +184,6 @@ class ShardedFolders(LocalFiles):
         super().save_checkpoint(checkpoint, path, storage_options)
 
     def put(self, checkpoint: dict[str, Any], path: str | Path) -> None:
-        """Write this rank's shards.
-
-        Raises:
-            UserError: If the place is an address.
-        """
         # Only this needs PyTorch's distributed checkpoint.
         from .sharded.shards import write_shards
 

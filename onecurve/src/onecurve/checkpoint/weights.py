@@ -11,12 +11,7 @@ from .format import NotPlain, plain_contents
 def load_weights(net: nn.Module, *, file: str | None) -> None:
     """Load every weight that fits by name and shape, and print which did and which did not.
 
-    Args:
-        net: the network, changed in place.
-        file: a checkpoint, or any file that holds a ``state_dict``.
-
-    Raises:
-        UserError: If nothing in it fits.
+    The file is a checkpoint, or any other that holds a ``state_dict``.
     """
     if file is None:
         raise UserError("init=weights: names no file; use init=FILE")

@@ -42,8 +42,7 @@ def open_closed_streams() -> None:
 def read_env_file(project: Path) -> None:
     """Set the variables of one machine, such as keys; one that is set already stays as it is.
 
-    Raises:
-        UserError: If a line cannot be read; it is named by its number, for it may hold a secret.
+    A line that cannot be read is named by its number, for it may hold a secret.
     """
     file = project / ENV_FILE
     try:
@@ -77,11 +76,7 @@ def reject_another_python(project: Path) -> None:
 
 
 def mode_asked_for(arguments: list[str]) -> RunMode:
-    """Parse Hydra's own options.
-
-    Raises:
-        UserError: In one line what Hydra's parser would reject under a page of usage.
-    """
+    """Parse Hydra's own options; what its parser would reject with a page of usage is one line."""
     parser = hydra_options()
 
     def refuse(message: str) -> NoReturn:

@@ -26,13 +26,7 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
     """Reject the configuration of a job that cannot run.
 
     In place, groups that its task makes no use of are removed, and `1e3` becomes 1000 where a whole
-    number is meant.
-
-    Returns:
-        A line about overrides that change nothing; None if there are none.
-
-    Raises:
-        UserError: With the one line to show.
+    number is meant. Returned is a line about overrides that change nothing, if there are any.
     """
     loader = GlobalHydra.instance().config_loader()
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(overrides)

@@ -25,12 +25,7 @@ from ..run import record
 from ..run.context import RunContext
 from ..run.outcome import RankFailed, describe_failure, was_stopped
 from . import resume
-from .before_hydra import (
-    mode_asked_for,
-    open_closed_streams,
-    read_env_file,
-    reject_another_python,
-)
+from .before_hydra import mode_asked_for, open_closed_streams, read_env_file, reject_another_python
 from .check import in_one_line
 from .explain import explain
 from .hydra_hooks import checked_run, reject_without_checks
@@ -41,7 +36,7 @@ register_resolvers()
 
 
 class Ended(SystemExit):
-    """The end of the command, past Hydra, which would put a line of its own before the error's."""
+    """The end of the command, with the error to show."""
 
     def __init__(self, status: int, error: BaseException | None = None) -> None:
         super().__init__(status)
@@ -75,12 +70,8 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
 def run(work: str, config: DictConfig) -> float | None:
     """Launch a run whose configuration was validated, and record how it ended.
 
-    Args:
-        work: Dotted name of what a rank does, such as ``onecurve.run.fit.work``.
-        config: What Hydra composed.
-
-    Returns:
-        The last value of ``monitor``, for a sweeper to compare jobs by; None if there is none.
+    `work` is the dotted name of what a rank does, as ``onecurve.run.fit.work``. A sweeper compares
+    jobs by what is returned, the last value of ``monitor``, if there is one.
     """
     hydra = HydraConfig.get()
     if hydra.job.chdir:
@@ -100,11 +91,17 @@ def run(work: str, config: DictConfig) -> float | None:
         reports = context is None or context.members.reports_failure()
         if context:
             _record(context, config, error, refusal, reports)
-        _end(refusal or error, reports)
-        raise refusal or error from None
+        shown = refusal or error
+        if interrupted(shown) and not isinstance(shown, RankFailed):
+            raise KeyboardInterrupt from shown
+        # Past Hydra, which would put a line of its own before the error's.
+        if isinstance(shown, RankFailed | UserError):
+            status = shown.status if isinstance(shown, RankFailed) else REFUSED
+            raise Ended(status, shown if reports else None) from None
+        raise shown from None
     finally:
         if context and context.held:
-            context.held.release()
+            context.held.lock.release()
     return metrics.get(str(config.get("monitor")))
 
 
@@ -125,16 +122,6 @@ def _record(
     elif writes:
         how = describe_failure(error)
         record.unfinished(context.run_dir, was_stopped(error), how)
-
-
-def _end(error: BaseException, is_shown: bool) -> None:
-    """End the command with the one error to show."""
-    if isinstance(error, RankFailed):
-        raise Ended(error.status, error if is_shown else None) from None
-    if interrupted(error):
-        raise KeyboardInterrupt from error
-    if isinstance(error, UserError):
-        raise Ended(REFUSED, error if is_shown else None) from None
 
 
 def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:

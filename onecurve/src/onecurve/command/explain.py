@@ -2,9 +2,9 @@
 
 import re
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -15,8 +15,7 @@ from ..run.invocation import override, parsed
 from ..suggestions import nearest, no_such_key
 from .chosen import Chosen, choices
 
-# Names of other libraries for the same thing.
-ELSEWHERE = {"deepspeed": "fsdp"}
+ELSEWHERE = {"deepspeed": "fsdp"}  # names of other libraries for the same thing
 
 
 def explain(error: BaseException, config_dir: Path, config_name: str, arguments: list[str]) -> str:
@@ -26,7 +25,10 @@ def explain(error: BaseException, config_dir: Path, config_name: str, arguments:
         return line
     if line := _chosen_already(text, arguments):
         return line
-    with _hydra_of(config_dir):
+    configs: AbstractContextManager[Any] = nullcontext()
+    if not GlobalHydra.instance().is_initialized():
+        configs = initialize_config_dir(str(config_dir.resolve()), version_base="1.3")
+    with configs:
         if unknown := re.search(r"Could not (?:load|find) '([\w./-]+)/([\w.-]*)'", text):
             group, choice = unknown.groups()
             if group == "hydra/launcher":
@@ -36,7 +38,10 @@ def explain(error: BaseException, config_dir: Path, config_name: str, arguments:
                     f"type `uv pip install -e '.[{extra}]'`"
                 )
             if options := choices(group):
-                allowed, example = ", ".join(options), _nearest(choice, options)
+                meant = [ELSEWHERE[name] for name in ELSEWHERE if choice.startswith(name)]
+                known = [option for option in meant if option in options]
+                example = (known or [nearest(choice, options) or options[0]])[0]
+                allowed = ", ".join(options)
                 return f"{group}={choice}: must be one of {allowed}, such as {group}={example}"
             above, _, inside = group.rpartition("/")
             if choices(inside):
@@ -155,24 +160,6 @@ def _unreadable(arguments: list[str]) -> str | None:
     """The first override that Hydra cannot read, among what may be options as well."""
     given, _ = hydra_options().parse_known_args(arguments)
     return next((word for word in given.overrides if parsed(word) is None), None)
-
-
-@contextmanager
-def _hydra_of(config_dir: Path) -> Iterator[None]:
-    """Initialize Hydra with the configs of the project and the library, if it is not yet."""
-    if GlobalHydra.instance().is_initialized():
-        yield
-    else:
-        with initialize_config_dir(str(config_dir.resolve()), version_base="1.3"):
-            yield
-
-
-def _nearest(choice: str, options: list[str]) -> str:
-    """The choice that was most likely meant; the first one if none is similar."""
-    for name, option in ELSEWHERE.items():
-        if choice.startswith(name) and option in options:
-            return option
-    return nearest(choice, options) or options[0]
 
 
 def _of_another_kind(word: str, chosen: Chosen) -> str:

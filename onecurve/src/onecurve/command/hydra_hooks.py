@@ -77,11 +77,7 @@ class RefuseBeforeRun(Callback):
 
 
 def reject_without_checks(arguments: list[str]) -> None:
-    """Reject a command line that would disable the validation.
-
-    Raises:
-        UserError: That names the word.
-    """
+    """Reject a command line that would disable the validation."""
     for word in arguments:
         key = word.partition("=")[0]
         if key == "~hydra" or key.lstrip("~") in UNTOUCHED:
@@ -92,11 +88,7 @@ def reject_without_checks(arguments: list[str]) -> None:
 
 
 def checked_run() -> RunContext:
-    """The context that `RefuseBeforeRun` created for this run.
-
-    Raises:
-        UserError: If it was not called.
-    """
+    """The context that `RefuseBeforeRun` created for this run."""
     context = RUN.get(None)
     if context is None:
         raise UserError(
@@ -108,11 +100,7 @@ def checked_run() -> RunContext:
 
 
 def _hold(config: DictConfig, context: RunContext) -> RunContext:
-    """The first member creates and locks the run directory.
-
-    Raises:
-        UserError: In all of them, if it cannot.
-    """
+    """The first member creates and locks the run directory."""
     words = [
         word for word in overrides_of(config.hydra.overrides.hydra) if "hydra.run.dir=" in word
     ]
@@ -135,7 +123,6 @@ def without_hydra(config: DictConfig) -> DictConfig:
 
 
 def _replace(config: DictConfig, job: DictConfig) -> None:
-    """Replace what was composed by what was validated."""
     with open_dict(config):
         for name in set(config) - {"hydra", *job}:
             del config[name]

@@ -2,8 +2,7 @@
 
 import os
 import re
-from collections.abc import Sized
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -20,21 +19,13 @@ def numbered(count: int) -> list[str]:
 
 def call(function: str, *arguments: Any) -> Any:
     """What a function of a dotted name returns; every command calls it, so without torch."""
-    module, _, name = function.rpartition(".")
-    return getattr(import_module(module), name)(*arguments)
-
-
-def length(values: Sized) -> int:
-    """Number of entries."""
-    return len(values)
+    return resolve_name(":".join(function.rsplit(".", 1)))(*arguments)
 
 
 def job_directory(number: int, overrides: str) -> str:
     """Name of the directory of a sweep's job, such as "03-optimizer.lr=0.01,strategy=ddp".
 
-    Args:
-        number: The job's number, from 0.
-        overrides: What varies, as Hydra's `hydra.job.override_dirname` has it.
+    Its number is from 0; the overrides that vary are as in Hydra's `hydra.job.override_dirname`.
     """
     short = re.sub(r"\d\.\d{6,}", lambda number: f"{float(number[0]):.5g}", overrides)
     name = re.sub(r"[^\w.,=+@~-]+", "_", re.sub("['\"]", "", short)).strip("_")
@@ -51,11 +42,7 @@ def project() -> str:
 
 
 def keys_of(command: str) -> str:
-    """What `--help` says of the keys in no group, a line each; those of groups are in the schemas.
-
-    Args:
-        command: Name of the primary configuration, such as "train".
-    """
+    """What `--help` says of a command's keys in no group, a line each."""
     # Of the models; no other start of a command needs them here.
     from ..config.models import model_of
     from ..config.values import Group
@@ -69,10 +56,7 @@ def keys_of(command: str) -> str:
 
 def register_resolvers() -> None:
     """Make the functions known to OmegaConf. Needed before a configuration is read."""
-    OmegaConf.register_new_resolver("len", length, replace=True)
-    OmegaConf.register_new_resolver("numbered", numbered, replace=True)
-    OmegaConf.register_new_resolver("call", call, replace=True)
-    OmegaConf.register_new_resolver("cwd", os.getcwd, replace=True)
-    OmegaConf.register_new_resolver("project", project, replace=True)
-    OmegaConf.register_new_resolver("keys_of", keys_of, replace=True)
-    OmegaConf.register_new_resolver("job_directory", job_directory, replace=True)
+    functions = (numbered, call, project, keys_of, job_directory)
+    named = {function.__name__: function for function in functions}
+    for name, function in {**named, "len": len, "cwd": os.getcwd}.items():
+        OmegaConf.register_new_resolver(name, function, replace=True)

@@ -33,16 +33,7 @@ SWEEP_FLAGS = ("-m", "--multirun")
 
 
 def expand(arguments: list[str], config_dir: Path, config_name: str) -> list[str]:
-    """Replace `resume=` and `init=FILE` by the overrides that they stand for.
-
-    Args:
-        arguments: The command line without the program.
-        config_dir: The folder `configs`.
-        config_name: "train" for the only command that resumes.
-
-    Raises:
-        UserError: If there is nothing to resume.
-    """
+    """Replace `resume=` and `init=FILE` in a command line by the overrides that they stand for."""
     arguments = [override for argument in arguments for override in _init(_quoted_path(argument))]
     resumes = [argument for argument in arguments if argument.startswith("resume=")]
     if not resumes or config_name != "train":
@@ -94,14 +85,14 @@ def _in_place(value: str, run_dir: Path, overrides: list[str]) -> list[str]:
     # What was added to the configuration with a plus is changed without one.
     added = {_key(override) for override in stored if override.startswith("+")}
     changed = [f"+{word}" if word.partition("=")[0] in added else word for word in overrides]
-    found = newest_checkpoint(run_dir)
-    for reason in found.passed_over:
+    newest, passed_over = newest_checkpoint(run_dir)
+    for reason in passed_over:
         print(f"resume: passed over {reason}")
-    where = f"from {found.file.name}" if found.file else "from the start: it has no checkpoint yet"
+    where = f"from {newest.name}" if newest else "from the start: it has no checkpoint yet"
     print(f"resume: continuing {run_dir} {where}")
     if overrides:
         print(f"resume: changed now: {' '.join(redact_command(overrides))}")
-    checkpoint = [f"resume={quoted(found.file)}"] if found.file else []
+    checkpoint = [f"resume={quoted(newest)}"] if newest else []
     return [*earlier, *changed, *checkpoint, f"hydra.run.dir={quoted(run_dir)}"]
 
 

@@ -33,8 +33,7 @@ REFERENCE: Schema = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
 NULL: Schema = {"type": "null"}
 SCALARS: Schema = {"type": ["string", "number", "boolean", "array", "null"]}
 HAS_TARGET: Schema = {"type": "object", "required": ["_target_"]}
-# A name may look like a number: `data.class_names=[0,1]`.
-TEXT = ["string", "number", "boolean"]
+TEXT = ["string", "number", "boolean"]  # a name may look like a number: `data.class_names=[0,1]`
 
 
 def _either(*parts: Schema) -> Schema:
@@ -53,14 +52,9 @@ OF_HYDRA: dict[str, Schema] = {
 
 
 class ConfigFile(NamedTuple):
-    """A configuration file.
+    """A configuration file, whose keys begin at the top if it `is_global`, as an experiment's.
 
-    Attributes:
-        group: Such as "sweep/sampler"; empty for train.yaml and its like.
-        path: Where it is.
-        is_global: Whether its keys begin at the top, as an experiment's.
-        content: Its keys, without the list of defaults.
-        defaults: That list.
+    The group is such as "sweep/sampler"; it is empty for train.yaml and its like.
     """
 
     group: str
@@ -76,11 +70,7 @@ class ConfigFile(NamedTuple):
 
 
 def config_files(folder: Path) -> list[ConfigFile]:
-    """The files of a folder, in order of their names.
-
-    Raises:
-        UserError: If one of them is no YAML.
-    """
+    """The files of a folder, in order of their names."""
     return [_read(path, folder) for path in sorted(folder.rglob("*.yaml"))]
 
 
@@ -105,14 +95,7 @@ def _read(path: Path, folder: Path) -> ConfigFile:
 
 
 def schemas(configs: Path) -> dict[str, Schema]:
-    """All schemas by name: of each group, of each command, and of files that are `_global_`.
-
-    Args:
-        configs: The folder `configs` of a project.
-
-    Raises:
-        UserError: If a file is no YAML.
-    """
+    """All schemas of a project by name: of groups, commands, and files that are `_global_`."""
     files = of_project(configs)
     of_groups = [file for file in files if not file.is_global]
     primaries = [file for file in files if not file.group]
@@ -180,7 +163,6 @@ def _of_command(primary: ConfigFile | None, files: list[ConfigFile], lists: Sche
 def _of_group(
     place: str, files: list[ConfigFile], defined: dict[str, Schema], is_file: bool
 ) -> Schema:
-    """The schema of what is at the key of a group."""
     more: Schema = {"defaults": {"$ref": "#/definitions/defaults"}} if is_file else {}
     inside = [file.content for file in files if file.place == place]
     if place in COLLECTIONS:

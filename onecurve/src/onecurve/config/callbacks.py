@@ -10,6 +10,7 @@ from pydantic import Field
 from ..checkpoint.file import cannot_be_made
 from ..composed_run import ComposedRun
 from ..config_model import Config
+from ..displays.options import Options as Displays  # noqa: F401
 from .values import Count, Time
 
 Mode = Literal["min", "max"]
@@ -44,7 +45,6 @@ class BestAndLast(Config):
     verbose: bool = Field(False, description="Log what is saved.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject file names that collide, and folders that cannot be written."""
         name, kept = str(self.filename).removesuffix(".ckpt"), self.save_top_k
         if name == "last" and self.save_last:
             yield (
@@ -117,7 +117,6 @@ class StochasticWeightAveraging(Config):
     )
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject two averages to validate, and a start in epochs of unknown length."""
         if self.validate_average and run.has("ema"):
             yield (
                 f"{key}.validate=true: callbacks=ema already validates its own average; use "
@@ -138,7 +137,6 @@ class Accumulation(Config):
     batches: list[Count] = Field(description="Batches per optimizer step from each of them on.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject malformed schedules and conflicts with accumulate_grad_batches."""
         epochs = self.from_epochs
         same_number = len(epochs) == len(self.batches)
         if not (same_number and epochs[:1] == [0] and epochs == sorted(set(epochs))):
@@ -164,7 +162,6 @@ class BatchSizeSearch(Config):
     apply: bool = Field(False, description="Train with the result, as with data.batch_size.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject strategies with several processes, and empty ranges."""
         if not run.one_process:
             yield (
                 f"callbacks=batch_size_finder: strategy={run.strategy} has several processes, and "
@@ -188,7 +185,6 @@ class LearningRateRangeTest(Config):
     apply: bool = Field(False, description="Train with the suggestion, as with optimizer.lr.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject min_lr >= max_lr."""
         if self.min_lr >= self.max_lr:
             lowest, highest = run.get(f"{key}.min_lr"), run.get(f"{key}.max_lr")
             yield (
@@ -202,7 +198,6 @@ class KatibMetrics(Config):
     file: str = Field(description="The file; lines are appended.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject a file that cannot be written on this node."""
         file = Path(self.file)
         there = next(place for place in (file, *file.absolute().parents) if place.exists())
         fits = there.is_file() if there == file else there.is_dir()
@@ -254,35 +249,3 @@ class LearningRateMonitor(Config):
     )
     log_momentum: bool = Field(False, description="Log momentum, too.")
     log_weight_decay: bool = Field(False, description="Log weight decay, too.")
-
-
-class Displays(Config):
-    """Shows more than scalars in TensorBoard or Weights & Biases."""
-
-    writer: str = Field(description="The logger that shows it: tensorboard or wandb.")
-    run_dir: str = Field(description="The run directory.")
-    charts: bool = Field(False, description="Training and validation of a metric in one chart.")
-    text: bool = Field(False, description="The command and the resolved configuration.")
-    hparams: bool = Field(False, description="Overrides beside the final metrics.")
-    graph: bool = Field(False, description="The graph of the network's modules.")
-    images: int = Field(0, ge=0, description="How many training images to show.")
-    learning_rates: bool = Field(False, description="The rate of each parameter group.")
-    gradient_norm: bool = Field(False, description="The norm of all gradients, before clipping.")
-    histograms: bool = Field(False, description="Histograms of parameters and gradients.")
-    confusion_matrix: bool = Field(False, description="The one of the validation set.")
-    pr_curves: bool = Field(False, description="Precision-recall curves, for each class.")
-    predictions: int = Field(0, ge=0, description="How many of the worst validation samples.")
-    embedding: int = Field(0, ge=0, description="How many samples to show in the projector.")
-    scalars_every_n_steps: int = Field(10, ge=1, description="How often to write scalars.")
-    histograms_every_n_steps: int = Field(100, ge=1, description="How often to write histograms.")
-    figures_every_n_epochs: int = Field(5, ge=1, description="How often to write figures.")
-    task_every_n_epochs: int = Field(1, ge=0, description="How often to call `displays()`.")
-
-    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject displays whose logger is missing."""
-        name = key.rpartition(".")[2]
-        if not run.get(f"logger.{self.writer}"):
-            yield (
-                f"callbacks={name}: writes through logger.{self.writer}, which is missing; "
-                f"add +logger={self.writer}, or use '~{key}'"
-            )

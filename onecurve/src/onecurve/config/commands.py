@@ -78,8 +78,7 @@ class _Training(Command, extra="allow"):
     callbacks: Group = Field({}, description="Callbacks, by name.")
     logger: Group = Field({}, description="Loggers, by name.")
     compile: Literal["none", "layer", "whole"] = Field(
-        "none",
-        description="What torch.compile compiles: each layer, or the whole forward pass.",
+        "none", description="What torch.compile compiles: each layer, or the whole forward pass."
     )
     compile_backend: str = Field("inductor", description="The backend of torch.compile.")
     count_labels: bool = Field(

@@ -19,17 +19,12 @@ def dotted(config: Any, prefix: str = "") -> list[tuple[str, Any]]:
 def resolved(config: DictConfig, is_checked: bool = True) -> Any:
     """Plain containers with interpolations resolved, unless one refers to a missing value.
 
-    Args:
-        config: A composed configuration.
-        is_checked: Whether an interpolation that cannot be resolved is an error. False for a
-            configuration whose keys may still be overridden.
+    One that cannot be resolved is an error, unless keys may still be overridden (`is_checked`).
     """
     try:
         return OmegaConf.to_container(config, resolve=True)
-    except InterpolationToMissingValueError:
-        return OmegaConf.to_container(config)
-    except OmegaConfBaseException:
-        if is_checked:
+    except OmegaConfBaseException as error:
+        if is_checked and not isinstance(error, InterpolationToMissingValueError):
             raise
         return OmegaConf.to_container(config)
 

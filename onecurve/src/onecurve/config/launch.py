@@ -38,7 +38,6 @@ class Launch(Config):
     timeout_seconds: float = Field(gt=0, description="How long nodes wait for each other.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject processes that cannot be started, and nodes that cannot meet."""
         if not run.strategy:
             return
         several = not run.one_process and run.world_size > 1
@@ -81,7 +80,6 @@ class Launch(Config):
             )
 
     def _reject_nodes(self, run: ComposedRun) -> Iterator[str]:
-        """Reject a number of nodes, or a number of this node, that cannot be."""
         asked, rank = self.nodes, self.node_rank
         if asked is not None:
             smallest, largest = nodes_asked(run.config)

@@ -46,7 +46,6 @@ class SameRunMLFlowLogger(_Logger, extra="allow"):
     run_id: str | None = Field(None, description="Null for the run directory's, or a new one.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject missing packages."""
         needed = ("mlflow", "sqlalchemy", "alembic")
         if refusal := missing_packages(
             f"logger={key.partition('.')[2]}", needed, "mlflow", "logger=tensorboard"
@@ -63,7 +62,6 @@ class SameRunWandbLogger(_Logger, extra="allow"):
     log_model: Literal["all"] | bool = Field(False, description="Also send checkpoints.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject an online run without a key."""
         if run.get(f"{key}.offline") is False and not _has_wandb_key():
             yield (
                 f"{key}.offline=false: there is no key for Weights & Biases; run `wandb login` or "
@@ -87,7 +85,6 @@ class SameRunCometLogger(_Logger, extra="allow"):
     experiment_key: str | None = Field(None, description="Null for the run directory's, or new.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject missing packages, and an online run without a key."""
         if refusal := missing_packages(
             f"logger={key.partition('.')[2]}", ("comet_ml",), "comet", "logger=tensorboard"
         ):

@@ -8,12 +8,12 @@ for classes to be validated before they are imported. The keys are dotted names 
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from ..config_model import Config
-from .modules import file_of
 
 PROJECTS = "config_models"
 
@@ -85,13 +85,7 @@ COLLECTIONS = ("callbacks", "logger")
 
 
 def model_of(place: str, node: Mapping[str, Any], command: str = "") -> type[Config] | None:
-    """The model of a part of the configuration; None if there is none.
-
-    Args:
-        place: The dotted key of the part; empty for the top.
-        node: The part.
-        command: Name of the primary configuration, such as "train".
-    """
+    """The model of what is at a dotted key of a command's configuration; the top has no key."""
     target = node.get("_target_")
     if isinstance(target, str):
         return of_target(target)
@@ -126,6 +120,27 @@ def of_project(package: str) -> dict[str, type[Config]]:
 
 
 def _model(name: str) -> type[Config]:
-    room, _, model = name.partition(".")
-    found: type[Config] = getattr(import_module(f".{room}", __package__), model)
+    found: type[Config] = resolve_name(f"{__package__}.{name.replace('.', ':')}")
     return found
+
+
+@cache
+def folders_of(package: str) -> list[Path] | None:
+    """The folders of a top-level package, or the file of a top-level module; None if missing."""
+    try:
+        spec = find_spec(package) if package else None
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    folders = spec.submodule_search_locations
+    return [Path(folder) for folder in folders] if folders else [Path(spec.origin or "")]
+
+
+@cache
+def file_of(module: str) -> Path | None:
+    """The file of a module; None if it is missing."""
+    top, *rest = module.split(".")
+    paths = [folder.joinpath(*rest) for folder in folders_of(top) or ()]
+    files = [file for path in paths for file in (path / "__init__.py", path.with_suffix(".py"))]
+    return next((file for file in files if file.is_file()), None)

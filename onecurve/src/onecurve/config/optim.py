@@ -42,7 +42,6 @@ class Optimizer(Config, extra="allow"):
     differentiable: Literal[False] = Field(False, description="Not supported by a Trainer.")
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject CUDA graphs without a GPU."""
         if self.capturable and run.accelerator != "cuda":
             yield (
                 f"{key}.capturable=true: is for CUDA graphs, and this run is on "

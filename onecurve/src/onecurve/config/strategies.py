@@ -124,11 +124,7 @@ class _Stages(Ranks):
     def of_schedule(self, run: ComposedRun, key: str, ranks: int, shares: int) -> Iterator[str]:
         """Reject settings with which a schedule cannot run.
 
-        Args:
-            run: The composed run.
-            key: The key of the strategy.
-            ranks: Ranks of one pipeline.
-            shares: Pipelines that share a batch.
+        Each pipeline has so many ranks, and so many pipelines share a batch.
         """
         schedule, microbatches = self.schedule, self.microbatches
         if run.get("trainer.sync_batchnorm"):
@@ -269,12 +265,7 @@ def _instead(asked: dict[str, int | str], ranks: int, key: str) -> str:
 
 
 def _unshared_batch(run: ComposedRun, shares: int) -> Iterator[str]:
-    """Reject a global batch with fewer samples than shares.
-
-    Args:
-        run: The composed run.
-        shares: How many ranks, or groups of ranks, see different samples.
-    """
+    """Reject a global batch with fewer samples than ranks, or groups of them, that share it."""
     size = run.batch_size
     if size is not None and size < shares:
         yield (
@@ -284,7 +275,6 @@ def _unshared_batch(run: ComposedRun, shares: int) -> Iterator[str]:
 
 
 def _uneven_replicas(run: ComposedRun, key: str, replicas: int) -> Iterator[str]:
-    """Reject a number of replicas that does not divide the number of ranks."""
     if run.world_size % replicas:
         yield (
             f"{key}.replicas={replicas}: must divide the number of ranks, {run.world_size}, such "

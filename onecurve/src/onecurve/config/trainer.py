@@ -91,7 +91,6 @@ class Trainer(Config):
     )
 
     def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
-        """Reject devices, nodes, precisions, limits and times that this run cannot have."""
         if not run.strategy:
             return
         if run.accelerator == "cuda" and run.most_devices == 0:
@@ -210,7 +209,6 @@ def _against_node(run: ComposedRun) -> Iterator[str]:
 
 
 def _waits_for_validation(run: ComposedRun) -> bool:
-    """Whether a callback monitors a metric that only validation logs."""
     callbacks = run.get("callbacks") or {}
     monitors = [str(entry.get("monitor")) for entry in callbacks.values() if entry]
     return any(monitor.startswith("val/") for monitor in monitors)

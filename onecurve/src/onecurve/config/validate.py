@@ -1,5 +1,6 @@
 """Validates a composed configuration against the models; errors are one line each."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -9,12 +10,9 @@ from ..composed_run import ComposedRun
 from ..config_model import Config, Problem, fields, text
 from ..errors import UserError
 from .keys import dotted, refers, resolved
-from .models import COLLECTIONS, OBJECTS, TARGETS, model_of
-from .modules import file_of, folders_of
+from .models import COLLECTIONS, OBJECTS, TARGETS, file_of, folders_of, model_of
 
 Found = tuple[str, Problem]
-# These are validated first: rules of other models rely on them.
-FIRST = ("", "trainer", "launch")
 
 
 class Chosen(Protocol):
@@ -36,13 +34,9 @@ class Described(NamedTuple):
 
 
 def validate(
-    config: DictConfig,
-    config_name: str,
-    deleted: list[str],
-    without: list[str],
-    chosen: Chosen,
+    config: DictConfig, config_name: str, deleted: list[str], without: list[str], chosen: Chosen
 ) -> list[Described]:
-    """Validate every key by itself, and reject the first that is wrong.
+    """Validate every key by itself, reject the first that is wrong, and return parts with a model.
 
     Args:
         config: The composed configuration.
@@ -50,12 +44,6 @@ def validate(
         deleted: Keys that the command line deletes.
         without: Groups that the task does not use.
         chosen: Tells the value that a key has without overrides.
-
-    Returns:
-        All parts of the configuration that have a model.
-
-    Raises:
-        UserError: Naming the key, the value, what is allowed and a value that works.
     """
     plain: Any = OmegaConf.to_container(config)
     is_training = "task" in plain or "~task" in deleted
@@ -78,8 +66,10 @@ def validate(
         return is_null and (refers(written[key]) or chosen.is_null(key))
 
     described, problems = _described(resolved(config), config_name, is_right)
-    # Keys that refer to another key come last, so that the error names the other one.
-    problems.sort(key=lambda each: (_order(each[1]), refers(written.get(key_of(*each)))))
+    # Missing keys come first, then unknown ones. Keys that refer to another key come last, so that
+    # the error names the other one.
+    order = {"missing": 0, "extra_forbidden": 1}
+    problems.sort(key=lambda at: (order.get(at[1].kind, 2), refers(written.get(key_of(*at)))))
     for place, problem in problems:
         raise UserError(problem.line(place, chosen.usual(key_of(place, problem))))
     return described
@@ -89,16 +79,12 @@ def refusals(config: DictConfig, described: list[Described]) -> Iterator[str]:
     """Errors about combinations of keys that are valid by themselves, one line each."""
     run = ComposedRun(config)
     # Devices and ranks first: the rules of strategies rely on them.
-    for each in sorted(described, key=lambda each: each.place not in FIRST):
+    for each in sorted(described, key=lambda each: each.place not in ("", "trainer", "launch")):
         yield from each.model.refusals(run, each.place)
 
 
 def validate_group(place: str, values: dict[str, Any]) -> None:
-    """Validate the keys of one group.
-
-    Raises:
-        UserError: As `validate`.
-    """
+    """Validate the keys of one group, as `validate` does."""
     _, problems = _described({place: values}, None, lambda _, problem: problem.kind == "missing")
     for at, problem in problems:
         raise UserError(problem.line(at))
@@ -126,7 +112,8 @@ def _described(
         model = model_of(place, node, config_name or "") if isinstance(node, dict) else None
         if model is None:
             continue
-        given = {name: value for name, value in node.items() if not _is_hydras(name)}
+        # Not Hydra's, such as `_partial_`.
+        given = {key: value for key, value in node.items() if not re.fullmatch("_.*_", str(key))}
         # A partial gets the missing arguments when it is called.
         is_open = node.get("_partial_") or "_args_" in node
         made, found, changed = model.checked(given)
@@ -149,15 +136,6 @@ def _is_needed(key: str, nodes: Mapping[str, Any], config_name: str) -> bool:
     model = model_of(place, node, config_name) if isinstance(node, dict) else None
     field = fields(model).get(name) if model else None
     return field is not None and field.is_required() and name not in (node or ())
-
-
-def _is_hydras(name: Any) -> bool:
-    return str(name).startswith("_") and str(name).endswith("_")
-
-
-def _order(problem: Problem) -> int:
-    """Missing keys come first, then unknown keys, then wrong values."""
-    return {"missing": 0, "extra_forbidden": 1}.get(problem.kind, 2)
 
 
 def _no_objects(plain: dict[str, Any], chosen: Chosen) -> Iterator[str]:

@@ -8,14 +8,11 @@ from pydantic import AfterValidator, Field
 from ..checkpoint import remote
 from ..config_model import Words, existing_path, missing, text
 
-Group = Mapping[str, Any]
-"""A group, whose keys have a model of their own."""
+Group = Mapping[str, Any]  # a group, whose keys have a model of their own
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 Time = Annotated[
-    str,
-    Field(pattern=r"^\d+:\d\d:\d\d:\d\d$"),
-    Words("days:hours:minutes:seconds", "00:12:00:00"),
+    str, Field(pattern=r"^\d+:\d\d:\d\d:\d\d$"), Words("days:hours:minutes:seconds", "00:12:00:00")
 ]
 Folder = Annotated[str, Field(pattern=r"\S"), Words("a folder", "runs")]
 
@@ -32,9 +29,7 @@ Address = Annotated[str, AfterValidator(_address)]
 def there(wanted: str, damage: Callable[[str], str | None] = missing) -> AfterValidator:
     """Validate that a value is an existing, intact file, or an address, which is not read yet.
 
-    Args:
-        wanted: What to give, and an example.
-        damage: Returns why a file is damaged; None if it is intact.
+    An error tells what is `wanted`, with an example.
     """
 
     def check(value: Any) -> Any:

@@ -1,6 +1,5 @@
 """Displays a run in TensorBoard or in Weights & Biases: images, curves and histograms."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +10,9 @@ from torch.optim import Optimizer
 from ..errors import say
 from . import overview
 from .classification import Collector, show_results
+from .options import Options
 from .overview import HasDisplays
 from .writers import find_writer
-
-
-@dataclass(frozen=True)
-class Options:
-    """What is shown and how often, key by key as `onecurve.config.callbacks.Displays` tells it."""
-
-    charts: bool = False
-    text: bool = False
-    hparams: bool = False
-    graph: bool = False
-    images: int = 0
-    learning_rates: bool = False
-    gradient_norm: bool = False
-    histograms: bool = False
-    confusion_matrix: bool = False
-    pr_curves: bool = False
-    predictions: int = 0
-    embedding: int = 0
-    scalars_every_n_steps: int = 10
-    histograms_every_n_steps: int = 100
-    figures_every_n_epochs: int = 5
-    task_every_n_epochs: int = 1
 
 
 class Displays(Callback):
@@ -46,13 +24,13 @@ class Displays(Callback):
     Args:
         writer: The logger that shows them: "tensorboard" or "wandb".
         run_dir: The run directory, in which are the command and the configuration.
-        options: The fields of `Options`.
+        options: The other keys of `Options`.
     """
 
     def __init__(self, writer: str, run_dir: str, **options: Any) -> None:
         self.writer_name = writer
         self.run_dir = Path(run_dir)
-        self.options = Options(**options)
+        self.options = Options(writer=writer, run_dir=run_dir, **options)
         self._writer: Any = None
         self._is_on = False
         self._is_new = False

@@ -20,15 +20,15 @@ MOST_NUMBERS, MOST_CURVES = 20, 10
 
 
 class Samples(NamedTuple):
-    """Some samples, on the CPU."""
+    """Some samples on the CPU, with labels (N,) and probabilities (N, C).
+
+    The values are, for the worst, the loss of each (N,); for the first, the features (N, D).
+    """
 
     inputs: Tensor
     targets: Tensor
-    """Labels (N,)."""
     values: Tensor
-    """For the worst: the loss of each (N,); for the first: the network's features (N, D)."""
     predictions: Tensor
-    """Probabilities (N, C)."""
 
     @classmethod
     def joined(cls, parts: Sequence["Samples"]) -> "Samples":
@@ -39,12 +39,14 @@ class Samples(NamedTuple):
 
 
 class Results(NamedTuple):
-    """The predictions of all ranks, on the CPU."""
+    """The predictions of all ranks, on the CPU.
+
+    Counts are (C, C) by truth and prediction; of curves, (T, C, 2, 2) by threshold, class, truth
+    and prediction.
+    """
 
     confusion: Tensor
-    """Samples (C, C) by truth and prediction."""
     curves: Tensor
-    """Samples (T, C, 2, 2) by threshold, class, truth and prediction."""
     worst: Samples | None
     first: Samples | None
 
@@ -77,11 +79,7 @@ class Collector:
             hook.remove()
 
     def take(self, batch: Any, strategy: Any) -> bool:
-        """Count a batch after its step. All ranks call this together.
-
-        Returns:
-            Whether the task classifies: labels (N,) and outputs (N, C) for a batch.
-        """
+        """Count a batch after its step, if it has labels (N,) and outputs (N, C), on all ranks."""
         outputs, self._outputs = self._outputs, None
         features, self._features = self._features, []
         if not _is_classified(batch, outputs):

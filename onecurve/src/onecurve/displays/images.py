@@ -34,15 +34,10 @@ class Denormalizes(Protocol):
 
 
 def pictures(inputs: Tensor, data: Any) -> Tensor | None:
-    """Images (N, 3, H, W) in 0..1 on the CPU.
+    """Images (N, 3, H, W) in 0..1 on the CPU, of inputs (N, C, H, W); None if they are no images.
 
-    Args:
-        inputs: Of the network: floats (N, C, H, W).
-        data: The data module. One that `Denormalizes` undoes its normalization;
-            otherwise the smallest and the largest value become 0 and 1.
-
-    Returns:
-        None if the inputs are no images.
+    A data module that `Denormalizes` undoes its normalization; otherwise the smallest and the
+    largest value become 0 and 1.
     """
     if inputs.ndim != 4 or not inputs.is_floating_point():
         return None
@@ -62,11 +57,7 @@ def class_names(data: Any, count: int) -> list[str]:
 
 
 def titles(targets: Tensor, data: Any) -> list[str] | None:
-    """The titles of images with these targets: captions, or names of classes.
-
-    Returns:
-        None for targets of another form.
-    """
+    """The titles of images with these targets: captions, or names of classes; None for others."""
     if isinstance(data, NamesTargets):
         return data.titles(targets)
     if targets.ndim != 1:

@@ -156,11 +156,7 @@ class HasDisplays(Protocol):
 
 
 def show_task(writer: Any, trainer: Trainer, task: HasDisplays) -> None:
-    """Show what a task's `displays` returns. All ranks call this; rank 0 has a writer.
-
-    Raises:
-        UserError: If that is of another type.
-    """
+    """Show what a task's `displays` returns. All ranks call this; rank 0 has a writer."""
     step = trainer.global_step
     with torch.no_grad(), kept_state():
         draw_from(global_seed(), step)

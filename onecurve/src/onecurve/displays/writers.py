@@ -14,8 +14,7 @@ from torch.utils.tensorboard.summary import hparams
 
 from .classification import precision_and_recall, precision_recall_figure
 
-LARGEST_SPRITE = 48
-"""Height and width of an image in the projector; all of them are in one picture."""
+LARGEST_SPRITE = 48  # height and width of an image in the projector; all of them are in one picture
 
 
 class TensorBoardWriter:

@@ -59,8 +59,10 @@ def accepts_connections(host: str, port: int) -> bool:
     return True
 
 
-def address_towards(host: str) -> str:
-    """The address from which this machine connects to a host; nothing is sent."""
+def of_this_machine(host: str) -> str:
+    """A host name that is this machine's, or else its address towards the host; nothing is sent."""
+    if is_here(host):
+        return host
     found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     family, kind, protocol, _, address = found[0]
     with socket.socket(family, kind, protocol) as probe:
@@ -86,12 +88,9 @@ def interface_of(address: str) -> str | None:
 
 
 def name_interface(address: str) -> None:
-    """Make gloo use the network on which others reach this machine.
+    """Make gloo use the network of the name or address by which others reach this machine.
 
     By default gloo resolves the machine's own name, which may belong to another network.
-
-    Args:
-        address: The name or address by which the others reach this machine.
     """
     if "GLOO_SOCKET_IFNAME" not in os.environ:
         with contextlib.suppress(OSError):

@@ -24,16 +24,17 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
     RendezvousError,
-    RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
     RendezvousStoreInfo,
     RendezvousTimeoutError,
     rendezvous_handler_registry,
 )
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..errors import UserError
+from ..machine import is_alive
 from ..run.outcome import SIGNALS, RankFailed, unless_stopped
 from ..surroundings import unchanged_environment
 from . import worker
@@ -41,14 +42,17 @@ from .logs import log_file
 from .nodes import Nodes
 from .store import HOST, listening_store
 
-SECONDS_TO_SHUT_DOWN = 5
 # torchelastic of torch 2.11 does not have this option, and waits for 30 seconds.
 CAN_SHUT_DOWN_SOON = "shutdown_timeout" in LaunchConfig.__dataclass_fields__
-SHUT_DOWN: dict[str, Any] = {"shutdown_timeout": SECONDS_TO_SHUT_DOWN} if CAN_SHUT_DOWN_SOON else {}
+SHUT_DOWN: dict[str, Any] = {"shutdown_timeout": 5} if CAN_SHUT_DOWN_SOON else {}
 # Environment variables that are changed while torchelastic runs. With a store shared with its ranks
 # (torch 2.15) an agent would wait forever for a node that joins later.
 AGENT_VARIABLES = ("TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
 
+SILENCED = (
+    *("torch.distributed.elastic", "torch.distributed.launcher"),
+    *("torch.multiprocessing", "torchelastic-events-null"),
+)
 WHAT_NOW = "resume=last resumes the run, and launch.max_restarts=1 waits for the node to come back"
 # The options of torchelastic's LaunchConfig for a single node.
 ONE_NODE: dict[str, Any] = {
@@ -60,7 +64,7 @@ ONE_NODE: dict[str, Any] = {
 Error = ChildFailedError | SignalException | RendezvousError | DistError
 
 
-class OneNode(RendezvousHandler):
+class OneNode(StaticTCPRendezvous):
     """A rendezvous for a single node: a store in this process, new for every attempt.
 
     torchelastic's own rendezvous negotiates with nodes that come and go. That took a third of the
@@ -68,10 +72,8 @@ class OneNode(RendezvousHandler):
     https://docs.pytorch.org/docs/stable/elastic/rendezvous.html
     """
 
-    use_agent_store = True  # the ranks' process group uses the same store
-
     def __init__(self, parameters: RendezvousParameters) -> None:
-        self.run_id = parameters.run_id
+        super().__init__(HOST, 0, 0, 1, parameters.run_id, 0)
 
     def next_rendezvous(self) -> RendezvousInfo:
         """This node is number 0 of 1."""
@@ -80,22 +82,6 @@ class OneNode(RendezvousHandler):
 
     def get_backend(self) -> str:
         return "one_node"
-
-    def get_run_id(self) -> str:
-        return self.run_id
-
-    def num_nodes_waiting(self) -> int:
-        return 0
-
-    def is_closed(self) -> bool:
-        return False
-
-    def set_closed(self) -> None:
-        """Nothing to do: there is no other node."""
-
-    def shutdown(self) -> bool:
-        """The store ends with the agent."""
-        return True
 
 
 rendezvous_handler_registry.register("one_node", OneNode)
@@ -112,13 +98,8 @@ def start_ranks(
 ) -> Any:
     """Start the ranks of this node, and wait until they end.
 
-    Args:
-        work: The function that each rank runs, or its dotted name.
-        arguments: Its arguments.
-        options: Options for the ranks.
-        processes: The number of ranks on this node.
-        max_restarts: How often all ranks are restarted after one of them has failed.
-        timeout_seconds: How long nodes wait for each other.
+    After the failure of one all of them are restarted, `max_restarts` times; nodes wait for each
+    other for `timeout_seconds`.
 
     Returns:
         The result of `work` on rank 0; None if rank 0 is on another node.
@@ -127,13 +108,10 @@ def start_ranks(
         RankFailed: If a rank failed; names the rank and holds its traceback.
         UserError: If a rank raised one.
     """
-    # Failures are reported once, below.
-    _silence(
-        "torch.distributed.elastic",
-        "torch.distributed.launcher",
-        "torch.multiprocessing",
-        "torchelastic-events-null",
-    )
+    # Failures are reported once, below. Child loggers have levels of their own.
+    for name in [*SILENCED, *logging.root.manager.loggerDict]:
+        if name.startswith(SILENCED):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     sys.stdout.flush()
     context, logs = options.context, options.logs
     nodes = context.members if context and isinstance(context.members, Nodes) else None
@@ -173,22 +151,15 @@ def start_ranks(
 
 @contextmanager
 def passing_on(ranks: Path, processes: int) -> Iterator[list[int]]:
-    """Pass signals on to the ranks that this process has started.
+    """Pass signals on to the ranks that this process has started; yields those received so far.
 
-    Args:
-        ranks: The folder with a file per rank that handles signals, named by its PID.
-        processes: The number of ranks.
-
-    Yields:
-        The signals received so far; the list grows.
-
-    Raises:
-        SignalException: On a signal while not all ranks handle signals, and on a second Ctrl-C.
+    The folder `ranks` has a file per rank that handles signals, named by its PID. A signal while
+    not all of them do, and a second Ctrl-C, are raised as a SignalException.
     """
     received: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        pids = list(filter(_lives, [int(path.name) for path in ranks.glob("*")]))
+        pids = list(filter(is_alive, [int(path.name) for path in ranks.glob("*")]))
         is_second_ctrl_c = number == signal.SIGINT and number in received
         received.append(number)
         if is_second_ctrl_c or len(pids) < processes:
@@ -205,21 +176,6 @@ def passing_on(ranks: Path, processes: int) -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def _silence(*packages: str) -> None:
-    """Silence the loggers of packages, including child loggers with levels of their own."""
-    for name in [*packages, *logging.root.manager.loggerDict]:
-        if name.startswith(packages):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _failure_of(error: Error, logs: Path | None, nodes: Nodes | None) -> UserError | RankFailed:

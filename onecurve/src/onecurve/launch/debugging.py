@@ -1,6 +1,5 @@
 """`breakpoint()` in a rank: one rank gets the terminal, the others wait at the next collective."""
 
-import os
 import pdb
 import sys
 from typing import Any
@@ -9,12 +8,7 @@ TERMINAL = "/dev/tty"
 
 
 class Breakpoint:
-    """The `sys.breakpointhook` of a rank, which has no standard input.
-
-    Args:
-        rank: This rank.
-        chosen: The rank that stops.
-    """
+    """The `sys.breakpointhook` of a rank, which has no standard input; the chosen rank stops."""
 
     def __init__(self, rank: int, chosen: int) -> None:
         self.rank = rank
@@ -51,9 +45,3 @@ class Breakpoint:
             self.debugger = pdb.Pdb(stdin=reads, stdout=writes, nosigint=True)
             self.debugger.prompt = f"(Pdb, rank {self.rank}) "
         self.debugger.set_trace(sys._getframe(1))
-
-
-def at_breakpoints(rank: int, chosen: int) -> None:
-    """Make `breakpoint()` stop the chosen rank, unless PYTHONBREAKPOINT is set."""
-    if "PYTHONBREAKPOINT" not in os.environ:
-        sys.breakpointhook = Breakpoint(rank, chosen)

@@ -39,9 +39,6 @@ def warm_up() -> None:
     """Start the server early, so that its imports run in parallel to the parent's work.
 
     The server only imports: thread pools and CUDA contexts would not survive the fork.
-
-    Raises:
-        UserError: If this system has no forkserver, such as Windows.
     """
     if not is_here():
         raise UserError(f"several processes are started by {MISSING}; use one, or {ELSEWHERE}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-Verbose = bool | str | Sequence[str]
+Verbose = bool | Sequence[str]
 """``hydra.verbose``: whether all loggers log debug messages, or the names of those that do."""
 
 # Warnings of libraries about what is intended here.
@@ -42,8 +42,7 @@ def log_to_file(run_dir: Path, rank: int, verbose: Verbose = False) -> Iterator[
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.DEBUG if verbose is True else logging.INFO)
-    named = () if isinstance(verbose, bool) else verbose
-    detailed = [logging.getLogger(name) for name in ([named] if isinstance(named, str) else named)]
+    detailed = [logging.getLogger(name) for name in (() if isinstance(verbose, bool) else verbose)]
     before = [logger.level for logger in detailed]
     for logger in detailed:
         logger.setLevel(logging.DEBUG)

@@ -18,7 +18,7 @@ from ..checkpoint.remote import fetch, find
 from ..errors import UserError
 from ..run.context import Attempt, Members, RunContext
 from ..surroundings import Ranks
-from .store import SECONDS_TO_ANSWER, gone, store_of_attempt, wait
+from .store import ANSWER, gone, store_of_attempt, wait
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -26,23 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, kw_only=True)
 class Meeting(Members):
-    """Processes that communicate through a store.
+    """Processes that communicate through a store, which holds values as JSON."""
 
-    Args:
-        store: Holds values as JSON; nothing is unpickled.
-        index: The number of this process; 0 is the first.
-        count: The number of processes.
-        limit: Seconds to wait for the others.
-        missing: Makes the error line for when only so many of them have come.
-        serves: Whether the store's server is in this process.
-    """
-
-    store: Any
-    index: int
-    count: int
-    limit: float
-    missing: Callable[[int], str]
-    serves: bool
+    store: Any  # a TCPStore
+    index: int  # the number of this process; 0 is the first
+    count: int  # the number of processes
+    limit: float  # seconds to wait for the others
+    missing: Callable[[int], str]  # makes the error line for when only so many of them have come
+    serves: bool  # whether the store's server is in this process
 
     def broadcast(self, key: str, find_out: Callable[[], Any]) -> Any:
         try:
@@ -82,11 +73,7 @@ class Meeting(Members):
         self.store.set(key, json.dumps(value))
 
     def wait_for(self, keys: list[str]) -> None:
-        """Wait until others have set these keys.
-
-        Raises:
-            UserError: If they do not within the limit.
-        """
+        """Wait until others have set these keys, within the limit."""
         wait(
             lambda: bool(self.store.check(keys)),
             time.monotonic() + self.limit,
@@ -96,7 +83,7 @@ class Meeting(Members):
 
     def stay_until_read(self, key: str, readers: int) -> None:
         """Keep the store alive until the others have read a key, if it is in this process."""
-        deadline = time.monotonic() + SECONDS_TO_ANSWER
+        deadline = time.monotonic() + ANSWER.total_seconds()
         self.store.add(f"{key}/read", 1)
         while self.serves and self.store.add(f"{key}/read", 0) < readers:
             if time.monotonic() > deadline:
@@ -110,11 +97,7 @@ class Meeting(Members):
 def meet(config: "DictConfig") -> RunContext:
     """Meet the other processes of this run, if there are any, and agree on the run directory.
 
-    Args:
-        config: The configuration that Hydra has composed; sets its ``hydra.run.dir``.
-
-    Raises:
-        UserError: If the others do not come, or have another configuration.
+    It is set as ``hydra.run.dir``. Others that do not come, or have other overrides, are rejected.
     """
     run_dir = Path(os.path.abspath(str(config.hydra.run.dir)))
     ranks = surroundings.ranks_around()
@@ -145,10 +128,7 @@ def meet(config: "DictConfig") -> RunContext:
 def meet_ranks(ranks: Ranks, config: Mapping[str, Any], run_dir: Path) -> RunContext:
     """Meet the other ranks of an attempt, and adopt what rank 0 decides.
 
-    Args:
-        ranks: This rank among them.
-        config: The configuration, as a DictConfig or as plain containers.
-        run_dir: The directory of a new run; a restarted attempt uses that of the earlier ranks.
+    `run_dir` is the directory of a new run; a restarted attempt uses that of the earlier ranks.
 
     Raises:
         UserError: If not all ranks come within `launch.timeout_seconds`, or if a rank has no access
@@ -204,14 +184,7 @@ def agree(
 ) -> tuple[Path, Attempt]:
     """Let rank 0 decide for all: the run directory, and what an attempt resumes from.
 
-    Args:
-        members: The ranks of an attempt.
-        ranks: This rank among them.
-        run_dir: As for `meet_ranks`.
-        mirror: `checkpoint.mirror_to`, for nodes that do not share the first one's disk.
-
-    Raises:
-        UserError: If a rank has no access to the checkpoint to resume from.
+    Nodes that do not share the first one's disk fetch the checkpoint from the mirror.
     """
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     note = _run_dir_note()
@@ -223,7 +196,7 @@ def agree(
         # torchrun does not count a restart because a node has come or left.
         number = max(int(earlier is not None), *(count for _, count in noted))
         directory = earlier or str(run_dir)
-        newest = newest_checkpoint(Path(directory)).file if number else None
+        newest = newest_checkpoint(Path(directory))[0] if number else None
         return [directory, number, str(newest) if newest else None]
 
     directory, number, checkpoint = members.broadcast("attempt", decide)

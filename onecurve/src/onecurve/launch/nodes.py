@@ -10,14 +10,13 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..surroundings import node_rank, nodes_asked
 from . import addresses
 from .meeting import Meeting
-from .store import SECONDS_TO_ANSWER, gone, listening_store, store_class, wait
+from .store import ANSWER, gone, joined_store, listening_store, wait
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -28,19 +27,12 @@ LOCAL_KEYS = ("data.root=", "paths.", "hydra.", "launch.node_rank=")
 
 @dataclass(eq=False, kw_only=True)
 class Nodes(Meeting):
-    """The commands that run on the nodes of a run.
+    """The commands that run on the nodes of a run."""
 
-    Args:
-        endpoint: HOST:PORT at which they meet.
-        smallest: The minimal number of nodes; `count` is the maximal one.
-        rank: The number of this node; None if torchelastic numbers them.
-        address: The address by which the others reach this node.
-    """
-
-    endpoint: str
-    smallest: int
-    rank: int | None
-    address: str
+    endpoint: str  # HOST:PORT at which they meet
+    smallest: int  # the minimal number of nodes; `count` is the maximal one
+    rank: int | None  # the number of this node; None if torchelastic numbers them
+    address: str  # the address by which the others reach this node
 
     def reports_failure(self) -> bool:
         """Every node reports, because each has its own terminal."""
@@ -72,9 +64,6 @@ class Nodes(Meeting):
 
 def meet_nodes(config: "DictConfig") -> Nodes:
     """Meet the other nodes at `launch.rendezvous`, or at Kubeflow's address.
-
-    Args:
-        config: The configuration that Hydra has composed.
 
     Raises:
         UserError: If too few nodes come, or one of them has other overrides.
@@ -113,7 +102,7 @@ def meet_nodes(config: "DictConfig") -> Nodes:
             endpoint=endpoint,
             smallest=smallest,
             rank=rank,
-            address=host if addresses.is_here(host) else addresses.address_towards(host),
+            address=addresses.of_this_machine(host),
         )
         _compare_commands(nodes, redact_command(overrides_of(config.hydra.overrides.task)))
     except RuntimeError:
@@ -130,7 +119,6 @@ def _store_at(
     If nodes have numbers, node 0 serves it, otherwise the node that HOST is. It may take a while
     until HOST can be resolved, even on that node.
     """
-    short = timedelta(seconds=SECONDS_TO_ANSWER)
     may_serve = rank in (None, 0)
     found: list[Any] = []
 
@@ -138,7 +126,7 @@ def _store_at(
         if may_serve:
             # It fails if HOST is another machine, or if another node on this one was faster.
             with suppress(RuntimeError, OSError):
-                found.append(listening_store(host, port, multi_tenant=True, timeout=short))
+                found.append(listening_store(host, port, multi_tenant=True, timeout=ANSWER))
         return bool(found) or (rank != 0 and addresses.accepts_connections(host, port))
 
     place = f"launch.rendezvous={host}:{port}"
@@ -158,7 +146,7 @@ def _store_at(
     if found:
         return found[0], True
     try:
-        return store_class()(host, port, is_master=False, timeout=short), False
+        return joined_store(host, port), False
     except RuntimeError:
         raise UserError(
             f"{place}: something else listens there; use a free port, such as "
@@ -167,11 +155,7 @@ def _store_at(
 
 
 def _compare_commands(nodes: Nodes, words: list[str]) -> None:
-    """Wait until enough nodes have come, and compare their overrides.
-
-    Raises:
-        UserError: If too few nodes come, or only some of them have an override.
-    """
+    """Wait until enough nodes have come, and reject an override that only some of them have."""
     mine = {word for word in words if not word.startswith(LOCAL_KEYS)}
     nodes.store.set(f"command/{nodes.index}", json.dumps(sorted(mine)))
     keys = [f"command/{index}" for index in range(nodes.smallest)]

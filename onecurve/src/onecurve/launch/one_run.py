@@ -7,7 +7,6 @@
 torch is not imported before ranks are started.
 """
 
-import json
 import sys
 import time
 from functools import partial
@@ -31,19 +30,10 @@ SECONDS_TO_HEAR_THE_CAUSE = 10
 
 
 def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
-    """Start the ranks of a run, and wait until it ends.
+    """Start the ranks of a run, wait until it ends, and return the result of rank 0.
 
-    Args:
-        work: Dotted name of the function that each rank runs; it takes the resolved configuration
-            and a `RunContext`.
-        config: The configuration that Hydra has composed.
-        context: The context of the run.
-
-    Returns:
-        The result of `work` on rank 0; empty if rank 0 is on another node.
-
-    Raises:
-        RankFailed, UserError: As `agent.start_ranks`.
+    `work` is the dotted name of the function that each rank runs; it takes the resolved
+    configuration and the context. Failures are those of `agent.start_ranks`.
     """
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     if instead := redaction.replacements(config):
@@ -57,10 +47,18 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
     if context.members.is_first:
         record.start(context.run_dir, plain)
     plain = _with_copies(plain, context)
-    verbose = _verbose()
-    if is_inline and not is_rank:
-        return _inline(work, plain, context, verbose)
+    said = HydraConfig.get().verbose if HydraConfig.initialized() else False
+    verbose: Verbose = (
+        said if isinstance(said, bool) else [said] if isinstance(said, str) else [*said]
+    )
     # Imported here, because these import torch.
+    if is_inline and not is_rank:
+        from .worker import only_rank, resolved
+
+        do = resolved(work)
+        with only_rank(), log_to_file(context.run_dir, 0, verbose):
+            done: Metrics = do(plain, context)
+        return unless_stopped(done)
     from .agent import start_ranks
     from .worker import RankOptions, started_elsewhere
 
@@ -82,28 +80,17 @@ def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
     return metrics or {}
 
 
-def _inline(work: str, config: dict[str, Any], context: RunContext, verbose: Verbose) -> Metrics:
-    from .worker import only_rank, resolved
-
-    do = resolved(work)
-    with only_rank(), log_to_file(context.run_dir, 0, verbose):
-        metrics: Metrics = do(config, context)
-    return unless_stopped(metrics)
-
-
 def _of_all_nodes(failure: RankFailed, context: RunContext) -> RankFailed:
     """The failure to report on this node: another node's, if its own ranks only lost contact.
 
     The nodes share the run directory, and metrics.json in it says why a run has failed.
     """
-    file = context.run_dir / "metrics.json"
     deadline = time.monotonic() + (SECONDS_TO_HEAR_THE_CAUSE if failure.lost_contact else 0)
-    while file.exists() and time.monotonic() < deadline:
-        found = json.loads(file.read_text())
+    while (found := record.read_metrics(context.run_dir)) and time.monotonic() < deadline:
         if cause := found.get("error") or found.get("stopped"):
             return RankFailed(f"another node ended: {cause}")
         time.sleep(0.2)
-    if file.exists():
+    if found:
         where, cause = str(failure).partition("\n")[0], describe_failure(failure)
         line = cause if cause in where else f"{where}: {cause}"
         record.unfinished(context.run_dir, was_stopped(failure), line)
@@ -123,9 +110,6 @@ def _with_copies(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
     """Download checkpoints at addresses, and replace the addresses by the local copies.
 
     The first process looks up the newest version for all, because it may change meanwhile.
-
-    Raises:
-        UserError: If a checkpoint is missing, or `checkpoint.mirror_to` belongs to another run.
     """
     for key, typed in FETCHED.items():
         first, _, last = key.partition(".")
@@ -139,11 +123,6 @@ def _with_copies(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
         resumes = config.get("resume") is not None or context.attempt.number > 0
         context.members.broadcast("mirror", lambda: claim(mirror, context.run_dir, resumes))
     return config
-
-
-def _verbose() -> Verbose:
-    said = HydraConfig.get().verbose if HydraConfig.initialized() else False
-    return said if isinstance(said, bool | str) else list(said)
 
 
 def _processes(config: DictConfig) -> int:

@@ -18,19 +18,13 @@ from . import addresses
 
 HOST = "127.0.0.1"  # for a single node
 BACKLOG = 2048
-SECONDS_TO_ANSWER = 30
+ANSWER = timedelta(seconds=30)
 
 
 def listening_store(host: str, port: int = 0, **options: Any) -> Any:
-    """A TCPStore whose server listens on the address of one host name only.
+    """A TCPStore whose server listens on the address of one host name of this machine only.
 
-    Args:
-        host: A name or an address of this machine.
-        port: A free port; 0 for any.
-        options: Further arguments of TCPStore.
-
-    Raises:
-        OSError: If the port is not free, or the address is not this machine's.
+    Port 0 is any free one. Another that is not free, or another machine's address, is an OSError.
     """
     found = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
@@ -44,6 +38,11 @@ def listening_store(host: str, port: int = 0, **options: Any) -> Any:
     return store_class()(
         address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening, **options
     )
+
+
+def joined_store(host: str, port: int) -> Any:
+    """The TCPStore whose server another process has."""
+    return store_class()(host, port, is_master=False, timeout=ANSWER)
 
 
 def store_class() -> Any:
@@ -64,11 +63,7 @@ def wait(
     otherwise: Callable[[], str],
     seconds_between_looks: float = 0.1,
 ) -> None:
-    """Wait for a condition by polling, so that Ctrl-C takes effect.
-
-    Raises:
-        UserError: With the text that `otherwise` returns, after the deadline.
-    """
+    """Poll a condition, so that Ctrl-C takes effect; after the deadline a UserError says why."""
     while not condition():
         if time.monotonic() > deadline:
             raise UserError(otherwise())
@@ -87,20 +82,15 @@ def store_of_attempt(ranks: Ranks, deadline: float, missing: Callable[[int], str
     """The store at which the ranks of one attempt meet, and later their process group (`env://`).
 
     torchrun already has a server at MASTER_ADDR, which outlives the ranks; otherwise rank 0 serves.
-
-    Raises:
-        UserError: With the text that `missing` returns, if too few ranks come by the deadline.
     """
     host, port = addresses.main_address(ranks)
     of_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     serves = ranks.rank == 0 and not of_agents
-    if not serves:
-        wait(lambda: addresses.accepts_connections(host, port), deadline, lambda: missing(1))
     if serves:
         # The process group shares the server.
         return _serving_store(host, port)
-    limit = timedelta(seconds=SECONDS_TO_ANSWER)
-    store = store_class()(host, port, is_master=False, timeout=limit)
+    wait(lambda: addresses.accepts_connections(host, port), deadline, lambda: missing(1))
+    store = joined_store(host, port)
     if not of_agents:
         return store
     try:
@@ -125,14 +115,10 @@ def _new_store(
         answer = f"answer/{question}"
         wait(lambda: of_agents.check([answer]), deadline, lambda: missing(1))
         address, _, port = of_agents.get(answer).decode().rpartition(":")
-        limit = timedelta(seconds=SECONDS_TO_ANSWER)
-        store = store_class()(address, int(port), is_master=False, timeout=limit)
+        store = joined_store(address, int(port))
         store.add("joined", 1)
     else:
-        if ranks.nodes == 1:
-            address = HOST
-        else:
-            address = host if addresses.is_here(host) else addresses.address_towards(host)
+        address = HOST if ranks.nodes == 1 else addresses.of_this_machine(host)
         store = _serving_store(address)
         port = str(store.port)
 
@@ -149,7 +135,7 @@ def _new_store(
 
 def _serving_store(host: str, port: int = 0) -> Any:
     """A store in this process that listens on the network of one of this machine's names."""
-    options = {"multi_tenant": True, "timeout": timedelta(seconds=SECONDS_TO_ANSWER)}
+    options = {"multi_tenant": True, "timeout": ANSWER}
     with suppress(OSError):
         # On Debian a machine's own name resolves to 127.0.1.1, which other nodes cannot reach.
         if host in ("localhost", HOST) or not socket.gethostbyname(host).startswith("127."):

@@ -12,8 +12,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -24,7 +24,8 @@ from ..errors import UserError, user_error_behind
 from ..run.context import RunContext
 from ..run.outcome import Metrics, RankFailed, is_stopped, unless_stopped
 from ..surroundings import LIGHTNING_VARIABLES, Ranks, unchanged_environment
-from . import addresses, debugging
+from . import addresses
+from .debugging import Breakpoint
 from .logs import Verbose, log_file, log_to_file, print_lines_at_once, redirect_output
 from .meeting import meet_ranks
 from .store import HOST, listening_store
@@ -50,49 +51,35 @@ def resolved(work: Work | str) -> Work:
     # Before the function's module imports Lightning.
     from ..compat import torchmetrics_without_scipy  # noqa: F401
 
-    module, _, name = work.rpartition(".")
-    function: Work = getattr(import_module(module), name)
+    function: Work = resolve_name(":".join(work.rsplit(".", 1)))
     return function
 
 
 @dataclass(frozen=True)
 class RankOptions:
-    """Options that are passed to every rank.
+    """Options that are passed to every rank."""
 
-    Attributes:
-        context: The context of the run; None for a function of a script.
-        logs: The folder for log files; None to leave everything on the console.
-        shared: The folder that the agent shares with its ranks; None if torchrun is the agent.
-        has_nodes: Whether the run may have other nodes, now or later.
-        debug_rank: The rank that `breakpoint()` stops.
-        verbose: Which loggers log debug messages, see `logs.Verbose`.
-    """
-
-    context: RunContext | None = None
-    logs: Path | None = None
+    context: RunContext | None = None  # the context of the run; None for a function of a script
+    logs: Path | None = None  # the folder for log files; None to leave everything on the console
+    # The folder that the agent shares with its ranks; None if torchrun is the agent.
     shared: Path | None = None
-    has_nodes: bool = False
-    debug_rank: int = 0
-    verbose: Verbose = False
+    has_nodes: bool = False  # whether the run may have other nodes, now or later
+    debug_rank: int = 0  # the rank that `breakpoint()` stops
+    verbose: Verbose = False  # which loggers log debug messages, see `logs.Verbose`
 
 
 def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> Any:
-    """Entry point of a rank that torchelastic has started.
+    """Entry point of a rank that torchelastic has started; returns the result on rank 0.
 
-    Args:
-        work: The function to run, or its dotted name.
-        arguments: Its arguments; for a run, the configuration, to which the context is added.
-        options: The options of the rank.
-
-    Returns:
-        The result of `work` on rank 0; None on the others.
+    The argument of a run is the configuration, to which the context is added.
     """
     if options.shared:
         _end_with_the_agent()
     ranks = machine.ranks_around()
     assert ranks is not None, "RANK and LOCAL_RANK are set in every rank"
     rank, logs = ranks.rank, options.logs
-    debugging.at_breakpoints(rank, options.debug_rank)
+    if "PYTHONBREAKPOINT" not in os.environ:
+        sys.breakpointhook = Breakpoint(rank, options.debug_rank)
     addresses.stay_on_this_machine(ranks)
     # If the variable is set, torch has read it already.
     if "OMP_NUM_THREADS" not in os.environ:
@@ -129,7 +116,6 @@ def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> 
 def _of_attempt(
     context: RunContext, options: RankOptions, config: dict[str, Any], ranks: Ranks
 ) -> RunContext:
-    """The context of this attempt, with what rank 0 decides to resume from."""
     if not options.has_nodes and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         return context
     met = meet_ranks(ranks, config, context.run_dir)
@@ -137,12 +123,7 @@ def _of_attempt(
 
 
 def started_elsewhere(work: str, config: dict[str, Any], options: RankOptions) -> Metrics:
-    """Run a rank that torchrun or srun has started: `main`, with its own report of failures.
-
-    Raises:
-        RankFailed: If the work failed; names the rank and holds its traceback.
-        UserError: If the work raised one.
-    """
+    """Run a rank that torchrun or srun has started: `main`, with its own report of failures."""
 
     def ended(number: int, _frame: object) -> None:
         raise RankFailed(f"stopped by {signal.Signals(number).name}", 128 + number)

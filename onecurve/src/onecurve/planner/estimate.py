@@ -21,17 +21,18 @@ from .pipeline import Stages, approximate_duration, duration
 
 
 class Bytes(NamedTuple):
-    """What a rank holds at the peak of a step."""
+    """What a rank holds at the peak of a step.
+
+    Activations are saved for backward passes; `working` is what is gathered, received, or used at
+    once.
+    """
 
     parameters: float = 0.0
     gradients: float = 0.0
     optimizer: float = 0.0
     activations: float = 0.0
-    """Saved for backward passes."""
     buffers: float = 0.0
-    """Of the network, such as statistics."""
     working: float = 0.0
-    """Transient: gathered, received, or used at once."""
 
     @property
     def total(self) -> float:
@@ -40,20 +41,15 @@ class Bytes(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What a mesh holds, sends and takes."""
+    """What a mesh holds, sends and takes in a step."""
 
     sizes: Sizes
     choice: Choice
-    ranks: list[Bytes]
-    """What each rank of a pipeline holds."""
-    sent: dict[str, Message]
-    """By axis, of the rank that sends most in a step."""
-    idle: float
-    """The bubble: share of the time in which ranks wait for other stages."""
-    seconds: float
-    """Of a step."""
-    flops: float
-    """Of a step over all ranks, as they are counted for MFU."""
+    ranks: list[Bytes]  # what each rank of a pipeline holds
+    sent: dict[str, Message]  # by axis, of the rank that sends most
+    idle: float  # the bubble: share of the time in which ranks wait for other stages
+    seconds: float  # of a step
+    flops: float  # of a step over all ranks, as they are counted for MFU
 
     @property
     def fullest(self) -> Bytes:
@@ -98,7 +94,6 @@ def _kept(request: Request, held: Held) -> Bytes:
 
 
 def _conditions(request: Request, sizes: Sizes, checkpointing: str) -> Conditions:
-    """How the layers of a mesh are run."""
     precision = request.network.precision
     dtype = precision.low if is_sharded(sizes) and precision.low else None
     if precision.low is None and precision.stored.itemsize != 4:

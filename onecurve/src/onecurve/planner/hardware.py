@@ -18,6 +18,7 @@ The shares of it that are reached:
   goes about with the cube of the clock, whose voltage follows it: (500 / 700) ** (1 / 3).
 """
 
+import os
 from typing import NamedTuple
 
 from ..machine import count_cores
@@ -31,29 +32,19 @@ MEMORY = 0.9
 class Hardware(NamedTuple):
     """A kind of device, and the links within a node and between nodes."""
 
-    flops: float
-    """Peak per second, in bf16, without sparsity."""
-    memory: float
-    """Bytes."""
-    bandwidth: float
-    """Peak bytes per second of its memory."""
-    inside: float
-    """Peak bytes per second that it sends within its node."""
-    between: float
-    """Peak bytes per second that it sends to other nodes."""
-    matmul: float
-    """The share of `flops` that matrix products reach in bf16."""
-    attention: float
-    """The share that fused attention reaches."""
+    flops: float  # peak per second, in bf16, without sparsity
+    memory: float  # bytes
+    bandwidth: float  # peak bytes per second of its memory
+    inside: float  # peak bytes per second that it sends within its node
+    between: float  # peak bytes per second that it sends to other nodes
+    matmul: float  # the share of `flops` that matrix products reach in bf16
+    attention: float  # the share that fused attention reaches
     in_float32: float
     """The share of `flops` in float32, without TF32, which PyTorch does not use by default."""
     per_node: int = 8
-    launch: float = 4e-6
-    """Seconds that an operation takes at least."""
-    latency: float = 10e-6
-    """Seconds that a collective takes at least, for each node that it spans."""
-    links: float = LINKS
-    """The share of the links' peak that is reached."""
+    launch: float = 4e-6  # seconds that an operation takes at least
+    latency: float = 10e-6  # seconds that a collective takes at least, for each node that it spans
+    links: float = LINKS  # the share of the links' peak that is reached
     shared_cores: int = 0
     """The cores of a CPU, which its ranks share for computation and messages; 0 for GPUs."""
 
@@ -81,8 +72,11 @@ def cpu() -> Hardware:
 
     The orders of magnitude of one core with AVX2.
     """
+    memory = 16e9  # on Windows
+    if hasattr(os, "sysconf"):
+        memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return Hardware(
-        *(6e10, _memory_here(), 1e10, 1e9, 1e8),
+        *(6e10, memory, 1e10, 1e9, 1e8),
         matmul=0.7,
         attention=0.3,
         in_float32=1.0,
@@ -99,20 +93,11 @@ def named(gpu: str) -> Hardware:
     return cpu() if gpu == "cpu" else HARDWARE[gpu]
 
 
-def _memory_here() -> float:
-    try:
-        with open("/proc/meminfo") as file:
-            return float(file.readline().split()[1]) * 1024
-    except OSError:
-        return 16e9
-
-
 class Group(NamedTuple):
     """Ranks that communicate: those of one axis, or of several adjacent ones."""
 
     size: int
-    on_a_node: int
-    """How many of them share a node."""
+    on_a_node: int  # how many of them share a node
 
     @property
     def nodes(self) -> int:
@@ -123,10 +108,8 @@ class Group(NamedTuple):
 class Message(NamedTuple):
     """What a rank sends, and how long it takes."""
 
-    inside: float = 0.0
-    """Bytes to ranks of its node."""
-    between: float = 0.0
-    """Bytes to other nodes."""
+    inside: float = 0.0  # bytes to ranks of its node
+    between: float = 0.0  # bytes to other nodes
     seconds: float = 0.0
 
     def plus(self, other: "Message", times: float = 1.0) -> "Message":

@@ -24,13 +24,7 @@ from torch.utils.checkpoint import (
 from ..compat.of_torch import FakeTensorMode
 from ..compat.patching import replaced
 from ..strategies.pipeline.shapes import call_layer, with_tensors_on
-from ..strategies.tensor.families import (
-    STYLES,
-    is_divided,
-    is_linear,
-    is_transposed,
-    share_counts,
-)
+from ..strategies.tensor.families import STYLES, is_divided, is_linear, is_transposed, share_counts
 from .operations import ATTENTION, Recorder, Work, grows_with, is_gone, owner_of, work
 
 Tensors = tuple[Tensor, ...]
@@ -41,56 +35,45 @@ CPU = torch.device("cpu")
 class Conditions(NamedTuple):
     """How a layer is run on a rank."""
 
-    tensor: int = 1
-    """Ranks among which matrices are sharded."""
-    context: int = 1
-    """Ranks among which sequences are sharded: see `on_context_shard`."""
-    dtype: torch.dtype | None = None
-    """Type in which parameters are used, if it is not their own."""
+    tensor: int = 1  # ranks among which matrices are sharded
+    context: int = 1  # ranks among which sequences are sharded: see `on_context_shard`
+    dtype: torch.dtype | None = None  # type in which parameters are used, if it is not their own
     checkpointing: str = "none"
     """Activations that are recomputed: "none", "selective", "full"; or "every second": what
     "selective" recomputes and every second matrix product, as in torchtitan."""
-    fused: bool = False
-    """Whether elementwise operations are one pass over memory."""
+    fused: bool = False  # whether elementwise operations are one pass over memory
 
 
 @dataclass
 class Traffic:
-    """What the passes of one layer communicate: bytes of full tensors, forward and backward."""
+    """What the passes of one layer communicate: bytes of full tensors, forward and backward.
+
+    They are all-reduced or gathered over the tensor group, by so many calls; a context group
+    gathers keys and values.
+    """
 
     reduced: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    """All-reduced over the tensor group."""
     gathered: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    """Gathered over the tensor group."""
     calls: list[int] = field(default_factory=lambda: [0, 0])
-    """How many collectives of the tensor group there are."""
     keys: float = 0.0
-    """Keys and values, which a context group gathers."""
 
 
 class Passes(NamedTuple):
-    """A layer's forward and backward pass for some samples; sizes in bytes."""
+    """A layer's forward and backward pass for some samples; sizes in bytes, of a sample."""
 
     forward: Work
     backward: Work
+    # Saved for the backward pass, without the layer's inputs and outputs: for each sample, and
+    # whatever the number of samples (weights in another type).
     held: tuple[float, float]
-    """Saved for the backward pass, without the layer's inputs and outputs: for each sample, and
-    whatever the number of samples (weights in another type)."""
-    holds_input: bool
-    holds_output: bool
-    """Whether the input, or the output, is saved for the backward pass, too."""
-    passes_on: bool
-    """Whether the output is a view of the input."""
+    holds_input: bool  # whether the input is saved for the backward pass, too
+    holds_output: bool  # whether the output is saved, too
+    passes_on: bool  # whether the output is a view of the input
     input_bytes: float
-    """Of a sample."""
     output_bytes: float
-    """Of a sample."""
-    most: float
-    """Allocated at the end of the forward pass, for a sample."""
+    most: float  # allocated at the end of the forward pass
     traffic: Traffic
-    """What tensor and context groups communicate."""
-    outputs: Tensors
-    """On the meta device."""
+    outputs: Tensors  # on the meta device
 
 
 BATCH = 13
@@ -163,7 +146,6 @@ def _by_sample(sizes: Iterable[float]) -> tuple[float, float]:
 def _on_rank(
     layer: nn.Module, conditions: Conditions, styles: Mapping[str, str], traffic: Traffic
 ) -> Callable[..., Any]:
-    """A copy of a layer as it is on a rank."""
     copy = with_tensors_on(CPU, {"layer": layer})["layer"]
     copy.train()
     if conditions.dtype is not None:

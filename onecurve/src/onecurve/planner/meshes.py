@@ -10,23 +10,18 @@ from .estimate import Estimate, bytes_of_ranks, estimate, is_sharded, kept_at_le
 from .network import Choice, Request
 from .pipeline import Stages, stages_of
 
-MICROBATCHES_PER_RANK = (1, 2, 4, 8)
-"""Of a pipeline, where plan.microbatches=auto."""
+MICROBATCHES_PER_RANK = (1, 2, 4, 8)  # of a pipeline, where plan.microbatches=auto
 MOST_CONTEXT = 16
 """Ranks of a context group: each has all keys and values, so that more of them are no gain."""
-SIMULATED = 24
-"""For how many of the fastest the schedule is simulated, and not in closed form."""
-MOST_PASSES = 512
-"""Micro-batches times ranks up to which schedules other than 1f1b are tried."""
+SIMULATED = 24  # for how many of the fastest the schedule is simulated, and not in closed form
+MOST_PASSES = 512  # micro-batches times ranks up to which schedules other than 1f1b are tried
 
 
 class Meshes(NamedTuple):
-    """All meshes of a number of ranks."""
+    """All meshes of a number of ranks: those that fit, the fastest first, and why others do not."""
 
     fitting: list[Estimate]
-    """The fastest first."""
     others: dict[Sizes, str]
-    """Why each of the others does not fit."""
 
 
 def all_meshes(request: Request) -> Meshes:
@@ -40,15 +35,11 @@ def all_meshes(request: Request) -> Meshes:
         else:
             fitting.append(found)
     fitting.sort(key=lambda each: each.seconds)
-    first = [_exactly(request, each) for each in fitting[:SIMULATED]]
+    first = [
+        estimate(request, each.sizes, each.choice, _stages(request, each.sizes, *each.choice[:2]))
+        for each in fitting[:SIMULATED]
+    ]
     return Meshes(sorted(first, key=lambda each: each.seconds) + fitting[SIMULATED:], others)
-
-
-def _exactly(request: Request, found: Estimate) -> Estimate:
-    if found.sizes.pipeline == 1:
-        return found
-    sizes, choice = found.sizes, found.choice
-    return estimate(request, sizes, choice, _stages(request, sizes, *choice[:2]))
 
 
 def _stages(request: Request, sizes: Sizes, schedule: str, microbatches: int) -> Stages:
@@ -135,7 +126,6 @@ def _that_fits(
 
 
 def _ways(request: Request, sizes: Sizes) -> Iterator[tuple[str, int]]:
-    """The schedules and numbers of micro-batches that are tried."""
     if sizes.pipeline == 1:
         yield "", 1
         return

@@ -16,25 +16,15 @@ from ..machine import full_precision_name
 from ..strategies.pipeline.shapes import FLOPS_PER_BYTE
 from ..strategies.tensor.plan import check_one
 from .hardware import Hardware
-from .layers import (
-    BATCH,
-    Conditions,
-    Passes,
-    Tensors,
-    local_shape,
-    on_context_shard,
-    run_layer,
-)
+from .layers import BATCH, Conditions, Passes, Tensors, local_shape, on_context_shard, run_layer
 from .operations import Numbers
 
 
 class Precision(NamedTuple):
-    """The types of a run, by `trainer.precision`."""
+    """The type of parameters, gradients and optimizer state, and that of autocast, if it is on."""
 
     stored: torch.dtype
-    """Of parameters, gradients and optimizer state."""
     low: torch.dtype | None
-    """What autocast computes in; None without it."""
 
     @classmethod
     def named(cls, name: str) -> "Precision":
@@ -55,16 +45,11 @@ class Precision(NamedTuple):
 class Held(NamedTuple):
     """What a rank holds of a layer's parameters and buffers."""
 
-    parameters: int
-    """Numbers in its shards of them."""
-    trained: int
-    """Of these, in parameters that require gradients."""
-    tensors: int
-    """How many such parameters there are."""
-    gathered: int
-    """Numbers in the unsharded parameters, as the layer uses them on this rank."""
-    buffers: int
-    """Bytes."""
+    parameters: int  # numbers in its shards of them
+    trained: int  # of these, in parameters that require gradients
+    tensors: int  # how many such parameters there are
+    gathered: int  # numbers in the unsharded parameters, as the layer uses them on this rank
+    buffers: int  # bytes
 
 
 class Network:
@@ -96,7 +81,10 @@ class Network:
         self.targets = targets
         self.precision = precision
         self.fused = fused
-        self.inputs = tuple(_rows(value, BATCH) for value in inputs)
+        self.inputs = tuple(
+            torch.empty((BATCH, *value.shape[1:]), dtype=value.dtype, device="meta")
+            for value in inputs
+        )
         self.styles = [_styles_within(name, plan or {}) for name in layers]
         self._owners: dict[int, str] = {}
         self.kinds = [
@@ -151,11 +139,7 @@ class Network:
         return tuple(found)
 
     def chain(self, conditions: Conditions) -> list[Passes]:
-        """The passes of each layer, and last those of the loss.
-
-        Raises:
-            UserError: If a layer cannot run without data.
-        """
+        """The passes of each layer, and last those of the loss."""
         if (size := conditions.context) > 1:
             full = self.chain(conditions._replace(context=1))
             # Every rank computes the loss of full sequences.
@@ -272,7 +256,6 @@ class Network:
 
 
 def _styles_within(layer: str, plan: Mapping[str, str]) -> dict[str, str]:
-    """The styles of a layer's modules by their names within it."""
     found = {}
     for name, style in plan.items():
         if name == layer:
@@ -304,17 +287,11 @@ def _kind_of(
     return (str(layer), tuple(parameters), tuple(settings), tuple(styles.items()))
 
 
-def _rows(value: Tensor, number: int) -> Tensor:
-    return torch.empty((number, *value.shape[1:]), dtype=value.dtype, device="meta")
-
-
 class StateSize(NamedTuple):
-    """How much an optimizer keeps."""
+    """What an optimizer keeps of a parameter: copies, and bytes of scalars, such as a count."""
 
     copies: float
-    """Numbers for each number of a parameter."""
     bytes: float
-    """Of scalars that it keeps for each parameter, such as a count of steps."""
 
 
 ADAMW = StateSize(2, 4)
@@ -325,20 +302,14 @@ class Request(NamedTuple):
 
     network: Network
     hardware: Hardware
-    ranks: int
-    per_node: int
-    """Ranks of a node."""
-    batch: int
-    """Samples of a step, over all ranks."""
+    ranks: int  # of all nodes
+    per_node: int  # ranks of a node
+    batch: int  # samples of a step, over all ranks
     state: StateSize = ADAMW
-    schedules: tuple[str, ...] = ("1f1b", "interleaved_1f1b", "zbv")
-    """Schedules that pipelines may use."""
-    microbatches: int | None = None
-    """Of a pipeline; None for the best number."""
-    checkpointing: tuple[str, ...] = ("none", "selective", "full")
-    """The first that fits is taken."""
-    free: float = 0.08
-    """Share of the memory that is left free."""
+    schedules: tuple[str, ...] = ("1f1b", "interleaved_1f1b", "zbv")  # those that pipelines may use
+    microbatches: int | None = None  # of a pipeline; None for the best number
+    checkpointing: tuple[str, ...] = ("none", "selective", "full")  # the first that fits is taken
+    free: float = 0.08  # share of the memory that is left free
 
     @property
     def room(self) -> float:
@@ -357,9 +328,8 @@ class Request(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """How a mesh is run, where there are several ways."""
+    """How a mesh is run, where there are several ways; the schedule of no pipeline is empty."""
 
     schedule: str
-    """Of a pipeline; empty without one."""
     microbatches: int
     checkpointing: str

@@ -35,40 +35,29 @@ def is_gone(storage: StorageWeakRef) -> bool:
 
 
 class Operation(NamedTuple):
-    """What one operation computes, reads and writes."""
+    """What one operation computes, in 16 bits if `low`, and bytes by the numbers of storages."""
 
     name: str
     flops: float
     causal: bool
     reads: dict[int, float]
-    """Bytes by the number of the storage."""
     writes: dict[int, float]
     low: bool
-    """Whether it computes in 16 bits."""
 
 
 class Work(NamedTuple):
     """The operations of a pass, a column of numbers for each property."""
 
-    flops: Numbers
-    """For each sample, as MFU counts them: without regard to causal masks."""
-    skipped: Numbers
-    """What of `flops` a causal mask saves."""
+    flops: Numbers  # for each sample, as MFU counts them: without regard to causal masks
+    skipped: Numbers  # what of `flops` a causal mask saves
     is_attention: Numbers
-    bytes: Numbers
-    """Moved for each sample."""
-    fixed: Numbers
-    """Bytes moved whatever the number of samples, such as weights."""
-    low: Numbers
-    """Whether it computes in 16 bits."""
+    bytes: Numbers  # moved for each sample
+    fixed: Numbers  # bytes moved whatever the number of samples, such as weights
+    low: Numbers  # whether it computes in 16 bits
 
 
 class Recorder(TorchDispatchMode):
-    """Records the operations that run within, and the memory that they allocate.
-
-    Attributes:
-        operations: In order.
-    """
+    """Records the operations that run within, in order, and the memory that they allocate."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -116,7 +105,8 @@ class Recorder(TorchDispatchMode):
             return result
         count = flops_of(func)
         flops = float(count(*args, **kwargs, out_val=result)) if count else 0.0
-        causal = ATTENTION in str(func) and _is_causal(func, args, kwargs)
+        given_by_name = dict(zip(argument_names(func), args, strict=False)) | kwargs
+        causal = ATTENTION in str(func) and bool(given_by_name.get("is_causal"))
         low = any(tensor.dtype in LOW for tensor in given)
         self.operations.append(Operation(str(func), flops, causal, reads, writes, low))
         return result
@@ -180,8 +170,3 @@ def _fused(operations: list[Operation], kept: set[int]) -> list[list[float]]:
 def _size(tensor: Tensor) -> float:
     """Bytes that are read or written: of an expanded tensor, those of its storage."""
     return float(min(tensor.nbytes, tensor.untyped_storage().nbytes()))
-
-
-def _is_causal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    names = argument_names(func)
-    return bool((dict(zip(names, args, strict=False)) | kwargs).get("is_causal", False))

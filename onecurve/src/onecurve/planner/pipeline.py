@@ -18,8 +18,7 @@ from ..strategies.pipeline.report import bubble, simulate
 
 Order = dict[int, Sequence[Any]]
 
-MANY_LAYERS = 32
-"""More layers than these are partitioned by rounded costs."""
+MANY_LAYERS = 32  # more layers than these are partitioned by rounded costs
 
 
 @lru_cache(maxsize=512)
@@ -114,19 +113,19 @@ def duration(
 
 
 class Stages(NamedTuple):
-    """The stages of a pipeline, and the micro-batches that pass through them."""
+    """The stages of a pipeline, and the micro-batches that pass through them.
+
+    `ranges` are the layers and `owner` the rank of each stage; `samples` those of a micro-batch.
+    Without a pipeline the schedule is empty.
+    """
 
     ranges: list[range]
-    """The layers of each stage."""
     owner: list[int]
-    """The rank of each stage."""
     num_layers: int
     schedule: str
-    """Empty without a pipeline."""
     ranks: int
     microbatches: int
     samples: float
-    """Of a micro-batch."""
 
     def of_rank(self, rank: int) -> list[int]:
         """The stages of a rank."""
@@ -142,17 +141,9 @@ class Stages(NamedTuple):
 def stages_of(
     costs: tuple[float, ...], ranks: int, schedule: str, microbatches: int, samples: float
 ) -> Stages:
-    """Partition layers as `strategy=pipeline` does.
+    """Partition layers of some costs, in any unit, as `strategy=pipeline` does.
 
-    Args:
-        costs: Of each layer, in any unit.
-        ranks: Of the pipeline; 1 without one.
-        schedule: A key of `SCHEDULES`; empty without a pipeline.
-        microbatches: Of a step.
-        samples: Of each micro-batch.
-
-    Raises:
-        UserError: If there are fewer layers than stages.
+    Fewer layers than stages are a UserError.
     """
     per_rank = SCHEDULES[schedule].stages_per_rank if ranks > 1 else 1
     if len(costs) > MANY_LAYERS:

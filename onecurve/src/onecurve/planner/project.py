@@ -30,22 +30,16 @@ from .layers import Tensors
 from .meshes import Meshes, all_meshes, in_words
 from .network import ADAMW, Network, Precision, Request, StateSize
 
-EXAMPLES = 2
-"""Samples that are read from the data, for their shapes."""
-SCHEDULES_OF_AUTO = ("1f1b", "interleaved_1f1b", "zbv")
-CHECKPOINTING_OF_AUTO = ("none", "selective", "full")
+EXAMPLES = 2  # samples that are read from the data, for their shapes
+# Strategies that have one axis beside replicas.
+PRESETS = {"shard": "fsdp", "pipeline": "pipeline", "tensor": "tensor"}
 KINDS = ("weights", "grads", "optim.", "activ.", "buffers", "working")
-WIDTH = 150
-"""Of a table that goes to a file."""
+WIDTH = 150  # of a table that goes to a file
 UNFUSED = "activ. is of layers that are not compiled: compiled ones keep less"
 
 
 def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
-    """Plan, print, and leave the record of the run.
-
-    Raises:
-        UserError: If there is nothing to plan with.
-    """
+    """Plan, print, and leave the record of the run."""
     cfg = OmegaConf.create(config)
     request = request_of(cfg)
     meshes = all_meshes(request)
@@ -69,7 +63,8 @@ def request_of(cfg: DictConfig) -> Request:
             "data.batch_size: a plan needs the samples of a step, over all ranks; add "
             "data.batch_size=64"
         )
-    schedules = tuple(each for each in SCHEDULES_OF_AUTO if each in available())
+    usual = Request._field_defaults
+    schedules = tuple(each for each in usual["schedules"] if each in available())
     is_auto = plan.activation_checkpointing == "auto"
     return Request(
         network,
@@ -80,7 +75,7 @@ def request_of(cfg: DictConfig) -> Request:
         state=_optimizer_state(cfg),
         schedules=schedules if plan.schedule == "auto" else (plan.schedule,),
         microbatches=None if plan.microbatches == "auto" else plan.microbatches,
-        checkpointing=CHECKPOINTING_OF_AUTO if is_auto else (plan.activation_checkpointing,),
+        checkpointing=usual["checkpointing"] if is_auto else (plan.activation_checkpointing,),
         free=plan.free,
     )
 
@@ -147,7 +142,6 @@ def _build_without_memory(cfg: DictConfig) -> LightningModule:
 
 
 def _examples(cfg: DictConfig, task: LightningModule) -> tuple[Tensors, Any]:
-    """Inputs of the network and targets of the first samples of the data."""
     data_config = cfg.data.copy()
     OmegaConf.set_struct(data_config, False)
     if "batch_size" in data_config:
@@ -175,7 +169,6 @@ def _examples(cfg: DictConfig, task: LightningModule) -> tuple[Tensors, Any]:
 
 
 def _optimizer_state(cfg: DictConfig) -> StateSize:
-    """What the configured optimizer keeps of a parameter, found by one step."""
     if "optimizer" not in cfg:
         return ADAMW
     parameter = nn.Parameter(torch.ones(2, 2))
@@ -234,7 +227,7 @@ def _fitting_table(request: Request, estimates: list[Estimate]) -> Table:
             *held,
             in_words(each.fullest.total),
             f"{each.idle:.0%}" if each.sizes.pipeline > 1 else "",
-            _time(each.seconds),
+            f"{each.seconds:.3g} s" if each.seconds >= 1 else f"{each.seconds * 1e3:.3g} ms",
             f"{rate * length:,.0f}",
             f"{mfu:.1%}",
         )
@@ -300,16 +293,11 @@ def _strategy(each: Estimate) -> list[str]:
     sizes, choice = each.sizes, each.choice
     used = {axis: size for axis, size in sizes._asdict().items() if size > 1}
     replicas = [f"strategy.replicas={sizes.replicate}"] if sizes.replicate > 1 else []
-    if not used:
-        words = ["strategy=single"]
-    elif set(used) == {"replicate"}:
-        words = ["strategy=ddp"]
-    elif set(used) <= {"replicate", "shard"}:
-        words = ["strategy=fsdp", *replicas]
-    elif set(used) <= {"replicate", "pipeline"}:
-        words = ["strategy=pipeline", *replicas]
-    elif set(used) <= {"replicate", "tensor"}:
-        words = ["strategy=tensor", *replicas]
+    others = [axis for axis in used if axis != "replicate"]
+    if not others:
+        words = ["strategy=ddp" if used else "strategy=single"]
+    elif len(others) == 1 and others[0] in PRESETS:
+        words = [f"strategy={PRESETS[others[0]]}", *replicas]
     else:
         words = ["strategy=mesh", *(f"strategy.{axis}={size}" for axis, size in used.items())]
     if sizes.pipeline > 1:
@@ -320,7 +308,3 @@ def _strategy(each: Estimate) -> list[str]:
     if choice.checkpointing != "none":
         words.append(f"strategy.activation_checkpointing={choice.checkpointing}")
     return words
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

@@ -15,8 +15,7 @@ class Attempt(NamedTuple):
     Rank 0 decides for all: ranks that looked by themselves might find different checkpoints.
     """
 
-    number: int = 0
-    """The number of restarts before it."""
+    number: int = 0  # the number of restarts before it
     checkpoint: str | None = None
     """What the ranks resume from; None for the configuration's `resume`."""
 
@@ -36,14 +35,9 @@ class Members:
         return self.index == 0
 
     def broadcast(self, key: str, find_out: Callable[[], Any]) -> Any:
-        """Broadcast a value from the first member.
+        """Broadcast what `find_out` returns on the first member, as JSON, under a key of its own.
 
-        Args:
-            key: A different one for each call.
-            find_out: Computes the value in the first process; it must be JSON.
-
-        Raises:
-            UserError: In all of them, if `find_out` does.
+        A UserError that it raises is raised in all of them.
         """
         return find_out()
 
@@ -58,21 +52,16 @@ class Members:
 
 @dataclass(frozen=True)
 class RunContext:
-    """One job: created when its configuration has been validated, and passed down from there.
+    """One job: created when its configuration has been validated, and passed down from there."""
 
-    Attributes:
-        run_dir: The run directory.
-        members: The processes of this run that were started separately.
-        attempt: What its ranks resume from after a restart.
-        held: The lock of the run directory, in the process that created it.
-        listening: Where a rank leaves its PID while it handles signals by a flag; None where no
-            agent of ours forwards signals.
-    """
-
-    run_dir: Path
+    run_dir: Path  # the run directory
+    # The processes of this run that were started separately.
     members: Members = field(default_factory=Members)
-    attempt: Attempt = field(default_factory=Attempt)
+    attempt: Attempt = field(default_factory=Attempt)  # what its ranks resume from after a restart
+    # The lock of the run directory, in the process that created it.
     held: "LockedDirectory | None" = None
+    # Where a rank leaves its PID while it handles signals by a flag; None where no agent of ours
+    # forwards signals.
     listening: Path | None = None
 
     def for_ranks(self) -> "RunContext":

@@ -12,15 +12,7 @@ from .trainer import build_trainer, task_metrics
 
 
 def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
-    """Rebuild task and data from the checkpoint's own configuration and run the test.
-
-    Args:
-        config: The resolved configuration of `evaluate.py`.
-        context: Where metrics.json goes.
-
-    Returns:
-        The test metrics by name.
-    """
+    """Rebuild task and data from the checkpoint's own configuration, and return test metrics."""
     cfg, run_dir = OmegaConf.create(config), context.run_dir
     trainer = build_trainer(cfg, run_dir, extra_callbacks=[])
     task, data, _ = load_trained(cfg, trainer.precision_plugin.convert_module)

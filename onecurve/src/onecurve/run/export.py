@@ -9,7 +9,7 @@ from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule
@@ -27,29 +27,17 @@ from .predict import bare_trainer, network_inputs, predict_on_test_set
 
 TOLERANCE = 1e-4
 """How far outputs may be from the task's, as a part of the largest: kernels round in float32."""
-BATCH_SIZES = (1, 7)
-"""Sizes that are compared; the example of the export has another one."""
+BATCH_SIZES = (1, 7)  # sizes that are compared; the example of the export has another one
 EXAMPLE_SIZE = 4
-ONNX = ("onnx", "onnxscript", "onnxruntime")
-METADATA = "onecurve.json"
-"""The name of the metadata in files of both formats."""
+METADATA = "onecurve.json"  # the name of the metadata in files of both formats
+Save = Callable[[ExportedProgram, Path, str], None]
+Load = Callable[[Path], Callable[..., list[Tensor]]]
 
 
 def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
-    """Export the network of a checkpoint with a free batch dimension, and compare what is written.
-
-    Args:
-        config: The resolved configuration of `export.py`.
-        context: Where the run's record goes; the output's own path is in the configuration.
-
-    Returns:
-        The largest difference, by name.
-
-    Raises:
-        UserError: If the network cannot be exported, or its file computes something else.
-    """
+    """Export the network of a checkpoint with any size of batch, and compare what is written."""
     cfg, run_dir = OmegaConf.create(config), context.run_dir
-    needed = ONNX if cfg.format == "onnx" else ()
+    needed = ("onnx", "onnxscript", "onnxruntime") if cfg.format == "onnx" else ()
     if refusal := missing_packages("format=onnx", needed, "onnx", "format=torch"):
         raise UserError(refusal)
     parts = load_trained(cfg)
@@ -108,11 +96,7 @@ def resized(size: int, values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def example_inputs(task: LightningModule, data: LightningDataModule) -> tuple[Tensor, ...]:
-    """The network's inputs for the first batch of the samples to predict, on the CPU.
-
-    Raises:
-        UserError: If they are not tensors whose first dimension is the batch.
-    """
+    """The network's inputs for the first batch of the samples to predict, on the CPU."""
     found: list[tuple[Any, ...]] = []
 
     def look(batch: Any, batch_idx: int, dataloader_idx: int = 0) -> bool:
@@ -181,16 +165,6 @@ def _export_errors(kind: str, task: str) -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-class Format(NamedTuple):
-    """A file format."""
-
-    suffix: str
-    save: Callable[[ExportedProgram, Path, str], None]
-    """Write a program, and its metadata in JSON."""
-    load: Callable[[Path], Callable[..., list[Tensor]]]
-    """Read it as a function of inputs (N, ...)."""
-
-
 def _save_torch(program: ExportedProgram, path: Path, metadata: str) -> None:
     torch.export.save(program, path, extra_files={METADATA: metadata})
 
@@ -233,7 +207,9 @@ def numbered(what: str, count: int) -> list[str]:
     return [what] if count == 1 else [f"{what}_{number}" for number in range(count)]
 
 
-FORMATS = {
-    "torch": Format(".pt2", _save_torch, _load_torch),
-    "onnx": Format(".onnx", _save_onnx, _load_onnx),
+# By the value of `format`: the suffix, how a program and its metadata are written, and how they are
+# read as a function of inputs (N, ...).
+FORMATS: dict[str, tuple[str, Save, Load]] = {
+    "torch": (".pt2", _save_torch, _load_torch),
+    "onnx": (".onnx", _save_onnx, _load_onnx),
 }

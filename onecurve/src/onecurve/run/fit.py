@@ -6,11 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import (
-    Callback,
-    LightningDataModule,
-    seed_everything,
-)
+from lightning.pytorch import Callback, LightningDataModule, seed_everything
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 
@@ -40,15 +36,7 @@ from .trainer import (
 
 
 def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
-    """Train, test the best weights, record.
-
-    Args:
-        config: The resolved training configuration.
-        context: Where the run leaves its files, and which attempt of it this is.
-
-    Returns:
-        The final metrics by name, the same on every rank.
-    """
+    """Train, test the best weights, record; returns the final metrics, the same on every rank."""
     cfg, run_dir = OmegaConf.create(config), context.run_dir
     seed_everything(cfg.seed, workers=True, verbose=False)
 

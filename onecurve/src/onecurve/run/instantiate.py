@@ -41,11 +41,7 @@ VALUES = {"None": "null", "True": "true", "False": "false"}
 
 @contextmanager
 def building(key: str) -> Iterator[None]:
-    """Reports an error of what is built here from the configuration at `key`.
-
-    Raises:
-        UserError: With the key and the error in one line.
-    """
+    """Reports an error of what is built here from the configuration at `key`, in one line."""
     try:
         yield
     except ARGUMENT_ERRORS as error:
@@ -55,11 +51,7 @@ def building(key: str) -> Iterator[None]:
 
 
 def build(key: str, node: Any, kind: type[Any], **parts: Any) -> Any:
-    """Build what the configuration at `key` describes, which must be of the class that it needs.
-
-    Raises:
-        UserError: If it cannot be built, or is of another class.
-    """
+    """Build what the configuration at `key` describes, which must be of the class that it needs."""
     with building(key):
         part = instantiate(validated(key, node), **parts)
     if not isinstance(part, kind):
@@ -73,8 +65,7 @@ def build(key: str, node: Any, kind: type[Any], **parts: Any) -> Any:
 def validated(key: str, node: Any) -> Any:
     """A node of the configuration with its values as the `Config` of each class converts them.
 
-    Raises:
-        UserError: If a class does not exist, or its `Config` rejects a value.
+    A class that does not exist, and a value that its `Config` rejects, are a UserError.
     """
     if OmegaConf.is_config(node):
         node = OmegaConf.to_container(node, resolve=True)
@@ -149,22 +140,18 @@ def describe_error(error: BaseException) -> str:
     if not isinstance(error, ValueError | InstantiationException | MisconfigurationException):
         text = f"{type(error).__name__}: {text}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if _is_own(frame.filename)]
+    # Not installed, and not of this library.
+    others = (*INSTALLED, str(Path(__file__).parents[1]), "<")
+    own = [frame for frame in frames if not frame.filename.startswith(others)]
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     return f"{text}{where}; HYDRA_FULL_ERROR=1 shows the traceback"
 
 
-def _is_own(file: str) -> bool:
-    library = str(Path(__file__).parents[1])
-    return not file.startswith((*INSTALLED, library, "<"))
-
-
 @contextmanager
 def trainer_errors() -> Iterator[None]:
-    """Reports an error of the Trainer about its own arguments, such as `val_check_interval`.
+    """Reports an error of the Trainer about its own arguments, such as `max_time`, in one line.
 
-    Raises:
-        UserError: In one line. Errors of other code keep their traceback.
+    Errors of other code keep their traceback.
     """
     try:
         yield
@@ -223,8 +210,7 @@ class Trained(NamedTuple):
 
     task: LightningModule
     data: LightningDataModule
-    config: DictConfig
-    """Of the training run."""
+    config: DictConfig  # of the training run
 
 
 def load_trained(

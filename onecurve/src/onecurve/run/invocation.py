@@ -21,8 +21,7 @@ class Invocation(NamedTuple):
     """A script, and the directory in which it was called."""
 
     directory: Path
-    script: str
-    """As it was typed, such as "train.py" or "../train.py"."""
+    script: str  # as it was typed, such as "train.py" or "../train.py"
 
     def short(self, path: str | Path) -> str:
         """A path as it is printed: relative to the directory if it is in there."""

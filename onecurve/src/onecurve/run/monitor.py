@@ -20,9 +20,6 @@ class MonitoredMetrics(Callback):
 
     Only the end of an epoch shows for certain that nothing logs it: a task may log it in an epoch
     and not in the sanity check before training.
-
-    Args:
-        file: Where to save.
     """
 
     def __init__(self, file: Path) -> None:

@@ -12,14 +12,11 @@ from .predict import Predictions, add_predict_step, bare_trainer, predict_on_tes
 
 
 def load(checkpoint: str | Path, **data: Any) -> Trained:
-    """The task of a checkpoint with its weights, in evaluation mode, and its data.
+    """The task of a checkpoint that train.py wrote, in evaluation mode, and its data.
 
     Args:
-        checkpoint: A file that train.py wrote.
+        checkpoint: The file.
         data: Arguments of the data module that replace those of training.
-
-    Raises:
-        UserError: If there is no such file, or it is of another project.
     """
     parts = load_trained(
         OmegaConf.create({"checkpoint": str(checkpoint), "data": data}), is_checked=False

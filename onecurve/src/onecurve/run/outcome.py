@@ -10,11 +10,10 @@ from ..errors import UserError, interrupted
 Metrics = dict[str, float]
 Result = TypeVar("Result")
 
-# A key of what `work` returns: the signal that stopped training.
+# Keys of what `work` returns: the signal that stopped training, and the line with which the command
+# ends, with status 1.
 STOPPED = "stopped_by_signal"
-# A key of what `work` returns: the line with which the command ends, with status 1.
 DIFFERS = "differs"
-
 
 # The signals that stop training. Of several the last in this order counts.
 SIGNALS = tuple(
@@ -42,12 +41,7 @@ class RankFailed(Exception):
 
 
 class Stopped(Exception):
-    """Training was stopped by a signal, after saving a checkpoint.
-
-    Attributes:
-        number: The signal.
-        step: The optimizer steps so far.
-    """
+    """Training was stopped by a signal, after saving a checkpoint at some optimizer step."""
 
     def __init__(self, number: int, step: int) -> None:
         super().__init__(number, step)
@@ -56,11 +50,7 @@ class Stopped(Exception):
 
 
 class EndedEarly(Exception):
-    """A callback ended training on all ranks, for good.
-
-    Attributes:
-        status: The status in metrics.json instead of "finished".
-    """
+    """A callback ended training on all ranks, for good, with a status for metrics.json."""
 
     def __init__(self, status: str) -> None:
         super().__init__(status)
@@ -75,9 +65,7 @@ def is_stopped(result: Any) -> bool:
 def unless_stopped(result: Result, received: Sequence[int] = ()) -> Result:
     """The result of a rank, unless it says that the run did not succeed.
 
-    Args:
-        result: What `work` returned.
-        received: Signals that this process forwarded to the ranks.
+    `received` are the signals that this process forwarded to the ranks.
 
     Raises:
         RankFailed: If training was stopped by a signal, with the exit status 128 + the signal; or

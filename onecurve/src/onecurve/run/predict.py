@@ -1,7 +1,6 @@
 """What one process of predict.py does: write what a trained task predicts for every sample."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,18 +30,6 @@ from .prediction_files import image_loader, with_suffix, write, write_classes
 from .protocols import Predicts, ReadsImages
 from .trainer import build_trainer
 
-# For a predict.yaml without these keys.
-DEFAULTS: dict[str, Any] = {
-    "strategy": {
-        "_target_": "onecurve.strategies.single.Single",
-        "name": "single",
-        "processes": "one",
-    },
-    "trainer": {"accelerator": "auto", "devices": "auto", "num_nodes": "auto"},
-    "data": {},
-    "seed": 0,
-}
-
 
 def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     """Predict, in one of three ways.
@@ -50,18 +37,8 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     A task with a method `predict` (`protocols.Predicts`) does everything itself. Otherwise
     `predict_step` predicts the image files of `predict.images`, which the data module reads as
     those of training (`protocols.ReadsImages`), or the samples of the data module's loader.
-
-    Args:
-        config: The resolved configuration of `predict.py`.
-        context: Where the run's record goes; the output's own path is in the configuration.
-
-    Returns:
-        An empty dictionary: there is no metric.
-
-    Raises:
-        UserError: If there is nothing to predict, or the output cannot be written.
     """
-    cfg, run_dir = OmegaConf.create({**DEFAULTS, **config}), context.run_dir
+    cfg, run_dir = OmegaConf.create(config), context.run_dir
     options = {"output": str(run_dir / "predictions"), **config["predict"]}
     predictions = Predictions()
     trainer = build_trainer(cfg, run_dir, [predictions])
@@ -78,9 +55,9 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
             )
         elif trainer.is_global_zero:
             seed_everything(cfg.seed, workers=True, verbose=False)
-            _call_predict(
-                parts.task, trainer, partial(parts.task.predict, options, parts.data, run_dir)
-            )
+            parts.task.eval().to(trainer.strategy.root_device)
+            with torch.no_grad(), trainer.precision_plugin.forward_context():
+                parts.task.predict(options, parts.data, run_dir)
     except OSError as error:
         if error.filename is None or not Path(error.filename).is_relative_to(output.parent):
             raise
@@ -109,12 +86,6 @@ def _reject(options: dict[str, Any], parts: Trained) -> None:
         )
 
 
-def _call_predict(task: LightningModule, trainer: Trainer, predict: Callable[[], None]) -> None:
-    task.eval().to(trainer.strategy.root_device)
-    with torch.no_grad(), trainer.precision_plugin.forward_context():
-        predict()
-
-
 def _predict_samples(
     parts: Trained,
     trainer: Trainer,
@@ -122,11 +93,7 @@ def _predict_samples(
     options: dict[str, Any],
     command: Invocation,
 ) -> tuple[int, list[str]]:
-    """Predict all samples, under any strategy, and write a file for each loader.
-
-    Returns:
-        On rank 0 how many there are, and lines for the user that name the files.
-    """
+    """Predict all samples, write a file for each loader, and return their number, and lines."""
     task, data, _ = parts
     add_predict_step(task)
     if images := options.get("images"):
@@ -140,8 +107,7 @@ def _predict_samples(
             print(f"{name} has no predict_dataloader: these are the samples of its test_dataloader")
         with trainer_errors():
             trainer.predict(task, datamodule=data, return_predictions=False)
-    count = 0
-    lines: list[str] = []
+    count, lines = 0, list[str]()
     if not trainer.is_global_zero:
         return count, lines
     output = Path(options["output"])
@@ -167,13 +133,10 @@ def _predict_samples(
 
 
 class Predictions(Callback):
-    """Collects what `predict_step` returns; at the end rank 0 has that of all ranks, in order.
-
-    Attributes:
-        batches: For each loader what the step returned; None for a batch without a share.
-    """
+    """Collects what `predict_step` returns; at the end rank 0 has that of all ranks, in order."""
 
     def __init__(self) -> None:
+        # For each loader what the step returned; None for a batch without a share.
         self.batches: list[list[Any]] = []
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -273,14 +236,7 @@ def bare_trainer(**options: Any) -> Trainer:
 
 
 def predict_on_test_set(data: LightningDataModule) -> bool:
-    """Let a data module without a `predict_dataloader` use its `test_dataloader` in its place.
-
-    Returns:
-        Whether it has none.
-
-    Raises:
-        UserError: If there are none either.
-    """
+    """Whether a data module lacks `predict_dataloader`; its `test_dataloader` takes its place."""
     if is_overridden("predict_dataloader", data):
         return False
     if not is_overridden("test_dataloader", data):

@@ -18,8 +18,7 @@ from .protocols import ReadsImages
 
 MOST_COLUMNS = 100
 MOST_IMAGES = 100
-BATCH_SIZE = 64
-"""For a data module that has none."""
+BATCH_SIZE = 64  # for a data module that has none
 SUFFIXES = (".csv", ".txt", ".png", ".pt")
 PLAIN = (Tensor, str, int, float, complex, bytes, type(None))
 
@@ -39,9 +38,6 @@ def write(
 
     Returns:
         The number of rows, and the path.
-
-    Raises:
-        UserError: If they are no plain data.
     """
     if columns := _columns(predictions, class_names):
         rows = list(zip(*columns.values(), strict=True))
@@ -152,11 +148,7 @@ def _without_labels(images: list[Tensor]) -> tuple[Tensor, None]:
 
 
 def image_loader(data: Any, path: str) -> tuple[list[Path], DataLoader[Any]]:
-    """The image files at a path, and a loader that reads them by the data module.
-
-    Raises:
-        UserError: If there are none.
-    """
+    """The image files at a path, and a loader that reads them by the data module."""
     files: list[Path] = data.find_images(path)
     if not files:
         raise UserError(
@@ -180,21 +172,18 @@ def write_classes(
     *,
     figure: bool,
 ) -> list[str]:
-    """Write the class of each image file, if the predictions are probabilities of classes.
+    """Write a table of N images with their classes, if the predictions are probabilities (N, C).
 
     Args:
-        predictions: What the task predicts; of a classifier, probabilities (N, C).
+        predictions: What the task predicts.
         files: The N image files.
         names: Of the C classes.
-        output: The table: file, class, probability.
+        output: The path of the table.
         command: What was called, for the paths that are printed.
         figure: Whether to draw the images with their classes, too.
 
     Returns:
-        Lines for the user that name the files; empty if the task predicts something else.
-
-    Raises:
-        UserError: If a figure is asked for, and the task predicts something else.
+        Lines for the user that name what was written; empty if the task predicts something else.
     """
     if not isinstance(predictions, Tensor) or predictions.shape != (len(files), len(names)):
         if figure:

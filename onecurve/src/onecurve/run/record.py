@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from filelock import FileLock, Timeout
@@ -29,8 +29,7 @@ from .invocation import invocation
 LOCK = ".lock"
 # Names the process, in a file of its own: on Windows a locked file cannot be written.
 HOLDER = ".holder"
-EXTERNAL = ".elsewhere"
-"""The list of runs outside of the folder of runs, in that folder."""
+EXTERNAL = ".elsewhere"  # the list of runs outside of the folder of runs, in that folder
 PACKAGES = ("torch", "torchvision", "lightning", "hydra-core", "torchmetrics", "numpy", "wandb")
 
 
@@ -51,13 +50,9 @@ def start(run_dir: Path, config: dict[str, Any]) -> None:
 
 
 def finished(run_dir: Path, facts: dict[str, Any], status: str = "finished") -> None:
-    """Write the final metrics.json. Rank 0 of the run calls this.
+    """Write the final metrics.json: final metrics by name, and strategy, world_size, and so on.
 
-    Args:
-        run_dir: The run directory.
-        status: "finished", or how else training ended for good.
-        facts: Final metrics by name, and strategy, world_size, global_step, seconds,
-            samples_per_second.
+    Rank 0 of the run calls this. The status is how training ended for good.
     """
     _write_json(run_dir / "metrics.json", {"status": status, **facts})
 
@@ -67,7 +62,7 @@ def unfinished(run_dir: Path, interrupted: bool = False, error: str | None = Non
 
     A run that has ended keeps its status: what fails later, such as printing, is no failure of it.
     """
-    if _status(run_dir) not in (None, "running", "failed", "interrupted"):
+    if read_metrics(run_dir).get("status") not in (None, "running", "failed", "interrupted"):
         return
     why = {"stopped" if interrupted else "error": error} if error else {}
     status = "interrupted" if interrupted else "failed"
@@ -76,21 +71,24 @@ def unfinished(run_dir: Path, interrupted: bool = False, error: str | None = Non
 
 def change_status(run_dir: Path, status: str, error: str) -> None:
     """Change the status of a finished run, such as to "diverged", with the reason."""
-    path = run_dir / "metrics.json"
-    facts = json.loads(path.read_text())
-    _write_json(path, {**facts, "status": status, "error": error})
+    changed = {**read_metrics(run_dir), "status": status, "error": error}
+    _write_json(run_dir / "metrics.json", changed)
+
+
+def read_metrics(run_dir: Path) -> dict[str, Any]:
+    """metrics.json of a run; empty if there is none, or if it is damaged."""
+    try:
+        content = json.loads((run_dir / "metrics.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def rejected(run_dir: Path, was_empty: bool, runs: str | None, error: str | None = None) -> None:
     """Remove the directory of a run that was rejected before it did anything.
 
-    A directory that had files before the run is kept.
-
-    Args:
-        run_dir: The run directory.
-        was_empty: Whether it was empty before the run.
-        runs: The project's folder of runs, if it has one.
-        error: The reason, for the record of a run that had begun.
+    One that had files before the run is kept, and one in which the run had begun says why it ended.
+    `runs` is the project's folder of runs, if it has one.
     """
     begun = any((run_dir / name).exists() for name in ("metrics.csv", "checkpoints", "nan.pt"))
     if begun or not was_empty:
@@ -155,12 +153,6 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip()
 
 
-def _status(run_dir: Path) -> str | None:
-    path = run_dir / "metrics.json"
-    status: str | None = json.loads(path.read_text())["status"] if path.exists() else None
-    return status
-
-
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     unfinished = path.with_suffix(".json.new")
     unfinished.write_text(json.dumps(content, indent=2) + "\n")
@@ -170,25 +162,16 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 # The lock
 
 
-class LockedDirectory:
-    """A run directory that is locked until `release`, or until this process ends.
+class LockedDirectory(NamedTuple):
+    """A run directory that is locked until its lock is released, or until this process ends."""
 
-    Attributes:
-        was_empty: Whether it was empty before.
-    """
-
-    def __init__(self, run_dir: Path, lock: FileLock, was_empty: bool) -> None:
-        self.run_dir = run_dir
-        self.lock = lock
-        self.was_empty = was_empty
-
-    def release(self) -> None:
-        """Unlock it."""
-        self.lock.release()
+    run_dir: Path
+    lock: FileLock
+    was_empty: bool
 
     def discard(self) -> None:
         """Unlock it before the run has begun, and remove it if it was created for the run."""
-        self.release()
+        self.lock.release()
         if not self.was_empty:
             return
         for name in (LOCK, HOLDER):
@@ -221,12 +204,9 @@ def lock_run(run_dir: Path) -> FileLock | None:
 def lock_directory(run_dir: Path, override: str) -> LockedDirectory:
     """Create a run directory and lock it.
 
-    Args:
-        run_dir: The directory.
-        override: What asked for it, such as "resume=last"; error messages begin with it.
-
     Raises:
-        UserError: If another process has locked it, or if it cannot be created.
+        UserError: If another process has locked it, or if it cannot be created. It begins with the
+            override that asked for the directory.
     """
     reject_remote(run_dir, override)
     try:
@@ -244,11 +224,7 @@ def lock_directory(run_dir: Path, override: str) -> LockedDirectory:
 
 
 def reject_remote(run_dir: Path, override: str) -> None:
-    """Reject an address: a local folder of that name would be created.
-
-    Raises:
-        UserError: That names a directory that works.
-    """
+    """Reject an address: a local folder of that name would be created."""
     if re.search(r"(^|/)\w\w+:/", str(run_dir)):
         raise UserError(
             f"{override}: a run directory is on a local disk, or on one that is mounted; use "
@@ -257,11 +233,7 @@ def reject_remote(run_dir: Path, override: str) -> None:
 
 
 def reject_locked(run_dir: Path, override: str) -> None:
-    """Reject a run directory that another process has locked.
-
-    Raises:
-        UserError: That names the process.
-    """
+    """Reject a run directory that another process has locked, and name the process."""
     if not _is_locked(run_dir / LOCK):
         return
     holder = run_dir / HOLDER

@@ -41,8 +41,7 @@ def is_secret(key: str, value: Any) -> bool:
 def replacements(config: DictConfig) -> dict[str, str]:
     """The texts that are stored instead of secrets and environment variables, by key.
 
-    Args:
-        config: What Hydra composed, with no interpolation resolved.
+    In the configuration that Hydra composed no interpolation is resolved yet.
     """
     found: dict[str, str] = {}
     with _environment_reads() as variables:

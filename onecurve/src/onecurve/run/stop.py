@@ -125,22 +125,19 @@ class StopOnSignal(Checkpoint):
 
 
 class EndOfTraining(NamedTuple):
-    """Why training ended."""
+    """Why training ended.
+
+    The reason begins with the key that ended it, and a colon; `to_continue` is the override with
+    which a resumed run trains further.
+    """
 
     reason: str
-    """The key that ended it, a colon, and a sentence."""
     to_continue: str
-    """The override with which a resumed run trains further."""
     is_early: bool = True
 
 
 def end_of_training(trainer: Trainer, keys: dict[str, str]) -> EndOfTraining:
-    """Why training ended.
-
-    Args:
-        trainer: After `fit`.
-        keys: For each monitored metric, the callback's name in the configuration.
-    """
+    """Why `fit` ended; `keys` are names of early-stopping callbacks by their monitored metric."""
     epochs, steps = trainer.max_epochs or -1, trainer.max_steps
     if 0 < epochs <= trainer.current_epoch:
         why = f"trainer.max_epochs: all {epochs} epochs are done"

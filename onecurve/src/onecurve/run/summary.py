@@ -30,7 +30,9 @@ def show_training(
     table.add_row("samples per second", f"{facts['samples_per_second']:,.0f}")
     for name in (name for name in facts if name not in SHOWN):
         table.add_row(*_fact(name, facts[name]))
-    table.add_row("strategy", f"{facts['strategy']} on {_processes(facts['world_size'])}")
+    count = facts["world_size"]
+    processes = "1 process" if count == 1 else f"{count} processes"
+    table.add_row("strategy", f"{facts['strategy']} on {processes}")
     console = plain_console()
     console.print(table)
     for note in notes:
@@ -66,16 +68,9 @@ def _add_metrics(table: Table, metrics: dict[str, float]) -> None:
 
 def _fact(name: str, value: float) -> tuple[str, str]:
     """A name in words and a number with its unit: `peak_memory_mib` is a peak memory in MiB."""
+    number = f"{value:.4f}" if abs(value) < 100 else f"{value:,.0f}"
     unit = " MiB" if name.endswith("_mib") else ""
-    return name.removesuffix("_mib").replace("_", " "), f"{_number(value)}{unit}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.4f}" if abs(value) < 100 else f"{value:,.0f}"
-
-
-def _processes(count: int) -> str:
-    return "1 process" if count == 1 else f"{count} processes"
+    return name.removesuffix("_mib").replace("_", " "), f"{number}{unit}"
 
 
 def _print_path(console: Console, what: str, path: Path, run_dir: Path) -> None:

@@ -36,23 +36,18 @@ STEP_KEYS = (
 
 
 class EarlierSteps(NamedTuple):
-    """The progress of a run before it was resumed with another number of batches to a step."""
+    """The progress of a run before it was resumed with another number of batches to a step.
+
+    That is complete epochs, batches of the epoch that is continued, and optimizer steps in all.
+    """
 
     epochs: int
-    """Complete ones."""
     batches: int
-    """Of the epoch that is continued."""
     steps: int
-    """Optimizer steps in all."""
 
 
 def earlier_steps(checkpoint: Mapping[str, Any], config: Mapping[str, Any]) -> EarlierSteps | None:
-    """The progress in a checkpoint; None if all its steps were of the present size.
-
-    Args:
-        checkpoint: Lightning's dictionary, with the configuration of the run that wrote it.
-        config: The resolved configuration of this run.
-    """
+    """The progress in a checkpoint; None if all its steps were of this configuration's size."""
     before = checkpoint.get("config") or config
     is_alike = all(_value(before, path) == _value(config, path) for path in STEP_KEYS)
     if is_alike and not checkpoint.get("had_other_steps"):
@@ -113,12 +108,9 @@ class RunTrainer(Trainer):
 
 
 class LogConfiguration(Callback):
-    """Logs the configuration to trackers of runs, such as Weights & Biases and MLflow.
+    """Logs the configuration, without secrets, to trackers such as Weights & Biases and MLflow.
 
     Loggers that write into the run directory do not need it: config.yaml is there.
-
-    Args:
-        config: Without secrets.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -131,23 +123,17 @@ class LogConfiguration(Callback):
 
 
 def build_trainer(
-    cfg: DictConfig,
-    run_dir: Path,
-    extra_callbacks: list[Callback],
-    logs_metrics: bool = False,
+    cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback], logs_metrics: bool = False
 ) -> RunTrainer:
     """The Trainer with the configured strategy, callbacks and loggers.
 
-    Args:
-        cfg: A configuration with `trainer` and `strategy`, and maybe `callbacks` and `logger`.
-        run_dir: Where everything is written.
-        extra_callbacks: Those that every run has.
-        logs_metrics: Whether metrics.csv is written, whatever loggers there are.
+    With `logs_metrics` metrics.csv is written, whatever loggers there are.
     """
     log_in_place()
     callbacks = [*instances("callbacks", cfg.get("callbacks"), Callback), *extra_callbacks]
     loggers = instances("logger", cfg.get("logger"), Logger)
-    if logs_metrics and not any(_writes_metrics(logger, run_dir) for logger in loggers):
+    folders = [Path(each.log_dir).resolve() for each in loggers if isinstance(each, CSVLogger)]
+    if logs_metrics and run_dir.resolve() not in folders:
         loggers.append(BufferedCSVLogger(str(run_dir), "", "", flush_logs_every_n_steps=100))
     arguments = arguments_of(cfg)
     strategy = strategy_of(cfg)
@@ -240,10 +226,6 @@ def instances(name: str, group: DictConfig | None, kind: type) -> list[Any]:
     """Build the entries of a group, in their order."""
     entries = (group or {}).items()
     return [build(f"{name}.{key!s}", entry, kind) for key, entry in entries if entry]
-
-
-def _writes_metrics(logger: Any, run_dir: Path) -> bool:
-    return isinstance(logger, CSVLogger) and Path(logger.log_dir).resolve() == run_dir.resolve()
 
 
 def _storage(cfg: DictConfig, run_dir: Path) -> LocalFiles:

@@ -15,22 +15,15 @@ from plotly.colors import sample_colorscale
 
 from .results import DIRECTIONS, LOSS, Job, SweepResults, as_number, label, short_keys, shown
 
-LEGEND_LETTERS = 60
-"""Of a job's overrides in a legend."""
-LEGEND_NAMES = 8
-"""Of jobs that share a curve."""
-AXIS_LETTERS = 24
-"""Of a value on an axis."""
-COINCIDING = 1e-3
-"""Largest relative difference of two curves that are drawn as one."""
-LIGHTEST = 0.45
-"""Where on the scale from white to dark blue the line of the worst job is."""
-FEWEST_TRIALS = 4
-"""From which on it can be told which parameters mattered."""
-MOST_VALUES = 12
-"""Different numbers of a key up to which each has a place of its own on an axis."""
-LOGARITHMIC = 10.0
-"""Ratio of the largest to the smallest number from which on their axis is logarithmic."""
+# Letters of a job's overrides in a legend; jobs in one that share a curve; letters of a value on an
+# axis.
+LEGEND_LETTERS, LEGEND_NAMES, AXIS_LETTERS = 60, 8, 24
+COINCIDING = 1e-3  # largest relative difference of two curves that are drawn as one
+LIGHTEST = 0.45  # where on the scale from white to dark blue the line of the worst job is
+FEWEST_TRIALS = 4  # from which on it can be told which parameters mattered
+# Each of so many numbers of a key has a place of its own on an axis. It is logarithmic where the
+# largest is so many times the smallest.
+MOST_VALUES, LOGARITHMIC = 12, 10.0
 
 
 def charts_of(sweep: SweepResults) -> dict[str, go.Figure]:

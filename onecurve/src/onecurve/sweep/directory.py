@@ -12,17 +12,14 @@ from omegaconf import DictConfig, OmegaConf
 from ..config.keys import dotted
 from ..errors import UserError
 from ..run import redaction
-from ..run.record import reject_remote, try_lock
+from ..run.record import read_metrics, reject_remote, try_lock
 
 RECORD = "sweep.yaml"
-# In the directory of a failed job.
-TRACEBACK = "failure.txt"
-# Marks a search that has all its trials.
-COMPLETE = "complete"
+TRACEBACK = "failure.txt"  # in the directory of a failed job
+COMPLETE = "complete"  # marks a search that has all its trials
 # Keeps further jobs from starting: a job failed with sweep.on_failure=stop, or Ctrl-C was pressed.
 STOPPED = "stopped"
-# A job with one of these statuses is not run again.
-DONE = {"finished", "diverged", "pruned"}
+DONE = {"finished", "diverged", "pruned"}  # a job with one of these statuses is not run again
 # Overrides that may change when a sweep is resumed: how its jobs are run, and where.
 NOT_IDENTIFYING = ("sweep.", "sweep/", "hydra.", "+hydra.", "~hydra.", "paths.")
 # The keys of a search that may not.
@@ -32,10 +29,7 @@ Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def identity(config: DictConfig, config_name: str, jobs: list[list[str]] | None) -> dict[str, Any]:
-    """What identifies a sweep, however and wherever its jobs are run.
-
-    `jobs` are the overrides of each; None for a search, which chooses them as it proceeds.
-    """
+    """What identifies a sweep, however and wherever its jobs run; a search has no `jobs` yet."""
     content: Any = OmegaConf.to_container(config)
     for name in ("hydra", "paths"):
         content.pop(name, None)
@@ -115,26 +109,16 @@ def _difference(earlier: dict[str, Any], now: dict[str, Any]) -> str:
     for key in dict.fromkeys([*there, *here]):
         # A key within a group says more than the group.
         if not any(isinstance(each.get(key), dict) and each[key] for each in (there, here)):
-            old_value, new_value = _shown(there, key), _shown(here, key)
+            # As JSON, which tells null, an empty text and a missing key apart.
+            old_value, new_value = (
+                json.dumps(each[key], default=str) if key in each else "not set"
+                for each in (there, here)
+            )
             if old_value != new_value:
                 return f"{key} is {old_value} there, {new_value} here"
     old, new = set(earlier.get("typed", [])), set(now["typed"])
     gone, added = (" ".join(sorted(words)) or "nothing" for words in (old - new, new - old))
     return f"there {gone}, here {added}" if old != new else "other values are swept"
-
-
-def _shown(values: dict[str, Any], key: str) -> str:
-    # As JSON, which tells null, an empty text and a missing key apart.
-    return json.dumps(values[key], default=str) if key in values else "not set"
-
-
-def read_metrics(run_dir: Path) -> dict[str, Any]:
-    """metrics.json of a run; empty if there is none, or if it is only half written."""
-    try:
-        content = json.loads((run_dir / "metrics.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def read_record(directory: Path) -> dict[str, Any]:

@@ -30,16 +30,14 @@ from ..config_model import text
 from ..errors import UserError, say
 from ..run import redaction
 from ..run.invocation import invocation, override, quoted
-from .directory import DONE, RECORD, STOPPED, choose_directory, identity, jobs_done
+from .directory import DONE, RECORD, STOPPED, choose_directory, identity, jobs_done, read_yaml
 from .job import is_search
 from .launchers import JOBLIB, SERIAL, Interrupt, launcher_of, slurm_tasks, validate_launcher
+from .results import OVERRIDES
 
 
 class SweepHooks(Callback):
-    """Hydra's callback for a sweep.
-
-    It ends the command by SystemExit: of another exception Hydra would make a warning.
-    """
+    """Ends the command by SystemExit: of another exception Hydra would make a warning."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle nothing: joblib and submitit copy this object to the processes of jobs."""
@@ -95,10 +93,7 @@ class SweepHooks(Callback):
 
 
 def _validate(config: DictConfig) -> list[list[str]] | None:
-    """Reject what cannot be swept, and return the overrides of each job.
-
-    None for a search, which chooses them as it proceeds.
-    """
+    """Reject what cannot be swept, and return the overrides of each job; None for a search."""
     HydraConfig.instance().set_config(config)
     overrides = overrides_of(config)
     sweep: Any = OmegaConf.to_container(config.sweep, resolve=True)
@@ -152,11 +147,7 @@ def _begin(
 
 
 def overrides_of(config: DictConfig) -> list[Override]:
-    """The overrides of a sweep, parsed: what files sweep, and then what was typed.
-
-    Files do so by `hydra.sweeper.params`, or by `sweep.space` of a search. Globs choose among the
-    files of a group.
-    """
+    """The overrides of a sweep, parsed: those of files, and then what was typed."""
     params = config.hydra.sweeper.get("params") or OmegaConf.select(config, "sweep.space") or {}
     swept = [f"{key}={value}" for key, value in params.items()]
     loader = GlobalHydra.instance().config_loader()
@@ -196,7 +187,6 @@ def _validate_search(config: DictConfig, overrides: list[Override]) -> None:
 
 
 def _grid(overrides: list[Override]) -> list[list[str]]:
-    """The overrides of every job."""
     for each in overrides:
         if each.is_sweep_override() and not each.is_discrete_sweep():
             raise UserError(
@@ -256,12 +246,16 @@ def _end(config: DictConfig) -> int:
     from .report import write_report
 
     directory = Path(str(config.hydra.sweep.dir))
-    statuses = [job.status for job in write_report([directory], directory)]
+    results = write_report([directory], directory)
+    statuses = [job.status for job in results.jobs]
     named = shlex.quote(override("hydra.sweep.dir", invocation().short(directory)))
     if is_search(config):
-        from .search import best_trials
-
-        print("\n".join(best_trials(config)))
+        for job in results.best:
+            values = ", ".join(f"{name} {value:.6g}" for name, value in job.values.items())
+            typed = read_yaml(job.directory / OVERRIDES)
+            own = [word for word in typed if not word.startswith("sweep")]
+            print(f"best: job {job.name}, {values}")
+            print(f"  {invocation().command('train.py', *own)}")
         print(f"More trials: the same command with {named} and a larger sweep.trials")
         return int(bool({"failed", "diverged"} & set(statuses)))
     left = sum(status not in DONE for status in statuses)

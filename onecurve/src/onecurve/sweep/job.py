@@ -22,23 +22,13 @@ from ..run import record, redaction
 from ..run.context import RunContext
 from ..run.invocation import invocation
 from ..run.outcome import Metrics, RankFailed, describe_failure, was_stopped
-from .directory import DONE, STOPPED, TRACEBACK, read_metrics, read_record
-from .launchers import (
-    JOBLIB,
-    interrupt_ends_job,
-    launcher_of,
-    meet,
-    take_share,
-    validate_nodes,
-)
+from ..run.record import read_metrics
+from .directory import DONE, STOPPED, TRACEBACK, read_record
+from .launchers import JOBLIB, interrupt_ends_job, launcher_of, meet, take_share, validate_nodes
 from .results import Objective, read_curves
 
 # Added to the callbacks of every trial of a search.
-PRUNING = {
-    "_target_": "onecurve.sweep.pruning.Pruning",
-    "_recursive_": False,
-    "search": "${sweep}",
-}
+PRUNING = {"_target_": "onecurve.sweep.pruning.Pruning", "_recursive_": False, "search": "${sweep}"}
 
 
 class JobFailed(Exception):
@@ -58,14 +48,7 @@ def run_job(work: str, config: DictConfig) -> float | None:
     """Run a job of a sweep, unless it is done.
 
     A failure is recorded in the job's directory and not raised, which would end Hydra's sweep.
-    Ctrl-C and other signals do end it.
-
-    Args:
-        work: Dotted name of what each rank runs.
-        config: What Hydra composed for the job.
-
-    Returns:
-        The last value of ``monitor``, if there is one.
+    Ctrl-C and other signals do end it. Returned is the last value of ``monitor``, if there is one.
     """
     hydra = HydraConfig.get()
     sweep_dir, run_dir = Path(hydra.sweep.dir), Path(hydra.runtime.output_dir)
@@ -165,7 +148,7 @@ def _run(work: str, config: DictConfig, context: RunContext) -> Metrics:
         line = check(config, str(hydra.job.config_name), overrides)
         if line and members.is_first:
             say(line)
-        newest = members.broadcast("newest", lambda: str(newest_checkpoint(run_dir).file or ""))
+        newest = members.broadcast("newest", lambda: str(newest_checkpoint(run_dir)[0] or ""))
         if newest and "resume" in config:
             print(f"resume: going on from {Path(newest).name}", flush=True)
             config.resume = newest

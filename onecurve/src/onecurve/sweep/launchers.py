@@ -27,7 +27,6 @@ from .directory import STOPPED
 # Launchers: one job after another in this process, several processes of this machine at the same
 # time, and a job of Slurm for each, queued by submitit.
 SERIAL, JOBLIB, SLURM = "BasicLauncher", "JoblibLauncher", "SlurmLauncher"
-SECONDS_BETWEEN_ATTEMPTS = 0.1
 
 T = TypeVar("T")
 
@@ -155,7 +154,7 @@ def _free_place(folder: Path, parallel: int) -> tuple[int, FileLock]:
             if lock := try_lock(folder / str(place)):
                 return place, lock
         # A process that is about to end still holds its place.
-        time.sleep(SECONDS_BETWEEN_ATTEMPTS)
+        time.sleep(0.1)
 
 
 class Interrupt:

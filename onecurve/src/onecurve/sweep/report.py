@@ -30,14 +30,11 @@ from .results import COMPARED_STEPS, LOSS, Job, SweepResults, label, read_sweeps
 PAGE = Path(__file__).with_name("page.html")
 MOST_ROWS = 50
 MOST_FAILURES = 10
-LAST_LETTERS = 6000
-"""Of a traceback on the page: its end says what happened."""
+LAST_LETTERS = 6000  # of a traceback on the page: its end says what happened
 STYLES = {"finished": "green", "failed": "red", "diverged": "red", "not run": "dim"}
 FIRST_COLUMNS = ("job", "directory", "status", "error", "stopped")
-STAR = "★ "
-"""What the name of a best job begins with."""
-MOST_LETTERS = 16
-"""Of an override's value, where all overrides share a column."""
+STAR = "★ "  # what the name of a best job begins with
+MOST_LETTERS = 16  # of an override's value, where all overrides share a column
 # Head and format of numbers of a job that are no metrics.
 FACTS = {
     "global_step": ("steps", ",.0f"),
@@ -45,7 +42,6 @@ FACTS = {
     "samples_per_second": ("samples/s", ",.0f"),
     "peak_memory_mib": ("peak MiB", ",.0f"),
 }
-REFERENCE = "single"
 ROUNDING = 1e-5
 """Relative difference of losses from which on a note says how to tell rounding from an error."""
 NOTE = (
@@ -56,15 +52,17 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of texts below their heads."""
+    """Rows of texts below their heads.
+
+    The first columns are `names`, the others numbers; the `least` columns are shown even where
+    there is no room for them.
+    """
 
     title: str
     heads: list[str]
     rows: list[list[str]]
     names: int = 1
-    """How many of the first columns are names; the others are numbers."""
     least: int = 0
-    """How many columns are shown even where there is no room for them."""
     note: str = ""
 
 
@@ -86,19 +84,8 @@ def main() -> None:
         stop(error)
 
 
-def write_report(directories: Sequence[Path], to: Path) -> list[Job]:
-    """Report on all jobs of some sweep or run directories.
-
-    Args:
-        directories: Sweep directories, whose children are jobs; or run directories.
-        to: The directory that gets sweep.csv and sweep.html.
-
-    Returns:
-        The jobs, best first.
-
-    Raises:
-        UserError: If a directory does not exist, or has no job.
-    """
+def write_report(directories: Sequence[Path], to: Path) -> SweepResults:
+    """Write sweep.csv and sweep.html about all jobs of sweep or run directories."""
     sweep = read_sweeps(directories)
     tables = [table for table in (seed_means(sweep), compare_strategies(sweep)) if table]
     to.mkdir(parents=True, exist_ok=True)
@@ -107,7 +94,7 @@ def write_report(directories: Sequence[Path], to: Path) -> list[Job]:
     _print(sweep, tables)
     files = [invocation().short(to / f"sweep.{suffix}") for suffix in ("csv", "html")]
     print("Report:", ", ".join(files))
-    return sweep.ranked
+    return sweep
 
 
 def _write_csv(sweep: SweepResults, path: Path) -> None:
@@ -319,7 +306,7 @@ def compare_strategies(sweep: SweepResults) -> Table | None:
     names = list(dict.fromkeys(_strategy(job) for job in sweep.jobs))
     if "strategy" not in sweep.keys or len(names) < 2:
         return None
-    reference = REFERENCE if REFERENCE in names else names[0]
+    reference = "single" if "single" in names else names[0]
     names.sort(key=lambda name: name != reference)
     # A key of a strategy, such as strategy.schedule, belongs to it.
     others = [key for key in sweep.keys if key != "strategy" and not key.startswith("strategy.")]

@@ -12,45 +12,43 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ..errors import UserError
-from .directory import read_metrics, read_record, read_yaml
+from ..run.record import read_metrics
+from .directory import read_record, read_yaml
 
 Curve = list[tuple[int, float]]
 """Step and value of every line of metrics.csv that has the metric, in the order of the file."""
 
 DIRECTIONS: dict[str, Literal["minimize", "maximize"]] = {"min": "minimize", "max": "maximize"}
 """What Optuna calls the modes of Lightning."""
-LOSS = "train/loss"
-"""The metric that metrics.csv has for every step."""
+LOSS = "train/loss"  # the metric that metrics.csv has for every step
 COMPARED_STEPS = 50
 """Of how many steps the losses of strategies are compared: later, rounding has grown too much."""
-MOST_POINTS = 500
-"""Points of a curve in a chart: more cannot be told apart, and make a page slow."""
+MOST_POINTS = 500  # points of a curve in a chart: more cannot be told apart, and make a page slow
 # Metrics that come first in a table, after the objectives.
 PREFERRED = ("val/loss", "val/acc", "test/acc", "test/loss", "train/loss")
-# A directory is that of a job if it has this file.
-OVERRIDES = ".hydra/overrides.yaml"
-# Overrides that say how a job is run, not what it is.
-IGNORED = ("sweep.trial", "resume")
+OVERRIDES = ".hydra/overrides.yaml"  # a directory is that of a job if it has this file
+IGNORED = ("sweep.trial", "resume")  # overrides that say how a job is run, not what it is
 
 
 class Objective(NamedTuple):
-    """A number by which jobs are compared."""
+    """A number by which jobs are compared: a metric, or another in metrics.json, as "seconds".
+
+    The mode, "max" or "min", is which way is better; the value is the "last", or the "best" of all
+    in metrics.csv.
+    """
 
     name: str
-    """A metric, such as "val/acc", or another number in metrics.json, such as "seconds"."""
     mode: str
-    """"max" or "min": which way is better."""
     value: str = "last"
-    """"last", or "best" of all values in metrics.csv."""
 
     def reached(self, run_dir: Path) -> float | None:
-        """The value that a run reached; None if it has none."""
+        """The value that a run reached; None if it has none, or one that is not finite."""
         if self.value == "best":
             curve = read_curves(run_dir, [self.name])[self.name]
             if numbers := [number for _, number in curve if math.isfinite(number)]:
                 return max(numbers) if self.mode == "max" else min(numbers)
         last = read_metrics(run_dir).get(self.name)
-        return float(last) if isinstance(last, int | float) else None
+        return float(last) if isinstance(last, int | float) and math.isfinite(last) else None
 
 
 def objectives(config: Mapping[str, Any]) -> list[Objective]:
@@ -105,20 +103,14 @@ class Job:
     name: str
     directory: Path
     overrides: dict[str, str]
-    status: str
-    """As in metrics.json; "not run" without that file."""
-    error: str
-    """Why it failed or diverged, in one line; else empty."""
-    stopped: str
-    """What ended it before its last epoch, and a sentence; else empty."""
-    strategy: str
-    """Name of the strategy that it ran under; empty if it did not get so far."""
-    numbers: dict[str, float]
-    """All numbers in metrics.json; NaN is possible."""
+    status: str  # as in metrics.json; "not run" without that file
+    error: str  # why it failed or diverged, in one line; else empty
+    stopped: str  # what ended it before its last epoch, and a sentence; else empty
+    strategy: str  # the name of the strategy; empty if it did not get so far
+    numbers: dict[str, float]  # all numbers in metrics.json; NaN is possible
+    # The value of each objective; None where there is none that is finite.
     values: dict[str, float | None]
-    """The value of each objective; None where there is none that is finite."""
-    curves: dict[str, Curve]
-    """The training loss and the objectives, thinned."""
+    curves: dict[str, Curve]  # the training loss and the objectives, thinned
 
     @property
     def finished(self) -> bool:
@@ -146,14 +138,11 @@ class SweepResults:
     """One sweep, or several that are reported together."""
 
     title: str
-    commands: list[str]
-    """What was typed, as far as it is known."""
+    commands: list[str]  # what was typed, as far as it is known
     is_search: bool
     objectives: list[Objective]
-    jobs: list[Job]
-    """In the order of their numbers."""
-    keys: list[str]
-    """Override keys whose values differ between jobs."""
+    jobs: list[Job]  # in the order of their numbers
+    keys: list[str]  # override keys whose values differ between jobs
 
     @property
     def metrics(self) -> list[str]:
@@ -199,11 +188,7 @@ class SweepResults:
 
 
 def read_sweeps(directories: Sequence[Path]) -> SweepResults:
-    """Read all jobs of some sweep or run directories.
-
-    Raises:
-        UserError: If one of them does not exist, or has no job.
-    """
+    """Read all jobs of some sweep or run directories; one without a job is rejected."""
     once = list({each.resolve(): each for each in directories}.values())
     sweeps = {directory: _jobs_of(directory) for directory in once}
     # All jobs are compared by the same numbers: those of the first job that names some.
@@ -268,7 +253,6 @@ def _name_of(job: Path) -> str:
 def _read_job(directory: Path, name: str, judged: Sequence[Objective], overrides: Any) -> Job:
     metrics = read_metrics(directory)
     curves = read_curves(directory, [LOSS, *(each.name for each in judged)])
-    values = {each.name: each.reached(directory) for each in judged}
     return Job(
         name=name,
         directory=directory,
@@ -282,9 +266,7 @@ def _read_job(directory: Path, name: str, judged: Sequence[Objective], overrides
             for key, value in metrics.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         },
-        values={
-            key: n if n is not None and math.isfinite(n) else None for key, n in values.items()
-        },
+        values={each.name: each.reached(directory) for each in judged},
         curves={metric: _thinned(curve) for metric, curve in curves.items()},
     )
 

@@ -28,24 +28,19 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ..command.resolvers import job_directory
 from ..errors import UserError
-from ..run.invocation import invocation, quoted
-from ..run.record import try_lock
-from .directory import COMPLETE, STOPPED, read_metrics
+from ..run.invocation import quoted
+from ..run.record import read_metrics, try_lock
+from .directory import COMPLETE, STOPPED
 from .hooks import overrides_of
 from .results import DIRECTIONS, objectives, validate_objective
 
 NAME = "sweep"
-SQLITE_TIMEOUT_SECONDS = 60
 
-Space = dict[str, BaseDistribution]
-"""The distribution of every key that is searched."""
+Space = dict[str, BaseDistribution]  # the distribution of every key that is searched
 
 
 class Search:
-    """Asks a study for trials, runs them as jobs, and tells it how they ended.
-
-    Made with the arguments of a sweeper's `setup`.
-    """
+    """Asks a study for trials, runs them as jobs, and tells it how they ended."""
 
     def __init__(
         self, config: DictConfig, hydra_context: HydraContext, task_function: TaskFunction
@@ -129,11 +124,7 @@ class Search:
         ]
 
     def _tell(self, trial: FrozenTrial) -> None:
-        """Record how a trial ended; one that another process runs, or that was interrupted, stays.
-
-        Raises:
-            UserError: If it lacks the objective.
-        """
+        """Record how a trial ended; one that was interrupted, or runs in another process, stays."""
         run_dir = self.directory / _job_name(trial)
         metrics = read_metrics(run_dir)
         status, error = metrics.get("status"), str(metrics.get("error", ""))
@@ -145,7 +136,7 @@ class Search:
             for each in self.objectives:
                 validate_objective(each.name, numbers)
             reached = [each.reached(run_dir) for each in self.objectives]
-            finite = [value for value in reached if value is not None and math.isfinite(value)]
+            finite = [value for value in reached if value is not None]
             if len(finite) == len(reached):
                 state, values = TrialState.COMPLETE, finite
         elif status != "failed":
@@ -167,26 +158,6 @@ def _varied(trial: FrozenTrial) -> list[str]:
 
 def _job_name(trial: FrozenTrial) -> str:
     return job_directory(trial.number, ",".join(_varied(trial)))
-
-
-def best_trials(config: DictConfig) -> list[str]:
-    """Lines that name the best trials, each followed by the command that runs it alone.
-
-    They are one, or of several objectives the Pareto front.
-    """
-    study = optuna.load_study(study_name=NAME, storage=config.sweep.storage)
-    _, fixed = read_space(overrides_of(config))
-    fixed = [word for word in fixed if not word.startswith(("sweep=", "sweep.", "sweep/"))]
-    found = study.best_trials if len(study.directions) > 1 else study.best_trials[:1]
-    lines = []
-    for trial in found:
-        values = ", ".join(
-            f"{each.name} {value:.6g}"
-            for each, value in zip(objectives(config), trial.values, strict=True)
-        )
-        command = invocation().command("train.py", *fixed, *_varied(trial))
-        lines += [f"best: job {trial.number + 1}, {values}", f"  {command}"]
-    return lines
 
 
 def read_space(overrides: list[Override]) -> tuple[Space, list[str]]:
@@ -268,7 +239,7 @@ def open_study(address: str, modes: list[str], pruner: DictConfig | None) -> opt
 
 def storage(address: str) -> optuna.storages.RDBStorage:
     """The storage at an address, with time for other processes to write."""
-    arguments = {"timeout": SQLITE_TIMEOUT_SECONDS} if address.startswith("sqlite:") else {}
+    arguments = {"timeout": 60} if address.startswith("sqlite:") else {}
     if address.startswith("sqlite:///"):
         Path(address.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     return optuna.storages.RDBStorage(address, engine_kwargs={"connect_args": arguments})

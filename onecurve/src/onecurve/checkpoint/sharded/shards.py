@@ -34,8 +34,7 @@ from ..file import (
 )
 from ..lazy_tensors import STORED, model_state_here, optimizer_state_here
 
-# Beside DCP's files: Lightning's dictionary without its tensors.
-REST = "rest.ckpt"
+REST = "rest.ckpt"  # beside DCP's files: Lightning's dictionary without its tensors
 # Its entries with tensors. Averages are by name of the callback, each like the network's.
 MODEL, OPTIMIZERS, AVERAGES = "state_dict", "optimizer_states", "averages"
 
@@ -62,11 +61,6 @@ class ShardWriter(FileSystemWriter):
         """Leave out the path and the id of this save, which DCP would write."""
 
     def write_data(self, *args: Any, **kwargs: Any) -> Any:
-        """Write this rank's tensors.
-
-        Raises:
-            OSError: If they cannot be written.
-        """
         try:
             return super().write_data(*args, **kwargs)
         except Exception as error:
@@ -79,11 +73,6 @@ class ShardReader(FileSystemReader):
     """DCP's, which would unpickle anything in .metadata."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Read how the tensors are laid out.
-
-        Raises:
-            pickle.UnpicklingError: If the file holds anything else.
-        """
         with Path(self.path, ".metadata").open("rb") as file:
             metadata: Metadata = _PlainUnpickler(file).load()
         metadata.storage_meta = None
@@ -122,7 +111,10 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
     rank = 0 if group is None else dist.get_rank(group)
     tensors, rest = _split(checkpoint)
     earlier = set_aside(path) if rank == 0 and path.is_file() else None
-    name = _from_first_rank(uuid.uuid4().hex[:8], group)
+    box = [uuid.uuid4().hex[:8]]
+    if group is not None:
+        dist.broadcast_object_list(box, group=group, group_src=0)
+    (name,) = box
     folder = path / name
     try:
         with without_hints():
@@ -136,7 +128,9 @@ def write_shards(checkpoint: dict[str, Any], path: Path, group: dist.ProcessGrou
             )
         mine = folder.glob(f"__{rank}_*")
         digests = _on_first_rank({file.name: digest_of(file) for file in mine}, group)
-        rests = _on_first_rank(rest if rank == 0 else _parts(rest), group)
+        # Of the other ranks the entries that differ.
+        mine_alone = {key: rest[key] for key in (MODEL, OPTIMIZERS) if key in rest}
+        rests = _on_first_rank(rest if rank == 0 else mine_alone, group)
         if rank == 0:
             write_checkpoint(_merged(rests), folder / REST)
             digests += [{file: digest_of(folder / file)} for file in (REST, ".metadata")]
@@ -183,11 +177,6 @@ def _split(checkpoint: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any
     return tensors, {**rest, OPTIMIZERS: optimizers} if optimizers else rest
 
 
-def _parts(rest: dict[str, Any]) -> dict[str, Any]:
-    """The entries that differ between ranks."""
-    return {key: rest[key] for key in (MODEL, OPTIMIZERS) if key in rest}
-
-
 def _merged(rests: Sequence[dict[str, Any]]) -> dict[str, Any]:
     first = rests[0]
     for other in rests[1:]:
@@ -195,16 +184,6 @@ def _merged(rests: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for mine, theirs in zip(first.get(OPTIMIZERS, []), other.get(OPTIMIZERS, []), strict=True):
             mine["state"].update(theirs["state"])
     return first
-
-
-# Between ranks
-
-
-def _from_first_rank(value: str, group: dist.ProcessGroup | None) -> str:
-    box = [value]
-    if group is not None:
-        dist.broadcast_object_list(box, group=group, group_src=0)
-    return box[0]
 
 
 def _on_first_rank(value: dict[str, Any], group: dist.ProcessGroup | None) -> list[dict[str, Any]]:

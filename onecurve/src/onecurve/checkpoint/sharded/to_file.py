@@ -10,20 +10,14 @@ from ...errors import UserError, stop
 from ..file import write_checkpoint
 from ..format import read_checkpoint
 
-USAGE = (
-    "to_file: give a sharded checkpoint and the file to write, such as "
-    "runs/.../checkpoints/last.ckpt whole.ckpt"
-)
-
 
 def main(arguments: list[str]) -> None:
-    """Convert, and print what was written.
-
-    Raises:
-        UserError: If the first is no complete checkpoint, or the second is there already.
-    """
+    """Convert, and print what was written."""
     if len(arguments) != 2:
-        raise UserError(USAGE)
+        raise UserError(
+            "to_file: give a sharded checkpoint and the file to write, such as "
+            "runs/.../checkpoints/last.ckpt whole.ckpt"
+        )
     source, target = map(Path, arguments)
     if target.exists():
         raise UserError(f"{target}: is there already; give a new name, or remove it first")
