@@ -87,19 +87,6 @@ def test_shapes_are_those_of_a_real_run(training: bool, autocast: bool) -> None:
     assert measured.boundaries((torch.rand(2, 3, 8, 8),), training)[1][0].shape == (2, 8, 6, 6)
 
 
-def test_measuring_leaves_no_trace() -> None:
-    layers = network()
-    before = {name: value.clone() for name, value in nn.ModuleDict(layers).state_dict().items()}
-    random_state = torch.get_rng_state()
-    measured = shapes.LayerShapes(layers, nullcontext)
-    measured.costs(INPUTS)
-    measured.boundaries(INPUTS, training=False)
-    assert torch.equal(torch.get_rng_state(), random_state)
-    after = nn.ModuleDict(layers).state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    assert all(layer.training for layer in layers.values())
-
-
 def test_it_needs_no_memory_and_not_the_layers_either() -> None:
     """Eight terabytes of weights, which are freed before anything is asked."""
     with torch.device("meta"):
