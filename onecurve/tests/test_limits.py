@@ -207,11 +207,6 @@ def test_what_a_callback_passes_on_has_the_keys_and_defaults_of_its_model() -> N
     assert keys == {name: taken[name].default for name in keys}
 
 
-@pytest.mark.parametrize("target", ["torch.nn.Linear", "nowhere.Thing", "small.Nothing"])
-def test_a_class_in_no_table_has_no_model(target: str) -> None:
-    assert of_target(target) is None
-
-
 WHOLE = Annotated[int, Field(ge=1)]
 DIGITS = Annotated[str, Field(pattern=r"^\d+$"), Words("digits", "12")]
 VALUES: list[tuple[Any, list[Any], list[Any], str]] = [

@@ -114,17 +114,6 @@ def test_ctrl_c_on_one_node_ends_both(start: Start, tmp_path: Path) -> None:
     assert metrics["stopped"].startswith("stopped by SIGINT after step ")
 
 
-@pytest.mark.long
-def test_an_exception_in_validation_on_one_node_ends_both(start: Start, tmp_path: Path) -> None:
-    fail = ("+callbacks.fail._target_=test_failures.FailOnRank", "+callbacks.fail.rank=1")
-    nodes = two_nodes(start, *fail, "+callbacks.fail.when=validation")
-    said = finish(*nodes, status=1)
-    assert sorted(err.count("Traceback") for _, err in said) == [0, 1]
-    for _, err in said:
-        assert "rank 1 failed" in err
-        assert "ArithmeticError: validation failed" in err
-
-
 NAMED_LATE = """
 import sys, time
 from onecurve.launch.nodes import _store_at

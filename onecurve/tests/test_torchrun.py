@@ -1,8 +1,5 @@
 """Ranks that torchrun or srun has started are one run; contradicting settings are rejected."""
 
-import os
-import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, ROUNDING, TINY, Cli, column, largest_difference, run_directories
+from conftest import ROOT, Cli
 from lightning.pytorch import Callback, Trainer
 from nodes import (
     TRAIN,
@@ -20,9 +17,7 @@ from nodes import (
     free_port,
     has_the_curve_of_one_node,
     one_run,
-    wait_until,
 )
-from processes import listens
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from onecurve.launch.meeting import agree, mirror_of
@@ -53,52 +48,6 @@ class Slow(Callback):
         if trainer.is_global_zero:
             Path(f"step-{trainer.global_step}-of-{trainer.world_size}").touch()
         time.sleep(0.2)
-
-
-@pytest.mark.compares
-@pytest.mark.long
-def test_torchrun_continues_with_fewer_and_with_more_nodes(
-    start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The global batch, its samples and the run stay the same, although ranks are new commands."""
-    # Without, torchrun's agents wait for each other for ever once the third comes (torch 2.15).
-    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    epochs = "trainer.max_epochs=20"
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--max-restarts=3")
-    torchrun += ("--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=test")
-    torchrun += (f"--rdzv-endpoint=localhost:{free_port()}", "--local-addr=localhost")
-    command = (
-        str(ROOT / "train.py"),
-        *TRAIN,
-        epochs,
-        "+callbacks.slow._target_=test_torchrun.Slow",
-    )
-
-    def node(hosts: bool) -> subprocess.Popen[str]:
-        conf = f"--rdzv-conf=is_host={hosts},last_call_timeout=4"
-        return start_by(*torchrun, conf, *command)
-
-    def steps(ranks: int) -> list[Path]:
-        return list(tmp_path.glob(f"step-*-of-{ranks}"))
-
-    first = node(True)
-    wait_until(lambda: listens(first.pid))
-    second = node(False)
-    wait_until(lambda: len(steps(2)) > 8)
-    ranks = subprocess.run(
-        ["ps", "--ppid", str(second.pid), "-o", "pid="], capture_output=True, text=True
-    ).stdout.split()
-    for pid in [*map(int, ranks), second.pid]:
-        os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: len(steps(1)) > 3)
-    before = len(steps(2))
-    third = node(False)
-    wait_until(lambda: len(steps(2)) > before + 3)
-    finish(first, third)
-    (run,) = run_directories(tmp_path)
-    single = trained(*TRAIN[len(TINY) :], epochs, "trainer.devices=2").run
-    for name in ("train/loss", "val/loss", "test/acc"):
-        assert largest_difference(column(single, name), column(run, name)) <= ROUNDING
 
 
 @pytest.mark.compares
