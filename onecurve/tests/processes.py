@@ -61,8 +61,7 @@ class Command:
         typed = [str(PROJECT / script), *arguments]
         variables = {**os.environ, **environment}
         self.process = ForkServerProcess(
-            target=_become,
-            args=(typed, folder, variables, self.stdout, self.stderr),
+            target=_become, args=(typed, folder, variables, self.stdout, self.stderr)
         )
         self.process.start()
         assert self.process.pid is not None
@@ -183,11 +182,7 @@ def end_with_the_tests() -> None:
 
 
 def _become(
-    typed: list[str],
-    folder: Path,
-    variables: dict[str, str],
-    stdout: Path,
-    stderr: Path,
+    typed: list[str], folder: Path, variables: dict[str, str], stdout: Path, stderr: Path
 ) -> None:
     os.setsid()
     end_with_the_tests()

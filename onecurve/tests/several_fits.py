@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
+from onecurve.errors import user_error_behind
 from onecurve.surroundings import unchanged_environment
 
 Case = tuple[Callable[[], LightningModule], Any, dict[str, Any]]
@@ -116,8 +117,9 @@ def fits(cases: dict[Any, Case]) -> dict[Any, str | dict[str, list[float]]]:
         try:
             trainer.fit(module(), loader, ckpt_path=resume)
             results[name] = losses.logged
-        except onecurve.UserError as refusal:
-            if is_alone:
+        except Exception as error:
+            refusal = user_error_behind(error)
+            if refusal is None or is_alone:
                 raise
             results[name] = str(refusal)
     return results

@@ -5,15 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import (
-    FLOAT64,
-    PASSED_ON,
-    ROUNDING,
-    STRATEGIES,
-    Cli,
-    column,
-    largest_difference,
-)
+from conftest import FLOAT64, PASSED_ON, ROUNDING, STRATEGIES, Cli, column, largest_difference
 from sequences import VOCABULARY
 from small.task import Batch, Classification
 from torch import Tensor, nn

@@ -1,16 +1,7 @@
 """The callbacks that look for a learning rate and a batch size before training."""
 
 import pytest
-from conftest import (
-    ALL,
-    FLOAT64,
-    ROUNDING,
-    TINY,
-    Cli,
-    column,
-    largest_difference,
-    one_of_a_kind,
-)
+from conftest import ALL, FLOAT64, ROUNDING, Cli, column, largest_difference, one_of_a_kind
 from PIL import Image
 
 from onecurve.callbacks.lr_finder import suggestion
@@ -68,19 +59,3 @@ def test_the_largest_batch_is_found(train: Cli) -> None:
     for outcome, size in ((suggested, 64), (applied, 128)):
         given = train("callbacks=[]", f"data.batch_size={size}").run
         assert column(outcome.run, "train/loss") == column(given, "train/loss")
-
-
-@pytest.mark.parametrize(
-    ("override", "line"),
-    [
-        (
-            "callbacks.lr_finder.min_lr=2",
-            "callbacks.lr_finder.min_lr=2: must be below max_lr=1.0, such as",
-        ),
-        ("callbacks.lr_finder.steps=3", "callbacks.lr_finder.steps=3: must be a whole number from"),
-    ],
-)
-def test_what_cannot_be_is_refused(cli: Cli, override: str, line: str) -> None:
-    outcome = cli("train.py", *TINY, "callbacks=[lr_finder]", override)
-    assert outcome.status == 2
-    assert outcome.err.startswith(f"error: {line}")

@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 
 from onecurve.gpu_check import check
-from onecurve.gpu_check.entries import (
-    LARGE,
-    TOLERANCES,
-    Entry,
-)
+from onecurve.gpu_check.entries import LARGE, TOLERANCES, Entry
 
 ONLY_TORCH = Path(__file__).parent / "only_torch"
 

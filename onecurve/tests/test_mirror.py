@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -46,15 +45,15 @@ def listed(folder: Path) -> dict[str, dict[str, object]]:
 
 
 @pytest.mark.parametrize(
-    "how", one_of_a_kind([(), ("strategy=fsdp", "checkpoint.format=sharded")], kept=[()])
+    "how", one_of_a_kind(["", "strategy=fsdp checkpoint.format=sharded"], kept=[""])
 )
-def test_a_mirror_holds_what_the_run_holds(train: Cli, tmp_path: Path, how: Any) -> None:
+def test_a_mirror_holds_what_the_run_holds(train: Cli, tmp_path: Path, how: str) -> None:
     bucket = tmp_path / "bucket/run"
     there = f"file://{bucket}"
     # What a run left that was killed while it sent.
     (bucket / "last.ckpt.0123abcd").mkdir(parents=True)
     (bucket / "last.ckpt.0123abcd/last.ckpt").write_text("half")
-    whole = train(*how, *SHORT, f"checkpoint.mirror_to={there}")
+    whole = train(*how.split(), *SHORT, f"checkpoint.mirror_to={there}")
     names = {file.name for file in (whole.run / "checkpoints").glob("*.ckpt")}
     assert set(listed(bucket)) == names == {"best.ckpt", "last.ckpt"}
     # What warm ranks print is shown to the first test that asks for them.
@@ -64,7 +63,7 @@ def test_a_mirror_holds_what_the_run_holds(train: Cli, tmp_path: Path, how: Any)
     folders = {each.name for each in bucket.iterdir() if each.is_dir()}
     assert folders == {entry["folder"] for entry in listed(bucket).values()}
     assert [each.name for each in (whole.run / ".mirror").iterdir()] == ["run"]
-    on = train(*how, *SHORT, f"resume={there}/last.ckpt", "trainer.max_epochs=3")
+    on = train(*how.split(), *SHORT, f"resume={there}/last.ckpt", "trainer.max_epochs=3")
     assert on.err.count("fetched last.ckpt from") == 1
     assert (on.run / "checkpoints/last.ckpt").exists()
 
@@ -170,25 +169,3 @@ def test_ranks_that_are_started_again_keep_their_address(tmp_path: Path, trained
     assert set(listed(bucket)) == {"best.ckpt", "last.ckpt"}
     ours, theirs = (state(each / "checkpoints/last.ckpt") for each in (tmp_path / "run", whole.run))
     assert max((ours[name] - theirs[name]).abs().max() for name in ours) <= ROUNDING
-
-
-@pytest.mark.parametrize(
-    ("typed", "says"),
-    [
-        ("checkpoint.mirror_to=bucket", "is not an address"),
-        ("checkpoint.mirror_to=s4://bucket/run", "s4 is not a known scheme"),
-        ("checkpoint.mirror_to=s3://", "is not an address"),
-        ("checkpoint.mirror_to=file:///dev/null/run", "cannot be written to"),
-        ("resume=s4://bucket/run", "s4 is not a known scheme"),
-        ("init=s4://bucket/run", "s4 is not a known scheme"),
-        ("resume=file:///not/there", "there is no checkpoint"),
-        ("hydra.run.dir=s3://bucket/run", "a run directory is on a local disk"),
-        ("checkpoint.miror_to=file:///tmp/x", "mirror_to"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_a_line(cli: Cli, typed: str, says: str) -> None:
-    refused = cli("train.py", *TINY, typed)
-    assert refused.status in (1, 2)
-    assert says in refused.err
-    assert refused.err.count("\n") <= 2
-    assert not Path("runs").exists() or not list(Path("runs").glob("**/checkpoints"))

@@ -165,24 +165,6 @@ def test_different_commands_are_rejected(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_node_with_the_store_stays_until_all_have_read(start: Start) -> None:
-    """Otherwise the slower of two nodes could not read it, and would end with a traceback."""
-    port = free_port()
-    typed = f"launch.rendezvous=localhost:{port}"
-    node = start(*TRAIN, *NODE, typed, "optimizer.lr=0.01")
-    wait_until(lambda: addresses.accepts_connections("localhost", port))
-    store = TCPStore("localhost", port, is_master=False)
-    wait_until(lambda: store.check(["command/0"]))
-    assert store.add("arrived", 1) == 2
-    store.set("command/1", json.dumps(["optimizer.lr=0.02"]))
-    with pytest.raises(subprocess.TimeoutExpired):
-        node.wait(timeout=3)
-    store.add("commands/read", 1)
-    ((_, err),) = finish(node, status=2)
-    assert "only some of the nodes have this override" in err
-
-
-@pytest.mark.long
 def test_too_few_nodes_with_numbers_give_up(start: Start, tmp_path: Path) -> None:
     """Also if two have the same number: a restarted node gets its earlier place."""
     place = f"launch.rendezvous=localhost:{free_port()}"

@@ -5,11 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import (
-    TINY,
-    Cli,
-    run_directories,
-)
+from conftest import TINY, Cli, run_directories
 from PIL import Image
 from processes import Command
 from small.task import Classification

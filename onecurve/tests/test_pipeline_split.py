@@ -153,24 +153,6 @@ def test_a_split_network_trains_as_in_one_process(single: Any, outcomes: Any, ca
     assert_equal(outcomes[case], single[case if case in MODULES else "Skips"], epochs=2)
 
 
-@pytest.mark.compares
-@pytest.mark.long
-def test_it_does_on_a_mesh(single: Any) -> None:
-    cases: dict[str, Case] = {
-        module.__name__: (
-            module,
-            onecurve.mesh(
-                pipeline=2, shard=2, microbatches=2, split=SPLIT[module], min_params=1, **ALONE
-            ),
-            {"devices": 4},
-        )
-        for module in (Skips, Tokens)
-    }
-    found = fits_in_ranks(cases, 4)
-    for name in cases:
-        assert_equal(found[name], single[name], epochs=2)
-
-
 @pytest.mark.parametrize(
     ("module", "split", "words"),
     [

@@ -294,16 +294,6 @@ def test_it_is_trained_as_it_is(single: Any, outcomes: Any, module: Any) -> None
     assert_equal(outcomes[module.__name__], single[module.__name__])
 
 
-@pytest.mark.compares
-@pytest.mark.long
-def test_it_is_by_pipelines_side_by_side(single: Any) -> None:
-    """Four ranks, two pipelines; a loss between samples is that of each share there."""
-    options = {"devices": 4, "replicas": 2, "schedule": "gpipe"}
-    cases = {each.__name__: case(each, **options) for each in STRANGERS if each != TwoViews}
-    for name, found in fits_in_ranks(cases, processes=4).items():
-        assert_equal(found, single[name])
-
-
 def test_no_micro_batch_is_too_small_for_batchnorm(outcomes: dict[str, Any]) -> None:
     """Of batches of 8, 8 and 6, as 5 micro-batches: 4, 4 and 3 of two samples, and not 6 of one."""
     assert len(outcomes["Normalized"]["train/loss"]) == 3

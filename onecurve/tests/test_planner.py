@@ -15,9 +15,8 @@ from onecurve.config.groups import Plan
 from onecurve.planner.hardware import HARDWARE, gather, group_of, reduce
 from onecurve.planner.meshes import all_meshes, products
 from onecurve.planner.network import Network, Precision, Request
-from onecurve.planner.pipeline import approximate_duration, duration, waiting
+from onecurve.planner.pipeline import waiting
 from onecurve.strategies.mesh.sizes import Sizes
-from onecurve.strategies.pipeline.limits import SCHEDULES
 from onecurve.strategies.pipeline.shapes import LayerShapes
 
 
@@ -57,14 +56,6 @@ def test_layers_are_cut_as_training_cuts_them() -> None:
     network = Network(layers, inputs, precision=Precision.named("32-true"))
     expected = LayerShapes(layers, network.precision.context).costs(inputs)
     assert network.costs(6) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_closed_form_is_the_timeline(schedule: str) -> None:
-    costs = (1.0,) * 4 * SCHEDULES[schedule].stages_per_rank
-    assert approximate_duration(schedule, 4, 8, costs) == pytest.approx(
-        duration(schedule, 4, 8, costs)
-    )
 
 
 def test_what_waits_is_what_the_papers_say() -> None:

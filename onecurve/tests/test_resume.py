@@ -117,16 +117,6 @@ def test_a_signal_in_the_last_step_of_an_epoch_waits_for_its_validation(
     assert is_whole(run, whole)
 
 
-@pytest.mark.compares
-def test_one_process_that_was_killed_goes_on(train: Cli, warm: Cli, tmp_path: Path) -> None:
-    whole = train(*RANDOM).run
-    killed = Command(tmp_path, "train.py", *TINY, *RANDOM, *dying(5))
-    assert killed.wait(timeout=120) == -signal.SIGKILL
-    warm("train.py", "resume=last")
-    (run,) = set(whole.parent.iterdir()) - {whole}
-    assert is_whole(run, whole)
-
-
 @pytest.mark.long
 @pytest.mark.compares
 def test_ranks_that_died_are_started_again(train: Cli) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Cli
+from conftest import ROOT
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from onecurve.compat.of_hydra import ConfigLoaderImpl, Hydra, composed_once
+from onecurve.compat.of_hydra import Hydra, composed_once
 
 
 @pytest.mark.parametrize("stderr", ["2>/dev/full", ">&- 2>&-"])
@@ -48,26 +48,6 @@ def test_answers_without_torch(typed: str, tmp_path: Path) -> None:
     heavy = {"torch", "lightning", "torchvision", "numpy", "matplotlib", "rich"}
     assert imported.isdisjoint(heavy), imported & heavy
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture
-def composed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A word for each configuration that Hydra composes from here on."""
-    words: list[str] = []
-    compose = ConfigLoaderImpl._load_configuration_impl
-
-    def counted(loader: ConfigLoaderImpl, **options: Any) -> Any:
-        words.append(options["run_mode"].name)
-        return compose(loader, **options)
-
-    monkeypatch.setattr(ConfigLoaderImpl, "_load_configuration_impl", counted)
-    return words
-
-
-@pytest.mark.parametrize("override", ["data.batch_size=0", "data.batch_size=0,8"])
-def test_a_command_is_composed_once(cli: Cli, composed: list[str], override: str) -> None:
-    assert cli("train.py", override).status != 0
-    assert composed == ["RUN"]
 
 
 @pytest.mark.parametrize("mode", RunMode)

@@ -12,11 +12,7 @@ from sharded_networks import GPT2Attention, Task, made
 from torch import nn
 
 from onecurve.errors import UserError
-from onecurve.strategies.tensor.families import (
-    counts_of,
-    family_of,
-    share_counts,
-)
+from onecurve.strategies.tensor.families import counts_of, family_of, share_counts
 from onecurve.strategies.tensor.plan import check_plan, find_plan
 from onecurve.strategies.tensor.report import local_numel, plan_table, shares
 
