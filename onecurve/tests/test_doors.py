@@ -56,6 +56,8 @@ def test_no_file_of_a_run_holds_a_secret(train: Cli, cli: Cli, tmp_path: Path) -
     assert "data.api_key was typed for this run and is not stored" in refused.err
     more = cli("train.py", "resume=last", "trainer.max_epochs=2", f"data.api_key={TYPED}")
     assert more.status == 0, more.err
+    assert "resume: changed now: trainer.max_epochs=2 data.api_key=***\n" in more.out
+    assert TYPED not in more.out + more.err
     assert files_with(TYPED, tmp_path / "runs") == []
 
 

@@ -66,7 +66,8 @@ ONCE = [
     *((strategy, "a frozen layer") for strategy in ("fsdp", "zbv")),
     ("1f1b", "transformer"),
 ]
-CELLS = [*ONCE, *zip(STRATEGIES.keys() - {name for name, _ in ONCE}, cycle(RUNS), strict=False)]
+OTHERS = [name for name in STRATEGIES if name not in dict(ONCE)]
+CELLS = [*ONCE, *zip(OTHERS, cycle(RUNS), strict=False)]
 
 
 class Freeze(Callback):
