@@ -211,14 +211,6 @@ class ClipsItself(Stranger):
         optimizer.step()
 
 
-class ClipsABlock(ClipsItself):
-    """Of which ranks have addends of some gradients, where they share its sequence."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = nn.Sequential(Block(Attention(ATTENTIONS[0]), FeedForward(FEED_FORWARD[0])))
-
-
 class OfSomeInputs(ByHand):
     """Asks for the gradients of some of its parameters, in either way of each of two kinds."""
 
@@ -508,7 +500,6 @@ EQUAL = [
     (OfABatch, "context"),
     *((OfADistribution, name) for name in ("fsdp", "kept")),
     *((ClipsItself, name) for name in ("pipeline", *MESHES)),
-    (ClipsABlock, "sequence"),
     (LooksAtTheMode, "pipeline"),
     *((AssignsWeights, name) for name in ("fsdp", "tensor")),
     *((Counts, name) for name in ("pipeline", "tensor")),
