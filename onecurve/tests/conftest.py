@@ -31,14 +31,7 @@ from processes import Command, end  # noqa: E402
 from onecurve.command import hydra_hooks  # noqa: E402
 from onecurve.launch import agent, one_run  # noqa: E402
 from onecurve.run.context import RunContext  # noqa: E402
-from onecurve.testing.runs import (  # noqa: E402
-    Cli,
-    Outcome,
-    column,
-    jobs_of,
-    largest_difference,
-    run_directories,
-)
+from onecurve.testing.runs import Cli, Outcome, column, jobs_of, largest_difference, run_directories  # noqa: E402
 
 __all__ = ["Cli", "Outcome", "column", "jobs_of", "largest_difference", "run_directories"]
 

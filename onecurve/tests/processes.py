@@ -6,6 +6,7 @@ else is as in a shell: a session, a folder, an environment and an output of its 
 """
 
 import itertools
+import multiprocessing
 import multiprocessing.util
 import os
 import pty
@@ -15,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -59,8 +61,7 @@ class Command:
         typed = [str(PROJECT / script), *arguments]
         variables = {**os.environ, **environment}
         self.process = ForkServerProcess(
-            target=_become,
-            args=(typed, folder, variables, self.stdout, self.stderr),
+            target=_become, args=(typed, folder, variables, self.stdout, self.stderr)
         )
         self.process.start()
         assert self.process.pid is not None
@@ -168,14 +169,23 @@ def end(process: Command | subprocess.Popen[str]) -> None:
     process.communicate()
 
 
+def end_with_the_tests() -> None:
+    """Kill this process when that of the tests ends, however that does."""
+    tests = multiprocessing.parent_process()
+    assert tests is not None
+
+    def watch() -> None:
+        tests.join()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def _become(
-    typed: list[str],
-    folder: Path,
-    variables: dict[str, str],
-    stdout: Path,
-    stderr: Path,
+    typed: list[str], folder: Path, variables: dict[str, str], stdout: Path, stderr: Path
 ) -> None:
     os.setsid()
+    end_with_the_tests()
     os.chdir(folder)
     # A terminal that the leader of a session opens for reading, too, is the session's: /dev/tty.
     for number, path in ((1, stdout), (2, stderr)):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
+from onecurve.errors import user_error_behind
 from onecurve.surroundings import unchanged_environment
 
 Case = tuple[Callable[[], LightningModule], Any, dict[str, Any]]
@@ -97,13 +98,13 @@ def data(samples: int = 22) -> DataLoader[Any]:
     return DataLoader(TensorDataset(inputs, targets), batch_size=8)
 
 
-def fits(cases: dict[str, Case]) -> dict[str, str | dict[str, list[float]]]:
+def fits(cases: dict[Any, Case]) -> dict[Any, str | dict[str, list[float]]]:
     """Train a module in each case, in float64 for 2 epochs unless it says otherwise.
 
     Returns:
         For each case the line that refused it, or what it logged, step by step.
     """
-    results: dict[str, Any] = {}
+    results: dict[Any, Any] = {}
     for name, (module, strategy, options) in cases.items():
         options = dict(options)
         resume, is_alone = options.pop("resume", None), options.pop("is_alone", False)
@@ -116,8 +117,9 @@ def fits(cases: dict[str, Case]) -> dict[str, str | dict[str, list[float]]]:
         try:
             trainer.fit(module(), loader, ckpt_path=resume)
             results[name] = losses.logged
-        except onecurve.UserError as refusal:
-            if is_alone:
+        except Exception as error:
+            refusal = user_error_behind(error)
+            if refusal is None or is_alone:
                 raise
             results[name] = str(refusal)
     return results
@@ -125,17 +127,22 @@ def fits(cases: dict[str, Case]) -> dict[str, str | dict[str, list[float]]]:
 
 def fits_alone(*modules: Callable[[], LightningModule], **options: Any) -> dict[str, Any]:
     """What modules log under `Single`, by their names."""
-    alone: dict[str, Case] = {
-        module.__name__: (module, onecurve.Single(), {"devices": 1, **options})
-        for module in modules
+    return alone({module.__name__: (module, None, options) for module in modules})
+
+
+def alone(cases: dict[Any, Case]) -> dict[Any, Any]:
+    """What the modules of cases log under `Single`."""
+    single: dict[Any, Case] = {
+        name: (module, onecurve.Single(), {**options, "devices": 1})
+        for name, (module, _, options) in cases.items()
     }
     with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
-        return fits(alone)
+        return fits(single)
 
 
-def fits_in_ranks(cases: dict[str, Case], processes: int = 2) -> dict[str, Any]:
+def fits_in_ranks(cases: dict[Any, Case], processes: int = 2) -> dict[Any, Any]:
     """All cases in ranks that are there already."""
-    found: dict[str, Any] = warm_ranks.run("several_fits.fits", (cases,), processes=processes)
+    found: dict[Any, Any] = warm_ranks.run("several_fits.fits", (cases,), processes=processes)
     return found
 
 

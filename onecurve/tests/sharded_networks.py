@@ -27,6 +27,14 @@ class Task(LightningModule):
             return F.cross_entropy(outputs, targets)
         return F.cross_entropy(outputs.flatten(0, 1), targets.flatten())
 
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.loss(self(batch[0]), batch[1])
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
 
 class Embedding(nn.Module):
     """Tokens (N, T) to vectors; its positions are not looked up, and stay whole."""

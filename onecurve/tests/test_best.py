@@ -11,7 +11,7 @@ import pytest
 from conftest import EPOCH, Cli, Outcome
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from plain_lightning import Regression, loader
+from lightning.pytorch.demos.boring_classes import BoringModel
 from several_fits import quiet_trainer
 
 from onecurve import BestAndLast, Single
@@ -228,6 +228,6 @@ def test_one_goes_on_with_what_the_other_has_kept(
         callbacks = [keeps, Script({2: 0.5, 4: 1.0, 6: 1.5})]
         options = {"limit_train_batches": 2, "max_epochs": epochs, "enable_checkpointing": True}
         trainer = quiet_trainer(Single(), callbacks=callbacks, **options)
-        trainer.fit(Regression(), loader(False), loader(False), ckpt_path=resume)
+        trainer.fit(BoringModel(), ckpt_path=resume)
         best.append((keeps.best_model_path, keeps.best_model_score))
     assert best == [(str(tmp_path / "step=2.ckpt"), 0.5)] * 2

@@ -33,11 +33,10 @@ def test_one_rank_speaks_a_line_an_epoch(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "ddp"], kept=["single"]))
-def test_a_terminal_gets_a_bar(tmp_path: Path, strategy: str) -> None:
+def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
     """80 columns, as a person sees them."""
     own = "{_target_:scripted.Scripted,name:'a[b]',values:[7]}"
-    typed = [*TINY, "callbacks=[progress]", f"strategy={strategy}", f"+callbacks.own={own}"]
+    typed = [*TINY, "callbacks=[progress]", f"+callbacks.own={own}"]
     status, shown = in_terminal(tmp_path, *typed, COLUMNS="80", TERM="xterm-256color")
     assert status == 0, shown
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
@@ -108,7 +107,7 @@ def test_the_first_validation_shows_a_metric_that_nothing_logs(
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "ddp", "pipeline"], kept=["single"]))
+@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "pipeline"], kept=["single"]))
 def test_a_timer_stops_with_a_checkpoint_to_go_on_from(
     train: Cli, cli: Cli, warm: Cli, strategy: str
 ) -> None:
@@ -141,13 +140,10 @@ class Slow(Callback):
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "fsdp"], kept=["single"]))
-def test_more_gradients_to_a_step_from_epoch_to_epoch(
-    train: Cli, cli: Cli, warm: Cli, strategy: str
-) -> None:
+def test_more_gradients_to_a_step_from_epoch_to_epoch(train: Cli, cli: Cli, warm: Cli) -> None:
     options = (
         "callbacks=[checkpoint,gradient_accumulation,lr_monitor]", "trainer.max_epochs=3",
-        "callbacks.gradient_accumulation.from_epochs=[0,1,2]", f"strategy={strategy}",
+        "callbacks.gradient_accumulation.from_epochs=[0,1,2]",
         "callbacks.gradient_accumulation.batches=[1,2,5]",
         "callbacks.lr_monitor.logging_interval=step", "callbacks.checkpoint.last_every_n_steps=1",
         "test=false", "data.batch_size=32",

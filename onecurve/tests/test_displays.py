@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ALL, EPOCH, FLOAT64, INTERLEAVED, STRATEGIES, TINY, Cli, column, one_of_a_kind
+from conftest import ALL, EPOCH, FLOAT64, STRATEGIES, TINY, Cli, column, one_of_a_kind
 from matplotlib.figure import Figure
 from PIL import Image
 from small.task import Classification
@@ -18,7 +18,6 @@ from tensorboard.util.tensor_util import make_ndarray
 from torch import Tensor, nn
 
 OWN = "task._target_=test_displays."
-WAYS = {**STRATEGIES, "tensor": ALL["tensor"], "interleaved": INTERLEAVED}
 SHOWN = (
     "callbacks=[checkpoint,tensorboard]",
     "callbacks.tensorboard.histograms_every_n_steps=20",
@@ -99,9 +98,9 @@ def as_numbers(events: Events) -> dict[str, list[Any]]:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("name", one_of_a_kind(WAYS, kept=["pipeline"]))
+@pytest.mark.parametrize("name", one_of_a_kind(["pipeline", "tensor"], kept=["pipeline"]))
 def test_every_display_is_there_once(trained: Cli, name: str) -> None:
-    outcome = trained(*WAYS[name], *SHOWN, FLOAT64)
+    outcome = trained(*ALL[name], *SHOWN, FLOAT64)
     events = Events(outcome.run)
     tags = events.read.Tags()
 
@@ -113,10 +112,10 @@ def test_every_display_is_there_once(trained: Cli, name: str) -> None:
     assert events.steps("custom_scalars__config__") == [0]
     layout = str(events.read.Tensors("custom_scalars__config__")[0].tensor_proto.string_val)
     assert all(tag in layout for tag in ("train/loss", "val/loss", "test/loss", "val/acc"))
-    assert WAYS[name][0] in events.texts("command")
+    assert f"strategy={name}" in events.texts("command")
     assert "batch_size: 64" in events.texts("configuration")
     hparams = events.hparams()
-    assert hparams["strategy"] == WAYS[name][0].removeprefix("strategy=")
+    assert hparams["strategy"] == name
     assert hparams["optimizer.lr"] == 0.003
     assert hparams["data.batch_size"] == 64
 
@@ -220,11 +219,10 @@ class ShowsNumbers(Classification):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("strategy", ["single", "ddp"])
-def test_a_task_shows_what_it_returns(trained: Cli, train: Cli, strategy: str) -> None:
+def test_a_task_shows_what_it_returns(train: Cli) -> None:
     shown = ("callbacks=[tensorboard]", FLOAT64, "test=false", f"{OWN}ShowsItself")
-    run = trained(*STRATEGIES[strategy], *shown).run
-    events, single = Events(run), Events(trained(*STRATEGIES["single"], *shown).run)
+    run = train("strategy=ddp", *shown).run
+    events, single = Events(run), Events(train("strategy=single", *shown).run)
     for tag in ("answer/text_summary", "drawn", "empty"):
         assert events.steps(tag) == [EPOCH, STEPS], tag
     assert [event.encoded_image_string for event in events.read.Images("drawn")] == [
@@ -232,7 +230,7 @@ def test_a_task_shows_what_it_returns(trained: Cli, train: Cli, strategy: str) -
     ]
     assert events.texts("answer", last=True) == single.texts("answer", last=True)
     # Nothing that training draws has changed.
-    without = train(*STRATEGIES[strategy], *shown, "callbacks.tensorboard.task_every_n_epochs=0")
+    without = train("strategy=ddp", *shown, "callbacks.tensorboard.task_every_n_epochs=0")
     assert column(run, "train/loss") == column(without.run, "train/loss")
     assert "drawn" not in Events(without.run).read.Tags()["images"]
 

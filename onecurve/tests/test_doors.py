@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +56,8 @@ def test_no_file_of_a_run_holds_a_secret(train: Cli, cli: Cli, tmp_path: Path) -
     assert "data.api_key was typed for this run and is not stored" in refused.err
     more = cli("train.py", "resume=last", "trainer.max_epochs=2", f"data.api_key={TYPED}")
     assert more.status == 0, more.err
+    assert "resume: changed now: trainer.max_epochs=2 data.api_key=***\n" in more.out
+    assert TYPED not in more.out + more.err
     assert files_with(TYPED, tmp_path / "runs") == []
 
 
@@ -77,18 +78,14 @@ def test_what_is_named_like_a_secret() -> None:
     assert is_secret("db.password", 1234)
 
 
-@pytest.fixture(params=one_of_a_kind(["two", "one"], kept=["two"]))
-def live(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Command]:
-    """A command that trains, with ranks of its own or as the only rank."""
-    devices = ("trainer.devices=1",) if request.param == "one" else ()
-    process = Command(tmp_path, "train.py", *TINY, *SLOW, *devices)
-    process.wait_for_line("epoch 1/")
-    yield process
-    end(process)
-
-
-def test_one_node_listens_to_itself_alone(live: Command) -> None:
-    assert listens(live.pid) == {"127.0.0.1"}
+@pytest.mark.parametrize("devices", one_of_a_kind([2, 1], kept=[2]))
+def test_one_node_listens_to_itself_alone(tmp_path: Path, devices: int) -> None:
+    process = Command(tmp_path, "train.py", *TINY, *SLOW, f"trainer.devices={devices}")
+    try:
+        process.wait_for_line("epoch 1/")
+        assert listens(process.pid) == {"127.0.0.1"}
+    finally:
+        end(process)
 
 
 def test_a_rank_that_is_gone_does_not_keep_a_signal_from_the_others(tmp_path: Path) -> None:

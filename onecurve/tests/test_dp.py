@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import FLOAT64, ROUNDING, Cli, column, largest_difference, one_of_a_kind
+from conftest import FLOAT64, ROUNDING, Cli, column, largest_difference
 from several_fits import quiet_trainer
 from small.task import Batch, Classification
 from torch import Tensor
@@ -14,8 +14,6 @@ from zoo.tasks import TimeMajor
 from zoo.train import Record
 
 import onecurve
-from onecurve.errors import UserError
-from onecurve.strategies.dp import joined, split
 
 # 655 training samples: two batches of 327 and one of a single sample.
 ONE_LEFT = ("data.samples=832", "data.batch_size=327")
@@ -51,17 +49,11 @@ class Number(Classification):
         return super().forward(inputs).mean()
 
 
-CLIPPED = "data.batch_size=50 trainer.accumulate_grad_batches=2 trainer.gradient_clip_val=0.3"
-
-
 @pytest.mark.compares
-@pytest.mark.parametrize(
-    "setting",
-    one_of_a_kind([CLIPPED, "data.batch_size=50 optimizer=sgd optimizer.lr=0.05"], kept=[CLIPPED]),
-)
-def test_it_has_the_curve_of_single(train: Cli, setting: str) -> None:
-    single = train(FLOAT64, *setting.split())
-    dp = train(FLOAT64, *setting.split(), "strategy=dp", "trainer.devices=3")
+def test_it_has_the_curve_of_single(train: Cli) -> None:
+    same = (FLOAT64, "data.batch_size=50", "trainer.accumulate_grad_batches=2")
+    same += ("trainer.gradient_clip_val=0.3",)
+    single, dp = train(*same), train(*same, "strategy=dp", "trainer.devices=3")
     assert dp.metrics["world_size"] == 1
     for name in ("train/loss", "val/loss", "val/acc", "test/loss", "test/acc"):
         difference = largest_difference(column(single.run, name), column(dp.run, name))
@@ -85,21 +77,6 @@ def test_a_scalar_output_is_rejected(cli: Cli) -> None:
     )  # fmt: skip
     assert outcome.status == 2
     assert "strategy=dp: forward returned a number" in outcome.err
-
-
-def test_arguments_are_split_and_outputs_joined_in_any_container() -> None:
-    tokens, mask = torch.arange(10).view(5, 2), torch.arange(5)
-    arguments = ((tokens, "same"), {"options": {"mask": mask, "scale": 2}})
-    parts = split(arguments, 3)
-    assert [len(args[0]) for args, _ in parts] == [2, 2, 1]
-    assert parts[1][1]["options"]["mask"].tolist() == [2, 3]
-    assert all(args[1] == "same" and named["options"]["scale"] == 2 for args, named in parts)
-    whole_args, whole_named = joined(parts)
-    assert torch.equal(whole_args[0], tokens)
-    assert torch.equal(whole_named["options"]["mask"], mask)
-    assert len(split(arguments, 8)) == 5
-    with pytest.raises(UserError, match=r"\[5, 1\], \[3, 2\]; use strategy=ddp"):
-        split(((torch.zeros(5, 1), torch.zeros(3, 2)), {}), 2)
 
 
 def losses_of(strategy: Any, devices: int) -> list[float]:

@@ -89,13 +89,6 @@ def test_weights_of_such_a_file_are_refused_in_one_line(file: Path, change: obje
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_weights_that_are_whole_are_taken(file: Path) -> None:
-    network = nn.Linear(64, 64)
-    load_weights(network, file=str(file))
-    state = torch.load(file, weights_only=True)["state_dict"]
-    assert torch.equal(network.weight, state["weight"])
-
-
 def test_keys_of_another_kind_are_named(file: Path) -> None:
     torch.save({"state_dict": {}, "optimizer_states": None}, file)
     with pytest.raises(UserError, match="its optimizer_states is no list; give a file"):

@@ -73,18 +73,17 @@ class Normalized(Classification):
 # What the task is, and how it is sharded. Accumulation, clipping and frozen layers are in
 # test_parity.py and test_zoo.py.
 CASES = {
-    "three ranks": "trainer.devices=3",  # with 17, 17 and 16 samples of a batch
     "classes, gathered once, on the CPU": "strategy.wrap=[Linear] strategy.cpu_offload=true "
     "strategy.reshard_after_forward=false",
-    "by size, activations computed again": "strategy.wrap=min_params strategy.min_params=500 "
-    "strategy.activation_checkpointing=full",
+    # With 17, 17 and 16 samples of a batch.
+    "by size, activations computed again, three ranks": "trainer.devices=3 "
+    "strategy.wrap=min_params strategy.min_params=500 strategy.activation_checkpointing=full",
     "tied weights and a parameter outside": "task._target_=test_fsdp.Tied",
 }
-LONG = ("three ranks", "by size, activations computed again")
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("case", one_of_a_kind(CASES, kept=CASES.keys() - LONG))
+@pytest.mark.parametrize("case", CASES)
 def test_it_has_the_curve_of_single(train: Cli, trained: Cli, case: str) -> None:
     typed = CASES[case].split()
     single = trained(*UNEVEN, *(word for word in typed if word.startswith("task.")))
@@ -148,8 +147,7 @@ class Counted(Callback):
 
 
 @pytest.mark.parametrize(
-    ("frees", "gathered"),
-    one_of_a_kind([("true", 6), ("auto", 5), ("false", 3)], kept=[("auto", 5)]),
+    ("frees", "gathered"), one_of_a_kind([("true", 6), ("auto", 5)], kept=[("auto", 5)])
 )
 def test_the_head_is_gathered_once_a_step(train: Cli, frees: str, gathered: int) -> None:
     """Three layers with parameters: each is gathered for the forward and for the backward pass."""

@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 
 from onecurve.gpu_check import check
-from onecurve.gpu_check.entries import (
-    DRAWS_NOISE,
-    LARGE,
-    STRATEGIES,
-    TASKS,
-    TOLERANCES,
-    Entry,
-    matrix,
-)
+from onecurve.gpu_check.entries import LARGE, TOLERANCES, Entry
 
 ONLY_TORCH = Path(__file__).parent / "only_torch"
 
@@ -88,24 +80,6 @@ def test_what_no_time_is_left_for_is_told_and_what_does_not_exist_rejected(
         check.main(["--only", "mlp deepspeed *", "--device", "cpu"])
     assert end.value.code == 2
     assert "--only mlp deepspeed *: fits no entry" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("on_gpu", [False, True])
-def test_all_that_is_promised_is_in_the_matrix(on_gpu: bool) -> None:
-    entries = matrix(on_gpu)
-    names = [entry.name for entry in entries]
-    assert len({*names, LARGE}) == len(names) + 1
-    assert {f"dropout {strategy} 32-true" for strategy in STRATEGIES} < {*names}
-    for task in TASKS.keys() - DRAWS_NOISE:
-        for strategy in STRATEGIES:
-            for precision in TOLERANCES:
-                assert f"{task} {strategy} {precision}" in names
-    for strategy in STRATEGIES:
-        for option in ("selective", "full", "compile"):
-            assert f"transformer {strategy} bf16-mixed {option}" in names
-    # gloo's documentation promises only DDP's collectives for tensors of a GPU.
-    ranks = {entry.strategy for entry in entries if entry.ranks == 2 and entry.required}
-    assert ranks == ({"ddp"} if on_gpu else {*STRATEGIES} - {"single"})
 
 
 @pytest.mark.long

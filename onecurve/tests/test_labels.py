@@ -108,11 +108,6 @@ def texts() -> tuple[DataLoader[Any], DataLoader[Any]]:
     return DataLoader(samples, 4), DataLoader(samples, 4)  # type: ignore[arg-type]
 
 
-def not_counted(strategy: Any) -> Any:
-    strategy.count_labels = False
-    return strategy
-
-
 WAYS: dict[str, Callable[[], Any]] = {
     "ddp": onecurve.DDP,
     "fsdp": onecurve.FSDP,
@@ -142,13 +137,6 @@ def test_weight_gets_the_batch_if_it_is_not_a_pair() -> None:
     apart = {row.quantity: row.relative for row in found.rows}
     assert apart["loss"] <= ROUNDING
     assert apart["weights at the end"] <= ROUNDING
-
-
-@pytest.mark.compares
-def test_weighting_by_samples_gives_another_curve() -> None:
-    found = onecurve.parity(Fine, texts, strategy=not_counted(onecurve.DDP()), accelerator="cpu")
-    assert not found.equal
-    assert "a mean over something else than samples" in found.kinds
 
 
 def test_which_losses_are_known() -> None:

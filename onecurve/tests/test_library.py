@@ -6,19 +6,13 @@ import runpy
 import signal
 import subprocess
 import sys
-import time
 from csv import DictReader
-from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-import warm_ranks
-from conftest import ZBV, largest_difference, one_of_a_kind
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
-from plain_lightning import BATCH, STEPS, fit, predict
+from conftest import largest_difference
 from processes import Command, nothing_stays_of
+from several_fits import Case, Small, fits
 
 import onecurve
 
@@ -134,136 +128,10 @@ def test_the_readme_moves_a_checkpoint(tmp_path: Path) -> None:
     assert checkpoint["averages"].keys() == {"live", "swa"}
 
 
-# A plain Trainer
-
-STRATEGIES = {
-    "single": onecurve.Single,
-    "dp": onecurve.DP,
-    "ddp": onecurve.DDP,
-    "fsdp": onecurve.FSDP,
-    # By name when it is asked for: the part may have been taken away.
-    "pipeline": lambda: onecurve.Pipeline(schedule="1f1b", microbatches=4),
-    "zbv": lambda: onecurve.Pipeline(schedule=ZBV),
-}
-OPTIONS = {"gradient_clip_val": 0.5, "val_check_interval": 4}
-
-
-def trained(name: str, *, options: dict[str, Any] | None = None, **arguments: Any) -> Any:
-    """As `fit`, in as many processes as a strategy has."""
-    ranks = 1 if name in ("single", "dp", "plain") else 2
-    strategy = "auto" if name == "plain" else STRATEGIES[name]()
-    devices = 1 if name in ("single", "plain") else 2
-    work = partial(fit, strategy, {**(options or {}), "devices": devices}, **arguments)
-    if ranks == 1:
-        return onecurve.launch(work, devices=1)
-    return warm_ranks.run("test_library.call", (work,), processes=ranks)
-
-
-def call(work: Any) -> Any:
-    return work()
-
-
-@cache
-def at_once() -> tuple[list[float], list[float]]:
-    """Of a plain Trainer that accumulates nothing."""
-    found: tuple[list[float], list[float]] = trained(
-        "plain", options=OPTIONS | {"val_check_interval": 1}, batch=4 * BATCH
-    )
-    return found
-
-
-@pytest.mark.parametrize("name", one_of_a_kind(STRATEGIES, kept=["single", "dp", "ddp", "zbv"]))
-def test_a_plain_trainer_has_the_losses_of_one_process(name: str) -> None:
-    """Batches of 64 and 36, of which the latter is 16, 16 and 4 here."""
-    expected, expected_validated = at_once()
-    accumulated: Any = {"options": OPTIONS | {"accumulate_grad_batches": 4}}
-    if name == "ddp":
-        # Lightning's other way to ask for it.
-        accumulated = {"options": OPTIONS, "callbacks": [GradientAccumulationScheduler({0: 4})]}
-    losses, validated = trained(name, **accumulated)
-    assert len(losses) == 2 * STEPS == 14
-    assert largest_difference([losses[end] for end in (3, 6, 10, 13)], expected) <= CLOSE
-    # The first of the epoch; and before that the first of all, of untrained weights.
-    untrained, *of_steps = expected_validated
-    assert largest_difference(validated, [untrained, *of_steps[::2]]) <= CLOSE
-
-
-def test_full_windows_of_equal_batches_are_those_of_a_plain_trainer() -> None:
-    options = {"accumulate_grad_batches": 2, "limit_train_batches": 6, "gradient_clip_val": 0.5}
-    (expected, expected_validated), (losses, validated) = (
-        trained(name, options=options) for name in ("plain", "single")
-    )
-    assert validated == expected_validated
-    # The others are those of whole steps.
-    assert losses[::2] == expected[::2]
-
-
-def averaging(folder: Path) -> list[Any]:
-    return [
-        onecurve.ExponentialMovingAverage(decay=0.9),
-        onecurve.StochasticWeightAveraging(str(folder / "swa.ckpt"), start=0.3, every_n_steps=2),
-    ]
-
-
-def largest_difference_of(ours: dict[str, Any], theirs: dict[str, Any]) -> float:
-    assert ours.keys() == theirs.keys()
-    return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
-
-
-@pytest.mark.long
-def test_a_checkpoint_moves_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut-step=6.ckpt"
-    expected, validated = trained(
-        "single", shuffle=True, callbacks=averaging(whole), save=whole / "end.ckpt"
-    )
-    saves = ModelCheckpoint(tmp_path, "cut-{step}", every_n_train_steps=6, save_top_k=-1)
-    losses, _ = trained(
-        "zbv",
-        options={"enable_checkpointing": True},
-        shuffle=True,
-        callbacks=[*averaging(tmp_path), saves],
-    )
-    assert largest_difference(losses, expected) <= CLOSE
-    content = onecurve.read_checkpoint(cut)
-    assert content["global_step"] == 6 < STEPS
-    assert content["averages"].keys() == {"live", "swa"}
-    for name in ("fsdp", "single"):
-        folder = tmp_path / name
-        losses, validated_here = trained(
-            name, shuffle=True, callbacks=averaging(folder), resume=cut, save=folder / "end.ckpt"
-        )
-        assert largest_difference(losses, expected[6:]) <= CLOSE
-        assert largest_difference(validated_here[-2:], validated[-2:]) <= CLOSE
-        for file in ("end.ckpt", "swa.ckpt"):
-            states = [
-                torch.load(each / file, weights_only=True)["state_dict"] for each in (folder, whole)
-            ]
-            assert largest_difference_of(*states) <= CLOSE
-
-
-def test_another_storage_is_a_plugin(tmp_path: Path) -> None:
-    folder = tmp_path / "sharded.ckpt"
-    sharded = {"plugins": [onecurve.ShardedFolders()], "max_epochs": 1}
-    trained("fsdp", options=sharded, save=folder)
-    assert folder.is_dir()
-    losses, _ = trained("single", resume=folder)
-    expected, _ = trained("plain")
-    assert largest_difference(losses, expected[STEPS:]) <= CLOSE
-
-
-@pytest.mark.parametrize(("name", "ranks_share"), [("fsdp", True), ("zbv", False)])
-def test_a_plain_trainer_predicts(name: str, ranks_share: bool) -> None:
-    expected = onecurve.launch(predict, "auto", 1, devices=1)
-    here = onecurve.launch(predict, STRATEGIES[name](), 2, devices=2)
-    for batch, whole in zip(here, expected, strict=True):
-        share = whole[: (len(whole) + 1) // 2] if ranks_share else whole
-        # In float32: a network of three layers rounds so much.
-        torch.testing.assert_close(torch.tensor(batch), torch.tensor(share))
-
-
 def test_a_strategy_that_cannot_be_is_rejected() -> None:
-    with pytest.raises(onecurve.UserError, match="Single needs one process, and torchrun started"):
-        onecurve.launch(fit, onecurve.Single(), devices=2)
+    one: Case = (Small, onecurve.Single(), {"devices": 1})
+    found = onecurve.launch(fits, {"": one}, devices=2)[""]
+    assert "Single needs one process, and torchrun started" in found
     with pytest.raises(onecurve.UserError, match="schedule=zvb: must be one of gpipe, 1f1b"):
         onecurve.Pipeline(schedule="zvb")
 
@@ -338,21 +206,6 @@ def main():
 if __name__ == "__main__":
     onecurve.launch(main)
 """
-
-
-def test_ctrl_c_ends_all_ranks(tmp_path: Path) -> None:
-    script = tmp_path / "sleeps.py"
-    script.write_text(SLEEPS)
-    command = Command(tmp_path, str(script))
-    while len(list(tmp_path.glob("sleeping-*"))) < 2:
-        assert command.poll() is None, command.stderr.read_text()
-        time.sleep(0.02)
-    # As a terminal does: to all of them.
-    os.killpg(command.pid, signal.SIGINT)
-    _, err = command.communicate()
-    assert command.returncode
-    assert err.strip().endswith("KeyboardInterrupt")
-    assert nothing_stays_of(command.pid)
 
 
 def test_a_call_outside_of_main_is_rejected(tmp_path: Path) -> None:

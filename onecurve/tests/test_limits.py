@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from conftest import ROOT, Cli, one_of_a_kind
+from conftest import ROOT, Cli
 from hydra.utils import get_object
 from lightning.pytorch.callbacks import EarlyStopping
 from pydantic import AfterValidator, Field, create_model
@@ -70,11 +70,6 @@ noise:
 KEY = "callbacks.noise"
 TYPED = {
     f"{KEY}.scale=2": f"{KEY}.scale=2: must be a number above 0 to 1, such as {KEY}.scale=0.01",
-    f"{KEY}.every=1.5": f"{KEY}.every=1.5: must be a whole number from 1 or null, such as "
-    f"{KEY}.every=null",
-    f"{KEY}.noise=unifrm": f"{KEY}.noise=unifrm: must be one of normal, uniform, such as "
-    f"{KEY}.noise=uniform",
-    f"+{KEY}.scal=1": f"{KEY}.scal: there is no such key; did you mean {KEY}.scale?",
     "strategy=ddp": f"strategy=ddp: the copies drift apart; use strategy=single, or ~{KEY}",
 }
 
@@ -93,7 +88,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("typed", one_of_a_kind(TYPED, kept=[f"{KEY}.scale=2", "strategy=ddp"]))
+@pytest.mark.parametrize("typed", TYPED)
 def test_a_model_in_the_projects_table_validates_without_torch(
     project: Path, tmp_path: Path, typed: str
 ) -> None:
@@ -201,11 +196,6 @@ def test_what_a_callback_passes_on_has_the_keys_and_defaults_of_its_model() -> N
     taken = inspect.signature(EarlyStopping).parameters
     keys = usual("onecurve.callbacks.early_stopping.EarlyStopping", "monitor")
     assert keys == {name: taken[name].default for name in keys}
-
-
-@pytest.mark.parametrize("target", ["torch.nn.Linear", "nowhere.Thing", "small.Nothing"])
-def test_a_class_in_no_table_has_no_model(target: str) -> None:
-    assert of_target(target) is None
 
 
 WHOLE = Annotated[int, Field(ge=1)]

@@ -114,17 +114,6 @@ def test_ctrl_c_on_one_node_ends_both(start: Start, tmp_path: Path) -> None:
     assert metrics["stopped"].startswith("stopped by SIGINT after step ")
 
 
-@pytest.mark.long
-def test_an_exception_in_validation_on_one_node_ends_both(start: Start, tmp_path: Path) -> None:
-    fail = ("+callbacks.fail._target_=test_failures.FailOnRank", "+callbacks.fail.rank=1")
-    nodes = two_nodes(start, *fail, "+callbacks.fail.when=validation")
-    said = finish(*nodes, status=1)
-    assert sorted(err.count("Traceback") for _, err in said) == [0, 1]
-    for _, err in said:
-        assert "rank 1 failed" in err
-        assert "ArithmeticError: validation failed" in err
-
-
 NAMED_LATE = """
 import sys, time
 from onecurve.launch.nodes import _store_at
@@ -173,24 +162,6 @@ def test_different_commands_are_rejected(start: Start, tmp_path: Path) -> None:
     for _, err in finish(*nodes, status=2):
         assert err.startswith("error: optimizer.lr=0.01: only some of the nodes")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.long
-def test_the_node_with_the_store_stays_until_all_have_read(start: Start) -> None:
-    """Otherwise the slower of two nodes could not read it, and would end with a traceback."""
-    port = free_port()
-    typed = f"launch.rendezvous=localhost:{port}"
-    node = start(*TRAIN, *NODE, typed, "optimizer.lr=0.01")
-    wait_until(lambda: addresses.accepts_connections("localhost", port))
-    store = TCPStore("localhost", port, is_master=False)
-    wait_until(lambda: store.check(["command/0"]))
-    assert store.add("arrived", 1) == 2
-    store.set("command/1", json.dumps(["optimizer.lr=0.02"]))
-    with pytest.raises(subprocess.TimeoutExpired):
-        node.wait(timeout=3)
-    store.add("commands/read", 1)
-    ((_, err),) = finish(node, status=2)
-    assert "only some of the nodes have this override" in err
 
 
 @pytest.mark.long

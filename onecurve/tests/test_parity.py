@@ -4,6 +4,7 @@
 every setting once, several settings in a run.
 """
 
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -59,20 +60,14 @@ RUNS = {
         "trainer.check_val_every_n_epoch=2",
     ),
 }
-# Where each is known to be got wrong; all of them in the template's benchmarks/parity.py.
-FROZEN = ("ddp", "fsdp", "1f1b", "interleaved_zero_bubble", "zbv")
-CELLS = [
-    (strategy, run)
-    for strategy in STRATEGIES
-    for run in RUNS
-    if "frozen" not in run or strategy in FROZEN
-]
-# Each kind once; the others are in test_dp.py, test_fsdp.py and test_zoo.py.
+# Each strategy once, and each kind once in `make test`; all cells are in benchmarks/parity.py.
 ONCE = [
     ("dp of 3", "lenet"),
     *((strategy, "a frozen layer") for strategy in ("fsdp", "zbv")),
     ("1f1b", "transformer"),
 ]
+OTHERS = [name for name in STRATEGIES if name not in dict(ONCE)]
+CELLS = [*ONCE, *zip(OTHERS, cycle(RUNS), strict=False)]
 
 
 class Freeze(Callback):

@@ -10,23 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import onecurve.strategies.pipeline.partition as partition
-import onecurve.strategies.pipeline.report as report
 import onecurve.strategies.pipeline.shapes as shapes
 from onecurve.errors import UserError
-
-
-class Pair(nn.Module):
-    """Two tensors from one; the second is not to be trained through."""
-
-    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        return inputs.transpose(0, 1), inputs.argmax(dim=1)
-
-
-class Pick(nn.Module):
-    """One tensor from two."""
-
-    def forward(self, transposed: Tensor, best: Tensor) -> Tensor:
-        return transposed.sum(dim=0)[:, None] + best[:, None]
 
 
 class Peek(nn.Module):
@@ -34,70 +19,6 @@ class Peek(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return inputs if inputs.sum().item() > 0 else -inputs
-
-
-def network() -> dict[str, nn.Module]:
-    return {
-        "conv": nn.Conv2d(3, 8, 3),
-        "norm": nn.BatchNorm2d(8),
-        "relu": nn.ReLU(inplace=True),
-        "flatten": nn.Flatten(),
-        "dropout": nn.Dropout(),
-        "linear": nn.Linear(288, 5),
-        "pair": Pair(),
-        "pick": Pick(),
-    }
-
-
-INPUTS = (torch.rand(4, 3, 8, 8),)
-
-
-def run(layers: dict[str, nn.Module], inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
-    """What passes between the layers in reality."""
-    boundaries = [inputs]
-    for layer in layers.values():
-        outputs = layer(*boundaries[-1])
-        boundaries.append(outputs if isinstance(outputs, tuple) else (outputs,))
-    return boundaries
-
-
-def facts(boundaries: list[tuple[Tensor, ...]]) -> Any:
-    return [[(value.shape, value.dtype, value.requires_grad) for value in at] for at in boundaries]
-
-
-@pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("training", [False, True])
-def test_shapes_are_those_of_a_real_run(training: bool, autocast: bool) -> None:
-    layers = network()
-    for layer in layers.values():
-        layer.train(training)
-
-    def context() -> Any:
-        return torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext()
-
-    measured = shapes.LayerShapes(layers, context)
-    with torch.set_grad_enabled(training), context():
-        expected = run(layers, INPUTS)
-    # Lightning validates in inference mode.
-    with torch.inference_mode(not training):
-        found = measured.boundaries(INPUTS, training)
-    assert facts(found) == facts(expected)
-    assert all(value.is_meta and value.is_contiguous() for at in found for value in at)
-    assert found[1][0].dtype == (torch.bfloat16 if autocast else torch.float32)
-    assert measured.boundaries((torch.rand(2, 3, 8, 8),), training)[1][0].shape == (2, 8, 6, 6)
-
-
-def test_measuring_leaves_no_trace() -> None:
-    layers = network()
-    before = {name: value.clone() for name, value in nn.ModuleDict(layers).state_dict().items()}
-    random_state = torch.get_rng_state()
-    measured = shapes.LayerShapes(layers, nullcontext)
-    measured.costs(INPUTS)
-    measured.boundaries(INPUTS, training=False)
-    assert torch.equal(torch.get_rng_state(), random_state)
-    after = nn.ModuleDict(layers).state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    assert all(layer.training for layer in layers.values())
 
 
 def test_it_needs_no_memory_and_not_the_layers_either() -> None:
@@ -185,34 +106,3 @@ def test_a_partition_covers_all_layers_in_order() -> None:
     given = cut_in_two([4, 10])
     assert given.ranges == [range(4), range(4, 14)]
     assert given.imbalance == pytest.approx(10 / 7)
-
-
-def test_a_balance_that_does_not_fit_is_refused() -> None:
-    for wrong in ([3, 4], [14], [0, 14], [15, -1], [5, 5, 4], [], [7.5, 6.5], 14, "even"):
-        with pytest.raises(UserError) as refusal:
-            cut_in_two(wrong)
-        written = str(wrong).replace(" ", "")
-        assert str(refusal.value) == (
-            f"strategy.balance={written}: must be 2 numbers from 1 that add up to 14 layers, "
-            "such as 'strategy.balance=[7,7]', or auto"
-        )
-
-
-def test_too_few_layers_are_refused_with_a_way_out() -> None:
-    with pytest.raises(UserError, match=r"3 layers cannot make 4 stages .*strategy.schedule=1f1b"):
-        cut_in_two("auto", stages_per_rank=2, layers=3)
-    with pytest.raises(UserError, match=r"1 layers cannot make 2 stages .*trainer.devices=1"):
-        cut_in_two("auto", layers=1)
-
-
-def test_the_table_names_layers_without_what_they_share() -> None:
-    names = [f"network.layer{i}" for i in range(14)]
-    table = report.partition_table(cut_in_two([4, 10]), names, [1000] * 14)
-    cells = [list(column.cells) for column in table.columns]
-    assert cells == [
-        ["0", "1"],
-        ["0", "1"],
-        ["layer0 … layer3 (4)", "layer4 … layer13 (10)"],
-        ["4,000", "10,000"],
-        ["28.6%", "71.4%"],
-    ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Shared, one_of_a_kind
+from conftest import Shared
 from several_fits import Case, Small, assert_equal, assert_rejected, fits_alone, fits_in_ranks
 from torch import Tensor, nn
 
@@ -220,42 +220,36 @@ REJECTED: dict[Any, str] = {
 
 
 @pytest.fixture(scope="session")
-def single(shared: Shared) -> dict[str, Any]:
-    alone: dict[str, Any] = shared("blocks single", partial(fits_alone, *TRAINED, max_epochs=1))
-    return alone
+def single(shared: Shared) -> Any:
+    return shared("blocks single", partial(fits_alone, *TRAINED, max_epochs=1))
 
 
 @pytest.fixture(scope="session")
-def outcomes(shared: Shared) -> dict[str, Any]:
+def outcomes(shared: Shared) -> Any:
     modules = {module.__name__: module for module in TRAINED}
     modules |= {way.__name__: partial(Otherwise, way) for way in REJECTED}
     cases: dict[str, Case] = {
         name: (module, onecurve.Pipeline(microbatches=3, timeout_seconds=30), {"max_epochs": 1})
         for name, module in modules.items()
     }
-    ranks: dict[str, Any] = shared("blocks", partial(fits_in_ranks, cases))
-    return ranks
+    return shared("blocks", partial(fits_in_ranks, cases))
 
 
 @pytest.mark.compares
 @pytest.mark.parametrize("module", TRAINED)
-def test_it_is_trained_as_it_is(
-    single: dict[str, Any], outcomes: dict[str, Any], module: Any
-) -> None:
+def test_it_is_trained_as_it_is(single: Any, outcomes: Any, module: Any) -> None:
     assert_equal(outcomes[module.__name__], single[module.__name__])
 
 
 @pytest.mark.compares
 @pytest.mark.slow
-@pytest.mark.parametrize("axis", one_of_a_kind(["replicate", "shard", "tensor"], kept=["tensor"]))
-def test_it_is_on_a_mesh(single: dict[str, Any], axis: str) -> None:
-    options: dict[str, Any] = {axis: 2}
-    if axis == "tensor":
-        options["plan"] = {"*.pass_on": "colwise_gather"}
+def test_it_is_on_a_mesh(single: Any) -> None:
+    options: Any = {"microbatches": 2, "timeout_seconds": 60}
+    options["plan"] = {"*.pass_on": "colwise_gather"}
     cases: dict[str, Case] = {
         module.__name__: (
             module,
-            onecurve.mesh(pipeline=2, microbatches=2, timeout_seconds=60, **options),
+            onecurve.mesh(pipeline=2, tensor=2, **options),
             {"devices": 4, "max_epochs": 1},
         )
         for module in (Named, Looks)
@@ -265,5 +259,5 @@ def test_it_is_on_a_mesh(single: dict[str, Any], axis: str) -> None:
 
 
 @pytest.mark.parametrize("way", REJECTED)
-def test_what_is_no_chain_of_blocks_is_rejected(outcomes: dict[str, Any], way: Any) -> None:
+def test_what_is_no_chain_of_blocks_is_rejected(outcomes: Any, way: Any) -> None:
     assert_rejected(outcomes[way.__name__], REJECTED[way])

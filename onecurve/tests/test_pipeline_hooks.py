@@ -1,29 +1,25 @@
 """strategy=pipeline: hooks, optimizers, `all_gather` see what is of the whole, or are refused."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from conftest import ROUNDING, Shared, largest_difference
+from conftest import Shared
 from lightning.pytorch import Callback
 from lightning.pytorch.utilities import grad_norm
-from several_fits import Case, OptimizesByHand, Small, fits
+from several_fits import (
+    Case,
+    OptimizesByHand,
+    Small,
+    assert_equal,
+    assert_rejected,
+    fits_alone,
+    fits_in_ranks,
+)
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 
 import onecurve
-
-
-class ClipsByHand(Small):
-    """Clips by PyTorch's own function, which every rank calls for its layers."""
-
-    def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
-        clip_grad_norm_(self.parameters(), 0.1)
-
-
-class LogsNorms(Small):
-    def on_before_optimizer_step(self, optimizer: Any) -> None:
-        self.log_dict(grad_norm(self, norm_type=2))
 
 
 class ChangesEach(Small):
@@ -41,6 +37,11 @@ class Norms(Callback):
 
     def take(self, module: Any) -> None:
         module.log_dict(grad_norm(module, norm_type=2))
+
+
+class HasACallback(Small):
+    def configure_callbacks(self) -> Any:
+        return [Norms()]
 
 
 class ChangesByHand(OptimizesByHand):
@@ -110,18 +111,12 @@ class WithTeacher(Small):
             mean.data = weight.data
 
 
-class LineSearch(Small):
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.LBFGS(self.parameters(), lr=0.01)
-
-
 REFUSED: dict[Any, str] = {
-    LogsNorms: "LogsNorms.on_before_optimizer_step asks for a gradient or a weight that another",
+    HasACallback: "Norms.on_before_optimizer_step asks for a gradient or a weight that another",
     SumsUpInPlace: "SumsUpInPlace.on_before_optimizer_step asks for a gradient or a weight that",
     WithTeacher: "for an average of weights",
     ScalesByHand: "a step of ScalesByHand uses layers, or their parameters or gradients",
     ScalesInStep: "ScalesInStep.optimizer_step asks for a gradient or a weight that another rank",
-    LineSearch: "LBFGS updates a weight by the gradients of all others",
 }
 
 
@@ -146,7 +141,7 @@ class AsksTheStrategy(Small):
         self.log("norm", strategy.gradient_norm(), batch_size=1)
 
 
-EXACT = [ClipsByHand, Clips, AsksTheStrategy, ChangesEach, ChangesByHand, ClampsByHooks]
+EXACT = [Clips, AsksTheStrategy, ChangesEach, ChangesByHand, ClampsByHooks]
 
 
 def pipeline(**options: Any) -> onecurve.Pipeline:
@@ -154,44 +149,35 @@ def pipeline(**options: Any) -> onecurve.Pipeline:
 
 
 @pytest.fixture(scope="session")
-def outcomes(shared: Shared) -> dict[str, Any]:
-    """Each module under pipeline, in one start of two ranks."""
+def single(shared: Shared) -> Any:
+    return shared("hooks single", partial(fits_alone, *EXACT))
+
+
+@pytest.fixture(scope="session")
+def outcomes(shared: Shared) -> Any:
     cases: dict[str, Case] = {
         module.__name__: (module, pipeline(), {}) for module in (*REFUSED, *EXACT)
     }
-    cases["a callback"] = (Small, pipeline(), {"callbacks": [Norms()]})
-    ranks: dict[str, Any] = shared("hooks", lambda: onecurve.launch(fits, cases))
-    return ranks
+    return shared("hooks", partial(fits_in_ranks, cases))
 
 
-@pytest.mark.parametrize("name", [*(module.__name__ for module in REFUSED), "a callback"])
-def test_what_needs_all_gradients_is_refused(outcomes: dict[str, Any], name: str) -> None:
-    words = {module.__name__: words for module, words in REFUSED.items()}
-    refusal = outcomes[name]
-    assert isinstance(refusal, str), "it was trained"
-    assert refusal.startswith("strategy=pipeline: ")
-    assert words.get(name, "Norms.on_before_optimizer_step asks for a gradient") in refusal
+@pytest.mark.parametrize("module", REFUSED)
+def test_what_needs_all_gradients_is_refused(outcomes: Any, module: Any) -> None:
+    refusal = outcomes[module.__name__]
+    assert_rejected(refusal, REFUSED[module])
     assert "strategy=ddp" in refusal or "strategy=fsdp" in refusal
-    assert "\n" not in refusal
-
-
-def compare(module: Any, found: Any) -> None:
-    whole: Case = (module, onecurve.Single(), {"devices": 1})
-    single = onecurve.launch(fits, {"": whole}, devices=1)[""]
-    assert single.keys() == found.keys()
-    for name, curve in single.items():
-        assert largest_difference(found[name], curve) <= ROUNDING, name
 
 
 @pytest.mark.compares
 @pytest.mark.parametrize("module", EXACT)
-def test_what_asks_the_strategy_gets_the_whole(outcomes: dict[str, Any], module: Any) -> None:
-    compare(module, outcomes[module.__name__])
+def test_what_asks_the_strategy_gets_the_whole(outcomes: Any, single: Any, module: Any) -> None:
+    assert_equal(outcomes[module.__name__], single[module.__name__], epochs=2)
 
 
 @pytest.mark.compares
 @pytest.mark.slow
-def test_replicas_have_averaged_before_a_hook_looks() -> None:
+def test_replicas_have_averaged_before_a_hook_looks(single: Any) -> None:
     """Four ranks, two pipelines."""
     case: Case = (AsksTheStrategy, pipeline(replicas=2), {"devices": 4})
-    compare(AsksTheStrategy, onecurve.launch(fits, {"": case}, devices=4)[""])
+    found = fits_in_ranks({"": case}, processes=4)[""]
+    assert_equal(found, single["AsksTheStrategy"], epochs=2)

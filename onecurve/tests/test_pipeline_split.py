@@ -1,11 +1,12 @@
 """strategy.split: a network that is no sequence, split before modules that are named."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from conftest import PASSED_ON, ZBV, Shared
-from several_fits import Case, Small, assert_equal, fits, fits_in_ranks
+from several_fits import Case, Small, assert_equal, fits_alone, fits_in_ranks
 from torch import Tensor, nn
 
 import onecurve
@@ -128,22 +129,18 @@ def pipeline(split: list[str], **options: Any) -> onecurve.Pipeline:
 
 
 @pytest.fixture(scope="session")
-def single(shared: Shared) -> dict[str, Any]:
-    alone = {"devices": 1}
-    cases: dict[str, Case] = {each.__name__: (each, onecurve.Single(), alone) for each in SPLIT}
-    alone: dict[str, Any] = shared("split single", lambda: onecurve.launch(fits, cases, devices=1))
-    return alone
+def single(shared: Shared) -> Any:
+    return shared("split single", partial(fits_alone, *SPLIT))
 
 
 @pytest.fixture(scope="session")
-def outcomes(shared: Shared) -> dict[str, Any]:
+def outcomes(shared: Shared) -> Any:
     cases: dict[str, Case] = {
         each.__name__: (each, pipeline(split), {}) for each, split in SPLIT.items()
     }
     cases["unnamed"] = Skips, pipeline([]), {}
     cases |= {name: (Skips, pipeline(NET, schedule=name), {}) for name in SCHEDULES}
-    ranks: dict[str, Any] = shared("split", lambda: fits_in_ranks(cases))
-    return ranks
+    return shared("split", partial(fits_in_ranks, cases))
 
 
 MODULES = [module.__name__ for module in SPLIT]
@@ -151,29 +148,9 @@ MODULES = [module.__name__ for module in SPLIT]
 
 @pytest.mark.compares
 @pytest.mark.parametrize("case", [*MODULES, *SCHEDULES, "unnamed"])
-def test_a_split_network_trains_as_in_one_process(
-    single: dict[str, Any], outcomes: dict[str, Any], case: str
-) -> None:
+def test_a_split_network_trains_as_in_one_process(single: Any, outcomes: Any, case: str) -> None:
     """By any schedule, and split by itself where nothing is named."""
     assert_equal(outcomes[case], single[case if case in MODULES else "Skips"], epochs=2)
-
-
-@pytest.mark.compares
-@pytest.mark.long
-def test_it_does_on_a_mesh(single: dict[str, Any]) -> None:
-    cases: dict[str, Case] = {
-        module.__name__: (
-            module,
-            onecurve.mesh(
-                pipeline=2, shard=2, microbatches=2, split=SPLIT[module], min_params=1, **ALONE
-            ),
-            {"devices": 4},
-        )
-        for module in (Skips, Tokens)
-    }
-    found = fits_in_ranks(cases, 4)
-    for name in cases:
-        assert_equal(found[name], single[name], epochs=2)
 
 
 @pytest.mark.parametrize(
@@ -191,20 +168,3 @@ def test_what_cannot_be_split_is_one_line(
     with pytest.raises(UserError, match=words) as refused:
         split_network(module(), split)
     assert str(refused.value).startswith("strategy.split=[")
-
-
-def test_only_tensors_travel() -> None:
-    name, owner, layers, _ = split_network(Skips(), NET)
-    assert name == "net"
-    assert isinstance(owner, UNet)
-    assert list(layers) == ["net", *NET]
-    x = torch.randn(3, 6)
-    passing: Any = (x,)
-    counts = []
-    for layer in layers.values():
-        passing = layer(*passing)
-        passing = passing if isinstance(passing, tuple) else (passing,)
-        counts.append(len(passing))
-        assert all(isinstance(value, Tensor) for value in passing)
-    assert counts == [2, 3, 3, 1]
-    assert torch.equal(passing[0], owner(x))

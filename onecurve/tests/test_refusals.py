@@ -245,6 +245,41 @@ OURS |= {
     }.items()
 }
 OURS |= {
+    f"strategy=mesh {typed}": said
+    for typed, said in {
+        "strategy.pipeline=3": (
+            "strategy.pipeline=3: a multiple of 3 ranks are needed, but there are 2 … "
+            "use strategy.pipeline=2, or trainer.devices=3"
+        ),
+        "strategy.pipeline=2 strategy.shard=2": (
+            "strategy.pipeline=2 strategy.shard=2: 4 ranks are needed, but there are 2 … "
+            "use strategy.shard=1, or trainer.devices=4"
+        ),
+        "strategy.shard=1 strategy.replicate=2 trainer.devices=4": (
+            "strategy.replicate=2: 2 ranks are needed, but there are 4 … use strategy.shard=auto"
+        ),
+        "strategy.tensor=0": "strategy.tensor=0 … a whole number from 1",
+        "strategy.shard=2 data.batch_size=1": "data.batch_size=1 … 2 ranks",
+        "strategy.pipeline=2 strategy.microbatches=99": "strategy.microbatches=99 … 32 samples",
+        f"strategy.pipeline=2 trainer.devices=4 strategy.schedule={ZBV} "
+        "strategy.reshard_after_forward=true": (
+            "strategy.reshard_after_forward=true … "
+            "use strategy.reshard_after_forward=false, or strategy.schedule=1f1b"
+        ),
+    }.items()
+}
+OURS |= {
+    "checkpoint.mirror_to=bucket": "is not an address",
+    "checkpoint.mirror_to=s4://bucket/run": "s4 is not a known scheme",
+    "checkpoint.mirror_to=s3://": "is not an address",
+    "checkpoint.mirror_to=file:///dev/null/run": "cannot be written to",
+    "resume=s4://bucket/run": "s4 is not a known scheme",
+    "init=s4://bucket/run": "s4 is not a known scheme",
+    "resume=file:///not/there": "there is no checkpoint",
+    "callbacks=[lr_finder] callbacks.lr_finder.min_lr=2": "min_lr=2: must be below max_lr=1.0, su",
+    "callbacks=[lr_finder] callbacks.lr_finder.steps=3": "steps=3: must be a whole number from",
+}
+OURS |= {
     f"strategy=ddp launch.rendezvous=a:1 {typed}": said
     for typed, said in {
         "launch.nodes=3:2": "use launch.nodes=2:3",

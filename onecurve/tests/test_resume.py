@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import EPOCH, FLOAT64, TINY, Cli, Outcome, column, one_of_a_kind
+from conftest import EPOCH, FLOAT64, TINY, Cli, Outcome, column
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from processes import Command
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -85,14 +85,11 @@ def is_whole(run: Path, whole: Path) -> bool:
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("strategy", one_of_a_kind(["ddp", "fsdp", "pipeline"], kept=["pipeline"]))
-def test_a_run_that_was_killed_twice_is_one_run(
-    train: Cli, cli: Cli, warm: Cli, strategy: str
-) -> None:
+def test_a_run_that_was_killed_twice_is_one_run(train: Cli, cli: Cli, warm: Cli) -> None:
     """Just after the end of an epoch, and in the middle of the last one."""
     # As many steps as without, the last of which takes in batches of 16 and of 1.
     accumulated = ("data.batch_size=16", "trainer.accumulate_grad_batches=4")
-    options = (*RANDOM, *accumulated, f"strategy={strategy}")
+    options = (*RANDOM, *accumulated, "strategy=pipeline")
     whole = train(*options).run
     assert cli("train.py", *TINY, *options, *dying(12, 17, rank=1)).status == 1
     assert cli("train.py", "resume=last").status == 1
@@ -104,51 +101,26 @@ def test_a_run_that_was_killed_twice_is_one_run(
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize("epoch", one_of_a_kind([1, 2], kept=[1]))
 @pytest.mark.parametrize(
-    ("strategy", "before"), one_of_a_kind([("single", 1), ("ddp", 2)], kept=[("single", 1)])
+    ("strategy", "before"), [("single", 1), pytest.param("ddp", 2, marks=pytest.mark.long)]
 )
 def test_a_signal_in_the_last_step_of_an_epoch_waits_for_its_validation(
-    train: Cli, cli: Cli, warm: Cli, strategy: str, before: int, epoch: int
+    train: Cli, cli: Cli, warm: Cli, strategy: str, before: int
 ) -> None:
     """Ranks agree a step later."""
     options = (*RANDOM, f"strategy={strategy}", "scheduler=plateau")
     whole = train(*options).run
-    die = (*dying(epoch * EPOCH - before), f"+callbacks.die.sent={int(signal.SIGTERM)}")
+    die = (*dying(EPOCH - before), f"+callbacks.die.sent={int(signal.SIGTERM)}")
     assert cli("train.py", *TINY, *options, *die).status == 128 + signal.SIGTERM
     warm("train.py", "resume=last")
     (run,) = set(whole.parent.iterdir()) - {whole}
     assert is_whole(run, whole)
 
 
-@pytest.mark.compares
-def test_one_process_that_was_killed_goes_on(train: Cli, warm: Cli, tmp_path: Path) -> None:
-    whole = train(*RANDOM).run
-    killed = Command(tmp_path, "train.py", *TINY, *RANDOM, *dying(5))
-    assert killed.wait(timeout=120) == -signal.SIGKILL
-    warm("train.py", "resume=last")
-    (run,) = set(whole.parent.iterdir()) - {whole}
-    assert is_whole(run, whole)
-
-
 @pytest.mark.long
 @pytest.mark.compares
-def test_a_run_that_was_killed_before_it_saved_starts_again(
-    train: Cli, cli: Cli, warm: Cli
-) -> None:
+def test_ranks_that_died_are_started_again(train: Cli) -> None:
     options = (*RANDOM, "strategy=ddp")
-    whole = train(*options).run
-    assert cli("train.py", *TINY, *options, *dying(2)).status == 1
-    warm("train.py", "resume=last")
-    (run,) = set(whole.parent.iterdir()) - {whole}
-    assert is_whole(run, whole)
-
-
-@pytest.mark.long
-@pytest.mark.compares
-@pytest.mark.parametrize("strategy", ["ddp", "pipeline"])
-def test_ranks_that_died_are_started_again(train: Cli, strategy: str) -> None:
-    options = (*RANDOM, f"strategy={strategy}")
     whole = train(*options).run
     restarted = train(*options, "launch.max_restarts=2", *dying(5, 17, rank=1))
     assert is_whole(restarted.run, whole)
@@ -295,10 +267,8 @@ def pid_of_rank(folder: Path, rank: int) -> int:
     ("strategy", "sent", "rank"),
     [
         ("single", signal.SIGTERM, None),
-        pytest.param("ddp", signal.SIGUSR1, None, marks=pytest.mark.long),
         ("ddp", signal.SIGTERM, 1),
         pytest.param("pipeline", signal.SIGUSR1, 0, marks=pytest.mark.long),
-        pytest.param("fsdp", signal.SIGTERM, 1, marks=pytest.mark.long),
     ],
 )
 def test_a_signal_to_any_rank_ends_in_one_checkpoint(
@@ -384,12 +354,10 @@ def test_what_cannot_change_is_refused(cli: Cli, checkpoint: Path) -> None:
         assert "init=CHECKPOINT" in refused.err
 
 
-@pytest.mark.parametrize("steps", one_of_a_kind([EPOCH + 4, 2 * EPOCH], kept=[EPOCH + 4]))
-@pytest.mark.parametrize("validates", one_of_a_kind([True, False], kept=[True]))
-def test_more_steps_go_on_as_one_run(train: Cli, trained: Cli, steps: int, validates: bool) -> None:
-    off = () if validates else ("trainer.limit_val_batches=0", "monitor=train/loss", "mode=min")
+@pytest.mark.parametrize("steps", [EPOCH + 4, pytest.param(2 * EPOCH, marks=pytest.mark.long)])
+def test_more_steps_go_on_as_one_run(train: Cli, trained: Cli, steps: int) -> None:
     plain = ("callbacks=[checkpoint]", "scheduler=none", "test=false", FLOAT64)
-    options = (*TINY, *plain, "trainer.max_epochs=3", *off)
+    options = (*TINY, *plain, "trainer.max_epochs=3")
     stopped = train(*options, f"trainer.max_steps={steps}").run
     last = stopped / "checkpoints" / "last.ckpt"
     resumed = train(*options, f"trainer.max_steps={3 * EPOCH - 1}", f"resume={last}").run

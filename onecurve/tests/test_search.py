@@ -63,7 +63,7 @@ def test_the_best_is_found_again_by_the_command_that_is_printed(warm: Cli) -> No
     assert again.metrics["val/acc"] == best.value
 
 
-@pytest.mark.parametrize("strategy", one_of_a_kind(STRATEGIES, kept=["single"]))
+@pytest.mark.parametrize("strategy", one_of_a_kind(["single", "pipeline"], kept=["single"]))
 def test_a_bad_trial_is_ended_under_every_strategy(warm: Cli, strategy: str) -> None:
     done = warm(
         "train.py", "-m", "sweep=optuna", *SHORT, *STRATEGIES[strategy],

@@ -59,19 +59,16 @@ def test_garbage_collection_is_off_in_training_and_on_afterwards(
     assert gc.isenabled()
 
 
-def test_python_collects_by_itself_by_default(train: Cli) -> None:
-    WAS_ON.clear()
-    train("trainer.max_steps=1", "test=false", "+callbacks.watch._target_=test_steps_cost.Watch")
-    assert WAS_ON == [True]
-
-
 @pytest.mark.parametrize(
     ("chosen", "used"), [("null", "PassThroughProfiler"), ("simple", "SimpleProfiler")]
 )
 def test_a_profiler_is_used_if_requested(train: Cli, chosen: str, used: str) -> None:
+    """And Python collects garbage by itself, by default."""
+    WAS_ON.clear()
     watch = "+callbacks.watch._target_=test_steps_cost.Watch"
     train(watch, "trainer.max_steps=1", "test=false", f"trainer.profiler={chosen}")
     assert PROFILERS[-1] == used
+    assert WAS_ON == [True]
 
 
 class Counts(Callback):

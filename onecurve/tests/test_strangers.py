@@ -4,7 +4,7 @@ What cannot work is said in one line that names the cause.
 """
 
 import warnings
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from copy import deepcopy
@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import torch
 import warm_ranks
-from conftest import ROUNDING, one_of_a_kind, unless_too_old
+from conftest import ROUNDING, Shared, unless_too_old
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BaseFinetuning, EMAWeightAveraging
 from lightning.pytorch.utilities import grad_norm
-from several_fits import quiet_trainer
+from several_fits import Case, fits, fits_in_ranks, quiet_trainer
 from sharded_networks import fused
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -140,27 +140,6 @@ class Scaled(Stranger):
         return made * self.scale
 
 
-class Abstract(ABC, nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = pair()
-        self.shift = nn.Parameter(torch.ones(WIDTH))
-
-    @abstractmethod
-    def forward(self, inputs: Tensor) -> Tensor: ...
-
-
-class Concrete(Abstract):
-    def forward(self, inputs: Tensor) -> Tensor:
-        made: Tensor = self.layers(inputs) + self.shift
-        return made
-
-
-class WithinAnAbstractOne(Stranger):
-    def __init__(self) -> None:
-        super().__init__(Concrete)
-
-
 class Tempered(nn.Module):
     """A network with a parameter that has no dimension, as that of a contrastive loss."""
 
@@ -181,31 +160,6 @@ class ScaledByANumber(Stranger):
 
     def outputs(self, batch: Any) -> Tensor:
         return super().outputs(batch) * self.scale
-
-
-class CallsItself(Scaled):
-    """By name and by `self(...)`."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        made: Tensor = self.model(inputs) * self.scale
-        return made
-
-    def outputs(self, batch: Any) -> Tensor:
-        with torch.no_grad():
-            self(batch["inputs"])
-        return self.shift * self(batch["inputs"])
-
-
-class Unpaired(Stranger):
-    """Linear layers that it calls one by one, the second of which has an odd number of outputs."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: nn.Linear(WIDTH, 16))
-        self.odd, self.last = nn.Linear(16, 5), nn.Linear(5, WIDTH)
-
-    def outputs(self, batch: Any) -> Tensor:
-        made: Tensor = self.last(F.relu(self.odd(F.relu(self.model(batch["inputs"])))))
-        return made
 
 
 class PenaltyOnItsOwn(Scaled):
@@ -313,21 +267,11 @@ class Gaussian(nn.Linear):
         return torch.distributions.Normal(super().forward(inputs), 1.0)
 
 
-class OfADistribution(Stranger):
-    def __init__(self) -> None:
-        super().__init__(partial(Gaussian, WIDTH, WIDTH))
-        self.first = nn.Linear(WIDTH, WIDTH)
-
-    def outputs(self, batch: Any) -> Tensor:
-        made: Tensor = self.model(self.first(batch["inputs"])).mean
-        return made
-
-
 # transformers looks up so what a network can return.
 RETURNS = {str(Gaussian): "mean"}
 
 
-class OnlyADistribution(Stranger):
+class OfADistribution(Stranger):
     """What enters needs no gradient, and what is returned is no tensor."""
 
     def __init__(self) -> None:
@@ -393,11 +337,6 @@ def families() -> nn.Module:
     return nn.Sequential(*(Block(Attention(names), FeedForward(of)) for names, of in pairs))
 
 
-class AllFamilies(Stranger):
-    def __init__(self) -> None:
-        super().__init__(families)
-
-
 class AndItsInput(nn.Module):
     """Makes of what comes in something that it adds to that."""
 
@@ -419,11 +358,6 @@ def with_sums_inside() -> nn.Module:
     attention = AttentionAndItsInput(ATTENTIONS[0])
     feed_forward = FeedForwardAndItsInput(FEED_FORWARD[0])
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), attention, feed_forward)
-
-
-class SumsInside(Stranger):
-    def __init__(self) -> None:
-        super().__init__(with_sums_inside)
 
 
 class OfOneProjection(Stranger):
@@ -554,6 +488,12 @@ STRATEGIES: dict[str, Callable[[], Any]] = {
     "context": partial(onecurve.mesh, context=2),
     "pipeline": onecurve.Pipeline,
 }
+# Of four ranks.
+MESHES: dict[str, Callable[[], Any]] = {
+    "replicas of shards": partial(onecurve.mesh, replicate=2, shard=2, min_params=1),
+    "shards of tensor": partial(onecurve.mesh, shard=2, tensor=2, min_params=1),
+    "pipeline of shards": partial(onecurve.mesh, pipeline=2, shard=2, min_params=1),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -562,93 +502,33 @@ def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
     monkeypatch.syspath_prepend(str(request.path.parent))
 
 
-EQUAL = [
-    *((task, name) for task in (Stranger, ByKeyword, OfABatch) for name in ("fsdp", "tensor")),
-    *((task, "fsdp") for task in (Scaled, CallsItself, PenaltyOnItsOwn, Recurrent)),
-    (Scaled, "tensor"),
-    (Unpaired, "tensor"),
-    *((OfOneProjection, name) for name in ("tensor", "sequence")),
-    *((BackwardByHand, name) for name in ("ddp", "dp")),
-    *((ScaledByANumber, name) for name in ("fsdp", "kept", "tensor")),
-    (WithinAnAbstractOne, "fsdp"),
-    *((AllFamilies, name) for name in ("tensor", "sequence", "fsdp")),
-    *((task, "tensor") for task in (SumsInside, NormedByWeight)),
-    (OfABatch, "context"),
-    *((task, name) for task in (OfADistribution, OnlyADistribution) for name in ("fsdp", "kept")),
-    *((ChangesWeights, name) for name in ("fsdp", "kept")),
-    *((ClipsItself, name) for name in ("pipeline", "tensor", "fsdp")),
-    *((task, "ddp") for task in (OfSomeInputs, OfItsOwnAveraged)),
-    (LooksAtTheMode, "pipeline"),
-    *((AssignsWeights, name) for name in ("fsdp", "tensor")),
-    *((Counts, name) for name in ("ddp", "pipeline", "tensor")),
-]
-
-
 BY_HAND = unless_too_old("manual_backward with sharded parameters of the task itself")
-KEPT = [
-    (NormedByWeight, "tensor"),
-    *((Stranger, "tensor"), (ByKeyword, "tensor"), (OfABatch, "context"), (Scaled, "fsdp")),
-    (Recurrent, "fsdp"),
-    *((task, "ddp") for task in (BackwardByHand, OfItsOwnAveraged)),
-    (ScaledByANumber, "fsdp"),
-    *((OnlyADistribution, name) for name in ("fsdp", "kept")),
-    (ChangesWeights, "fsdp"),
-    *((ClipsItself, name) for name in ("pipeline", "tensor")),
+EQUAL = [
+    *((task, "tensor") for task in (Stranger, ByKeyword, NormedByWeight)),
+    (partial(Stranger, with_sums_inside), "tensor"),
+    (partial(Stranger, families), "sequence"),
+    *((task, "fsdp") for task in (PenaltyOnItsOwn, Recurrent, ScaledByANumber, ChangesWeights)),
+    (OfABatch, "context"),
+    *((OfADistribution, name) for name in ("fsdp", "kept")),
+    *((ClipsItself, name) for name in ("pipeline", *MESHES)),
     (LooksAtTheMode, "pipeline"),
     *((AssignsWeights, name) for name in ("fsdp", "tensor")),
     *((Counts, name) for name in ("ddp", "pipeline", "tensor")),
+    *((task, "ddp") for task in (BackwardByHand, OfItsOwnAveraged)),
+    *(pytest.param(task, "fsdp", marks=BY_HAND) for task in (ByHand, BackwardByHand, OfSomeInputs)),
 ]
 
 
 @pytest.mark.compares
-@pytest.mark.parametrize(
-    ("task", "strategy"),
-    [
-        *one_of_a_kind(EQUAL, kept=KEPT),
-        *(
-            pytest.param(task, "fsdp", marks=BY_HAND)
-            for task in (ByHand, BackwardByHand, OfSomeInputs)
-        ),
-        *(
-            pytest.param(task, "tensor", marks=[BY_HAND, pytest.mark.long])
-            for task in (ByHand, BackwardByHand)
-        ),
-    ],
-)
+@pytest.mark.parametrize(("task", "strategy"), EQUAL)
 def test_an_unchanged_task_has_the_results_of_a_plain_trainer(task: Any, strategy: str) -> None:
-    assert_parity(task, loaders, strategy=STRATEGIES[strategy](), accelerator="cpu")
-
-
-class OfTorch(Stranger):
-    """Its attention holds queries, keys and values in one weight."""
-
-    def __init__(self) -> None:
-        layer = partial(nn.TransformerEncoderLayer, WIDTH, 4, 2 * WIDTH, 0.0, batch_first=True)
-        super().__init__(layer)
-
-    def outputs(self, batch: Any) -> Tensor:
-        made: Tensor = self.model(batch["inputs"])
-        return made
-
-
-@pytest.mark.long
-@pytest.mark.compares
-@pytest.mark.parametrize("task", [OfTorch, OfOneProjection])
-def test_attention_with_one_projection_is_sharded_by_tensor_and_fsdp(task: Any) -> None:
-    strategy = onecurve.mesh(shard=2, tensor=2, min_params=1)
-    assert_parity(task, loaders, strategy=strategy, devices=4, accelerator="cpu")
-
-
-@pytest.mark.long
-@pytest.mark.compares
-@pytest.mark.parametrize("schedule", ["1f1b", "zbv"])
-def test_attention_with_one_projection_is_sharded_in_a_pipeline(schedule: str) -> None:
-    strategy = onecurve.mesh(pipeline=2, tensor=2, schedule=schedule)
-    assert_parity(OfOneProjection, loaders, strategy=strategy, devices=4, accelerator="cpu")
+    made = {**STRATEGIES, **MESHES}[strategy]()
+    devices = 4 if strategy in MESHES else 2
+    assert_parity(task, loaders, strategy=made, accelerator="cpu", devices=devices)
 
 
 def test_all_families_are_sharded() -> None:
-    task = AllFamilies()
+    task = Stranger(families)
     plan = find_plan(task, {"": task}, None, 2)
     layers = {name for name, part in task.named_modules() if isinstance(part, nn.Linear)}
     assert layers <= plan.keys()
@@ -731,12 +611,6 @@ class Copies(Stranger):
     def outputs(self, batch: Any) -> Tensor:
         made: Tensor = deepcopy(self.model)(batch["inputs"])
         return made
-
-
-class Penalized(Stranger):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        loss = super().training_step(batch, batch_idx)
-        return loss + sum(weight.square().sum() for weight in self.parameters())
 
 
 class PenalizedInPlace(Stranger):
@@ -901,12 +775,14 @@ class ClampsByHooks(Stranger):
             parameter.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
 
 
+# What one rank alone notices.
+OF_ONE_RANK = ("one sample", "alone", "sometimes")
 LINES: dict[str, Any] = {
     "one sample": (
         Normalized,
         "ddp",
         "strategy=ddp: BatchNorm cannot compute statistics of one sample",
-        {"batch_size": 3},
+        {"data": partial(DataLoader, Samples(), 3)},
     ),
     **{
         f"{name}, synchronized": (
@@ -926,17 +802,12 @@ LINES: dict[str, Any] = {
     "nothing": (OfNeighbours, "tensor", "nothing to shard in OfNeighbours: it has no Linear layer"),
     "copies": (Copies, "fsdp", "Copies copies a module whose parameters are sharded"),
     "copies layers": (Copies, "pipeline", "a module is copied whose layers are a pipeline"),
-    "penalty": (Penalized, "fsdp", "the loss of Penalized depends on sharded parameters in"),
     "in place": (PenalizedInPlace, "fsdp", "the loss of PenalizedInPlace depends on sharded"),
     "weight": (UsesAWeight, "fsdp", "UsesAWeight computes with a sharded parameter"),
     "norms": (LogsNorms, "fsdp", "use self.trainer.strategy.gradient_norm()"),
     "averaged": (Averaged, "tensor", "use onecurve.ExponentialMovingAverage or"),
     "slopes": (PenalizesSlopes, "fsdp", "that its step runs by itself (torch.autograd.grad); use"),
-    "input": (
-        partial(Stranger, changed_input),
-        "fsdp",
-        "a layer changes its input in place",
-    ),
+    "input": (partial(Stranger, changed_input), "fsdp", "a layer changes its input in place"),
     "rows": (ScalesRows, "ddp", "strategy=ddp: table scales the rows that it looks up (max_norm)"),
     "rows of shards": (ScalesRows, "fsdp", "table scales the rows that it looks up (max_norm)"),
     **{
@@ -975,40 +846,39 @@ LINES: dict[str, Any] = {
 }
 
 
-def fit(
-    task: Callable[[], LightningModule], strategy: Any, batch_size: int = 8, **options: Any
-) -> None:
-    short = {"max_epochs": 2, "num_sanity_val_steps": 0, "limit_train_batches": 2, **options}
-    trainer = quiet_trainer(strategy, devices=2, precision="64-true", **short)
-    trainer.fit(task(), DataLoader(Samples(), batch_size), loaders()[1])
+def case(name: str) -> Case:
+    task, strategy, _, *options = LINES[name]
+    short = {"data": partial(DataLoader, Samples(), 8), "limit_train_batches": 2, **dict(*options)}
+    return task, STRATEGIES[strategy](timeout_seconds=8), short
 
 
-@pytest.mark.parametrize(
-    "name",
-    one_of_a_kind(
-        LINES,
-        kept=[
-            *("one sample", "ddp, synchronized", "some", "flattens", "copies", "in place", "alone"),
-            "hooks, tensor",
-        ],
-    ),
-)
+@pytest.fixture(scope="session")
+def outcomes(shared: Shared) -> Any:
+    cases = {name: case(name) for name in LINES if name not in OF_ONE_RANK}
+    return shared("strangers rejected", partial(fits_in_ranks, cases))
+
+
+@pytest.mark.parametrize("name", LINES)
 def test_what_cannot_work_is_rejected_in_one_line(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, outcomes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()  # ranks that fail are not to be warm
-    task, strategy, line, *options = LINES[name]
-    made = STRATEGIES[strategy](timeout_seconds=8)
-    with pytest.raises(UserError) as refused:
-        onecurve.launch(partial(fit, **dict(*options)), task, made, devices=2)
-    assert line in str(refused.value)
-    assert "\n" not in str(refused.value)
-    assert "strategy=" in str(refused.value)
+    found = outcomes.get(name)
+    if name in OF_ONE_RANK:
+        monkeypatch.undo()  # ranks that fail are not to be warm
+        task, strategy, options = case(name)
+        with pytest.raises(UserError) as refused:
+            onecurve.launch(fits, {"": (task, strategy, {**options, "is_alone": True})})
+        found = str(refused.value)
+    assert isinstance(found, str), "it was trained"
+    assert LINES[name][2] in found
+    assert "\n" not in found
+    assert "strategy=" in found
 
 
 def said_in_fit(task: Callable[[], LightningModule]) -> str:
     with redirect_stderr(StringIO()) as said:
-        fit(task, onecurve.DDP())
+        found = fits({"": (task, onecurve.DDP(), {"data": partial(DataLoader, Samples(), 8)})})
+    assert not isinstance(found[""], str)
     return said.getvalue()
 
 
@@ -1026,8 +896,9 @@ def test_so_is_that_hooks_see_the_gradients_of_one_rank() -> None:
 
 
 def test_batchnorm_on_a_single_sample_is_rejected() -> None:
-    with pytest.raises(UserError, match=r"strategy=dp: BatchNorm cannot compute statistics of one"):
-        onecurve.launch(partial(fit, batch_size=3), Normalized, onecurve.DP(), devices=1)
+    one: Case = (Normalized, onecurve.DP(), {"data": partial(DataLoader, Samples(), 3)})
+    line = "strategy=dp: BatchNorm cannot compute statistics of one"
+    assert line in onecurve.launch(fits, {"": one}, devices=1)[""]
 
 
 def fit_of_the_other_package(trains: str) -> None:
@@ -1050,20 +921,12 @@ def test_modules_of_the_other_lightning_package_are_rejected(
 
 
 class KeepsItsMetrics(Stranger):
-    """Among its hyperparameters, deep within, where a strategy gives them a group of ranks."""
+    """Among its hyperparameters, and in a checkpoint, as pytorch-forecasting's models do."""
 
     def __init__(self) -> None:
         super().__init__()
         self.metric = MeanMetric()
         self.save_hyperparameters({"width": WIDTH, "deep": {"metrics": [self.metric]}})
-
-
-class PutsItsMetric(Stranger):
-    """Into a checkpoint, as pytorch-forecasting's models do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.metric = MeanMetric()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["special"] = {"metric": self.metric}
@@ -1084,16 +947,11 @@ def saved(
     trainer.save_checkpoint(path)
 
 
-def test_metrics_among_hyperparameters_are_left_out(tmp_path: Path) -> None:
-    onecurve.launch(saved, tmp_path / "one.ckpt", KeepsItsMetrics, onecurve.FSDP(), devices=2)
-    checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=True)
-    assert checkpoint["hyper_parameters"] == {"width": WIDTH}
-
-
 def test_a_metric_in_a_checkpoint_has_no_group_of_ranks(tmp_path: Path) -> None:
-    onecurve.launch(saved, tmp_path / "one.ckpt", PutsItsMetric, onecurve.Tensor(), devices=2)
+    onecurve.launch(saved, tmp_path / "one.ckpt", KeepsItsMetrics, onecurve.Tensor(), devices=2)
     checkpoint = torch.load(tmp_path / "one.ckpt", weights_only=False)
     assert checkpoint["special"]["metric"].process_group is None
+    assert checkpoint["hyper_parameters"] == {"width": WIDTH}
 
 
 def test_a_checkpoint_holds_one_projection_as_it_was(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from conftest import ROUNDING, largest_difference
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-from zoo.data import Stateful, Whole
+from zoo.data import Whole
 from zoo.train import LIGHTNING, predicted
 
 import onecurve
@@ -144,18 +144,6 @@ def test_batches_of_a_stream_are_shared_by_rows_or_rejected() -> None:
 
     with pytest.raises(onecurve.UserError, match=r"Texts yields full batches .* let it yield sam"):
         next(iter(shares(DataLoader(Texts(), None), 2)[0]))
-
-
-def test_prefetched_batches_are_read_again() -> None:
-    dataset = Stateful()
-    (loader,) = shares(DataLoader(dataset, 4), 1)
-    reading = iter(loader)
-    next(reading)
-    loader.trained(0)
-    ahead = next(reading)[1]
-    again = iter(loader)
-    assert torch.equal(next(again)[1], ahead), "the same samples, with noise that is drawn again"
-    assert len(dataset.left) == 21 - 8
 
 
 def test_a_worker_may_set_attributes_of_the_data_set() -> None:

@@ -1,6 +1,5 @@
 """Many runs by one command: nothing is lost, nothing is done twice, and one failure stays one."""
 
-import gc
 import json
 import os
 import shutil
@@ -9,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from weakref import WeakSet, ref
+from weakref import WeakSet
 
 import pytest
 import yaml
@@ -24,14 +23,12 @@ from conftest import (
     run_directories,
 )
 from fake_jobs import FakeJobs, fake_jobs
-from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback, LightningModule, Trainer
 from omegaconf import DictConfig
 from processes import Command
 from test_failures import ranks
 
 from onecurve.run.record import try_lock
-from onecurve.sweep import job
 
 __all__ = ["fake_jobs"]
 
@@ -116,25 +113,6 @@ def test_a_job_finds_nothing_of_the_one_before_in_memory(cli: Cli) -> None:
     assert list(SEEN) == [1] * 4, done.err
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("fake_jobs")
-def test_no_configuration_of_a_job_is_kept(warm: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hydra's launcher has what every job returned in a list, until the last one has."""
-    configs, run_job, alive = [], job.run_job, []
-
-    def watched(kind: str, config: DictConfig) -> float | None:
-        gc.collect()
-        alive.append(sum(each() is not None for each in configs))
-        configs.extend([ref(config), ref(HydraConfig.instance().cfg)])
-        return run_job(kind, config)
-
-    monkeypatch.setattr(job, "run_job", watched)
-    warm("train.py", "-m", "seed=1,2,3,4", *SHORT)
-    # Those of the first job in this process are frozen with the libraries.
-    assert len(alive) == 4
-    assert max(alive) <= 2
-
-
 def start_sweep(folder: Path, *arguments: str) -> Command:
     return Command(folder, "train.py", "-m", *arguments)
 
@@ -180,24 +158,6 @@ def test_a_killed_sweep_goes_on(warm: Cli, tmp_path: Path) -> None:
     named = warm("train.py", "-m", *arguments, f"hydra.sweep.dir={sweep}")
     assert named.out.count("finished already") == 3
     assert (tmp_path / "epochs.txt").read_text().split() == epochs
-
-
-@pytest.mark.slow
-@pytest.mark.long  # as test_finished_jobs_are_skipped does without training
-def test_an_interrupted_sweep_goes_on(warm: Cli, tmp_path: Path) -> None:
-    arguments = ("seed=1,2,3", *SHORT, "trainer.max_epochs=10", "test=false")
-    sweep = start_sweep(tmp_path, *arguments)
-    wait_for_file(sweep, tmp_path, "runs/*/*/02-seed=2/checkpoints/last.ckpt")
-    os.killpg(sweep.pid, signal.SIGINT)
-    _, said = sweep.communicate()
-    assert sweep.returncode == 130
-    assert said.splitlines()[-1].startswith("stopped by SIGINT after step")
-    assert said.splitlines()[-1].endswith("; the same command resumes the sweep")
-    (place,) = {run.parent for run in run_directories(tmp_path)}
-    assert statuses(place) == {1: "finished", 2: "interrupted"}
-    done = warm("train.py", "-m", *arguments)
-    assert statuses(place) == dict.fromkeys((1, 2, 3), "finished")
-    assert done.out.count("resume: going on from last.ckpt") == 1
 
 
 def test_two_processes_do_not_share_a_grid(cli: Cli, tmp_path: Path) -> None:

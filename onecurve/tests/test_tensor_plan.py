@@ -12,13 +12,7 @@ from sharded_networks import GPT2Attention, Task, made
 from torch import nn
 
 from onecurve.errors import UserError
-from onecurve.strategies.tensor.families import (
-    counts_of,
-    family_of,
-    heads_of,
-    sections_of,
-    share_counts,
-)
+from onecurve.strategies.tensor.families import counts_of, family_of, share_counts
 from onecurve.strategies.tensor.plan import check_plan, find_plan
 from onecurve.strategies.tensor.report import local_numel, plan_table, shares
 
@@ -103,18 +97,6 @@ def test_a_module_is_known_by_its_names_or_its_class(name: str) -> None:
     assert family_of(module) == styles
 
 
-def test_sections_of_a_fused_projection_follow_from_the_output_projection() -> None:
-    heads = {"": "heads", "qkv": "fused", "out": "rowwise"}
-    alike = module("qkv out", linears((8, 24), (8, 8)))
-    assert sections_of(alike, heads, "qkv") == [8, 8, 8]
-    fewer = module("qkv out", linears((8, 16), (8, 8)), head_dim=2)
-    assert sections_of(fewer, heads, "qkv") == [8, 4, 4]
-    assert heads_of(fewer, heads) == 2
-    assert sections_of(fewer, heads | {"": "colwise"}, "qkv") == [8, 8]
-    assert sections_of(fewer, heads | {"out": "colwise"}, "qkv") is None
-    assert sections_of(module("qkv out", linears((8, 11), (8, 8))), heads, "qkv") is None
-
-
 def test_the_attention_in_the_docs_is_sharded_by_heads() -> None:
     page = Path(__file__).parents[1] / "docs/your_network.md"
     (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
@@ -146,12 +128,6 @@ def test_head_counts_in_a_shared_configuration_are_copied_per_layer() -> None:
     share_counts(first, 2)
     assert counts_of(first) == {"num_key_value_heads": 1, "config.num_attention_heads": 2}
     assert counts_of(second) == {"num_key_value_heads": 2, "config.num_attention_heads": 4}
-
-
-def test_grouped_query_heads_are_sharded_together() -> None:
-    names, widths = "q_proj k_proj v_proj o_proj", [(8, 8), (8, 4), (8, 4), (8, 8)]
-    assert heads_of(module(names, linears(*widths), head_dim=2)) == 2
-    assert heads_of(module(names, linears(*widths), num_heads=4, num_kv_heads=2)) == 2
 
 
 def test_an_attention_is_sharded_only_if_all_of_its_class_can_be() -> None:
@@ -261,6 +237,15 @@ def test_it_is_refused_in_a_line(case: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "least"), [("mlp", 0.97), ("vit", 0.82), ("named", 0.9), ("fused", 0.95)]
+)
+def test_most_of_a_network_is_shared(name: str, least: float) -> None:
+    task, plan = plan_of(name)
+    whole, _, cut = shares(task, plan, 2)
+    assert cut / whole > least
+
+
 def test_what_a_rank_holds() -> None:
     task, plan = plan_of("vit")
     whole, held, cut = shares(task, plan, 2)
@@ -270,7 +255,6 @@ def test_what_a_rank_holds() -> None:
         if name.endswith(("out_proj.bias", "mlp.3.bias"))
     )
     assert held == whole - cut // 2
-    assert cut / whole > 0.82
     assert biases
     assert local_numel("rowwise", "bias", (16,), 2) == 16
     assert local_numel("rowwise", "weight", (16, 32), 4) == 128

@@ -1,7 +1,5 @@
 """The predicted timeline has the idle share that the papers give, and is drawn."""
 
-from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -54,28 +52,6 @@ def test_the_bubble_is_the_closed_form(schedule: str, ranks: int, microbatches: 
     expected = (ranks - 1) / (steps + ranks - 1)
     spans = timeline.simulate(order_of(schedule, ranks, microbatches), [1.0] * (ranks * per_rank))
     assert timeline.bubble(spans) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("schedule", limits.SCHEDULES)
-def test_everything_is_computed_once_and_in_an_order_that_is_possible(schedule: str) -> None:
-    ranks, microbatches = 3, 6
-    num_stages = ranks * limits.SCHEDULES[schedule].stages_per_rank
-    costs = [1.0 + stage for stage in range(num_stages)]
-    spans = timeline.simulate(order_of(schedule, ranks, microbatches), costs)
-    assert set(Counter(span[3:] for span in spans).values()) == {1}
-    forward = {span[4:]: span for span in spans if span.kind == "forward"}
-    backward = {span[4:]: span for span in spans if span.kind == "backward"}
-    assert len(forward) == len(backward) == num_stages * microbatches
-    for (stage, microbatch), span in forward.items():
-        if stage > 0:
-            assert span.start >= forward[stage - 1, microbatch].stop
-            assert backward[stage - 1, microbatch].start >= backward[stage, microbatch].stop
-        assert backward[stage, microbatch].start >= span.stop
-    for rank in range(ranks):
-        own = sorted(span for span in spans if span.rank == rank)
-        assert all(a.stop <= b.start for a, b in pairwise(own))
-    # Three units of work for each, whether the backward pass is split or not.
-    assert sum(span.stop - span.start for span in spans) == 3 * microbatches * sum(costs)
 
 
 def test_an_uneven_partition_waits_for_its_largest_stage() -> None:

@@ -1,46 +1,29 @@
 """Ranks that torchrun or srun has started are one run; contradicting settings are rejected."""
 
-import os
-import signal
-import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, ROUNDING, TINY, Cli, column, largest_difference, run_directories
+from conftest import ROOT, Cli
 from lightning.pytorch import Callback, Trainer
-from nodes import (
-    TRAIN,
-    Start,
-    StartBy,
-    finish,
-    free_port,
-    has_the_curve_of_one_node,
-    one_run,
-    wait_until,
-)
-from processes import listens
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from nodes import TRAIN, Start, StartBy, finish, free_port, has_the_curve_of_one_node, one_run
 
 from onecurve.launch.meeting import agree, mirror_of
-from onecurve.launch.store import HOST, _new_store, listening_store
 from onecurve.run.context import Attempt, Members
-from onecurve.surroundings import Ranks, unchanged_environment
+from onecurve.surroundings import Ranks
 
 
 @pytest.mark.compares
 @pytest.mark.slow
 @pytest.mark.long  # test_srun has ranks that are there already, too
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_torchrun(start_by: StartBy, trained: Cli, tmp_path: Path, nodes: int) -> None:
-    torchrun = (sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}")
-    torchrun += (f"--nproc-per-node={2 // nodes}", "--rdzv-backend=c10d", "--rdzv-id=test")
+def test_torchrun(start_by: StartBy, trained: Cli, tmp_path: Path) -> None:
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nnodes=2")
+    torchrun += ("--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=test")
     torchrun += (f"--rdzv-endpoint=localhost:{free_port()}", "--local-addr=localhost")
     command = (*torchrun, str(ROOT / "train.py"), *TRAIN)
-    agents = [start_by(*command) for _ in range(nodes)]
+    agents = [start_by(*command) for _ in range(2)]
     said = finish(*agents)
     assert sum(out.count("Training finished") for out, _ in said) == 1
     assert has_the_curve_of_one_node(one_run(tmp_path), trained)
@@ -56,52 +39,6 @@ class Slow(Callback):
 
 
 @pytest.mark.compares
-@pytest.mark.long
-def test_torchrun_continues_with_fewer_and_with_more_nodes(
-    start_by: StartBy, trained: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The global batch, its samples and the run stay the same, although ranks are new commands."""
-    # Without, torchrun's agents wait for each other for ever once the third comes (torch 2.15).
-    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    epochs = "trainer.max_epochs=20"
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--max-restarts=3")
-    torchrun += ("--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=test")
-    torchrun += (f"--rdzv-endpoint=localhost:{free_port()}", "--local-addr=localhost")
-    command = (
-        str(ROOT / "train.py"),
-        *TRAIN,
-        epochs,
-        "+callbacks.slow._target_=test_torchrun.Slow",
-    )
-
-    def node(hosts: bool) -> subprocess.Popen[str]:
-        conf = f"--rdzv-conf=is_host={hosts},last_call_timeout=4"
-        return start_by(*torchrun, conf, *command)
-
-    def steps(ranks: int) -> list[Path]:
-        return list(tmp_path.glob(f"step-*-of-{ranks}"))
-
-    first = node(True)
-    wait_until(lambda: listens(first.pid))
-    second = node(False)
-    wait_until(lambda: len(steps(2)) > 8)
-    ranks = subprocess.run(
-        ["ps", "--ppid", str(second.pid), "-o", "pid="], capture_output=True, text=True
-    ).stdout.split()
-    for pid in [*map(int, ranks), second.pid]:
-        os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: len(steps(1)) > 3)
-    before = len(steps(2))
-    third = node(False)
-    wait_until(lambda: len(steps(2)) > before + 3)
-    finish(first, third)
-    (run,) = run_directories(tmp_path)
-    single = trained(*TRAIN[len(TINY) :], epochs, "trainer.devices=2").run
-    for name in ("train/loss", "val/loss", "test/acc"):
-        assert largest_difference(column(single, name), column(run, name)) <= ROUNDING
-
-
-@pytest.mark.compares
 @pytest.mark.slow
 def test_srun(start: Start, trained: Cli, tmp_path: Path) -> None:
     """With the variables of `srun bash -c ...` for two tasks on one node."""
@@ -112,31 +49,6 @@ def test_srun(start: Start, trained: Cli, tmp_path: Path) -> None:
     said = finish(*ranks)
     assert said[1] == ("", "")
     assert has_the_curve_of_one_node(one_run(tmp_path), trained)
-
-
-def test_ranks_only_meet_living_ranks() -> None:
-    """The store of torchrun's agents still holds what dead ranks have set."""
-    store = listening_store(HOST)
-
-    def port_for(rank: int) -> int:
-        client = TCPStore(HOST, store.port, is_master=False)
-        ranks = Ranks(rank, rank, world_size=3, on_this_node=3, starter="torchrun")
-        deadline = time.monotonic() + 60
-        stores.append(_new_store(client, ranks, HOST, deadline, lambda came: f"only {came}"))
-        return int(stores[-1].port)
-
-    store.set("came/1", "one that died before it was answered")
-    stores: list[TCPStore] = []
-    with ThreadPoolExecutor(3) as threads, unchanged_environment(("MASTER_ADDR", "MASTER_PORT")):
-        ports = []
-        for _ in range(3):
-            # Rank 0 sees only the dead at first.
-            asked = [threads.submit(port_for, 0)]
-            time.sleep(0.3)
-            asked += [threads.submit(port_for, rank) for rank in (1, 2)]
-            (port,) = {each.result() for each in asked}
-            ports.append(port)
-    assert len(set(ports)) == 3
 
 
 def test_restarted_ranks_resume_the_run_of_their_agent(

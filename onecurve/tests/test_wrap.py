@@ -8,7 +8,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from onecurve.errors import UserError
-from onecurve.strategies.fsdp.sharding import check_wrap, find_units, last_units
+from onecurve.strategies.fsdp.sharding import check_wrap, find_units
 from onecurve.strategies.unsupported import reject_sparse
 
 
@@ -72,14 +72,6 @@ def test_unknown_units_are_rejected(wrap: Any, words: str) -> None:
         check_wrap(Task(), wrap)
     assert words in str(refusal.value)
     assert "strategy.wrap=layer" in str(refusal.value)
-
-
-def test_the_last_units_are_the_head_and_the_norms_before_it() -> None:
-    layers = [nn.Embedding(30, 8), Block(), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 30)]
-    task = LightningModule()
-    task.network = nn.Sequential(*layers)
-    assert last_units(task, find_units(task, "layer", 0)) == [layers[4], layers[3]]
-    assert last_units(Task(), find_units(Task(), "layer", 0)) == []
 
 
 def test_sparse_gradients_are_rejected() -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from processes import end_with_the_tests
 from torch import distributed
 from torch.distributed import distributed_c10d
 from torch.distributed.tensor._redistribute import (
@@ -116,6 +117,7 @@ def run(work: str, arguments: tuple[Any, ...], *, processes: int, logs: Path | N
 
 
 def _serve(rank: int, number: int, parent: Connection) -> None:
+    end_with_the_tests()
     told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
     told |= {"MASTER_ADDR": HOST, "TORCHELASTIC_RUN_ID": "tests"}
     told |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_USE_AGENT_STORE": True}

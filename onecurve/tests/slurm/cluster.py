@@ -222,10 +222,7 @@ def _start(cluster: Cluster, daemons: list[subprocess.Popen[bytes]]) -> None:
         assert time.monotonic() < deadline, f"{said}\n{cluster.logs()}"
         time.sleep(0.2)
         said = subprocess.run(
-            cluster.on("login", *states),
-            env=cluster.environment(),
-            capture_output=True,
-            text=True,
+            cluster.on("login", *states), env=cluster.environment(), capture_output=True, text=True
         ).stdout
 
 

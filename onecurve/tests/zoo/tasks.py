@@ -99,12 +99,12 @@ class NoiseInHooks(Plain):
 
 
 class Thawed(Plain):
-    """The first layers are trained from the second epoch on, or only until then."""
+    """All layers but the last are trained from the second epoch on, or only until then."""
 
     is_frozen_first = True
 
     def on_train_epoch_start(self) -> None:
-        self.net[:2].requires_grad_(self.is_frozen_first == (self.current_epoch == 1))
+        self.net[:-1].requires_grad_(self.is_frozen_first == (self.current_epoch == 1))
 
 
 class FrozenLater(Thawed):

@@ -16,6 +16,8 @@ from onecurve.planner.network import Network, Precision
 
 
 class Shape(NamedTuple):
+    """Of a network: widths, and numbers of layers and heads."""
+
     width: int
     depth: int
     heads: int
@@ -24,10 +26,16 @@ class Shape(NamedTuple):
     vocabulary: int = 128256
 
 
-SHAPES = {"1B": Shape(2048, 16, 32, 8, 8192), "8B": Shape(4096, 32, 32, 8, 14336)}
+SHAPES = {
+    "1B": Shape(2048, 16, 32, 8, 8192),
+    "8B": Shape(4096, 32, 32, 8, 14336),
+    "70B": Shape(8192, 80, 64, 8, 28672),
+}
 
 
 class Attention(nn.Module):
+    """Grouped queries, causal."""
+
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.head_dim = shape.width // shape.heads
@@ -38,6 +46,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(shape.width, shape.width, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """What is added to its inputs, or passed on."""
         query, key, value = (
             part(inputs).unflatten(-1, (-1, self.head_dim))
             for part in (self.query, self.key, self.value)
@@ -64,6 +73,8 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
+    """SwiGLU."""
+
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.gate = nn.Linear(shape.width, shape.hidden, bias=False)
@@ -71,11 +82,14 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(shape.hidden, shape.width, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """What is added to its inputs, or passed on."""
         outputs: Tensor = self.down(F.silu(self.gate(inputs)) * self.up(inputs))
         return outputs
 
 
 class Block(nn.Module):
+    """Attention and a feed-forward network, each added to what it was given."""
+
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(shape.width, eps=1e-5)
@@ -84,6 +98,7 @@ class Block(nn.Module):
         self.mlp = FeedForward(shape)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """What is added to its inputs, or passed on."""
         inputs = inputs + self.attention(self.attention_norm(inputs))
         outputs: Tensor = inputs + self.mlp(self.mlp_norm(inputs))
         return outputs
@@ -103,6 +118,7 @@ class Llama(nn.Sequential):
         super().__init__(layers)
 
     def tensor_plan(self) -> dict[str, str]:
+        """How ranks share its layers."""
         return {
             "embedding": "vocab",
             "block*.attention.query": "colwise",
@@ -116,7 +132,7 @@ class Llama(nn.Sequential):
         }
 
 
-def planned(size: str, length: int = 8192) -> Network:
+def planned(size: str, *, fused: bool = False, length: int = 8192) -> Network:
     """What a plan is made of: bf16-mixed, the mean cross entropy of the next token."""
     with torch.device("meta"):
         net = Llama(SHAPES[size])
@@ -134,4 +150,5 @@ def planned(size: str, length: int = 8192) -> Network:
         targets=tokens,
         plan=plan,
         precision=Precision.named("bf16-mixed"),
+        fused=fused,
     )
