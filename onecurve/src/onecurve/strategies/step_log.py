@@ -11,6 +11,7 @@ states are summed over the ranks. States that are not sums, such as lists of pre
 alone. Values of an epoch are synchronised by torchmetrics itself.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from inspect import signature
@@ -170,9 +171,15 @@ def takes(function: Callable[..., Any], name: str) -> bool:
 
 def synced(log: Callable[..., None]) -> Callable[..., None]:
     """Make a task's `log` average over the ranks whatever `sync_dist` says."""
+    names = tuple(signature(log).parameters)
+    # An override that passes keyword arguments on has no place for it.
+    place = names.index("sync_dist") if "sync_dist" in names else math.inf
 
     def synced_log(*args: Any, **options: Any) -> None:
-        log(*args, **options | {"sync_dist": True})
+        if len(args) > place:
+            log(*(True if number == place else each for number, each in enumerate(args)), **options)
+        else:
+            log(*args, **options | {"sync_dist": True})
 
     return synced_log
 
