@@ -57,7 +57,7 @@ class _Redistribute(torch.autograd.Function):
         gradient: Placement,
         length: int | None,
     ) -> Tensor:
-        ctx.mesh, ctx.gradient = mesh, gradient
+        ctx.mesh, ctx.before, ctx.gradient = mesh, before, gradient
         # The gradient of every addend is that of the sum.
         ctx.back = Replicate() if before.is_partial() else before
         ctx.length = tensor.shape[after.dim] if after.is_shard() else None
@@ -65,8 +65,9 @@ class _Redistribute(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        back = _move(gradient, ctx.mesh, ctx.gradient, ctx.back, ctx.length)
-        return back, *[None] * 5
+        # Itself differentiable, for a penalty on gradients.
+        way = ctx.mesh, ctx.gradient, ctx.back, ctx.before, ctx.length
+        return _Redistribute.apply(gradient, *way), *[None] * 5
 
 
 def _move(tensor: Tensor, mesh: DeviceMesh, before: Any, after: Any, length: int | None) -> Tensor:
