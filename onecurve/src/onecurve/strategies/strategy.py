@@ -45,7 +45,7 @@ from .layout import lay_out, move
 from .manual_backward import manual_backward, pytorchs_backward
 from .mesh.ranks import Ranks
 from .parallelism import Parallelism
-from .sharded_data import assignable_data
+from .sharded_data import as_if_full
 from .step import DataParallel, TaskStep
 from .step_log import syncing_over
 from .torch_errors import explain_error, name_of
@@ -224,7 +224,7 @@ class OneCurve(ForCallbacks):
                 self._layer_sync = None
             lay_out(task, self.ranks, self.parallelisms, self.apply_ac_and_compile)
         self._move(task, self.root_device)
-        self._while_connected.enter_context(assignable_data())
+        self._while_connected.enter_context(as_if_full())
         for parallelism in self.parallelisms:
             self._while_connected.enter_context(parallelism.connected(task))
 
