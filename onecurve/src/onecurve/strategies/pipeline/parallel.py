@@ -43,9 +43,9 @@ from ..redirect import replaced
 from ..sequences import WholeSequences
 from ..step import TaskStep
 from .gradients import agree_on_overflow, average, ending_with, explained, shown, watch_hooks
-from .gradients import set_up_optimizers as set_up
 from .limits import SCHEDULES, Schedule
 from .network import Network, find_networks, share_direct_tensors
+from .optimizers import set_up_optimizers as set_up
 from .partition import Partition, Placement, Stages, collect
 from .report import report_partition
 from .runner import NO_TARGETS, Runner
