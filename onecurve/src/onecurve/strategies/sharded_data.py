@@ -64,7 +64,8 @@ def _changing(name: str) -> Any:
     def changed(rows: Any, *args: Any, **options: Any) -> Any:
         method(rows, *args, **options)
         if of := vars(rows).get("of"):
-            _write(*of, rows)
+            shard, index = of
+            _write(shard, index, rows)
         return rows
 
     return changed
