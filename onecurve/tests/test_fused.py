@@ -1,6 +1,7 @@
 """Fused optimizers under every strategy: other kernels, the same results."""
 
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ OURS = (
     "data.batch_size=200", "test=false", "scheduler=none",
 )  # fmt: skip
 # With what fits their arguments.
-NO_SHARDS = {"SGD": "optimizer=sgd", "Adagrad": "~optimizer.betas"}
+FOR_FULL = {"SGD": "optimizer=sgd", "Adagrad": "~optimizer.betas"}
 
 
 def build(parameters: Iterable[nn.Parameter], **options: Any) -> torch.optim.Optimizer:
@@ -58,15 +59,15 @@ def test_the_curve_is_that_of_the_default_kernels(train: Cli, trained: Cli, stra
 
 @pytest.mark.compares
 @pytest.mark.long
-@pytest.mark.parametrize(("strategy", "algorithm"), [("fsdp", "SGD"), ("tensor", "Adagrad")])
-def test_without_a_kernel_for_shards_the_default_is_used(
+@pytest.mark.parametrize(("strategy", "algorithm"), product(["fsdp", "tensor"], FOR_FULL))
+def test_kernels_for_full_parameters_update_shards(
     train: Cli, trained: Cli, strategy: str, algorithm: str
 ) -> None:
-    ours = (*OURS, f"optimizer.algorithm=torch.optim.{algorithm}", NO_SHARDS[algorithm])
+    ours = (*OURS, f"optimizer.algorithm=torch.optim.{algorithm}", FOR_FULL[algorithm])
     fused = trained(*ours, "+optimizer.fused=auto").run
     assert groups(fused)[0]["fused"] is True
     sharded = train(*ours, "+optimizer.fused=auto", *ALL[strategy]).run
-    assert groups(sharded)[0]["fused"] is None
+    assert groups(sharded)[0]["fused"] is True
     losses = column(fused, "train/loss"), column(sharded, "train/loss")
     assert largest_difference(*losses) <= ROUNDING
 

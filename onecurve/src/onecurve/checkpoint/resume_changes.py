@@ -131,6 +131,8 @@ def fit_to_length(
         return
     for state, scheduler in zip(states, schedulers, strict=False):
         steps, before = _steps(state), state.get("total_steps")
+        if steps is None:
+            continue
         place = [optimizer is scheduler.optimizer for optimizer in optimizers].index(True)
         groups = saved[place]["param_groups"]
         if len(groups) != len(scheduler.optimizer.param_groups):
@@ -147,9 +149,11 @@ def fit_to_length(
         )
 
 
-def _steps(state: Mapping[str, Any]) -> int:
-    """The steps of a scheduler so far; a ChainedScheduler's are counted by its parts."""
-    return int(state["last_epoch"] if "last_epoch" in state else _steps(state["_schedulers"][0]))
+def _steps(state: Mapping[str, Any]) -> int | None:
+    """The steps of a scheduler so far, if known; a ChainedScheduler's are those of its parts."""
+    parts = state.get("_schedulers")
+    steps: int | None = state.get("last_epoch", _steps(parts[0]) if parts else None)
+    return steps
 
 
 def _differs(state: Mapping[str, Any], scheduler: Any) -> bool:

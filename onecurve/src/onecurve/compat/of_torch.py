@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C import DisableTorchFunctionSubclass
+from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -27,12 +27,13 @@ from torchmetrics import Metric
 
 from .patching import replaced
 
-# - DisableTorchFunctionSubclass, FakeTensorMode, TorchDispatchMode: documented, but only importable
+# - DisableTorchFunction*, FakeTensorMode, TorchDispatchMode: documented, but only importable
 #   from private modules.
 # - BatchNorm: the base class of all kinds, including SyncBatchNorm.
 # - tree_*: a public torch.utils.pytree has been announced.
 __all__ = [
     "BatchNorm",
+    "DisableTorchFunction",
     "DisableTorchFunctionSubclass",
     "FakeTensorMode",
     "TorchDispatchMode",
@@ -78,6 +79,13 @@ def hooked(module: nn.Module) -> list[str]:
         for name, parameter in module.named_parameters()
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks
     ]
+
+
+def sees_outputs(module: nn.Module) -> bool:
+    """Whether a module has a hook of somebody else: ``register_forward_hook``."""
+    hooks = module._forward_hooks.values()
+    owners = [str(getattr(hook, "__module__", "")) for hook in hooks]
+    return not all(owner.startswith(("torch.", "onecurve.")) for owner in owners)
 
 
 def remove_hooks(wrapped: DistributedDataParallel) -> None:
@@ -155,6 +163,18 @@ def local_shard(tensor: Tensor) -> Tensor:
     """A DTensor's local tensor, without the autograd overhead of ``to_local``; others as is."""
     local: Tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
     return local
+
+
+@contextmanager
+def operators_of_shards(handlers: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
+    """Handle operators on DTensors within the context, as PyTorch's `loss_parallel` does."""
+    known = DTensor._op_dispatcher._custom_op_handlers
+    known.update(handlers)
+    try:
+        yield
+    finally:
+        for operator in handlers:
+            known.pop(operator, None)
 
 
 def claim(kind: type[Tensor], shape: list[int], of: Tensor) -> Any:

@@ -39,10 +39,7 @@ def fuses(kind: type[Optimizer], parameters: Iterable[Tensor], options: Mapping[
 def has_kernel(
     kind: type[Optimizer], parameters: Iterable[Tensor], options: Mapping[str, Any]
 ) -> bool:
-    """Whether an optimizer has a fused kernel for these parameters, tried on small copies.
-
-    For sharded parameters PyTorch supports Adam's kernel, but not SGD's or Adagrad's (2.15).
-    """
+    """Whether an optimizer has a fused kernel for these parameters, tried on small copies."""
     if "fused" not in inspect.signature(kind).parameters:
         return False
     kinds = {_likeness(each): each for each in _here(parameters)}

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate
 # `clip_grad_norm_` calls.
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from ..compat.of_torch import clipping_replaced
+from ..compat.of_torch import DisableTorchFunction, clipping_replaced
 
 Place = tuple[DeviceMesh | None, tuple[Placement, ...]]
 """The mesh that a gradient lives on (None if it is a plain tensor), and its placements."""
@@ -76,7 +76,8 @@ def clipping_over_ranks(
         parameters: list[Tensor] = [each for each in own if each is not None]
         if len(parameters) < len(own):
             return get_total_norm(gradients, norm_type, error_if_nonfinite, foreach)
-        total = global_norm(counted(parameters), group, float(norm_type))
+        with DisableTorchFunction():  # it is no combination of one rank's parameters
+            total = global_norm(counted(parameters), group, float(norm_type))
         return get_total_norm([total], inf, error_if_nonfinite)
 
     def scale(

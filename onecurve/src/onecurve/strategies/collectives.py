@@ -56,7 +56,7 @@ class _Redistribute(torch.autograd.Function):
         gradient: Placement,
         length: int | None,
     ) -> Tensor:
-        ctx.group, ctx.gradient = group, gradient
+        ctx.group, ctx.before, ctx.gradient = group, before, gradient
         # The gradient of every addend is that of the sum.
         ctx.back = Replicate() if before.is_partial() else before
         ctx.length = tensor.shape[after.dim] if after.is_shard() else None
@@ -65,7 +65,9 @@ class _Redistribute(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, incoming: Tensor) -> Any:
         # Itself differentiable, so that second-order gradients are right.
-        back = redistribute(incoming, ctx.group, ctx.gradient, ctx.back, length=ctx.length)
+        back = redistribute(
+            incoming, ctx.group, ctx.gradient, ctx.back, ctx.before, length=ctx.length
+        )
         return back, *[None] * 5
 
 

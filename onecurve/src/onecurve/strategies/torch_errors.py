@@ -1,10 +1,11 @@
 """Turns errors of PyTorch into one line that tells the author of a task what to change."""
 
 from pathlib import Path
-from traceback import extract_tb
+from traceback import extract_tb, walk_tb
 
 import torch.distributed as dist
 from torch import nn
+from torch.optim import Optimizer
 
 from ..errors import UserError
 from .step_log import StepLog
@@ -27,6 +28,11 @@ WORDS = {
     "sharded differently from others; unfreeze by requires_grad alone, or use strategy=fsdp",
     "out of bounds for storage of size 0": "parameters of {task} were freed before a backward pass "
     "that its step runs by itself (torch.autograd.grad); use strategy=ddp",
+    "functorch transform": "{task} maps or differentiates its layers by torch.func, which cannot "
+    "pass through layers that ranks share; use strategy=ddp",
+    "not have been used in the graph": "{task} asks torch.autograd.grad for gradients of "
+    "parameters, and layers compute with others that ranks share; leave that to the backward pass "
+    "of a loss, or use strategy=ddp",
     "RegisterPostBackwardFunction": "a layer changes its input in place (x += y), and PyTorch "
     "needs the gradient of that input; write x = x + y in its forward, or use strategy=ddp",
     "object layout differs": "{quoted} has another base, such as ABC, before nn.Module, and "
@@ -47,6 +53,10 @@ WORDS = {
     "torch.zeros(..., device=self.device), or use strategy=ddp",
 }
 """Our lines, by a part of PyTorch's message; `quoted` stands for what the message quotes last."""
+COMBINES = (
+    "{name} combines several parameters in its step, or needs full ones, and they are sharded; use "
+    "another optimizer, such as AdamW, or strategy=ddp"
+)
 CALL = "_wrapped_call_impl"
 """The name of the first frame when an nn.Module is called."""
 STEP = "_call_task"
@@ -63,11 +73,25 @@ def explain_error(error: BaseException, module: nn.Module, strategy: str) -> Use
         # For example `loss += penalty`, which would turn the loss into a DTensor in place.
         last = extract_tb(error.__traceback__)[-1:]
         lines = [PENALTY for frame in last if "/distributed/tensor/" in frame.filename]
+    if strategy == "ddp":  # an error of the task itself, in the same words
+        lines = [line for line in lines if not line.endswith("strategy=ddp")]
     if not lines:
         return None
+    if name := _stepping(error):
+        lines = [COMBINES.format(name=name)]
     quoted = ["", *said.split("'")][-2]
     line = lines[0].format(task=type(module).__name__, quoted=quoted)
     return UserError(f"strategy={strategy}: {line}")
+
+
+def _stepping(error: BaseException) -> str | None:
+    """The class of the optimizer whose own step failed, but not in its closure."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    names = [frame.f_code.co_name for frame in frames]
+    if "step" not in names or "closure" in names:
+        return None
+    last = frames[len(names) - 1 - names[::-1].index("step")].f_locals.get("self")
+    return type(last).__name__ if isinstance(last, Optimizer) else None
 
 
 def _called_alone(error: BaseException) -> list[str]:

@@ -20,6 +20,7 @@ from ...torch_versions import require
 from ..layout import Part
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
+from ..sharded_data import as_if_full
 from ..unsupported import (
     reject_hooks,
     reject_of_shards,
@@ -40,7 +41,6 @@ from .sharding import (
     steps_as_forward,
 )
 from .state import gather
-from .weight_changes import assignable_data
 
 
 class ShardedParameters(Parallelism):
@@ -89,7 +89,7 @@ class ShardedParameters(Parallelism):
     @contextmanager
     def connected(self, task: LightningModule) -> Iterator[None]:
         with ExitStack() as stack:
-            stack.enter_context(assignable_data())
+            stack.enter_context(as_if_full())
             if self.ranks.sizes.pipeline == 1:  # else the stages call the layers
                 set_plain_factories(task)
                 stack.enter_context(steps_as_forward(task))

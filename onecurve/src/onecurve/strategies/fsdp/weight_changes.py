@@ -1,12 +1,10 @@
 """Keeps changes of weights that FSDP2 or PyTorch would lose without a word.
 
 A masked convolution changes its weights (``self.weight.data *= self.mask``), as does a layer that
-bounds their norm. FSDP2 frees gathered parameters, and would lose the change. The numbers of a
-DTensor are those of a tensor within it, and ``parameter.data = value`` changes what is around it.
+bounds their norm. FSDP2 frees gathered parameters, and would lose the change.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, Self
 
@@ -15,7 +13,6 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from ...compat.of_torch import version_of
-from ...compat.patching import replaced
 from .state import cut_like
 
 
@@ -101,19 +98,3 @@ def _put_back(full: Tensor, shard: DTensor) -> None:
     kept = shard.to_local()
     now = cut_like(full.detach(), shard).to_local().to(kept.device)
     kept.copy_(torch.where(now == kept.to(now.dtype), kept, now.to(kept.dtype)))
-
-
-def assignable_data() -> AbstractContextManager[None]:
-    """Within the context, ``parameter.data = value`` of a DTensor copies a value of its kind."""
-    return replaced(DTensor, "data", property(_data, _assign))
-
-
-def _data(parameter: Any) -> Tensor:
-    return Tensor.data.__get__(parameter)  # type: ignore[attr-defined, no-any-return]
-
-
-def _assign(parameter: Any, value: Tensor) -> None:
-    if (value.shape, value.dtype) == (parameter.shape, parameter.dtype):
-        _data(parameter).copy_(value)
-    else:
-        Tensor.data.__set__(parameter, value)  # type: ignore[attr-defined]

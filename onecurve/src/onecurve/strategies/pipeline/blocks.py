@@ -263,6 +263,9 @@ class Blocks:
                 raise self._rejection(
                     f"calls one that cannot be measured without data ({in_short(error)})"
                 ) from error
+            after, again = tree_flatten((args, kwargs))
+            if again != structure or any(a is not b for a, b in zip(after, unset, strict=True)):
+                raise self._rejection("calls one that changes what it is given, such as a cache")
             without_data = tree_map_only(Tensor, lambda value: empty(value, "meta"), returned)
             self._known[key] = Values(*tree_flatten(without_data))
         return self._known[key]

@@ -15,7 +15,7 @@ Lightning's `grad_norm` does in `on_before_optimizer_step`, would get another nu
 (PyTorch's `clip_grad_norm_` does not: see `clip.py`.) So for the length of a hook, or of a step in
 manual optimization, the gradient of a remote parameter is a tensor on the meta device: what changes
 each gradient alone works on it, and what asks for its numbers cannot have them, and says so.
-Optimizers are not shown it: they would make a state for it.
+Optimizers are shown neither (`optimizers.py`).
 """
 
 import re
@@ -30,17 +30,16 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.optim import LBFGS, Optimizer
 
 from ...compat.of_lightning import results_of
-from ...compat.of_torch import at_end_of_backward
+from ...compat.of_torch import at_end_of_backward, sees_outputs
 from ...compat.patching import replaced
-from ...errors import UserError
+from ...errors import UserError, in_short
 from ..collectives import with_hook
 from ..manual_backward import gradients_aside
-from .remote import RemoteParameter, shown
+from .remote import shown
 
 BUCKET_BYTES = 25 * 2**20
 HOOKS = (
@@ -171,38 +170,6 @@ def _is_in_step(error: BaseException) -> bool:
     return any(frame.name == "_call_task" for frame in extract_tb(error.__traceback__))
 
 
-def set_up_optimizers(optimizers: Iterable[Optimizer], until: ExitStack) -> None:
-    """Reject LBFGS, and keep the others from remote parameters.
-
-    State that an optimizer has initialised for them, as Adagrad does, is dropped; `step` sees no
-    gradients of them.
-    """
-    for optimizer in optimizers:
-        if isinstance(optimizer, LBFGS):
-            raise UserError(
-                "strategy=pipeline: LBFGS updates a weight by the gradients of all others, of "
-                "which a rank has only those of its layers; use another optimizer, such as AdamW, "
-                "or strategy=ddp"
-            )
-        for parameter in [each for each in optimizer.state if each.is_meta]:
-            del optimizer.state[parameter]
-        before: list[bool] = []
-        for handle in (
-            optimizer.register_step_pre_hook(partial(_hide, before)),
-            optimizer.register_step_post_hook(partial(_show_again, before)),
-        ):
-            until.callback(handle.remove)
-
-
-def _hide(before: list[bool], *_: Any) -> None:
-    before[:] = [RemoteParameter.is_shown]
-    RemoteParameter.is_shown = False
-
-
-def _show_again(before: list[bool], *_: Any) -> None:
-    (RemoteParameter.is_shown,) = before
-
-
 def explained(
     error: BaseException, module: LightningModule, network: str, strategy: str
 ) -> UserError | None:
@@ -214,9 +181,11 @@ def explained(
             f"strategy={strategy}: a module is copied whose layers are a pipeline; make the copy "
             "in __init__, or use strategy=ddp"
         )
+    in_step = _is_in_step(error)
     if not isinstance(error, NotImplementedError | RuntimeError) or not NO_DATA.search(message):
-        return None
-    if _is_in_step(error):
+        layers = module.get_submodule(network).modules()
+        return hooked_layers(module, error) if in_step and any(map(sees_outputs, layers)) else None
+    if in_step:
         return layers_used_outside_network(module, network)
     if "aten::equal" in message:
         line = (
@@ -235,6 +204,15 @@ def explained(
     return UserError(f"strategy={strategy}: {line}")
 
 
+def hooked_layers(module: nn.Module, error: BaseException) -> UserError:
+    """For a step that fails where hooks of layers keep something for it."""
+    return UserError(
+        f"strategy=pipeline: a step of {type(module).__name__} fails ({in_short(error)}), and "
+        "hooks of its layers (register_forward_hook) run on the rank that has the layer, for each "
+        "micro-batch; let the network return what the step needs, or use strategy=fsdp"
+    )
+
+
 def layers_used_outside_network(module: LightningModule, network: str) -> UserError:
     """The error for a step that uses layers of other ranks outside of the network."""
     results = results_of(module.trainer)
@@ -242,6 +220,6 @@ def layers_used_outside_network(module: LightningModule, network: str) -> UserEr
         results.clear()  # Lightning would move what was logged of it as it ends
     return UserError(
         f"strategy=pipeline: a step of {type(module).__name__} uses layers, or their parameters "
-        f"or gradients, in another way than by calling {network}, and one rank holds them; use "
-        "weight_decay of the optimizer for a penalty, or strategy=fsdp"
+        f"or gradients, in another way than by calling {network or 'it'}, and one rank holds them; "
+        "use weight_decay of the optimizer for a penalty, or strategy=fsdp"
     )

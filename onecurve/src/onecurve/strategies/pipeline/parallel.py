@@ -46,9 +46,9 @@ from .gradients import (
     scaler_of,
     watch_hooks,
 )
-from .gradients import set_up_optimizers as set_up
 from .limits import SCHEDULES, Schedule
 from .network import Network, find_networks, share_direct_tensors
+from .optimizers import set_up_optimizers as set_up
 from .partition import Partition, Placement, Stages, WholeSequences, collect
 from .remote import shown
 from .report import report_partition

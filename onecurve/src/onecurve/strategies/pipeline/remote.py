@@ -3,6 +3,9 @@
 PyTorch leaves a tensor as it is where one without data is added to it in place. So a penalty that
 is summed up by ``total += weight.abs().sum()``, or a teacher whose weights follow by
 ``mean.mul_(0.99).add_(weight, alpha=0.01)``, would lose the weights of other ranks silently.
+
+Nor does PyTorch draw for a tensor without data. Here as many numbers are drawn and dropped, so that
+a hook that draws the weights of all layers draws those of this rank's as in one process.
 """
 
 from collections.abc import Callable
@@ -15,6 +18,11 @@ from torch import Tensor, nn
 from ...compat.of_torch import DisableTorchFunctionSubclass, tensor_leaves, tree_map_only
 from ...compat.patching import replaced
 
+DRAWS = (
+    *("normal_", "uniform_", "bernoulli_", "exponential_", "log_normal_"),
+    *("rand_like", "randn_like"),
+)
+
 
 class Remote(Tensor):
     """A tensor on the meta device, and so is what is computed from it; in-place use is rejected."""
@@ -23,19 +31,25 @@ class Remote(Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        changed = [args[:1] if _works_in_place(func) else None, kwargs.get("out")]
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        changed = [args[:1] if works_in_place(name) else None, kwargs.get("out")]
         if not all(tensor.is_meta for tensor in tensor_leaves(changed)):
             raise RuntimeError(f"{func.__name__} of a tensor on the meta device: no data")
+        if name in DRAWS or getattr(func, "__module__", "") == "torch.nn.init":
+            func(*tree_map_only(Tensor, _full, args), **tree_map_only(Tensor, _full, kwargs))
         with DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
         return tree_map_only(Tensor, _as_remote, result)
 
 
-def _works_in_place(func: Callable[..., Any]) -> bool:
-    """Whether it has a name such as ``add_``, ``_foreach_add_`` or ``__iadd__``."""
-    name: str = getattr(func, "__name__", "")
+def works_in_place(name: str) -> bool:
+    """Whether a function has a name such as ``add_``, ``_foreach_add_`` or ``__iadd__``."""
     return name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
+
+
+def _full(tensor: Tensor) -> Tensor:
+    device = "cuda" if torch.cuda.is_initialized() else "cpu"  # type: ignore[no-untyped-call]
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
 
 
 def _as_remote(tensor: Tensor) -> Tensor:

@@ -1,0 +1,146 @@
+"""What tasks do with the numbers of parameters, for parameters that are sharded.
+
+PyTorch would ignore ``parameter.data = value`` without a word: the numbers of a DTensor are those
+of a tensor within it, and the assignment is to what is around that one. So a weight that is
+bounded, or the weight of a teacher, by assignment would never change.
+
+What a hook draws for a parameter, each rank would draw for its shard: other numbers than in one
+process, and on a CPU the same ones for each shard. It draws them for the full parameter.
+
+It would give Python a rank's addend of a sum or a norm, and drop what is written to rows that it
+had to gather for that (``weight[0] = 0``, ``weight[:3].normal_()``).
+
+The fused kernels of SGD and Adagrad, which PyTorch has for full parameters alone, update shards.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from ..compat.of_torch import (
+    address_of,
+    is_in_place,
+    local_shard,
+    operators_of_shards,
+    tree_map_only,
+)
+from ..compat.patching import replaced
+from .fsdp.state import cut_like
+
+_aten = torch.ops.aten
+DRAWS = (
+    _aten.normal_.default,
+    _aten.uniform_.default,
+    _aten.bernoulli_.float,
+    _aten.exponential_.default,
+    _aten.log_normal_.default,
+    _aten.rand_like.default,
+    _aten.randn_like.default,
+)
+READ = _aten._local_scalar_dense.default
+FUSED = (
+    _aten._fused_sgd_.default,
+    _aten._fused_sgd_.tensor_lr,
+    _aten._fused_adagrad_.default,
+    _aten._fused_adagrad_.tensor_lr,
+)
+
+
+class Rows(DTensor):
+    """Rows that were gathered from other ranks: what changes them in place changes the shards."""
+
+    __slots__ = ()
+
+
+def _changing(name: str) -> Any:
+    method = getattr(Tensor, name)
+
+    @wraps(method)
+    def changed(rows: Any, *args: Any, **options: Any) -> Any:
+        method(rows, *args, **options)
+        if of := vars(rows).get("of"):
+            shard, index = of
+            _write(shard, index, rows)
+        return rows
+
+    return changed
+
+
+for _name in dir(Tensor):
+    if _name.endswith("_") and not _name.startswith("_"):
+        setattr(Rows, _name, _changing(_name))
+
+
+@contextmanager
+def as_if_full() -> Iterator[None]:
+    """Within the context, shards are assigned, drawn, read and written like full parameters."""
+    handlers = {**dict.fromkeys(DRAWS, _draw), **dict.fromkeys(FUSED, _update)}
+    methods = {"data": property(_data, _assign), "__getitem__": _rows, "__setitem__": _write}
+    with ExitStack() as stack:
+        stack.enter_context(operators_of_shards({**handlers, READ: _read}))
+        for name, method in methods.items():
+            stack.enter_context(replaced(DTensor, name, method))
+        yield
+
+
+def _data(parameter: Any) -> Tensor:
+    return Tensor.data.__get__(parameter)  # type: ignore[attr-defined, no-any-return]
+
+
+def _assign(parameter: Any, value: Tensor) -> None:
+    if (value.shape, value.dtype) == (parameter.shape, parameter.dtype):
+        _data(parameter).copy_(value)
+    else:
+        Tensor.data.__set__(parameter, value)  # type: ignore[attr-defined]
+
+
+def _update(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    args, options = tree_map_only(DTensor, local_shard, (args, options))
+    operator(*args, **options)
+
+
+def _draw(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+    shard, *others = args
+    full = torch.empty(shard.shape, dtype=shard.dtype, device=shard.device)
+    drawn: Tensor = cut_like(operator(full, *others, **options), shard)
+    if not is_in_place(operator):
+        return drawn
+    local_shard(shard).copy_(local_shard(drawn))
+    return shard  # type: ignore[no-any-return]
+
+
+def _read(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    return operator(args[0].full_tensor())
+
+
+def _rows(shard: Any, index: Any) -> Any:
+    """What is changed in place is written back, unless it is a view of the shard."""
+    rows = Tensor.__getitem__(shard, index)
+    if isinstance(rows, DTensor) and not _is_tracked(rows) and not _is_view(rows, shard):
+        rows.__class__ = Rows
+        vars(rows)["of"] = shard, index
+    return rows
+
+
+def _is_tracked(tensor: Tensor) -> bool:
+    return tensor.requires_grad and torch.is_grad_enabled()
+
+
+def _is_view(rows: DTensor, shard: DTensor) -> bool:
+    places = [address_of(local_shard(each).untyped_storage()) for each in (rows, shard)]
+    return places[0] == places[1]
+
+
+def _write(shard: Any, index: Any, value: Any) -> None:
+    if _is_tracked(shard):
+        Tensor.__setitem__(shard, index, value)
+        return
+    full = shard.detach().full_tensor().clone()
+    index, value = tree_map_only(DTensor, DTensor.full_tensor, (index, value))
+    full[index] = value
+    local_shard(shard).copy_(local_shard(cut_like(full, shard)))

@@ -1,0 +1,226 @@
+"""Weights and gradients that a task, or its own optimizer, draws, reads and changes by itself."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import warm_ranks
+from test_strangers import STRATEGIES, Stranger, fit, loaders, pair
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import onecurve
+from onecurve.errors import UserError
+from onecurve.launch import agent
+from onecurve.testing import assert_parity
+
+
+def four() -> nn.Sequential:
+    return nn.Sequential(pair(), nn.GELU(), pair())
+
+
+class Drawn(Stranger):
+    """Draws its weights once training begins, and those of some rows again."""
+
+    def on_train_start(self) -> None:
+        for layer in self.model.modules():
+            if isinstance(layer, nn.Linear) and not self.trainer.global_step:
+                layer.reset_parameters()
+                nn.init.normal_(layer.bias)
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            with torch.no_grad():
+                self.model[0].weight[:3].normal_(0, 0.1)
+
+
+class ByRows(Stranger):
+    """Changes rows of gradients, and reads norms as numbers."""
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        gradient: Any = self.model[0].weight.grad
+        gradient[0] = 0
+        gradient[4:9] *= 0.5
+        gradient[10].mul_(2)
+        norms = [p.grad.norm().item() for p in self.parameters() if p.grad is not None]
+        optimizer.param_groups[0]["lr"] = 0.01 + 0.01 * sum(norms)
+
+
+class Fused(Stranger):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.05, momentum=0.9, fused=True)
+
+
+def critics() -> nn.ModuleDict:
+    return nn.ModuleDict({"first": four(), "second": pair()})
+
+
+class Slopes(Stranger):
+    """A critic whose loss has its own gradient in it."""
+
+    def __init__(self) -> None:
+        super().__init__(critics)
+        self.automatic_optimization = False
+
+    def outputs(self, batch: Any) -> Tensor:
+        made: Tensor = self.model["first"](batch["inputs"])
+        return made + self.model["second"](batch["inputs"])
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        inputs = batch["inputs"].clone().requires_grad_()
+        (slope,) = torch.autograd.grad(self.model["first"](inputs).sum(), inputs, create_graph=True)
+        loss = slope.square().mean() + F.mse_loss(self.outputs(batch), batch["labels"])
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+        self.log("train", loss)
+
+
+class OfABook(torch.optim.Optimizer):
+    """Expects a gradient for every parameter."""
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                size = parameter.data.norm() / (1 + parameter.grad.norm())
+                parameter.data -= group["lr"] * size.item() * parameter.grad.data
+        return loss
+
+
+class ByNorm(torch.optim.Optimizer):
+    """Divides by the norm over all gradients."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        with torch.enable_grad():
+            loss = closure()
+        parameters = self.param_groups[0]["params"]
+        norm = torch.stack([parameter.grad.norm() for parameter in parameters]).norm()
+        for parameter in parameters:
+            parameter.sub_(0.01 * parameter.grad / norm)
+        return loss
+
+
+class Own(Stranger):
+    """Has an optimizer of its own, and a scheduler whose state is its own."""
+
+    def __init__(self, kind: type[torch.optim.Optimizer] = OfABook) -> None:
+        super().__init__(four)
+        self.kind: Any = kind
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.kind(self.parameters(), {"lr": 0.05})
+        return {"optimizer": optimizer, "lr_scheduler": Halving(optimizer)}
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        scheduler.step()
+
+
+class Halving:
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self.epochs = optimizer, 0
+
+    def step(self) -> None:
+        self.epochs += 1
+        self.optimizer.param_groups[0]["lr"] /= 2
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epochs": self.epochs}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epochs = state["epochs"]
+
+
+@pytest.fixture(autouse=True)
+def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.setattr(agent, "start_ranks", warm_ranks.start_ranks)
+    monkeypatch.syspath_prepend(str(request.path.parent))
+
+
+@pytest.mark.compares
+@pytest.mark.parametrize(
+    ("task", "strategy"),
+    [
+        *((Drawn, name) for name in ("fsdp", "tensor", "pipeline")),
+        *((ByRows, name) for name in ("fsdp", "tensor")),
+        (Fused, "fsdp"),
+        (Slopes, "tensor"),
+        *((Own, name) for name in ("fsdp", "pipeline")),
+        (partial(Own, ByNorm), "fsdp"),
+    ],
+)
+def test_it_is_as_in_one_process(task: Any, strategy: str) -> None:
+    assert_parity(task, loaders, strategy=STRATEGIES[strategy](), accelerator="cpu")
+
+
+class Cached(nn.Module):
+    """Blocks that fill a cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for block in self.blocks:
+            inputs = block(inputs, cache={})
+        return inputs
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = pair()
+
+    def forward(self, inputs: Tensor, cache: dict[str, Tensor]) -> Tensor:
+        cache["made"] = self.layers(inputs)
+        return cache["made"]
+
+
+class Hooked(Stranger):
+    """Keeps what one of its layers makes, for its loss."""
+
+    def __init__(self) -> None:
+        super().__init__(four)
+        self.kept: dict[str, Tensor] = {}
+        self.model[0].register_forward_hook(lambda *given: self.kept.update(made=given[2]))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        return loss + F.mse_loss(self.kept["made"], batch["labels"])
+
+
+class Mapped(Stranger):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        jacobian = torch.func.vmap(torch.func.jacrev(self.model))(batch["inputs"])
+        return jacobian.square().mean()
+
+
+class Adapted(Stranger):
+    """Steps on copies of its weights first."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = F.mse_loss(self.outputs(batch), batch["labels"])
+        return loss + torch.autograd.grad(loss, [*self.parameters()])[0].sum()
+
+
+@pytest.mark.parametrize(
+    ("task", "strategy", "line"),
+    [
+        (partial(Own, ByNorm), "pipeline", "ByNorm combines gradients or weights of several"),
+        (partial(Stranger, Cached), "pipeline", "calls one that changes what it is given, such as"),
+        (Hooked, "pipeline", "hooks of its layers (register_forward_hook) run on the rank"),
+        (Mapped, "tensor", "Mapped maps or differentiates its layers by torch.func"),
+        (Adapted, "fsdp", "Adapted asks torch.autograd.grad for gradients of parameters"),
+    ],
+)
+def test_what_cannot_be_is_rejected_in_one_line(
+    task: Any, strategy: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # ranks that fail are not to be warm
+    with pytest.raises(UserError) as rejected:
+        onecurve.launch(fit, task, STRATEGIES[strategy](timeout_seconds=8), devices=2)
+    assert line in str(rejected.value)
+    assert "\n" not in str(rejected.value)
