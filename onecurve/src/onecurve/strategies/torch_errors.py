@@ -15,6 +15,10 @@ PENALTY = (
     "the loss of {task} depends on sharded parameters in another way than through self(inputs); "
     "use weight_decay of the optimizer for a penalty, or strategy=ddp"
 )
+READ = (
+    "the numbers of a sharded parameter are read directly, as Lightning's grad_norm does; use "
+    "self.trainer.strategy.gradient_norm(), or use strategy=ddp"
+)
 WORDS = {
     "parameters that were not used": f"the step before used only some of the parameters; {UNUSED}",
     "Expected more than 1 value per channel": "BatchNorm cannot compute statistics of one sample, "
@@ -37,8 +41,8 @@ WORDS = {
     "needs the gradient of that input; write x = x + y in its forward, or use strategy=ddp",
     "object layout differs": "{quoted} has another base, such as ABC, before nn.Module, and "
     "PyTorch cannot change its class; make nn.Module the first base, or use strategy=ddp",
-    "its data is not allocated yet": "the numbers of a sharded parameter are read directly, as "
-    "Lightning's grad_norm does; use self.trainer.strategy.gradient_norm(), or use strategy=ddp",
+    "its data is not allocated yet": READ,
+    "len() of a 0-d tensor": READ,  # torch.tensor(list of shards' norms)
     "Sharding propagation failed": "{task} computes with gradients or weights that are sharded in "
     "different ways; use self.trainer.strategy.gradient_norm() for a norm, or strategy=fsdp",
     "aten.copy_.default got mixed": "sharded weights are copied, as Lightning's averages of "
@@ -88,7 +92,7 @@ def _stepping(error: BaseException) -> str | None:
     """The class of the optimizer whose own step failed, but not in its closure."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     names = [frame.f_code.co_name for frame in frames]
-    if "step" not in names or "closure" in names:
+    if "step" not in names or {"closure", "_wrap_closure"} & {*names}:
         return None
     last = frames[len(names) - 1 - names[::-1].index("step")].f_locals.get("self")
     return type(last).__name__ if isinstance(last, Optimizer) else None
