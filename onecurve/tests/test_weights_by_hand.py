@@ -1,14 +1,18 @@
 """Weights and gradients that a task, or its own optimizer, draws, reads and changes by itself."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import warm_ranks
-from test_strangers import STRATEGIES, Stranger, fit, loaders, pair
+from lightning.pytorch import LightningModule
+from several_fits import quiet_trainer
+from test_strangers import STRATEGIES, Samples, Stranger, loaders, pair
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
 import onecurve
 from onecurve.errors import UserError
@@ -18,6 +22,12 @@ from onecurve.testing import assert_parity
 
 def four() -> nn.Sequential:
     return nn.Sequential(pair(), nn.GELU(), pair())
+
+
+def fit(task: Callable[[], LightningModule], strategy: Any) -> None:
+    short = {"max_epochs": 2, "num_sanity_val_steps": 0, "limit_train_batches": 2}
+    trainer = quiet_trainer(strategy, devices=2, precision="64-true", **short)
+    trainer.fit(task(), DataLoader(Samples(), 8), loaders()[1])
 
 
 class Drawn(Stranger):
