@@ -70,9 +70,7 @@ STEP = "_call_task"
 def explain_error(error: BaseException, module: nn.Module, strategy: str) -> UserError | None:
     """Explain an error of PyTorch in one line; None for any other error."""
     said = str(error)
-    lines = [line for words, line in WORDS.items() if words in said]
-    if strategy != "ddp":
-        lines += _called_alone(error)
+    lines = [line for words, line in WORDS.items() if words in said] + _called_alone(error)
     if isinstance(error, AssertionError) and not said:
         # For example `loss += penalty`, which would turn the loss into a DTensor in place.
         last = extract_tb(error.__traceback__)[-1:]
