@@ -16,14 +16,13 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from onecurve.launch.forkserver import warm_up
+from onecurve.launch.forkserver import end_with_the_parent, warm_up
 
 # Not from `conftest`, which the process of a command would have to import, too.
 PROJECT = Path(__file__).parent / "project"
@@ -169,23 +168,11 @@ def end(process: Command | subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def end_with_the_tests() -> None:
-    """Kill this process when that of the tests ends, however that does."""
-    tests = multiprocessing.parent_process()
-    assert tests is not None
-
-    def watch() -> None:
-        tests.join()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def _become(
     typed: list[str], folder: Path, variables: dict[str, str], stdout: Path, stderr: Path
 ) -> None:
     os.setsid()
-    end_with_the_tests()
+    end_with_the_parent()
     os.chdir(folder)
     # A terminal that the leader of a session opens for reading, too, is the session's: /dev/tty.
     for number, path in ((1, stdout), (2, stderr)):

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from processes import end_with_the_tests
 from torch import distributed
 from torch.distributed import distributed_c10d
 from torch.distributed.tensor._redistribute import (
@@ -30,7 +29,7 @@ from torch.distributed.tensor._redistribute import (
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from onecurve.launch import agent, worker
-from onecurve.launch.forkserver import warm_up
+from onecurve.launch.forkserver import end_with_the_parent, warm_up
 from onecurve.launch.store import HOST, listening_store
 from onecurve.run.outcome import unless_stopped
 
@@ -117,7 +116,7 @@ def run(work: str, arguments: tuple[Any, ...], *, processes: int, logs: Path | N
 
 
 def _serve(rank: int, number: int, parent: Connection) -> None:
-    end_with_the_tests()
+    end_with_the_parent()
     told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
     told |= {"MASTER_ADDR": HOST, "TORCHELASTIC_RUN_ID": "tests"}
     told |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_USE_AGENT_STORE": True}

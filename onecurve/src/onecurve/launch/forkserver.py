@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from multiprocessing import resource_tracker, util
 
 from ..errors import UserError
@@ -67,3 +68,18 @@ def _keep_addresses_short() -> None:
         folder = tempfile.mkdtemp(prefix="pymp-", dir=SHORT_FOLDER)
         util.Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=-100)
         settings["tempdir"] = folder
+
+
+def end_with_the_parent() -> None:
+    """Kill this process when its parent ends, however that does.
+
+    A rank whose agent is gone would keep training a run that is resumed meanwhile.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()

@@ -1,12 +1,10 @@
 """The process of a rank: logging, breakpoints, errors and the process group around its work."""
 
 import logging
-import multiprocessing
 import os
 import re
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -26,6 +24,7 @@ from ..run.outcome import Metrics, RankFailed, is_stopped, unless_stopped
 from ..surroundings import LIGHTNING_VARIABLES, Ranks, unchanged_environment
 from . import addresses
 from .debugging import Breakpoint
+from .forkserver import end_with_the_parent
 from .logs import Verbose, log_file, log_to_file, print_lines_at_once, redirect_output
 from .meeting import meet_ranks
 from .store import HOST, listening_store
@@ -74,7 +73,7 @@ def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> 
     The argument of a run is the configuration, to which the context is added.
     """
     if options.shared:
-        _end_with_the_agent()
+        end_with_the_parent()
     ranks = machine.ranks_around()
     assert ranks is not None, "RANK and LOCAL_RANK are set in every rank"
     rank, logs = ranks.rank, options.logs
@@ -169,18 +168,6 @@ def only_rank() -> Iterator[None]:
         finally:
             if mine and distributed.is_initialized():
                 distributed.destroy_process_group()
-
-
-def _end_with_the_agent() -> None:
-    """Kill this rank when its agent dies, so that it does not keep training a resumed run."""
-    agent = multiprocessing.parent_process()
-    assert agent is not None
-
-    def watch() -> None:
-        agent.join()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, name="agent", daemon=True).start()
 
 
 def lost_contact(said: str) -> bool:
