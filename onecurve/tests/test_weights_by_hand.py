@@ -129,6 +129,18 @@ class Own(Stranger):
         scheduler.step()
 
 
+class MadeEarly(Stranger):
+    """Is given its optimizer, as it was before the fit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.early = torch.optim.AdamW(self.model.parameters(), 0.01)
+        self.halving = torch.optim.lr_scheduler.StepLR(self.early, 1, 0.5)
+
+    def configure_optimizers(self) -> Any:
+        return {"optimizer": self.early, "lr_scheduler": self.halving}
+
+
 class Halving:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer, self.epochs = optimizer, 0
@@ -160,6 +172,7 @@ def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
         (Slopes, "tensor"),
         *((Own, name) for name in ("fsdp", "pipeline")),
         (partial(Own, ByNorm), "fsdp"),
+        *((MadeEarly, name) for name in ("fsdp", "tensor", "pipeline")),
     ],
 )
 def test_it_is_as_in_one_process(task: Any, strategy: str) -> None:
