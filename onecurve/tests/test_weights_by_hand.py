@@ -88,6 +88,15 @@ class Slopes(Stranger):
         self.log("train", loss)
 
 
+class OwnSlopes(Stranger):
+    """A network that is called again after its slopes were asked for."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs = batch["inputs"].clone().requires_grad_()
+        (slope,) = torch.autograd.grad(self.model(inputs).sum(), inputs, create_graph=True)
+        return slope.square().mean() + super().training_step(batch, batch_idx)
+
+
 class OfABook(torch.optim.Optimizer):
     """Expects a gradient for every parameter."""
 
@@ -170,6 +179,7 @@ def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
         *((ByRows, name) for name in ("fsdp", "tensor")),
         (Fused, "fsdp"),
         (Slopes, "tensor"),
+        (OwnSlopes, "fsdp"),
         *((Own, name) for name in ("fsdp", "pipeline")),
         (partial(Own, ByNorm), "fsdp"),
         *((MadeEarly, name) for name in ("fsdp", "tensor", "pipeline")),
