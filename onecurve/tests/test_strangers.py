@@ -162,6 +162,26 @@ class ScaledByANumber(Stranger):
         return super().outputs(batch) * self.scale
 
 
+class ScaledLate(ScaledByANumber):
+    """By numbers that are frozen at first; one of them stays so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale.requires_grad_(False)
+        self.size = nn.Parameter(torch.tensor(2), requires_grad=False)
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.scale.requires_grad_(self.global_step > 1)
+
+
+class RemovesGradients(Stranger):
+    """Those of its last layer in the first steps, as DINO does."""
+
+    def on_after_backward(self) -> None:
+        if self.global_step < 2:
+            self.model[2].weight.grad = None  # type: ignore[index, union-attr]
+
+
 class PenaltyOnItsOwn(Scaled):
     """On what is in none of its parts."""
 
@@ -508,7 +528,9 @@ EQUAL = [
     *((task, "tensor") for task in (Stranger, ByKeyword, NormedByWeight)),
     (partial(Stranger, with_sums_inside), "tensor"),
     (partial(Stranger, families), "sequence"),
-    *((task, "fsdp") for task in (PenaltyOnItsOwn, Recurrent, ScaledByANumber, ChangesWeights)),
+    *((task, "fsdp") for task in (PenaltyOnItsOwn, Recurrent, ChangesWeights)),
+    *((task, "fsdp") for task in (ScaledByANumber, ScaledLate)),
+    (RemovesGradients, "ddp"),
     (OfABatch, "context"),
     *((OfADistribution, name) for name in ("fsdp", "kept")),
     *((ClipsItself, name) for name in ("pipeline", *MESHES)),

@@ -113,7 +113,11 @@ def average_scalars(module: nn.Module, group: dist.ProcessGroup) -> None:
         parameter.grad /= dist.get_world_size(group)
 
     for parameter in scalars_of(module):
-        parameter.register_post_accumulate_grad_hook(average)  # type: ignore[no-untyped-call]
+        if parameter.is_floating_point():
+            trains = parameter.requires_grad
+            parameter.requires_grad_()  # a frozen one takes no hook, and may be trained later
+            parameter.register_post_accumulate_grad_hook(average)  # type: ignore[no-untyped-call]
+            parameter.requires_grad_(trains)
 
 
 def _look_into_objects(unit: nn.Module, _: Any, output: Any) -> None:
