@@ -182,6 +182,41 @@ class RemovesGradients(Stranger):
             self.model[2].weight.grad = None  # type: ignore[index, union-attr]
 
 
+class Encodes(nn.Module):
+    """A network with parameters of its own, whose other methods a task calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift, self.layers = nn.Parameter(torch.ones(WIDTH)), pair()
+
+    def encode(self, inputs: Tensor) -> Tensor:
+        made: Tensor = self.layers(inputs + self.shift)
+        return made
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.encode(inputs)
+
+    def trained(self) -> list[nn.Parameter]:
+        return [*self.parameters()]
+
+
+class CallsAMethod(Stranger):
+    def __init__(self) -> None:
+        super().__init__(Encodes)
+        self.head = nn.Linear(WIDTH, WIDTH)
+
+    def outputs(self, batch: Any) -> Tensor:
+        made: Tensor = self.head(self.model.encode(batch["inputs"]))
+        return made
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.model(batch["inputs"])
+
+    def configure_optimizers(self) -> Any:
+        trained = [*self.model.trained(), *self.head.parameters()]
+        return torch.optim.AdamW(trained, lr=0.01)
+
+
 class PenaltyOnItsOwn(Scaled):
     """On what is in none of its parts."""
 
@@ -531,6 +566,7 @@ EQUAL = [
     *((task, "fsdp") for task in (PenaltyOnItsOwn, Recurrent, ChangesWeights)),
     *((task, "fsdp") for task in (ScaledByANumber, ScaledLate)),
     (RemovesGradients, "ddp"),
+    *((CallsAMethod, name) for name in ("fsdp", "tensor")),
     (OfABatch, "context"),
     *((OfADistribution, name) for name in ("fsdp", "kept")),
     *((ClipsItself, name) for name in ("pipeline", *MESHES)),

@@ -119,6 +119,11 @@ def gather_before_backward(unit: FSDPModule, outputs: list[Tensor]) -> None:
     unit._get_fsdp_state()._register_pre_backward_hook(outputs)
 
 
+def is_in_forward(unit: FSDPModule) -> bool:
+    """Whether FSDP2 has gathered a unit for a call that is under way."""
+    return bool(unit._get_fsdp_state()._training_state == TrainingState.FORWARD)
+
+
 def reduce_late_gradients(unit: FSDPModule) -> None:
     """Average gradients that came after FSDP2 had averaged those of a unit, and would be lost.
 
