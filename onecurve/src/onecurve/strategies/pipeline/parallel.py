@@ -167,11 +167,11 @@ class PipelineParallel(Parallelism):
 
     def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
         """Let calls of the network go through all stages, whose parameters are sharded by now."""
-        name, owner, layers, blocks = self.networks[0]
+        _, owner, layers, blocks = self.networks[0]
         if not hasattr(self, "runner"):
             self.runner = Runner(
                 task,
-                name,
+                self.networks[0],
                 self.stages[0],
                 self.schedule,
                 self.microbatches,
@@ -295,7 +295,7 @@ class PipelineParallel(Parallelism):
     def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:
         if self.placement is None:
             return None
-        return explained(error, task, self.networks[0].name, self.name)
+        return explained(error, task, self.networks[0], self.name)
 
     # State
 
