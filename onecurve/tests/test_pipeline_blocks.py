@@ -208,6 +208,14 @@ def collects(net: Any, hidden: Tensor) -> Tensor:
     return torch.stack(found).mean(0)
 
 
+class OwnCache:
+    """No tensor, and no plain value."""
+
+
+def caches(net: Any, hidden: Tensor) -> Tensor:
+    return one_after_the_other(net.blocks, hidden, condition=OwnCache())
+
+
 class OfResiduals(Small):
     """Its own blocks, each of which is given what the ones before leave over, as in N-BEATS."""
 
@@ -232,6 +240,7 @@ REJECTED: dict[Any, str] = {
     calls_side_by_side: "calls one without what the one before has returned",
     gives_a_trained_number: "calls one with a tensor () that is trained and of no sample",
     collects: "in another way than by calling net",
+    caches: "calls one with a OwnCache (give generate use_cache=False); return the layers",
     OfResiduals: "by calling each block in blocks with what the one before returns (let that",
 }
 

@@ -8,6 +8,7 @@ https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedData
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -116,7 +117,8 @@ class DDP(OneCurve, DDPStrategy):
         super().pre_backward(closure_loss)
         is_first = not self._has_seen_gradients and self._connected_module.automatic_optimization
         if is_first and closure_loss.requires_grad:
-            closure_loss.register_hook(lambda _: at_end_of_backward(self._check_gradients))
+            check = partial(at_end_of_backward, self._check_gradients)
+            closure_loss.register_hook(lambda _: check())  # type: ignore[no-untyped-call]
 
     def _check_gradients(self) -> None:
         """Reject parameters without a gradient: the ranks would wait for it in the next step."""

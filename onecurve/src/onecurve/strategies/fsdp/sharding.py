@@ -145,7 +145,9 @@ def _gathering(unit: Any, method: Callable[..., Any], gathered: Callable[..., An
     @wraps(method)
     def called(*args: Any, **options: Any) -> Any:
         kinds = {type(value) for value in (*args, *options.values())}
-        return (gathered if Tensor in kinds and not is_in_forward(unit) else method)(*args, **options)
+        return (gathered if Tensor in kinds and not is_in_forward(unit) else method)(
+            *args, **options
+        )
 
     return called
 
