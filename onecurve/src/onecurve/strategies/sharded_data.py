@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from ..compat.of_torch import (
-    address_of,
     is_in_place,
     local_shard,
     operators_of_shards,
@@ -164,8 +163,10 @@ def _is_tracked(tensor: Tensor) -> bool:
 
 
 def _is_view(rows: DTensor, shard: DTensor) -> bool:
-    places = [address_of(local_shard(each).untyped_storage()) for each in (rows, shard)]
-    return places[0] == places[1]
+    """Whether nothing was gathered: all ranks answer alike, also one with an empty shard."""
+    return [each.is_replicate() for each in rows.placements] == [
+        each.is_replicate() for each in shard.placements
+    ]
 
 
 def _write(shard: Any, index: Any, value: Any) -> None:
