@@ -208,6 +208,30 @@ def collects(net: Any, hidden: Tensor) -> Tensor:
     return torch.stack(found).mean(0)
 
 
+class OwnCache:
+    """No tensor, and no plain value."""
+
+
+def caches(net: Any, hidden: Tensor) -> Tensor:
+    return one_after_the_other(net.blocks, hidden, condition=OwnCache())
+
+
+class OfResiduals(Small):
+    """Its own blocks, each of which is given what the ones before leave over, as in N-BEATS."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.net
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        forecast = torch.zeros_like(inputs)
+        for block in self.blocks:
+            explained = block(inputs)
+            inputs, forecast = inputs - explained, forecast + explained
+        return forecast[:, :2]
+
+
 TRAINED = (Named, Looks, InItsStep, Passing, BothStacks, Keyed)
 REJECTED: dict[Any, str] = {
     skips: "does not call them one after the other",
@@ -216,6 +240,8 @@ REJECTED: dict[Any, str] = {
     calls_side_by_side: "calls one without what the one before has returned",
     gives_a_trained_number: "calls one with a tensor () that is trained and of no sample",
     collects: "in another way than by calling net",
+    caches: "calls one with a OwnCache (give generate use_cache=False); return the layers",
+    OfResiduals: "by calling each block in blocks with what the one before returns (let that",
 }
 
 
@@ -227,7 +253,9 @@ def single(shared: Shared) -> Any:
 @pytest.fixture(scope="session")
 def outcomes(shared: Shared) -> Any:
     modules = {module.__name__: module for module in TRAINED}
-    modules |= {way.__name__: partial(Otherwise, way) for way in REJECTED}
+    modules |= {
+        way.__name__: way if isinstance(way, type) else partial(Otherwise, way) for way in REJECTED
+    }
     cases: dict[str, Case] = {
         name: (module, onecurve.Pipeline(microbatches=3, timeout_seconds=30), {"max_epochs": 1})
         for name, module in modules.items()

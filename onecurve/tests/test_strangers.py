@@ -162,6 +162,61 @@ class ScaledByANumber(Stranger):
         return super().outputs(batch) * self.scale
 
 
+class ScaledLate(ScaledByANumber):
+    """By numbers that are frozen at first; one of them stays so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale.requires_grad_(False)
+        self.size = nn.Parameter(torch.tensor(2), requires_grad=False)
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.scale.requires_grad_(self.global_step > 1)
+
+
+class RemovesGradients(Stranger):
+    """Those of its last layer in the first steps, as DINO does."""
+
+    def on_after_backward(self) -> None:
+        if self.global_step < 2:
+            self.model[2].weight.grad = None  # type: ignore[index, union-attr]
+
+
+class Encodes(nn.Module):
+    """A network with parameters of its own, whose other methods a task calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift, self.layers = nn.Parameter(torch.ones(WIDTH)), pair()
+
+    def encode(self, inputs: Tensor) -> Tensor:
+        made: Tensor = self.layers(inputs + self.shift)
+        return made
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.encode(inputs)
+
+    def trained(self) -> list[nn.Parameter]:
+        return [*self.parameters()]
+
+
+class CallsAMethod(Stranger):
+    def __init__(self) -> None:
+        super().__init__(Encodes)
+        self.head = nn.Linear(WIDTH, WIDTH)
+
+    def outputs(self, batch: Any) -> Tensor:
+        made: Tensor = self.head(self.model.encode(batch["inputs"]))
+        return made
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.model(batch["inputs"])
+
+    def configure_optimizers(self) -> Any:
+        trained = [*self.model.trained(), *self.head.parameters()]
+        return torch.optim.AdamW(trained, lr=0.01)
+
+
 class PenaltyOnItsOwn(Scaled):
     """On what is in none of its parts."""
 
@@ -508,7 +563,10 @@ EQUAL = [
     *((task, "tensor") for task in (Stranger, ByKeyword, NormedByWeight)),
     (partial(Stranger, with_sums_inside), "tensor"),
     (partial(Stranger, families), "sequence"),
-    *((task, "fsdp") for task in (PenaltyOnItsOwn, Recurrent, ScaledByANumber, ChangesWeights)),
+    *((task, "fsdp") for task in (PenaltyOnItsOwn, Recurrent, ChangesWeights)),
+    *((task, "fsdp") for task in (ScaledByANumber, ScaledLate)),
+    (RemovesGradients, "ddp"),
+    *((CallsAMethod, name) for name in ("fsdp", "tensor")),
     (OfABatch, "context"),
     *((OfADistribution, name) for name in ("fsdp", "kept")),
     *((ClipsItself, name) for name in ("pipeline", *MESHES)),

@@ -43,6 +43,9 @@ class Drawn(Stranger):
         if self.current_epoch == 1:
             with torch.no_grad():
                 self.model[0].weight[:3].normal_(0, 0.1)
+                self.model[0].weight.narrow(0, 6, 5)[1].zero_()
+                half, _ = self.model[2].weight.chunk(2)
+                half *= 2
 
 
 class ByRows(Stranger):
@@ -88,6 +91,15 @@ class Slopes(Stranger):
         self.log("train", loss)
 
 
+class OwnSlopes(Stranger):
+    """A network that is called again after its slopes were asked for."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs = batch["inputs"].clone().requires_grad_()
+        (slope,) = torch.autograd.grad(self.model(inputs).sum(), inputs, create_graph=True)
+        return slope.square().mean() + super().training_step(batch, batch_idx)
+
+
 class OfABook(torch.optim.Optimizer):
     """Expects a gradient for every parameter."""
 
@@ -129,6 +141,18 @@ class Own(Stranger):
         scheduler.step()
 
 
+class MadeEarly(Stranger):
+    """Is given its optimizer, as it was before the fit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.early = torch.optim.AdamW(self.model.parameters(), 0.01)
+        self.halving = torch.optim.lr_scheduler.StepLR(self.early, 1, 0.5)
+
+    def configure_optimizers(self) -> Any:
+        return {"optimizer": self.early, "lr_scheduler": self.halving}
+
+
 class Halving:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer, self.epochs = optimizer, 0
@@ -158,12 +182,29 @@ def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
         *((ByRows, name) for name in ("fsdp", "tensor")),
         (Fused, "fsdp"),
         (Slopes, "tensor"),
+        (OwnSlopes, "fsdp"),
         *((Own, name) for name in ("fsdp", "pipeline")),
         (partial(Own, ByNorm), "fsdp"),
+        *((MadeEarly, name) for name in ("fsdp", "tensor", "pipeline")),
     ],
 )
 def test_it_is_as_in_one_process(task: Any, strategy: str) -> None:
     assert_parity(task, loaders, strategy=STRATEGIES[strategy](), accelerator="cpu")
+
+
+def fit_twice(trainers: int) -> None:
+    options = {"devices": 2, "max_epochs": 1, "limit_train_batches": 1}
+    made = [quiet_trainer(onecurve.Pipeline(), **options) for _ in range(trainers)]
+    task = Stranger()
+    for trainer in (made[0], made[-1]):
+        trainer.fit(task.float(), DataLoader([{"inputs": x, "labels": x} for x in torch.eye(8)], 4))
+
+
+def test_a_second_trainer_cannot_divide_a_pipeline_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    onecurve.launch(fit_twice, 1, devices=2)
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="another Trainer has divided this Stranger"):
+        onecurve.launch(fit_twice, 2, devices=2)
 
 
 class Cached(nn.Module):

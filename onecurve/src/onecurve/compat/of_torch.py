@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.parallel import DistributedDataParallel
@@ -116,6 +117,22 @@ def gather_before_backward(unit: FSDPModule, outputs: list[Tensor]) -> None:
     FSDP2 does the same for outputs that it finds itself; there is no public function for it.
     """
     unit._get_fsdp_state()._register_pre_backward_hook(outputs)
+
+
+def is_in_forward(unit: FSDPModule) -> bool:
+    """Whether FSDP2 has gathered a unit for a call that is under way."""
+    return bool(unit._get_fsdp_state()._training_state == TrainingState.FORWARD)
+
+
+def reduce_late_gradients(unit: FSDPModule) -> None:
+    """Average gradients that came after FSDP2 had averaged those of a unit, and would be lost.
+
+    It averages them once the unit's input has its gradient, which a second derivative may reach
+    before the weights have theirs. It does nothing if there are none.
+    """
+    group = unit._get_fsdp_state()._fsdp_param_group
+    if group is not None and group._training_state == TrainingState.POST_BACKWARD:
+        group.post_backward()
 
 
 def compile_module(module: nn.Module, options: dict[str, Any]) -> None:

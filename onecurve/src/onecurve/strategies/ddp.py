@@ -8,6 +8,7 @@ https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedData
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -19,7 +20,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ..compat.of_torch import hooked, remove_hooks
+from ..compat.of_torch import at_end_of_backward, hooked, remove_hooks
 from ..errors import UserError, say, some_of
 from .ac_compile import Recomputed
 from .layout import tensors_of
@@ -108,39 +109,45 @@ class DDP(OneCurve, DDPStrategy):
             remove_hooks(self.model)
             self._setup_model(module)
 
-    def post_backward(self, closure_loss: Tensor) -> None:
-        """After the first backward pass, look for hooks, and for parameters without a gradient.
+    def pre_backward(self, closure_loss: Tensor) -> None:
+        """Before the first backward pass, ask for a check of its gradients.
 
-        The ranks would wait for those gradients in the next step.
-
-        Raises:
-            UserError: If there are such parameters.
+        A task's own `on_after_backward` may remove some afterwards.
         """
+        super().pre_backward(closure_loss)
+        is_first = not self._has_seen_gradients and self._connected_module.automatic_optimization
+        if is_first and closure_loss.requires_grad:
+            check = partial(at_end_of_backward, self._check_gradients)
+            closure_loss.register_hook(lambda _: check())  # type: ignore[no-untyped-call]
+
+    def _check_gradients(self) -> None:
+        """Reject parameters without a gradient: the ranks would wait for it in the next step."""
+        wrapped = self.model
+        assert isinstance(wrapped, DistributedDataParallel)
+        if wrapped.find_unused_parameters or wrapped.static_graph:
+            return
+        unused = [
+            name
+            for name, parameter in self._connected_module.named_parameters()
+            if parameter.requires_grad and parameter.grad is None
+        ]
+        if unused:
+            names = ", ".join(unused[:3]) + (", ..." if len(unused) > 3 else "")
+            raise UserError(f"strategy=ddp: {names} get no gradient; {UNUSED}")
+
+    def post_backward(self, closure_loss: Tensor) -> None:
+        """After the first backward pass, look for hooks."""
         super().post_backward(closure_loss)
-        module, wrapped = self._connected_module, self.model
         if self._has_seen_gradients:
             return
         self._has_seen_gradients = True
-        with_hooks = hooked(module)
+        with_hooks = hooked(self._connected_module)
         if with_hooks and self.is_global_zero:
             say(
                 f"strategy=ddp: hooks of {some_of(with_hooks)} see the gradient of a rank's own "
                 "samples, before it is averaged: a clamp, or a step of an optimizer, is another "
                 "one than under strategy=single; use on_before_optimizer_step"
             )
-        if not module.automatic_optimization:
-            return
-        assert isinstance(wrapped, DistributedDataParallel)
-        if wrapped.find_unused_parameters or wrapped.static_graph:
-            return
-        unused = [
-            name
-            for name, parameter in module.named_parameters()
-            if parameter.requires_grad and parameter.grad is None
-        ]
-        if unused:
-            names = ", ".join(unused[:3]) + (", ..." if len(unused) > 3 else "")
-            raise UserError(f"strategy=ddp: {names} get no gradient; {UNUSED}")
 
     def optimizer_step(
         self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any

@@ -8,12 +8,12 @@ What a hook draws for a parameter, each rank would draw for its shard: other num
 process, and on a CPU the same ones for each shard. It draws them for the full parameter.
 
 It would give Python a rank's addend of a sum or a norm, and drop what is written to rows that it
-had to gather for that (``weight[0] = 0``, ``weight[:3].normal_()``).
+had to gather for that (``weight[0] = 0``, ``weight.narrow(0, 0, 3).normal_()``).
 
 The fused kernels of SGD and Adagrad, which PyTorch has for full parameters alone, update shards.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from ..compat.of_torch import (
-    address_of,
     is_in_place,
     local_shard,
     operators_of_shards,
@@ -42,6 +41,8 @@ DRAWS = (
     _aten.rand_like.default,
     _aten.randn_like.default,
 )
+IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__")
+VIEWS = ("narrow", "select", "chunk", "split", "unbind", "diagonal")
 READ = _aten._local_scalar_dense.default
 FUSED = (
     _aten._fused_sgd_.default,
@@ -63,16 +64,14 @@ def _changing(name: str) -> Any:
     @wraps(method)
     def changed(rows: Any, *args: Any, **options: Any) -> Any:
         method(rows, *args, **options)
-        if of := vars(rows).get("of"):
-            shard, index = of
-            _write(shard, index, rows)
+        _put_back(rows)
         return rows
 
     return changed
 
 
 for _name in dir(Tensor):
-    if _name.endswith("_") and not _name.startswith("_"):
+    if (_name.endswith("_") and not _name.startswith("_")) or _name in IN_PLACE:
         setattr(Rows, _name, _changing(_name))
 
 
@@ -80,7 +79,8 @@ for _name in dir(Tensor):
 def as_if_full() -> Iterator[None]:
     """Within the context, shards are assigned, drawn, read and written like full parameters."""
     handlers = {**dict.fromkeys(DRAWS, _draw), **dict.fromkeys(FUSED, _update)}
-    methods = {"data": property(_data, _assign), "__getitem__": _rows, "__setitem__": _write}
+    methods = {"data": property(_data, _assign), "__setitem__": _write}
+    methods |= {name: _viewing(name) for name in ("__getitem__", *VIEWS)}
     with ExitStack() as stack:
         stack.enter_context(operators_of_shards({**handlers, READ: _read}))
         for name, method in methods.items():
@@ -118,13 +118,44 @@ def _read(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     return operator(args[0].full_tensor())
 
 
-def _rows(shard: Any, index: Any) -> Any:
-    """What is changed in place is written back, unless it is a view of the shard."""
-    rows = Tensor.__getitem__(shard, index)
-    if isinstance(rows, DTensor) and not _is_tracked(rows) and not _is_view(rows, shard):
+def _viewing(name: str) -> Any:
+    method = getattr(Tensor, name)
+
+    @wraps(method)
+    def viewed(shard: Any, *args: Any, **options: Any) -> Any:
+        def view(tensor: Any) -> Any:
+            return method(tensor, *args, **options)
+
+        made = view(shard)
+        if not isinstance(made, tuple | list):
+            return _written_back(made, shard, view)
+        parts = enumerate(made)
+        return tuple(_written_back(part, shard, _item_of(view, at)) for at, part in parts)
+
+    return viewed
+
+
+def _item_of(view: Callable[[Any], Any], at: int) -> Callable[[Any], Any]:
+    return lambda tensor: view(tensor)[at]
+
+
+def _written_back(rows: Any, shard: Any, view: Callable[[Any], Any]) -> Any:
+    """Write back what is changed in place, unless it is a view of the shard."""
+    if not isinstance(rows, DTensor) or _is_tracked(rows):
+        return rows
+    if isinstance(shard, Rows) or not _is_view(rows, shard):
         rows.__class__ = Rows
-        vars(rows)["of"] = shard, index
+        vars(rows)["of"] = shard, view
     return rows
+
+
+def _put_back(rows: Any) -> None:
+    if of := vars(rows).get("of"):
+        shard, view = of
+        full = shard.detach().full_tensor().clone()
+        view(full).copy_(rows.detach().full_tensor())
+        local_shard(shard).copy_(local_shard(cut_like(full, shard)))
+        _put_back(shard)
 
 
 def _is_tracked(tensor: Tensor) -> bool:
@@ -132,8 +163,10 @@ def _is_tracked(tensor: Tensor) -> bool:
 
 
 def _is_view(rows: DTensor, shard: DTensor) -> bool:
-    places = [address_of(local_shard(each).untyped_storage()) for each in (rows, shard)]
-    return places[0] == places[1]
+    """Whether nothing was gathered: all ranks answer alike, also one with an empty shard."""
+    return [each.is_replicate() for each in rows.placements] == [
+        each.is_replicate() for each in shard.placements
+    ]
 
 
 def _write(shard: Any, index: Any, value: Any) -> None:
@@ -144,3 +177,4 @@ def _write(shard: Any, index: Any, value: Any) -> None:
     index, value = tree_map_only(DTensor, DTensor.full_tensor, (index, value))
     full[index] = value
     local_shard(shard).copy_(local_shard(cut_like(full, shard)))
+    _put_back(shard)

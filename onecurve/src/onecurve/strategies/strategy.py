@@ -22,6 +22,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..batch.loader import shared_loader
 from ..batch.random import Draws, RankStream, get_state, kept_state, set_state
@@ -36,6 +37,7 @@ from ..torch_versions import require
 from .ac_compile import Compiled, Recomputed, apply_ac_and_compile
 from .callback_api import CallbackAPI
 from .clip import clipping_over_ranks
+from .fsdp.state import take_shards
 from .layout import lay_out, move
 from .manual_backward import manual_backward, pytorchs_backward
 from .mesh.ranks import Ranks
@@ -100,6 +102,8 @@ class OneCurve(CallbackAPI):
         self.parallelisms = list(parallelisms)
         self.activation_checkpointing = activation_checkpointing
         self._axes = axes
+        # The names of parameters that sharding has replaced, as long as an optimizer has them.
+        self._names: Mapping[Tensor, str] = {}
         # Undone at the end of a fit or an evaluation.
         self._while_connected = ExitStack()
 
@@ -210,6 +214,9 @@ class OneCurve(CallbackAPI):
                 self._layer_sync.apply(task)
                 # Otherwise Lightning would try to revert layers that are sharded by then.
                 self._layer_sync = None
+            self._names = WeakTensorKeyDictionary(
+                {parameter: name for name, parameter in task.named_parameters()}
+            )
             lay_out(task, self.ranks, self.parallelisms, self.apply_ac_and_compile)
         self._move(task, self.root_device)
         for parallelism in self.parallelisms:
@@ -244,6 +251,8 @@ class OneCurve(CallbackAPI):
     def setup_optimizers(self, trainer: Trainer) -> None:
         """Create the optimizers from this rank's parameters."""
         super().setup_optimizers(trainer)
+        for optimizer in self.optimizers:
+            take_shards(optimizer, self._connected_module, self._names)
         for parallelism in self.parallelisms:
             parallelism.set_up_optimizers(trainer, self.optimizers)
 

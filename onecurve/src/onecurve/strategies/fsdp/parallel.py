@@ -7,6 +7,7 @@ Rejects: sparse gradients, which cannot be sharded; LBFGS and Adafactor, which n
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -16,7 +17,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from ...compat.of_torch import at_end_of_backward, reduce_late_gradients
 from ...torch_versions import require
+from ..collectives import with_hook
 from ..layout import Part
 from ..mesh.sizes import Sizes
 from ..parallelism import Parallelism
@@ -115,8 +118,9 @@ class ShardedParameters(Parallelism):
     def before_backward(self, task: LightningModule, loss: Tensor) -> Tensor:
         """Let FSDP2 know about a loss with manual optimization, which no step returns."""
         if not task.automatic_optimization and isinstance(task, FSDPModule):
-            return before_backward(task, loss)
-        return loss
+            loss = before_backward(task, loss)
+        # The hook of what is made last runs first, so this is done before FSDP2 ends the pass.
+        return with_hook(loss, lambda _: at_end_of_backward(partial(_reduce_late, task)))
 
     # State
 
@@ -135,3 +139,9 @@ class ShardedParameters(Parallelism):
     def _gathered(self, state: dict[str, Any]) -> dict[str, Any]:
         gathered: dict[str, Any] = gather(state, self.ranks.rank == 0)
         return gathered
+
+
+def _reduce_late(task: LightningModule) -> None:
+    for part in task.modules():
+        if isinstance(part, FSDPModule):
+            reduce_late_gradients(part)

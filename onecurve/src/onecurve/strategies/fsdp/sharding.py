@@ -5,8 +5,11 @@ fewer units send fewer messages.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import wraps
+from inspect import getattr_static
+from types import FunctionType
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -25,7 +28,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 
-from ...compat.of_torch import BatchNorm, gather_before_backward, tree_leaves
+from ...compat.of_torch import BatchNorm, gather_before_backward, is_in_forward, tree_leaves
 from ...compat.patching import replaced
 from ...errors import UserError
 from ..layers import CONTAINERS, called, find_layers
@@ -87,8 +90,11 @@ class Sharding(NamedTuple):
             ignored_params=scalars_of(module),
         )
         _keep_name(type(module))
-        KeptChanges(module).of_forward()
+        changes = KeptChanges(module)
+        changes.of_forward()
         module.register_forward_hook(_look_into_objects)
+        if not isinstance(module, LightningModule):
+            _gather_in_methods(module, changes)
 
 
 def _keep_name(sharded: type[nn.Module]) -> None:
@@ -113,7 +119,37 @@ def average_scalars(module: nn.Module, group: dist.ProcessGroup) -> None:
         parameter.grad /= dist.get_world_size(group)
 
     for parameter in scalars_of(module):
-        parameter.register_post_accumulate_grad_hook(average)  # type: ignore[no-untyped-call]
+        if parameter.is_floating_point():
+            trains = parameter.requires_grad
+            parameter.requires_grad_()  # a frozen one takes no hook, and may be trained later
+            parameter.register_post_accumulate_grad_hook(average)  # type: ignore[no-untyped-call]
+            parameter.requires_grad_(trains)
+
+
+def _gather_in_methods(unit: nn.Module, changes: KeptChanges) -> None:
+    """Gather a unit in its other methods, too, such as ``encode(inputs)``, if they get a tensor.
+
+    Others may look for the unit's parameters, which are shards: to make an optimizer, for example.
+    """
+    for name in dir(type(unit)):
+        if name.startswith("_") or hasattr(FSDPModule, name) or hasattr(nn.Module, name):
+            continue
+        if isinstance(getattr_static(unit, name), FunctionType):
+            method = getattr(unit, name)
+            setattr(unit, name, changes.of(method))
+            register_fsdp_forward_method(unit, name)
+            setattr(unit, name, _gathering(unit, method, getattr(unit, name)))
+
+
+def _gathering(unit: Any, method: Callable[..., Any], gathered: Callable[..., Any]) -> Any:
+    @wraps(method)
+    def called(*args: Any, **options: Any) -> Any:
+        kinds = {type(value) for value in (*args, *options.values())}
+        return (gathered if Tensor in kinds and not is_in_forward(unit) else method)(
+            *args, **options
+        )
+
+    return called
 
 
 def _look_into_objects(unit: nn.Module, _: Any, output: Any) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.optim import Optimizer
 
@@ -46,15 +46,32 @@ def cut_like(full: Any, like: Any) -> Any:
 def cut_optimizer_state(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:
     """Shard the ``state_dict()`` that the same optimizer has with unsharded parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-    def cut(value: Any, parameter: Tensor) -> Any:
-        # Only tensors of the parameter's shape are sharded, not the count of steps, for example.
-        is_alike = isinstance(value, Tensor) and value.shape == parameter.shape
-        return cut_like(value, parameter) if is_alike else value
-
-    with torch.no_grad():
-        shards = {
-            number: {key: cut(value, parameters[number]) for key, value in entry.items()}
-            for number, entry in state["state"].items()
-        }
+    shards = {
+        number: _cut_entry(entry, parameters[number]) for number, entry in state["state"].items()
+    }
     return {**state, "state": shards}
+
+
+def take_shards(optimizer: Optimizer, module: nn.Module, names: Mapping[Tensor, str]) -> None:
+    """Let an optimizer that was made before the fit update a module's parameters of today.
+
+    `names` are those of the parameters that were replaced since.
+    """
+    for group in optimizer.param_groups:
+        for place, parameter in enumerate(group["params"]):
+            if parameter not in names:
+                continue
+            group["params"][place] = now = module.get_parameter(names[parameter])
+            if parameter in optimizer.state:
+                optimizer.state[now] = _cut_entry(optimizer.state.pop(parameter), now)
+
+
+@torch.no_grad()
+def _cut_entry(entry: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
+    # Only tensors of the parameter's shape are sharded, not the count of steps, for example.
+    return {
+        key: cut_like(value, parameter)
+        if isinstance(value, Tensor) and value.shape == parameter.shape
+        else value
+        for key, value in entry.items()
+    }

@@ -202,7 +202,9 @@ class Blocks:
         if not isinstance(leaf, Tensor):
             if leaf is None or callable(leaf) or isinstance(leaf, PLAIN):
                 return leaf
-            raise self._rejection(f"calls one with a {type(leaf).__name__}")
+            name = type(leaf).__name__
+            without = " (give generate use_cache=False)" if "Cache" in name else ""
+            raise self._rejection(f"calls one with a {name}{without}")
         for number, left in enumerate(self._left):
             if leaf is left:
                 return Before(number)

@@ -39,6 +39,7 @@ from ...compat.patching import replaced
 from ...errors import UserError, in_short
 from ..collectives import with_hook
 from ..manual_backward import gradients_aside
+from .network import Network
 from .remote import shown
 
 BUCKET_BYTES = 25 * 2**20
@@ -171,7 +172,7 @@ def _is_in_step(error: BaseException) -> bool:
 
 
 def explained(
-    error: BaseException, module: LightningModule, network: str, strategy: str
+    error: BaseException, module: LightningModule, network: Network, strategy: str
 ) -> UserError | None:
     """Explain an error that is caused by layers of other ranks; None for any other error."""
     message, frames = str(error), extract_tb(error.__traceback__)
@@ -183,7 +184,7 @@ def explained(
         )
     in_step = _is_in_step(error)
     if not isinstance(error, NotImplementedError | RuntimeError) or not NO_DATA.search(message):
-        layers = module.get_submodule(network).modules()
+        layers = network.owner.modules()
         return hooked_layers(module, error) if in_step and any(map(sees_outputs, layers)) else None
     if in_step:
         return layers_used_outside_network(module, network)
@@ -213,13 +214,13 @@ def hooked_layers(module: nn.Module, error: BaseException) -> UserError:
     )
 
 
-def layers_used_outside_network(module: LightningModule, network: str) -> UserError:
+def layers_used_outside_network(module: LightningModule, network: Network) -> UserError:
     """The error for a step that uses layers of other ranks outside of the network."""
     results = results_of(module.trainer)
     if results is not None:
         results.clear()  # Lightning would move what was logged of it as it ends
     return UserError(
         f"strategy=pipeline: a step of {type(module).__name__} uses layers, or their parameters "
-        f"or gradients, in another way than by calling {network or 'it'}, and one rank holds them; "
+        f"or gradients, in another way than by calling {network.called}, and one rank holds them; "
         "use weight_decay of the optimizer for a penalty, or strategy=fsdp"
     )

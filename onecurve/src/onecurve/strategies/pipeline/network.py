@@ -53,6 +53,16 @@ class Network(NamedTuple):
     blocks: Blocks | None = None
     """Set if code of the owner calls the layers one by one."""
 
+    @property
+    def called(self) -> str:
+        """What a step is to call."""
+        if self.name or self.blocks is None:
+            return self.name or "self(inputs)"
+        return (
+            f"each block in {self.blocks.path} with what the one before returns (let that return "
+            "all that is needed later)"
+        )
+
 
 def find_networks(
     module: LightningModule, num_stages: int, split: Sequence[str] = ()

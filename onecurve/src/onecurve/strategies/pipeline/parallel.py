@@ -50,7 +50,7 @@ from .limits import SCHEDULES, Schedule
 from .network import Network, find_networks, share_direct_tensors
 from .optimizers import set_up_optimizers as set_up
 from .partition import Partition, Placement, Stages, WholeSequences, collect
-from .remote import shown
+from .remote import RemoteParameter, shown
 from .report import report_partition
 from .runner import Runner
 from .schedule import StageModule
@@ -114,6 +114,11 @@ class PipelineParallel(Parallelism):
 
     def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
         """Partition the network."""
+        if any(isinstance(parameter, RemoteParameter) for parameter in task.parameters()):
+            raise UserError(
+                f"strategy=pipeline: another Trainer has divided this {type(task).__name__}, and a "
+                "rank has its own layers alone; use one Trainer for both, or make the task again"
+            )
         rank = self.ranks.coordinates.pipeline
         num_stages = self.ranks.sizes.pipeline * self.stages_per_rank
         self.networks = find_networks(task, num_stages, self.split)
@@ -167,11 +172,11 @@ class PipelineParallel(Parallelism):
 
     def connected(self, task: LightningModule) -> AbstractContextManager[Any]:
         """Let calls of the network go through all stages, whose parameters are sharded by now."""
-        name, owner, layers, blocks = self.networks[0]
+        _, owner, layers, blocks = self.networks[0]
         if not hasattr(self, "runner"):
             self.runner = Runner(
                 task,
-                name,
+                self.networks[0],
                 self.stages[0],
                 self.schedule,
                 self.microbatches,
@@ -295,7 +300,7 @@ class PipelineParallel(Parallelism):
     def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:
         if self.placement is None:
             return None
-        return explained(error, task, self.networks[0].name, self.name)
+        return explained(error, task, self.networks[0], self.name)
 
     # State
 

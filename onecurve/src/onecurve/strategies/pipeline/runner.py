@@ -33,6 +33,7 @@ from ..step import TaskStep
 from ..weight import weight_of
 from .fill_drain import order, through_stages
 from .gradients import Stash, layers_used_outside_network, scaler_of
+from .network import Network
 from .partition import Stages
 from .schedule import Schedules, relative_weights, split_targets
 from .shapes import Tensors
@@ -47,8 +48,8 @@ class Runner:
     """Runs steps of a task whose network calls pass through a pipeline."""
 
     task: LightningModule
-    network: str
-    """The name of the network that is divided into stages."""
+    network: Network
+    """The network that is divided into stages."""
     stages: Stages
     schedule: str
     microbatches: int
