@@ -109,10 +109,12 @@ class OneCurve(CallbackAPI):
         """Connect the task, and convert it to the run's precision.
 
         Lightning converts it later: after callbacks are set up, and after a checkpoint's float64
-        values have been copied into float32 parameters.
+        values have been copied into float32 parameters. To a lower precision as well, so that a
+        callback's copy of the weights stays in float32.
         """
         super().connect(model)
-        self.precision_plugin.convert_module(model)
+        if self.precision_plugin.precision == "64-true":
+            self.precision_plugin.convert_module(model)
 
     def setup_environment(self) -> None:
         """Join the other ranks, if there are any."""
