@@ -40,6 +40,7 @@ from .layout import lay_out, move
 from .manual_backward import manual_backward, pytorchs_backward
 from .mesh.ranks import Ranks
 from .parallelism import Parallelism
+from .pipeline.remote import restore
 from .step import TaskStep
 from .step_log import syncing_over
 from .torch_errors import explain_error
@@ -203,11 +204,14 @@ class OneCurve(CallbackAPI):
     def model_to_device(self) -> None:
         """Reduce the task to this rank's part, unless that has been done, and move it."""
         task = self._connected_module
+        is_applied = any(each.is_applied(task) for each in self.parallelisms)
+        if not is_applied:
+            restore(task, self.root_device)
         if self.ranks is None or not self.parallelisms:
             self.apply_ac_and_compile()
             super().model_to_device()  # type: ignore[safe-super]
             return
-        if not any(each.is_applied(task) for each in self.parallelisms):
+        if not is_applied:
             if self._layer_sync is not None and task.trainer.state.fn == TrainerFn.FITTING:
                 self._layer_sync.apply(task)
                 # Otherwise Lightning would try to revert layers that are sharded by then.
