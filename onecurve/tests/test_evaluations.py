@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from several_fits import Small, quiet_trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
+from torchmetrics import AUROC
 
 import onecurve
 
@@ -114,6 +115,31 @@ def test_what_is_logged_is_what_a_plain_trainer_logs() -> None:
     for lines, expected in zip(ranks, plain, strict=True):
         for line, other in zip(lines, expected, strict=True):
             assert line == pytest.approx(other, rel=ROUNDING)
+
+
+class Scores(Small):
+    """With a metric that keeps outputs and integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.area = AUROC("binary")
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.area(self(batch)[:, 0].sigmoid(), (batch[:, 0] > 0).long())
+        self.log("area", self.area)
+
+
+def area(strategy: Any, devices: int) -> float:
+    torch.manual_seed(0)
+    trainer = quiet_trainer(strategy(), devices)
+    loader = DataLoader(rows(9), batch_size=1)  # type: ignore[arg-type]
+    return float(trainer.test(Scores().double(), loader, verbose=False)[0]["area"])
+
+
+@pytest.mark.compares
+def test_a_rank_without_any_sample_gathers_metrics_with_the_others() -> None:
+    plain = area(lambda: "auto", 1)
+    assert in_two_ranks("area", onecurve.DDP, 2) == pytest.approx(plain, rel=1e-6)
 
 
 class Written(BasePredictionWriter):
