@@ -168,6 +168,12 @@ def callbacks_of(trainer: Trainer, kind: type) -> list[Any]:
 # Lightning: what is logged
 
 
+def ends_batch(module: LightningModule) -> bool:
+    """Whether a hook at the end of a batch is running."""
+    hook = module._current_fx_name or ""
+    return hook.startswith("on_") and hook.endswith("_batch_end")
+
+
 def results_of(trainer: Trainer) -> Any:
     """The values that the current loop has collected from `self.log`; None between loops."""
     return trainer._results

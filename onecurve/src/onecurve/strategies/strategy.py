@@ -107,7 +107,7 @@ class OneCurve(CallbackAPI):
     # Set-up, in the order of Lightning's calls
 
     def connect(self, model: LightningModule) -> None:
-        """Connect the task, and convert it to the run's precision.
+        """Connect the task, and convert it if the run is in float64.
 
         Lightning converts it later: after callbacks are set up, and after a checkpoint's float64
         values have been copied into float32 parameters. To a lower precision as well, so that a
@@ -304,7 +304,7 @@ class OneCurve(CallbackAPI):
     # Steps
 
     def training_step(self, *args: Any) -> STEP_OUTPUT:
-        """Run the task's step, and weight its loss by this rank's share of the global batch."""
+        """Run the task's step; `backward` weights its loss by this rank's share of the batch."""
         if isinstance(self.checkpoint_io, LocalFiles):
             # Raise the error of a checkpoint that could not be written in the background.
             self.checkpoint_io.poll()
@@ -349,7 +349,10 @@ class OneCurve(CallbackAPI):
         self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
     ) -> Tensor:
         """Weight a loss by this rank's share, and run its backward pass."""
-        task, loss = self._connected_module, self._weighed(closure_loss)
+        task, loss = self._connected_module, closure_loss
+        if task.automatic_optimization:
+            loss = self._step.scaled(loss)
+        loss = self._weighed(loss)
         if self.ranks is None or task.automatic_optimization:
             return super().backward(loss, optimizer, *args, **kwargs)
         with pytorchs_backward(task, kwargs.pop("inputs", None)):
@@ -382,7 +385,7 @@ class OneCurve(CallbackAPI):
         def backward() -> Any:
             result = closure()
             if isinstance(optimizer, LBFGS):
-                return self.reduce(result)
+                return result if result is None else self.reduce(self._step.scaled(result))
             make_contiguous(optimizer)
             return result
 
