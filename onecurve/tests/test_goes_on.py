@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import (
     LinearLR,
     LRScheduler,
     OneCycleLR,
+    ReduceLROnPlateau,
     SequentialLR,
 )
 from torch.utils.data import DataLoader, TensorDataset
@@ -101,8 +102,10 @@ class Task(L.LightningModule):
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
 
-def fit(task: Task, epochs: int, checkpoint: Path | None = None) -> L.Trainer:
-    trainer = quiet_trainer(onecurve.Single(), max_epochs=epochs)
+def fit(
+    task: Task, epochs: int, checkpoint: Path | None = None, *callbacks: L.Callback
+) -> L.Trainer:
+    trainer = quiet_trainer(onecurve.Single(), max_epochs=epochs, callbacks=list(callbacks))
     data = DataLoader(TensorDataset(torch.ones(2 * STEPS_AN_EPOCH, 2)), batch_size=2)
     trainer.fit(task, data, ckpt_path=checkpoint)
     return trainer
@@ -175,3 +178,38 @@ def test_a_state_that_is_no_tensor_is_compared_by_name_alone() -> None:
     state = {**task.state_dict(), "net.0.bias": 3}
     with pytest.raises(UserError, match=r"net.0.bias is no tensor there and \(2,\) here"):
         reject_other_network(task, {"state_dict": state}, "file")
+
+
+class WaitsForItsLoss(Task):
+    """Whose learning rate is halved after each epoch but the first."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        plateau = ReduceLROnPlateau(optimizer, patience=0, threshold=1.0, factor=0.5)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "loss"}}
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(torch.ones(2, 2)))
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("loss", 1.0)
+
+
+class SavesInside(L.Callback):
+    def __init__(self, path: Path, hook: str) -> None:
+        setattr(self, hook, self.save)
+        self.path = path
+
+    def save(self, trainer: L.Trainer, *_: Any) -> None:
+        if trainer.current_epoch == 1 and not self.path.exists():
+            trainer.save_checkpoint(self.path)
+
+
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_end", "on_train_epoch_end"])
+def test_a_plateau_is_noticed_at_the_end_of_a_resumed_epoch(hook: str, tmp_path: Path) -> None:
+    path, whole = tmp_path / "inside.ckpt", WaitsForItsLoss()
+    fit(whole, 3, None, SavesInside(path, hook))
+    rest = WaitsForItsLoss()
+    fit(rest, 3, path)
+    assert rest.rates[-1] == whole.rates[-1]
+    assert rest.rates == whole.rates[-len(rest.rates) :]

@@ -1,11 +1,13 @@
 """strategy=pipeline: hooks, optimizers, `all_gather` see what is of the whole, or are refused."""
 
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from conftest import Shared
+import warm_ranks
+from conftest import ROUNDING, Shared
 from lightning.pytorch import Callback
 from lightning.pytorch.utilities import grad_norm
 from several_fits import (
@@ -14,8 +16,10 @@ from several_fits import (
     Small,
     assert_equal,
     assert_rejected,
+    data,
     fits_alone,
     fits_in_ranks,
+    quiet_trainer,
 )
 from torch import Tensor
 
@@ -141,7 +145,16 @@ class AsksTheStrategy(Small):
         self.log("norm", strategy.gradient_norm(), batch_size=1)
 
 
-EXACT = [Clips, AsksTheStrategy, ChangesEach, ChangesByHand, ClampsByHooks]
+class GoesBack(Small):
+    """Keeps a copy of its state, and starts each epoch from it."""
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 0:
+            self.first = deepcopy(self.state_dict())
+        self.load_state_dict(self.first)
+
+
+EXACT = [Clips, AsksTheStrategy, ChangesEach, ChangesByHand, ClampsByHooks, GoesBack]
 
 
 def pipeline(**options: Any) -> onecurve.Pipeline:
@@ -181,3 +194,30 @@ def test_replicas_have_averaged_before_a_hook_looks(single: Any) -> None:
     case: Case = (AsksTheStrategy, pipeline(replicas=2), {"devices": 4})
     found = fits_in_ranks({"": case}, processes=4)[""]
     assert_equal(found, single["AsksTheStrategy"], epochs=2)
+
+
+class Tested(Small):
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("test", self.loss(self(batch[0]), batch[1]))
+
+
+def trained_by_several_trainers(strategies: list[Any], devices: int) -> list[float]:
+    """The losses of a task after each fit, which all but the first strategy evaluate."""
+    torch.manual_seed(0)
+    double: dict[str, Any] = {"precision": "64-true", "max_epochs": 1}
+    task, first = Tested(), quiet_trainer(strategies[0], devices, **double)
+    found = []
+    for strategy in strategies[1:]:
+        first.fit(task, data())
+        first.fit_loop.max_epochs = (first.fit_loop.max_epochs or 0) + 1
+        other = quiet_trainer(strategy, devices, **double)
+        found += [other.test(task, data(), verbose=False)[0]["test"]]
+    return found
+
+
+@pytest.mark.compares
+def test_a_trained_task_may_be_given_to_other_trainers() -> None:
+    alone = trained_by_several_trainers(["auto"] * 3, 1)
+    strategies = [pipeline(), pipeline(), onecurve.DDP()]
+    name = "test_pipeline_hooks.trained_by_several_trainers"
+    assert warm_ranks.run(name, (strategies, 2), processes=2) == pytest.approx(alone, rel=ROUNDING)

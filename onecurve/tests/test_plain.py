@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
-from lightning.pytorch.callbacks import BasePredictionWriter
+from lightning.pytorch.callbacks import BasePredictionWriter, EMAWeightAveraging
 from lightning.pytorch.plugins import Precision
-from several_fits import quiet_trainer
+from several_fits import Small, quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import (
     DataLoader,
@@ -299,3 +299,17 @@ def test_a_checkpoint_of_any_step_resumes_bit_for_bit(
     assert rest[1] == whole[1]
     for ours, theirs in zip(rest[0].parameters(), whole[0].parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_the_average_of_weights_in_bfloat16_is_in_float32() -> None:
+    """A callback copies the weights before Lightning converts them."""
+
+    class Looks(EMAWeightAveraging):
+        def on_train_end(self, *_: Any) -> None:
+            assert self._average_model is not None
+            self.types = {each.dtype for each in self._average_model.parameters()}
+
+    looks = Looks()
+    ours = quiet_trainer(onecurve.Single(), max_steps=2, precision="bf16-true", callbacks=[looks])
+    ours.fit(Small(), DataLoader(TensorDataset(*(torch.ones(8, n).bfloat16() for n in (6, 2)))))
+    assert looks.types == {torch.float32}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from several_fits import Case, Small, data, fits_in_ranks
 from torch import Tensor
 from torch.utils.data import (
     DataLoader,
@@ -20,6 +21,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+import onecurve
 from onecurve import seeded
 from onecurve.batch.loader import RankLoader, has_indices, reject_shared, size_of_batch
 from onecurve.batch.random import Draws, RankStream
@@ -137,6 +139,16 @@ def test_loaders_that_cannot_be_shared_are_rejected() -> None:
     shared = DataLoader(TEN, sampler=DistributedSampler(TEN, num_replicas=2, rank=0))
     with pytest.raises(UserError, match=r"has a DistributedSampler.* leave it out"):
         reject_shared(shared, 2)
+    reject_shared(shared, 1)
+
+
+def sampled_by_rank() -> DataLoader[Any]:
+    return DataLoader(data().dataset, 8, sampler=DistributedSampler(data().dataset, 2, 0))  # type: ignore[arg-type]
+
+
+def test_so_is_a_distributed_sampler_where_ranks_share_the_layers() -> None:
+    case: Case = (Small, onecurve.Tensor(timeout_seconds=30), {"data": sampled_by_rank})
+    assert "has a DistributedSampler" in fits_in_ranks({"": case})[""]
 
 
 class Noisy(Dataset[Tensor]):

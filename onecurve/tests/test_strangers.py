@@ -11,6 +11,7 @@ from copy import deepcopy
 from functools import partial
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, weight_norm
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.tensorboard import SummaryWriter
 from torchmetrics import MeanMetric, MetricTracker, RunningMean, SumMetric
 
 import onecurve
@@ -823,6 +825,21 @@ class LogsAWeight(Stranger):
         self.log("size", self.model[0].weight.detach().abs().mean())  # type: ignore[index, union-attr]
 
 
+class ReadsNumbers(Stranger):
+    def on_train_epoch_end(self) -> None:
+        for parameter in self.parameters():
+            parameter.detach().numpy()
+
+
+class DrawsHistograms(Stranger):
+    """As TensorBoard's logger, whose histogram of a tensor without numbers is a random one."""
+
+    def on_train_epoch_end(self) -> None:
+        with TemporaryDirectory() as folder, SummaryWriter(folder) as writer:  # type: ignore[no-untyped-call]
+            for name, parameter in self.named_parameters():
+                writer.add_histogram(name, parameter)  # type: ignore[no-untyped-call]
+
+
 class SkipsABatch(Stranger):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return super().training_step(batch, batch_idx) if batch_idx == 0 else None
@@ -890,6 +907,8 @@ LINES: dict[str, Any] = {
         "to unfreeze them), of which another rank has some",
     ),
     "logs": (LogsAWeight, "tensor", "LogsAWeight logs a number that it computes from sharded"),
+    "numbers": (ReadsNumbers, "fsdp", "are read by numpy() or tolist(); call its full_tensor()"),
+    "histograms": (DrawsHistograms, "pipeline", "the numbers of a parameter are read that another"),
     "skips": (SkipsABatch, "ddp", "training_step of SkipsABatch returned None, which skips a"),
     "anomaly": (
         Stranger,

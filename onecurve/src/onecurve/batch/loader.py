@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning.fabric.utilities.seed import pl_worker_init_function
 from torch.utils.data import (
     BatchSampler,
@@ -281,15 +282,15 @@ def without_state(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 def reject_shared(loader: DataLoader[Any], num_replicas: int) -> None:
     """Reject loaders whose batches ranks cannot share."""
-    if num_replicas == 1:
-        return
     batches: Any = loader.batch_sampler
-    if isinstance(getattr(batches, "sampler", loader.sampler), DistributedSampler):
+    sampler = getattr(batches, "sampler", loader.sampler)
+    several = num_replicas > 1 or (dist.is_initialized() and dist.get_world_size() > 1)
+    if several and isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1:
         raise UserError(
             "strategy: the loader has a DistributedSampler, but the strategy shares samples out "
             "itself; leave it out: DataLoader(dataset, batch_size=..., shuffle=True)"
         )
-    if not has_indices(loader):
+    if num_replicas > 1 and not has_indices(loader):
         kind = type(loader.dataset if is_ordinary(loader) else loader).__name__
         raise UserError(
             f"strategy: {kind} decides by itself what it yields, so {num_replicas} ranks cannot "

@@ -25,6 +25,8 @@ from ..compat.of_lightning import (
     combined_alike,
     forget_states_of_loaders,
     loaders_of,
+    monitored,
+    resume_plateaus,
     validates_now,
 )
 from ..compat.patching import replaced
@@ -184,6 +186,8 @@ class TrainingEpochs:
         """
         fit_loop = self.trainer.fit_loop
         place, self.place = self.place, None
+        if place is not None and "monitored" in place.random:
+            resume_plateaus(self.trainer, **place.random["monitored"])
         if place is not None and place.of_loaders and place.is_inside and not place.random:
             raise UserError(
                 "resume: the checkpoint was written inside an epoch with more training loaders "
@@ -216,6 +220,7 @@ class TrainingEpochs:
         generators = {"now": _states_of(self._loaders), **self._own}
         state: dict[str, Any] = {"now": now, "generators": generators, "seed": self.stream.seed}
         state["loaders"] = len(self._loaders)
+        state["monitored"] = monitored(self.trainer)
         if self._iterator is not None and self._first is not None:
             state["iterator"] = to_tensors(self._iterator)
             state["first"] = to_tensors(self._first)

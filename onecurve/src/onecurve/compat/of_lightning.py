@@ -6,7 +6,7 @@ strategies, callbacks and loggers do: `_setup_model`, `_get_process_group_backen
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.fabric.plugins.precision.utils import _DtypeContextManager as DefaultDtype
@@ -21,6 +21,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import (
     _ResultMetric as ResultMetric,
 )
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 # - set_device_of, move_optimizers: Lightning's strategies call them in their teardown.
 # - DefaultDtype: sets the default dtype in a context, as `Precision.forward_context` does.
@@ -121,6 +122,29 @@ def ends_with_its_epoch(trainer: Trainer) -> None:
     trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]
 
 
+def monitored(trainer: Trainer) -> dict[str, Any]:
+    """What ReduceLROnPlateau needs at the end of an epoch, for `resume_plateaus`."""
+    metrics, progress = trainer.callback_metrics, cast(Any, trainer.fit_loop.epoch_progress.current)
+    names = {str(each.monitor) for each in trainer.lr_scheduler_configs} & metrics.keys()
+    # A checkpoint of `on_train_epoch_end` is written before they step.
+    ended = progress.processed if progress.processed > progress.completed else 0
+    return {"metrics": {name: float(metrics[name]) for name in names}, "ended": ended}
+
+
+def resume_plateaus(trainer: Trainer, metrics: dict[str, float], ended: int) -> None:
+    """Let ReduceLROnPlateau step for the epoch that a fit resumes in, or at the end of.
+
+    Lightning leaves that out, because its checkpoints do not hold the metrics.
+    """
+    trainer.fit_loop._restarting = False
+    values = {name: torch.tensor(value) for name, value in metrics.items()}
+    trainer._logger_connector._callback_metrics.update(values)
+    for each in trainer.lr_scheduler_configs if ended else ():
+        steps = each.interval == "epoch" and ended % each.frequency == 0
+        if each.reduce_on_plateau and steps and each.monitor in metrics:
+            cast(ReduceLROnPlateau, each.scheduler).step(metrics[each.monitor])
+
+
 def shares_no_samples(trainer: Trainer) -> None:
     """Set `Trainer(use_distributed_sampler=False)` after the Trainer has been created."""
     trainer._accelerator_connector.use_distributed_sampler = False
@@ -142,6 +166,12 @@ def callbacks_of(trainer: Trainer, kind: type) -> list[Any]:
 
 
 # Lightning: what is logged
+
+
+def ends_batch(module: LightningModule) -> bool:
+    """Whether a hook at the end of a batch is running."""
+    hook = module._current_fx_name or ""
+    return hook.startswith("on_") and hook.endswith("_batch_end")
 
 
 def results_of(trainer: Trainer) -> Any:

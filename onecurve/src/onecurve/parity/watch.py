@@ -77,7 +77,7 @@ class Watch(Callback):
     ) -> None:
         self.draws |= _random_state() != self._random
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        if isinstance(loss, Tensor):  # already weighted by the rank's share
+        if isinstance(loss, Tensor):
             self.curves[LOSS].append((self.step, _mean(trainer, loss.detach())))
             self.is_coarse |= loss.dtype != torch.float64
         if self.save_after and trainer.global_step >= self.save_after and not self.checkpoint:

@@ -88,8 +88,9 @@ class CallbackAPI(Strategy):
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """All-reduce over the ranks that see different samples.
 
-        A mean during a training step counts by sample, and in floating point: Lightning's own
-        divides integers without remainder on gloo (its batch-size counter is one).
+        A mean in a step, or in a hook at the end of its batch, counts by sample. It is computed in
+        floating point: Lightning's own divides integers without remainder on gloo (its batch-size
+        counter is one).
         """
         if self.ranks is None:
             return tensor
@@ -99,7 +100,7 @@ class CallbackAPI(Strategy):
         # Counters as well: float32 cannot represent a third of one exactly.
         double = tensor.dtype == torch.float64 or self.precision_plugin.precision == "64-true"
         total = tensor.double() if double else tensor.float()
-        total = total * self._step.weight
+        total = total * self._step.weight_in_means
         dist.all_reduce(total, op=dist.ReduceOp.SUM, group=group)
         return total / dist.get_world_size(group)
 

@@ -33,7 +33,7 @@ from ..batch.share import (
     uneven_shares,
 )
 from ..batch.stream import StreamLoader
-from ..compat.of_lightning import loaders_of, loaders_under_way
+from ..compat.of_lightning import ends_batch, loaders_of, loaders_under_way
 from ..compat.patching import replaced
 from ..errors import UserError, say
 from .accumulation import Window, rows
@@ -62,6 +62,7 @@ class TaskStep:
         samples: Samples of that batch, if its loaders tell.
         weight: The factor for this rank's loss.
         weigh: Multiplies a loss by the factor.
+        scales: What the loss that the current step has returned is to be passed through.
         counts_labels: Whether a loss that is known to be a mean over labels is weighted by them.
         prepared: Inputs and targets of the current batch, if they are known.
         evaluated: In an evaluation the number of the loader, the number of the batch, and this
@@ -78,6 +79,8 @@ class TaskStep:
     weight: float = 1.0
     prepared: Prepared | None = None
     evaluated: tuple[int, int, Share | None] = (0, 0, None)
+    # The factor of the batch of the last step.
+    _batch_weight: float = 1.0
     # The count of the current batch over all ranks, and the window that accumulates it.
     _count: float | Tensor | None = None
     _window: Window | None = None
@@ -100,6 +103,7 @@ class TaskStep:
         self.size = 1 if ranks is None else ranks.sizes.data_parallel
         self.stream = stream
         self.weigh: Callable[[Tensor, float], Tensor] = torch.mul
+        self.scales: list[Callable[[Tensor], Tensor]] = []
         self._call = call
         self._context = context
         self._logs = StepLog(ranks)
@@ -132,7 +136,7 @@ class TaskStep:
     # Training
 
     def train_accumulated(self, *args: Any) -> STEP_OUTPUT:
-        """Run the training step, and weight its loss within the accumulated batches."""
+        """Run the training step; `scaled` also weights its loss within the accumulated batches."""
         trainer = self.module.trainer
         # Lightning clears the gradients at the same batches.
         is_first = trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches == 0
@@ -146,7 +150,9 @@ class TaskStep:
         count = float(self._count)
         self._window.log(count, self._logs.names)
         factor = self._window.factor(0.0 if output is None else count)
-        return output if factor == 1.0 else _scaled(output, lambda loss: loss * factor)
+        if factor != 1.0:
+            self.scales.append(lambda loss: loss * factor)
+        return output
 
     def _sum(self, count: float) -> float:
         if self.ranks is None or self.size == 1:
@@ -156,7 +162,11 @@ class TaskStep:
         return float(total)
 
     def train(self, *args: Any) -> STEP_OUTPUT:
-        """Run the training step, and weight its loss by this rank's share of the global batch."""
+        """Run the training step; `scaled` weights its loss by this rank's share of the batch.
+
+        Not here: hooks get the loss as it is.
+        """
+        self.scales.clear()
         loop = self.module.trainer.fit_loop
         combined = loaders_of(loop)
         assert combined is not None
@@ -179,7 +189,15 @@ class TaskStep:
         for loader in shared:
             loader.trained(loop.batch_idx)
         self._count_samples(share.total)
-        return output if weight == 1.0 else _scaled(output, lambda loss: self.weigh(loss, weight))
+        if weight != 1.0:
+            self.scales.append(lambda loss: self.weigh(loss, weight))
+        return output
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """Weight the loss that the current step has returned."""
+        for scale in self.scales:
+            loss = scale(loss)
+        return loss
 
     def _unshared(self, loaders: list[Any], *args: Any) -> STEP_OUTPUT:
         if self.ranks is not None:
@@ -271,7 +289,13 @@ class TaskStep:
                 around.enter_context(self._logs.step(name))
             around.enter_context(self.own(Draws.STEP))
             output: STEP_OUTPUT = self._call(name, *args)
+        self._batch_weight = self.weight
         return output
+
+    @property
+    def weight_in_means(self) -> float:
+        """The factor for this rank's values in a mean over ranks, now."""
+        return self._batch_weight if ends_batch(self.module) else self.weight
 
     def _weight_by_labels(self, batch: Any) -> None:
         """Weight this rank's loss by its labels, if the loss is known to be a mean over labels."""
@@ -328,11 +352,3 @@ class TaskStep:
                     "ranks; let it yield the same ones on every rank: the strategy divides each "
                     "batch among the ranks"
                 )
-
-
-def _scaled(output: STEP_OUTPUT, scale: Callable[[Tensor], Tensor]) -> STEP_OUTPUT:
-    if isinstance(output, Tensor):
-        return scale(output)
-    if isinstance(output, dict):
-        return {**output, "loss": scale(output["loss"])}
-    return output

@@ -1,9 +1,11 @@
 """Averages what a task's steps log over all ranks, weighted by samples.
 
-The task's `self.log` is replaced once for a fit or an evaluation. Between steps it averages over
-the ranks whatever `sync_dist` says. Within a step it collects the values: a task may log a value
-for some batches only, and a collective that some ranks do not join would hang or mix up values. So
-at the end of a step the ranks first compare the names in one small message, then average.
+`self.log` of the task and of callbacks is replaced once for a fit or an evaluation. Between steps
+it averages over the ranks whatever `sync_dist` says; in a hook at the end of a batch, such as
+`on_train_batch_end`, with the weights of that batch. Within a step it collects the values: a task
+may log a value for some batches only, and a collective that some ranks do not join would hang or
+mix up values. So at the end of a step the ranks first compare the names in one small message, then
+average.
 
 A torchmetrics metric that a step calls and logs has the value of this rank's share, and a logger
 would get rank 0's. So each call records its arguments, and at the end of the step the resulting
@@ -20,13 +22,13 @@ from zlib import crc32
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
 from torch import Tensor
 from torchmetrics import Metric
-from torchmetrics.utilities.data import dim_zero_sum
+from torchmetrics.utilities.data import dim_zero_cat, dim_zero_sum
 from torchmetrics.wrappers.abstract import WrapperMetric
 
-from ..compat.of_lightning import DefaultDtype
+from ..compat.of_lightning import DefaultDtype, callbacks_of, ends_batch
 from ..compat.of_torch import (
     defaults_of,
     reductions_of,
@@ -43,7 +45,7 @@ NEUTRAL = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
 
 
 class StepLog:
-    """Replaces a task's `log`, which Lightning's `log_dict` calls for each value.
+    """Replaces `log` of a task and of callbacks, which `log_dict` calls for each value.
 
     Attributes:
         names: The names that the current step has logged.
@@ -73,7 +75,7 @@ class StepLog:
         if self.is_installed:
             return
         self.is_installed = True
-        self._log = module.log
+        self._module, self._log = module, module.log
         if self._syncs and takes(self._log, "sync_dist"):
             self._log = synced(self._log)
         if self._compares:
@@ -81,7 +83,9 @@ class StepLog:
             for metric in self._metrics:
                 hook = metric.register_forward_pre_hook(record_call, with_kwargs=True)
                 self._changes.callback(hook.remove)
-        self._changes.enter_context(replaced(module, "log", self._log_any))
+        # Lightning has given the task's method to each callback.
+        for each in (module, *callbacks_of(module.trainer, Callback)):
+            self._changes.enter_context(replaced(each, "log", self._log_any))
 
     def remove(self) -> None:
         self.is_installed = False
@@ -103,11 +107,16 @@ class StepLog:
             for metric in self._logged_by_step(kept, name):
                 share_value(metric, self.counts, self._values_group)
             forget_calls(self._metrics)
-        for key, value, args, options in kept:
+        for each in kept:
             # Outside of the step, whose precision would give a number another type.
-            if not self.counts and not isinstance(value, Metric):
-                value, options = _made_neutral(value, options)
-            self._log(key, value, *args, **options)
+            self._log_of_batch(*each)
+
+    def _log_of_batch(
+        self, key: str, value: Any, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
+        if not self.counts and not isinstance(value, Metric):
+            value, options = _made_neutral(value, options)
+        self._log(key, value, *args, **options)
 
     def _logged_by_step(self, kept: Sequence[tuple[Any, ...]], step: str) -> list[Metric]:
         """The metrics whose value for this batch is logged, once each."""
@@ -138,17 +147,19 @@ class StepLog:
 
     def _log_any(self, *args: Any, **options: Any) -> None:
         if self._is_in_step:
-            self._keep(*args, **options)
+            self._kept.append(self._of_batch(*args, **options))
+            self.names.add(self._kept[-1][0])
+        elif ends_batch(self._module):
+            self._log_of_batch(*self._of_batch(*args, **options))
         else:
             self._log(*args, **options)
 
-    def _keep(self, name: str, value: Any, *args: Any, **options: Any) -> None:
+    def _of_batch(self, name: str, value: Any, *args: Any, **options: Any) -> Any:
         # The step may change the tensor in place later.
         value = value.detach().clone() if isinstance(value, Tensor) else value
-        self.names.add(name)
         if self.weight is not None and options.get("batch_size") is None:
             options["batch_size"] = self.weight
-        self._kept.append((name, value, args, options))
+        return name, value, args, options
 
 
 def _made_neutral(value: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -186,12 +197,33 @@ def synced(log: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def metrics_kept(module: LightningModule) -> Iterator[None]:
-    """Restore the task's metrics after a step on another rank's samples."""
+    """Restore the task's metrics after a step on another rank's samples.
+
+    They keep the types that the step has given them: ranks gather states of one type.
+    """
     metrics = [part for part in module.modules() if isinstance(part, Metric)]
     with ExitStack() as kept:
         for metric in metrics:
             kept.enter_context(state_kept(metric))
         yield
+        empty = [_empty_states(metric) for metric in metrics]
+    for metric, states in zip(metrics, empty, strict=True):
+        for name, like in states.items():
+            state = getattr(metric, name)
+            setattr(metric, name, state.to(like) if isinstance(state, Tensor) else state or [like])
+
+
+def _empty_states(metric: Metric) -> dict[str, Tensor]:
+    """No values of the types that a metric's states have now."""
+    reductions = reductions_of(metric)
+    found = {}
+    for name in defaults_of(metric):
+        state = getattr(metric, name)
+        if isinstance(state, Tensor):
+            found[name] = state.new_empty(0)
+        elif state and reductions[name] is dim_zero_cat:
+            found[name] = state[-1][:0] if state[-1].ndim else state[-1].new_empty(0)
+    return found
 
 
 def syncing_over(group: dist.ProcessGroup | None) -> AbstractContextManager[None]:

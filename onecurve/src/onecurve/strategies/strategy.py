@@ -42,6 +42,7 @@ from .layout import lay_out, move
 from .manual_backward import manual_backward, pytorchs_backward
 from .mesh.ranks import Ranks
 from .parallelism import Parallelism
+from .pipeline.remote import restore
 from .step import TaskStep
 from .step_log import syncing_over
 from .torch_errors import explain_error
@@ -110,13 +111,15 @@ class OneCurve(CallbackAPI):
     # Set-up, in the order of Lightning's calls
 
     def connect(self, model: LightningModule) -> None:
-        """Connect the task, and convert it to the run's precision.
+        """Connect the task, and convert it if the run is in float64.
 
         Lightning converts it later: after callbacks are set up, and after a checkpoint's float64
-        values have been copied into float32 parameters.
+        values have been copied into float32 parameters. To a lower precision as well, so that a
+        callback's copy of the weights stays in float32.
         """
         super().connect(model)
-        self.precision_plugin.convert_module(model)
+        if self.precision_plugin.precision == "64-true":
+            self.precision_plugin.convert_module(model)
 
     def setup_environment(self) -> None:
         """Join the other ranks, if there are any."""
@@ -205,11 +208,14 @@ class OneCurve(CallbackAPI):
     def model_to_device(self) -> None:
         """Reduce the task to this rank's part, unless that has been done, and move it."""
         task = self._connected_module
+        is_applied = any(each.is_applied(task) for each in self.parallelisms)
+        if not is_applied:
+            restore(task, self.root_device)
         if self.ranks is None or not self.parallelisms:
             self.apply_ac_and_compile()
             super().model_to_device()  # type: ignore[safe-super]
             return
-        if not any(each.is_applied(task) for each in self.parallelisms):
+        if not is_applied:
             if self._layer_sync is not None and task.trainer.state.fn == TrainerFn.FITTING:
                 self._layer_sync.apply(task)
                 # Otherwise Lightning would try to revert layers that are sharded by then.
@@ -307,7 +313,7 @@ class OneCurve(CallbackAPI):
     # Steps
 
     def training_step(self, *args: Any) -> STEP_OUTPUT:
-        """Run the task's step, and weight its loss by this rank's share of the global batch."""
+        """Run the task's step; `backward` weights its loss by this rank's share of the batch."""
         if isinstance(self.checkpoint_io, LocalFiles):
             # Raise the error of a checkpoint that could not be written in the background.
             self.checkpoint_io.poll()
@@ -352,7 +358,10 @@ class OneCurve(CallbackAPI):
         self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
     ) -> Tensor:
         """Weight a loss by this rank's share, and run its backward pass."""
-        task, loss = self._connected_module, self._weighed(closure_loss)
+        task, loss = self._connected_module, closure_loss
+        if task.automatic_optimization:
+            loss = self._step.scaled(loss)
+        loss = self._weighed(loss)
         if self.ranks is None or task.automatic_optimization:
             return super().backward(loss, optimizer, *args, **kwargs)
         with pytorchs_backward(task, kwargs.pop("inputs", None)):
@@ -385,7 +394,7 @@ class OneCurve(CallbackAPI):
         def backward() -> Any:
             result = closure()
             if isinstance(optimizer, LBFGS):
-                return self.reduce(result)
+                return result if result is None else self.reduce(self._step.scaled(result))
             make_contiguous(optimizer)
             return result
 

@@ -19,6 +19,10 @@ READ = (
     "the numbers of a sharded parameter are read directly, as Lightning's grad_norm does; use "
     "self.trainer.strategy.gradient_norm(), or use strategy=ddp"
 )
+DIFFERENTLY = (
+    "{task} computes with gradients or weights that are sharded in different ways; use "
+    "self.trainer.strategy.gradient_norm() for a norm, or strategy=fsdp"
+)
 WORDS = {
     "parameters that were not used": f"the step before used only some of the parameters; {UNUSED}",
     "Expected more than 1 value per channel": "BatchNorm cannot compute statistics of one sample, "
@@ -42,9 +46,11 @@ WORDS = {
     "object layout differs": "{quoted} has another base, such as ABC, before nn.Module, and "
     "PyTorch cannot change its class; make nn.Module the first base, or use strategy=ddp",
     "its data is not allocated yet": READ,
+    "is not supported for tensor subclasses": "the numbers of a sharded parameter are read by "
+    "numpy() or tolist(); call its full_tensor() on all ranks first, or use strategy=ddp",
     "len() of a 0-d tensor": READ,  # torch.tensor(list of shards' norms)
-    "Sharding propagation failed": "{task} computes with gradients or weights that are sharded in "
-    "different ways; use self.trainer.strategy.gradient_norm() for a norm, or strategy=fsdp",
+    "Sharding propagation failed": DIFFERENTLY,
+    "Cross device mesh comm": DIFFERENTLY,
     "aten.copy_.default got mixed": "sharded weights are copied, as Lightning's averages of "
     "weights do; use onecurve.ExponentialMovingAverage or onecurve.StochasticWeightAveraging, or "
     "use strategy=ddp",
@@ -83,6 +89,8 @@ def explain_error(error: BaseException, module: nn.Module, strategy: str) -> Use
         lines = [COMBINES.format(name=name)]
     quoted = ["", *said.split("'")][-2]
     line = lines[0].format(task=type(module).__name__, quoted=quoted)
+    if strategy == "fsdp":
+        line = line.replace("strategy=fsdp", "strategy=ddp")
     return UserError(f"strategy={strategy}: {line}")
 
 

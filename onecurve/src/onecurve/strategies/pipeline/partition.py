@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ...errors import UserError
 from ..fsdp.state import gather
 from ..mesh.ranks import Ranks
-from .remote import Remote, RemoteParameter
+from .remote import DIVIDED, Remote, RemoteParameter, replace_tensors
 from .shapes import Flags, LayerShapes, Tensors, empty
 
 if TYPE_CHECKING:
@@ -194,11 +194,9 @@ class Placement:
                 unset[parameter] = RemoteParameter(meta, parameter.requires_grad)
             for buffer in layer.buffers():
                 unset[buffer] = buffer.to("meta").as_subclass(Remote)
-        for part in {*self._task.modules(), *(part for each in others for part in each.modules())}:
-            for names in (part.named_parameters, part.named_buffers):
-                for name, tensor in list(names(recurse=False, remove_duplicate=False)):
-                    if tensor in unset:
-                        setattr(part, name, unset[tensor])
+        parts = {*self._task.modules(), *(part for each in others for part in each.modules())}
+        replace_tensors(parts, unset)
+        vars(self._task)[DIVIDED] = True
 
     def owner(self, name: str) -> int | None:
         """The rank that holds a parameter or buffer; None if it is in no layer, so all hold it."""

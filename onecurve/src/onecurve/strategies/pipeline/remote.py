@@ -8,20 +8,29 @@ Nor does PyTorch draw for a tensor without data. Here as many numbers are drawn 
 a hook that draws the weights of all layers draws those of this rank's as in one process.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...compat.of_torch import DisableTorchFunctionSubclass, tensor_leaves, tree_map_only
 from ...compat.patching import replaced
+from ..mesh.ranks import each_rank_has
 
 DRAWS = (
     *("normal_", "uniform_", "bernoulli_", "exponential_", "log_normal_"),
     *("rand_like", "randn_like"),
 )
+
+DEVICE: Any = getattr(Tensor.device, "__get__")  # noqa: B009
+TENSORBOARD = "torch.utils.tensorboard._convert_np"
+"""Draws random numbers in place of a tensor on the meta device."""
+DIVIDED = "_divided_by_a_pipeline"
+"""An attribute of a task of which other ranks hold layers."""
 
 
 class Remote(Tensor):
@@ -32,6 +41,8 @@ class Remote(Tensor):
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if func == DEVICE and sys._getframe(1).f_globals["__name__"] == TENSORBOARD:
+            raise RuntimeError("no data of a tensor on the meta device to draw a histogram of")
         changed = [args[:1] if works_in_place(name) else None, kwargs.get("out")]
         if not all(tensor.is_meta for tensor in tensor_leaves(changed)):
             raise RuntimeError(f"{func.__name__} of a tensor on the meta device: no data")
@@ -40,6 +51,12 @@ class Remote(Tensor):
         with DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
         return tree_map_only(Tensor, _as_remote, result)
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        if type(self) is Remote:
+            return self.clone()
+        copy: Any = super().__deepcopy__  # rejects a copy of a module, which calls the stages
+        return copy(memo)  # type: ignore[no-any-return]
 
 
 def works_in_place(name: str) -> bool:
@@ -78,3 +95,36 @@ class RemoteParameter(Remote, nn.Parameter):
 def shown(is_shown: bool = True) -> AbstractContextManager[None]:
     """Within this context, remote parameters have gradients without numbers, or none."""
     return replaced(RemoteParameter, "is_shown", is_shown)
+
+
+def replace_tensors(modules: Iterable[nn.Module], others: Mapping[Tensor, Tensor]) -> None:
+    """Replace parameters and buffers wherever one of the modules holds them."""
+    for module in modules:
+        for names in (module.named_parameters, module.named_buffers):
+            for name, tensor in list(names(recurse=False, remove_duplicate=False)):
+                if tensor in others:
+                    setattr(module, name, others[tensor])
+
+
+@torch.no_grad()
+def restore(task: nn.Module, device: torch.device) -> None:
+    """Give each rank all layers of a task that the strategy of another Trainer has divided."""
+    if not vars(task).pop(DIVIDED, False):
+        return
+    tensors = {**dict(task.named_parameters()), **dict(task.named_buffers())}
+    held = [name for name, tensor in tensors.items() if not isinstance(tensor, Remote)]
+    of_ranks = each_rank_has(held, None)
+    found: dict[Tensor, Tensor] = {}
+    for name, tensor in tensors.items():
+        holders = [rank for rank, names in enumerate(of_ranks) if name in names]
+        if len(holders) == len(of_ranks):
+            continue
+        value = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+        if name in held:
+            value.copy_(tensor)
+        dist.broadcast(value, holders[0])
+        if isinstance(tensor, RemoteParameter):
+            found[tensor] = nn.Parameter(value.cpu(), tensor.requires_grad)
+        elif name not in held:
+            found[tensor] = value.cpu()
+    replace_tensors(task.modules(), found)
