@@ -195,6 +195,14 @@ class HasOther(Plain):
         return super().training_step(batch, batch_idx)
 
 
+class Masked(Plain):
+    """A mask in a buffer holds infinities, which are equal everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf, torch.nan]))
+
+
 class LogsItsLossCoarsely(Plain):
     """Under the name that parity has for what a step returns."""
 
@@ -255,6 +263,7 @@ def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 EQUAL = [
     *((Plain, name) for name in ("single", "fsdp")),
+    (Masked, "single"),
     *((LogsItsMetrics, name) for name in ("ddp", "tensor")),
 ]
 

@@ -83,8 +83,8 @@ def _of_weights(
     """Compare all weights together: the gradient of a single one may be only rounding."""
     if unlike := plain.keys() ^ other.keys():
         return Row(name, math.inf, math.inf, step, f"only one of them has {min(unlike)}")
-    sizes = {key: tensor.double().norm() for key, tensor in plain.items()}
-    apart = {key: (plain[key].double() - other[key].double()).norm() for key in plain}
+    sizes = {key: tensor.double().nan_to_num(0, 0, 0).norm() for key, tensor in plain.items()}
+    apart = distances(plain, other)
     if not apart:
         return Row(name, 0.0, 0.0)
     size, absolute = (float(torch.stack([*each.values()]).norm()) for each in (sizes, apart))
@@ -93,6 +93,17 @@ def _of_weights(
         return Row(name, absolute, relative)
     most = max(apart, key=lambda key: float(apart[key]))
     return Row(name, absolute, relative, step, f"most of all {most}")
+
+
+def distances(plain: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The norm of the difference of each tensor. Equal infinities, as in a mask, are equal."""
+    found = {}
+    for key, tensor in plain.items():
+        one, two = tensor.double(), other[key].double()
+        same = (one == two) | (one.isnan() & two.isnan())
+        apart = (one - two).masked_fill(same, 0.0)
+        found[key] = apart.nan_to_num(math.inf, math.inf, math.inf).norm()
+    return found
 
 
 LATE_WEIGHTS = "weights that are drawn late"
