@@ -35,7 +35,7 @@ class Watch(Callback):
         # Unsharded states before the first step and after the last one, on rank 0.
         self.start: dict[str, Tensor] = {}
         self.end: dict[str, Tensor] = {}
-        # Names of those that are parameters, if the strategy shards none of them.
+        # The names of parameters among them; whole for a plain Trainer.
         self.parameters: set[str] = set()
         # Whether a step drew random numbers, and whether BatchNorm used statistics of one rank.
         self.draws, self.batchnorm = False, False
