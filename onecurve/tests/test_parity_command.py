@@ -195,6 +195,41 @@ class HasOther(Plain):
         return super().training_step(batch, batch_idx)
 
 
+class HasCenter(HasOther):
+    """A buffer that moves slowly, by the mean of a rank's own share."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        self.largest.add_(1.0 + 1e-5 * batch[0].mean())
+        return Plain.training_step(self, batch, batch_idx)
+
+
+class Queue(Plain):
+    """Compares with the outputs of earlier steps, as MoCo does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("queue", torch.ones(16, 2))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        outputs = self(batch[0])
+        loss = torch.logsumexp(outputs @ self.queue.clone().T, 1).mean()  # type: ignore[operator]
+        self.queue = torch.cat([outputs.detach(), self.queue])[:16]  # type: ignore[list-item]
+        return loss
+
+
+class NoisyValidation(Plain):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        super().validation_step([batch[0] + torch.randn_like(batch[0]), batch[1]], batch_idx)
+
+
+class Masked(Plain):
+    """A mask in a buffer holds infinities, which are equal everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf, torch.nan]))
+
+
 class LogsItsLossCoarsely(Plain):
     """Under the name that parity has for what a step returns."""
 
@@ -255,6 +290,7 @@ def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 EQUAL = [
     *((Plain, name) for name in ("single", "fsdp")),
+    (Masked, "single"),
     *((LogsItsMetrics, name) for name in ("ddp", "tensor")),
 ]
 
@@ -294,7 +330,10 @@ APART = {
     result.LATE_WEIGHTS: (DrawnLate, loaders, "ddp"),
     result.SAMPLES: (Plain, noisy, "ddp"),
     result.UNKNOWN: (KnowsItsStrategy, loaders, "dp"),
-    result.UNKNOWN + ", of a buffer": (HasOther, loaders, "ddp"),
+    result.KEPT: (Queue, loaders, "ddp"),
+    result.KEPT + ", in a buffer": (HasOther, loaders, "ddp"),
+    result.KEPT + ", in a buffer that hardly differs": (HasCenter, fives, "fsdp"),
+    result.DRAWS + ", in validation": (NoisyValidation, loaders, "ddp"),
 }
 QUICK = [result.MEAN, result.BATCHNORM, result.GRADIENTS, result.LOGGED]
 QUICK += [result.SAMPLES, result.UNKNOWN]

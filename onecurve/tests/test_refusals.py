@@ -145,6 +145,7 @@ OURS = {
     "paths.runs=null": "paths.runs=null: must be a folder",
     "paths.root=/proc/nowhere": "/proc/nowhere/runs … cannot be made … paths.runs=runs",
     "paths.runs=/dev/null/runs": "/dev/null/runs … Not a directory",
+    "init=weights": "init.file is needed: add init.file=",
     f"init=weights init.file={300 * 'x'}": "File name too long; give a file with weights",
     "callbacks.checkpoint.monitor=[]": "callbacks.checkpoint.monitor=[]: must be text",
     "-paths.root=x": "-paths.root=x: is no option … a key has no dash",

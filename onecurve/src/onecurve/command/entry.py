@@ -24,6 +24,7 @@ from ..launch.quick_exit import QuickExit
 from ..run import record
 from ..run.context import RunContext
 from ..run.outcome import RankFailed, describe_failure, was_stopped
+from ..surroundings import unchanged_environment
 from . import resume
 from .before_hydra import mode_asked_for, open_closed_streams, read_env_file, reject_another_python
 from .check import in_one_line
@@ -52,15 +53,16 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
     end = QuickExit()
     open_closed_streams()
     print_lines_at_once()
-    os.environ[PROJECT] = str(config_dir.resolve().parent)
+    project = config_dir.resolve().parent
     try:
-        try:
-            reject_another_python(config_dir.resolve().parent)
-            read_env_file(config_dir.parent)
-        except UserError as refusal:
-            stop(refusal)
-        # In a copy of the context, so that its variables do not leak into the next run.
-        copy_context().run(_run, main, config_dir, config_name)
+        with unchanged_environment((PROJECT,), {PROJECT: str(project)}):
+            try:
+                reject_another_python(project)
+                read_env_file(config_dir.parent)
+            except UserError as refusal:
+                stop(refusal)
+            # In a copy of the context, so that its variables do not leak into the next run.
+            copy_context().run(_run, main, config_dir, config_name)
         end.status = 0
     except SystemExit as error:
         end.status = error.code if isinstance(error.code, int) else None

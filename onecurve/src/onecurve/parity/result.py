@@ -83,8 +83,8 @@ def _of_weights(
     """Compare all weights together: the gradient of a single one may be only rounding."""
     if unlike := plain.keys() ^ other.keys():
         return Row(name, math.inf, math.inf, step, f"only one of them has {min(unlike)}")
-    sizes = {key: tensor.double().norm() for key, tensor in plain.items()}
-    apart = {key: (plain[key].double() - other[key].double()).norm() for key in plain}
+    sizes = {key: tensor.double().nan_to_num(0, 0, 0).norm() for key, tensor in plain.items()}
+    apart = distances(plain, other)
     if not apart:
         return Row(name, 0.0, 0.0)
     size, absolute = (float(torch.stack([*each.values()]).norm()) for each in (sizes, apart))
@@ -93,6 +93,17 @@ def _of_weights(
         return Row(name, absolute, relative)
     most = max(apart, key=lambda key: float(apart[key]))
     return Row(name, absolute, relative, step, f"most of all {most}")
+
+
+def distances(plain: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The norm of the difference of each tensor. Equal infinities, as in a mask, are equal."""
+    found = {}
+    for key, tensor in plain.items():
+        one, two = tensor.double(), other[key].double()
+        same = (one == two) | (one.isnan() & two.isnan())
+        apart = (one - two).masked_fill(same, 0.0)
+        found[key] = apart.nan_to_num(math.inf, math.inf, math.inf).norm()
+    return found
 
 
 LATE_WEIGHTS = "weights that are drawn late"
@@ -107,6 +118,7 @@ LOGGED = "values that are gathered per rank"
 ROUNDING = "rounding that training amplifies"
 ACCUMULATED = "batches that are accumulated"
 DIGITS = "float32 within the task"
+KEPT = "what a step keeps for the next one"
 RESUME = "state that is not in the checkpoint"
 UNKNOWN = "unknown"
 
@@ -117,7 +129,7 @@ MUCH = 1e-3
 """The same of anything else: weights, and what is logged."""
 
 SEVEN_DIGITS = 1e-5
-"""The same for values computed in float32, after an optimizer has amplified it."""
+"""The largest relative difference of values computed in float32, or logged in it."""
 
 TO_DO = {
     LATE_WEIGHTS: "draw them in __init__: when a hook is called they may be sharded already",
@@ -138,65 +150,81 @@ TO_DO = {
     GRADIENTS: "call self.manual_backward(loss) or loss.backward() if a step computes gradients "
     "itself, and add terms that depend on weights alone, such as a penalty, to the loss",
     LOGGED: "training is the same, but logged values are not: log by self.log or a torchmetrics "
-    "object, with batch_size=... (MeanMetric: weight=...) if that is not the number of samples",
+    "object, with batch_size=... (MeanMetric: weight=...) if that is not the number of samples; a "
+    "function of a mean, such as exp(loss), is not the mean of its values: compute it of the mean",
     ROUNDING: "it begins in the last digit and grows from step to step: with fewer steps, or a "
     "smaller learning rate, nothing else should remain",
     ACCUMULATED: "they make the same step as one batch of all their samples, but a plain "
     "Trainer divides by their number, whatever their sizes, and logs the values of the last one; "
     "compare without accumulation, with larger batches",
     DIGITS: "a .float() in the task or its network, as in the losses of transformers, leaves seven "
-    "digits whatever the precision: compare with tolerance=1e-5 (parity.tolerance=1e-5)",
+    "digits whatever the precision, and an optimizer such as Adam fewer of the weights: compare "
+    "with tolerance=1e-5 (parity.tolerance=1e-5), with fewer steps, or with optimizer=sgd",
+    KEPT: "a queue, a hidden state or a buffer is made of this rank's samples: make it of all, "
+    "with self.trainer.strategy.all_samples(tensor)",
     RESUME: "put what a step keeps for the next one into a buffer, or into on_save_checkpoint",
-    UNKNOWN: "compare strategy=single: if that differs as well, it is not the parallelism; what a "
-    "step keeps for the next one (a queue, a hidden state) belongs to its rank's share",
+    UNKNOWN: "compare strategy=single: if that differs as well, it is not the parallelism",
 }
 
 
 def kinds_of(rows: Sequence[Row], plain: Watch, other: Watch) -> list[str]:
-    """The likely causes of the differences: keys of `TO_DO`."""
+    """The likely causes of the differences: keys of `TO_DO`. The first test that holds decides."""
     first = {row.quantity: row.step for row in rows if row.step is not None}
     of_run = {name: step for name, step in first.items() if not name.startswith("resumed")}
     if not of_run:
         return [RESUME] * bool(first)
-    if START in of_run:
-        return [LATE_WEIGHTS]
     begins = min(of_run.values())
-    apart = [step for step, _, far in points(plain.sums, other.sums) if far > TOLERANCE]
-    if apart and apart[0] <= begins:
-        return [SAMPLES]
-    only_logged = not of_run.keys() & {LOSS, GRADIENT, END}
-    if (only_logged or other.is_coarse) and _largest(rows) <= SEVEN_DIGITS:
-        return [DIGITS]
-    if only_logged:
-        return [ACCUMULATED if other.accumulates else LOGGED]
-    if _is_rounding(plain, other) and _largest(rows) <= MUCH:
-        return [ROUNDING]
-    if found := [BATCHNORM] * other.batchnorm + [DRAWS] * plain.draws:
-        return found
-    found = [ACCUMULATED] * other.accumulates
-    if found := found + [PLAN] * (other.tensor > 1) + [POSITIONS] * (other.context > 1):
-        return found
-    if of_run.get(LOSS) == begins and other.shares > 1:
-        return [MEAN]
-    if of_run.get(GRADIENT) == begins != of_run.get(LOSS):
-        return [GRADIENTS]
-    return [UNKNOWN]
+    samples = [step for step, _, far in points(plain.sums, other.sums) if far > TOLERANCE]
+    largest = max(row.relative for row in rows if not row.quantity.startswith("resumed"))
+    is_only_logged = not of_run.keys() & {LOSS, GRADIENT, END}
+    is_coarse = other.is_coarse and _is_rounding(plain, other, SEVEN_DIGITS, SEVEN_DIGITS)
+    is_rounding = _is_rounding(plain, other, TOLERANCE, AT_MOST)
+    of_logged = DRAWS if plain.draws_in_validation else ACCUMULATED if other.accumulates else LOGGED
+    sharded = [PLAN] * (other.tensor > 1) + [POSITIONS] * (other.context > 1)
+    one, two = (
+        {name: value for name, value in run.end.items() if name not in plain.parameters}
+        for run in (plain, other)
+    )
+    # What a step keeps is in a buffer, or in no checkpoint.
+    keeps = len(first) > len(of_run) or _of_weights(END, one, two, 0, TOLERANCE).step is not None
+    tests = [
+        (START in of_run, [LATE_WEIGHTS]),
+        (samples[:1] <= [begins] and samples, [SAMPLES]),
+        (is_only_logged and largest <= SEVEN_DIGITS, [DIGITS]),
+        (is_only_logged, [of_logged]),
+        (is_coarse and largest <= MUCH, [DIGITS]),
+        (is_rounding and largest <= MUCH, [ROUNDING]),
+        (other.batchnorm or plain.draws, [BATCHNORM] * other.batchnorm + [DRAWS] * plain.draws),
+        (other.accumulates or sharded, [ACCUMULATED] * other.accumulates + sharded),
+        (not of_run.keys() & {LOSS, GRADIENT} and _most_apart(plain, other) in one, [KEPT]),
+        (of_run.get(LOSS) == begins and other.shares > 1, [KEPT if begins > 1 and keeps else MEAN]),
+        (of_run.get(GRADIENT) == begins != of_run.get(LOSS), [GRADIENTS]),
+    ]
+    return next((kinds for holds, kinds in tests if holds), [UNKNOWN])
 
 
-def _largest(rows: Sequence[Row]) -> float:
-    """The largest relative difference between the two runs."""
-    return max(row.relative for row in rows if not row.quantity.startswith("resumed"))
+def _is_rounding(plain: Watch, other: Watch, at_first: float, later: float) -> bool:
+    """Whether the curves begin within the first limit, and the losses remain within the second.
 
-
-def _is_rounding(plain: Watch, other: Watch) -> bool:
-    """Whether both curves begin within the tolerance, and the losses never differ by much."""
+    Where neither curve leaves the first limit, only an optimizer can have amplified the rounding,
+    and that changes no buffer.
+    """
     losses, norms = (
         [far for _, _, far in points(plain.curves[name], other.curves[name])]
         for name in (LOSS, GRADIENT)
     )
-    small = [far for far in losses if 0 < far <= TOLERANCE]
-    begins = max([*losses[:1], *norms[:1]], default=0.0)
-    return bool(small) and begins <= TOLERANCE and max(losses) <= AT_MOST
+    if max([*losses[:1], *norms[:1]], default=0.0) > at_first or max(losses, default=0.0) > later:
+        return False
+    grows = max([*losses, *norms], default=0.0) > at_first
+    return any(far > 0 for far in losses + norms) and (
+        grows or _most_apart(plain, other) in plain.parameters
+    )
+
+
+def _most_apart(plain: Watch, other: Watch) -> str:
+    """The name of what differs most of all at the end."""
+    apart = distances(plain.end, other.end) if plain.end.keys() == other.end.keys() else {}
+    return max(apart, key=lambda key: float(apart[key]), default="")
 
 
 @dataclass

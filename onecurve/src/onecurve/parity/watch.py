@@ -35,8 +35,11 @@ class Watch(Callback):
         # Unsharded states before the first step and after the last one, on rank 0.
         self.start: dict[str, Tensor] = {}
         self.end: dict[str, Tensor] = {}
+        # The names of parameters among them; whole for a plain Trainer.
+        self.parameters: set[str] = set()
         # Whether a step drew random numbers, and whether BatchNorm used statistics of one rank.
         self.draws, self.batchnorm = False, False
+        self.draws_in_validation = False
         # Whether the loss had a lower precision than the run, and whether batches were accumulated.
         self.is_coarse, self.accumulates = False, False
         # How many ranks see different samples, share layers, and share sequences.
@@ -48,6 +51,7 @@ class Watch(Callback):
     ) -> None:
         if not self.sums:  # after the task's own on_train_start
             self.start = _state(trainer)
+            self.parameters = {name for name, _ in pl_module.named_parameters()}
             self.shares = getattr(trainer.strategy, "data_parallel_size", trainer.world_size)
             sizes = getattr(trainer.strategy, "sizes", Sizes())
             self.tensor, self.context = sizes.tensor, sizes.context
@@ -85,6 +89,12 @@ class Watch(Callback):
             folder = tempfile.mkdtemp(prefix="parity-") if trainer.is_global_zero else ""
             self.checkpoint = Path(trainer.strategy.broadcast(folder), "middle.ckpt")
             trainer.save_checkpoint(self.checkpoint)
+
+    def on_validation_batch_start(self, *_: Any, **__: Any) -> None:
+        self._random = _random_state()
+
+    def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
+        self.draws_in_validation |= _random_state() != self._random
 
     def on_train_epoch_end(self, *_: Any, **__: Any) -> None:
         self.is_epoch_over = True
