@@ -163,18 +163,17 @@ class Network:
             )
         found: list[Passes] = []
         key: tuple[Any, ...]
+        how = (self.precision.context, self.fused)
         each_layer = zip(self.kinds, self.styles, self.layers.items(), strict=True)
         for kind, styles, (name, layer) in each_layer:
-            own = conditions._replace(fused=self.fused)
-            own = own if styles else own._replace(tensor=1)
+            own = conditions if styles else conditions._replace(tensor=1)
             key = (kind, own, *((x.shape, x.dtype, x.requires_grad) for x in current))
-            run = partial(run_layer, layer, current, own, styles, self.precision.context)
+            run = partial(run_layer, layer, current, own, styles, *how)
             found.append(self._once(key, name, run))
             current = found[-1].outputs
         if self.loss is not None:
-            plain = Conditions(fused=self.fused)
             key = ("loss", *((x.shape, x.dtype) for x in current))
-            run = partial(run_layer, self._loss, current, plain, {}, self.precision.context)
+            run = partial(run_layer, self._loss, current, Conditions(), {}, *how)
             found.append(self._once(key, "the task's loss", run))
         return found
 
