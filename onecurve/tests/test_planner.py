@@ -81,6 +81,13 @@ def test_a_plan(warm: Cli) -> None:
     command = r"To train so: python \S+/train.py'? model=mlp data.image_size=8 data.batch_size=64 "
     assert re.search(command, outcome.out)
     assert outcome.metrics["status"] == "finished"
+    compiled = warm("plan.py", *SMALL, "trainer.devices=2", "plan.compile=layer").out
+    assert "activ. is of layers that are not compiled: compiled ones keep less" in compiled
+    assert "compile=layer" in compiled.partition("To train so: ")[2]
+    nodes = ("plan.gpu=h100", "trainer.devices=64", "trainer.num_nodes=8", "plan.top=1")
+    large = warm("plan.py", *SMALL, *nodes).out
+    assert "64 ranks (8 on each of 8 nodes)" in large
+    assert "trainer.devices=8 trainer.num_nodes=8" in large
 
 
 def test_a_plan_takes_schedules_that_this_torch_has(
@@ -94,32 +101,13 @@ def test_a_plan_takes_schedules_that_this_torch_has(
     assert said == [True, False]
 
 
-def test_a_plan_of_compiled_layers_is_an_upper_bound_of_memory(warm: Cli) -> None:
-    outcome = warm("plan.py", *SMALL, "trainer.devices=2", "plan.compile=layer")
-    assert "activ. is of layers that are not compiled: compiled ones keep less" in outcome.out
-    assert "compile=layer" in outcome.out.partition("To train so: ")[2]
-
-
-def test_devices_of_all_nodes(warm: Cli) -> None:
-    typed = ("model=mlp", "data.image_size=8", "data.batch_size=64")
-    outcome = warm("plan.py", *typed, "trainer.devices=64", "trainer.num_nodes=8", "plan.top=1")
-    assert "64 ranks (8 on each of 8 nodes)" in outcome.out
-    assert "trainer.devices=8 trainer.num_nodes=8" in outcome.out
-
-
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
         ("plan.gpu=h1000", "plan.gpu=h1000: must be one of a100, h100"),
         ("plan.gup=h100", "plan.gup: there is no such key; did you mean plan.gpu"),
-        (
-            "plan.measure=true",
-            "plan.measure: was removed; a plan takes all times from the rates of",
-        ),
-        (
-            "plan.picture=null",
-            "plan.picture: was removed; the table that is printed has all meshes",
-        ),
+        ("plan.measure=true", "plan.measure: was removed; a plan takes all times from the rates"),
+        ("plan.picture=null", "plan.picture: was removed; the table that is printed has all"),
         ("plan.top=0", "plan.top=0: must be a whole number from 1"),
         ("trainer.devices=0", "trainer.devices=0: must be a number from 1"),
         ("trainer.devices=12 trainer.num_nodes=5", "trainer.devices=12: 5 nodes of h100 have"),

@@ -10,7 +10,7 @@ from conftest import ROOT, Cli
 from lightning.pytorch import Callback, Trainer
 from nodes import TRAIN, Start, StartBy, finish, free_port, has_the_curve_of_one_node, one_run
 
-from onecurve.launch.meeting import agree, mirror_of
+from onecurve.launch.meeting import agree
 from onecurve.run.context import Attempt, Members
 from onecurve.surroundings import Ranks
 
@@ -66,13 +66,6 @@ def test_restarted_ranks_resume_the_run_of_their_agent(
     assert agree(Members(), ranks, second, None) == (first, Attempt(1, str(file)))
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
     assert agree(Members(), ranks, second, None) == (first, Attempt(2, str(file)))
-
-
-def test_a_checkpoint_that_is_a_file_has_no_mirror() -> None:
-    """In `evaluate.py`, `checkpoint` is a file; torchrun may start its ranks as well."""
-    assert mirror_of({"checkpoint": "last.ckpt"}) is None
-    assert mirror_of({}) is None
-    assert mirror_of({"checkpoint": {"mirror_to": "s3://bucket"}}) == "s3://bucket"
 
 
 # What torchrun or srun tells a process, what is typed, and what the line must say.
