@@ -1,13 +1,10 @@
 """What a plan says: of published runs, of every mesh, and in one line where it can say nothing."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from conftest import Cli
-from small.task import Classification
 from torch import nn
 
 from onecurve import torch_versions
@@ -18,15 +15,6 @@ from onecurve.planner.network import Network, Precision, Request
 from onecurve.planner.pipeline import waiting
 from onecurve.strategies.mesh.sizes import Sizes
 from onecurve.strategies.pipeline.shapes import LayerShapes
-
-
-class NoSequence(Classification):
-    """Two networks, of which nothing says which comes first."""
-
-    def __init__(self, network: nn.Module, **parts: Any) -> None:
-        super().__init__(network, **parts)
-        self.other = nn.Linear(2, 2)
-
 
 SMALL = ("model=mlp", "data.image_size=8", "plan.gpu=cpu", "data.batch_size=64")
 
@@ -99,27 +87,3 @@ def test_a_plan_takes_schedules_that_this_torch_has(
         monkeypatch.setattr(torch_versions, "installed", lambda version=version: version)
         said.append("zbv, " in cli("plan.py", *two).out)
     assert said == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    [
-        ("plan.gpu=h1000", "plan.gpu=h1000: must be one of a100, h100"),
-        ("plan.gup=h100", "plan.gup: there is no such key; did you mean plan.gpu"),
-        ("plan.measure=true", "plan.measure: was removed; a plan takes all times from the rates"),
-        ("plan.picture=null", "plan.picture: was removed; the table that is printed has all"),
-        ("plan.top=0", "plan.top=0: must be a whole number from 1"),
-        ("trainer.devices=0", "trainer.devices=0: must be a number from 1"),
-        ("trainer.devices=12 trainer.num_nodes=5", "trainer.devices=12: 5 nodes of h100 have"),
-        ("task._target_=test_planner.NoSequence", "NoSequence has no sequence of layers"),
-        ("strategy=ddp", "strategy: is no group of plan.py; leave it out"),
-    ],
-)
-def test_what_cannot_be_planned_gets_one_line(
-    cli: Cli, tmp_path: Path, typed: str, words: str
-) -> None:
-    outcome = cli("plan.py", "model=mlp", "data.image_size=8", *typed.split())
-    assert outcome.status in (1, 2)
-    assert words in outcome.err
-    assert len(outcome.err.splitlines()) == 1, outcome.err
-    assert outcome.runs == []

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..strategies.mesh.sizes import Sizes
-from .hardware import MEMORY, Hardware, Message, gather, group_of, reduce, send
+from .hardware import MEMORY, Hardware, Message, gather, group_of, reduce, send, together
 from .layers import BATCH, Conditions, Passes
 from .network import Held, Request
 from .operations import Work
@@ -199,12 +199,10 @@ class Estimate:
         for ranges in self.ranges:
             layers = [layer for each in ranges for layer in each]
             for axis in ("tensor", "context"):
-                message = Message()
-                for layer in layers:
-                    for direction in (0, 1):
-                        each = self._pass(layer, direction)[1][axis]
-                        message = message.plus(each, stages.microbatches)
-                self._send(axis, message)
+                sent = together(
+                    self._pass(layer, way)[1][axis] for layer in layers for way in (0, 1)
+                )
+                self._send(axis, Message().plus(sent, stages.microbatches))
         if sizes.pipeline == 1:
             self.idle, loops = 0.0, stages.microbatches
             seconds = (forward[0] + backward[0]) * loops
@@ -290,11 +288,8 @@ class Estimate:
                 full = [each.trained * shard.size * self.stored for each in held]
                 sums = [gather(size, shard, hardware) for size in full]
                 again = 2 if sizes.pipeline == 1 else 1
-                total = Message()
-                for one, other in zip(gathers, sums, strict=True):
-                    total = total.plus(one, again).plus(other)
-                gathering = sum(each.seconds for each in gathers)
-                reducing = sum(each.seconds for each in sums)
+                gathered, reduced = together(gathers), together(sums)
+                gathering, reducing = gathered.seconds, reduced.seconds
                 if sizes.pipeline == 1:
                     alone = 0.0 if hardware.shared_cores else gathers[0].seconds + sums[0].seconds
                     exposed += loops * (
@@ -304,7 +299,7 @@ class Estimate:
                     )
                 else:
                     exposed += gathering + reducing
-                self._send("shard", Message().plus(total, loops))
+                self._send("shard", Message().plus(gathered, again * loops).plus(reduced, loops))
             if sizes.replicate > 1:
                 trained = sum(each.trained for each in held)
                 message = reduce(trained * self.stored, replicate, hardware)
