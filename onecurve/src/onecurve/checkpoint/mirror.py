@@ -129,7 +129,10 @@ class Mirror:
         fails, what is left only takes room.
         """
         with suppress(Exception):
-            named = {entry["folder"] for entry in self._list(files, path).values()}
+            there = read_list(files, path)
+            if there is None or there["run"] != run_id(self.run_dir):
+                return
+            named = {entry["folder"] for entry in there["checkpoints"].values()}
             for each in files.ls(path, detail=False):
                 folder = each.rstrip("/").rpartition("/")[2]
                 if UPLOADED.fullmatch(folder) and folder not in named:
