@@ -30,9 +30,9 @@ def published() -> bool:
     """The first figure, which was asked for, has to be near; the others are shown beside it."""
     from llama import planned
 
-    from onecurve.planner.estimate import estimate
+    from onecurve.planner.estimate import Estimate
     from onecurve.planner.hardware import HARDWARE
-    from onecurve.planner.network import Choice, Request
+    from onecurve.planner.network import Request
     from onecurve.planner.pipeline import stages_of
     from onecurve.strategies.mesh.sizes import Sizes
 
@@ -42,7 +42,8 @@ def published() -> bool:
         network = planned(size, fused=fused, length=LENGTH)
         request = Request(network, HARDWARE[gpu], ranks, 8, each * ranks)
         stages = stages_of(network.costs(each), 1, "", 1, each)
-        found = estimate(request, Sizes(shard=ranks), Choice("", 1, again), stages)
+        found = Estimate(request, Sizes(shard=ranks), stages, again)
+        found.simulate()
         mine = each * LENGTH / found.seconds
         near.append(abs(mine / tokens - 1) <= NEAR)
         memory = found.fullest.total / 2**30
@@ -68,13 +69,13 @@ def tables() -> bool:
         for ranks in (1, 8, 64, 1024, 4096):
             started = time.perf_counter()
             request = Request(network, hardware, ranks, min(8, ranks), ranks)
-            meshes = all_meshes(request)
+            fitting, others = all_meshes(request)
             took = time.perf_counter() - started
-            line = f"{size:6}{ranks:6,}{len(meshes.fitting):6,}{len(meshes.others):6,}  "
-            if not meshes.fitting:
+            line = f"{size:6}{ranks:6,}{len(fitting):6,}{len(others):6,}  "
+            if not fitting:
                 print(f"{line}none{took:103.1f} s", flush=True)
                 continue
-            best = meshes.fitting[0]
+            best = fitting[0]
             rate = request.batch * LENGTH / best.seconds / ranks
             mfu = best.flops / (best.seconds * ranks * hardware.flops)
             line += f"{best.sizes.words():38}{runs_as(best):28}{in_words(best.fullest.total):>9}"

@@ -3,6 +3,7 @@
 import os
 import pickle
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,10 @@ class Code:
 
     def __reduce__(self) -> object:
         return os.mkdir, (self.folder,)
+
+
+def code(file: Path) -> Code:
+    return Code(file.with_name("code-was-run"))
 
 
 @pytest.fixture
@@ -47,41 +52,26 @@ def compress(file: Path) -> None:
             archive.writestr(name, content)
 
 
-def put_code(file: Path) -> None:
-    torch.save({"state_dict": {"weight": Code(file.with_name("code-was-run"))}}, file)
-
-
-def put_pickle(file: Path) -> None:
-    file.write_bytes(pickle.dumps({"state_dict": Code(file.with_name("code-was-run"))}))
-
-
-def put_text(file: Path) -> None:
-    file.write_text("root:x:0:0:root:/root:/bin/sh\n")
-
-
-def put_number(file: Path) -> None:
-    torch.save(3, file)
-
-
-FOREIGN = {
+FOREIGN: dict[Callable[[Path], object], str] = {
     flip: "its checksum is wrong",
     compress: "its records are compressed",
-    put_code: "holds more than plain data",
-    put_pickle: "holds more than plain data",
-    put_text: "cannot be read",
-    put_number: "none of its 0 entries fits",
+    lambda file: torch.save({"state_dict": {"weight": code(file)}}, file): "more than plain data",
+    lambda file: file.write_bytes(pickle.dumps({"state_dict": code(file)})): "more than plain data",
+    lambda file: file.write_text("root:x:0:0:root:/root:/bin/sh\n"): "cannot be read",
+    lambda file: torch.save(3, file): "none of its 0 entries fits",
 }
 
 
 @pytest.mark.parametrize("change", FOREIGN)
-def test_weights_of_such_a_file_are_refused_in_one_line(file: Path, change: object) -> None:
-    assert callable(change)
+def test_weights_of_such_a_file_are_refused_in_one_line(
+    file: Path, change: Callable[[Path], object]
+) -> None:
     change(file)
     with pytest.raises(UserError) as refused:
         load_weights(nn.Linear(64, 64), file=str(file))
     line = str(refused.value)
     assert line.startswith(f"init={file}: ")
-    assert FOREIGN[change] in line  # type: ignore[index]
+    assert FOREIGN[change] in line
     assert "\n" not in line
     # To go on from it is refused, too.
     with pytest.raises(UserError):

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import FLOAT64, ROUNDING, TINY, Cli, one_of_a_kind
 from lightning.pytorch import Callback
+from test_resume import weights
 
 from onecurve.checkpoint import mirror
 
@@ -32,11 +32,6 @@ class TakeAway(Callback):
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(mirror, "WAITS", (0.01, 0.01))
-
-
-def state(file: Path) -> dict[str, torch.Tensor]:
-    weights: dict[str, torch.Tensor] = torch.load(file, weights_only=True)["state_dict"]
-    return weights
 
 
 def listed(folder: Path) -> dict[str, dict[str, object]]:
@@ -167,5 +162,5 @@ def test_ranks_that_are_started_again_keep_their_address(tmp_path: Path, trained
     )
     assert run.returncode == 0, run.stderr
     assert set(listed(bucket)) == {"best.ckpt", "last.ckpt"}
-    ours, theirs = (state(each / "checkpoints/last.ckpt") for each in (tmp_path / "run", whole.run))
+    ours, theirs = (weights(each) for each in (tmp_path / "run", whole.run))
     assert max((ours[name] - theirs[name]).abs().max() for name in ours) <= ROUNDING

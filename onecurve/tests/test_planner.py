@@ -1,13 +1,10 @@
 """What a plan says: of published runs, of every mesh, and in one line where it can say nothing."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from conftest import Cli
-from small.task import Classification
 from torch import nn
 
 from onecurve import torch_versions
@@ -18,15 +15,6 @@ from onecurve.planner.network import Network, Precision, Request
 from onecurve.planner.pipeline import waiting
 from onecurve.strategies.mesh.sizes import Sizes
 from onecurve.strategies.pipeline.shapes import LayerShapes
-
-
-class NoSequence(Classification):
-    """Two networks, of which nothing says which comes first."""
-
-    def __init__(self, network: nn.Module, **parts: Any) -> None:
-        super().__init__(network, **parts)
-        self.other = nn.Linear(2, 2)
-
 
 SMALL = ("model=mlp", "data.image_size=8", "plan.gpu=cpu", "data.batch_size=64")
 
@@ -42,12 +30,12 @@ def test_every_product_is_a_mesh_that_fits_or_has_a_reason() -> None:
     plan = dict.fromkeys(layers, "colwise_gather")
     network = Network(layers, inputs, plan=plan, precision=Precision.named("bf16-mixed"))
     request = Request(network, HARDWARE["h100"], 8, 4, 64, checkpointing=("none",))
-    meshes = all_meshes(request)
-    assert len(meshes.fitting) + len(meshes.others) == len(list(products(8))) == 35
-    seconds = [each.seconds for each in meshes.fitting]
+    fitting, others = all_meshes(request)
+    assert len(fitting) + len(others) == len(list(products(8))) == 35
+    seconds = [each.seconds for each in fitting]
     assert seconds == sorted(seconds)
-    assert all(each.fullest.total <= request.room for each in meshes.fitting)
-    assert "tensor groups over more than one node" in meshes.others[Sizes(tensor=8)]
+    assert all(each.fullest.total <= request.room for each in fitting)
+    assert "tensor groups over more than one node" in others[Sizes(tensor=8)]
 
 
 def test_layers_are_cut_as_training_cuts_them() -> None:
@@ -81,6 +69,13 @@ def test_a_plan(warm: Cli) -> None:
     command = r"To train so: python \S+/train.py'? model=mlp data.image_size=8 data.batch_size=64 "
     assert re.search(command, outcome.out)
     assert outcome.metrics["status"] == "finished"
+    compiled = warm("plan.py", *SMALL, "trainer.devices=2", "plan.compile=layer").out
+    assert "activ. is of layers that are not compiled: compiled ones keep less" in compiled
+    assert "compile=layer" in compiled.partition("To train so: ")[2]
+    nodes = ("plan.gpu=h100", "trainer.devices=64", "trainer.num_nodes=8", "plan.top=1")
+    large = warm("plan.py", *SMALL, *nodes).out
+    assert "64 ranks (8 on each of 8 nodes)" in large
+    assert "trainer.devices=8 trainer.num_nodes=8" in large
 
 
 def test_a_plan_takes_schedules_that_this_torch_has(
@@ -92,46 +87,3 @@ def test_a_plan_takes_schedules_that_this_torch_has(
         monkeypatch.setattr(torch_versions, "installed", lambda version=version: version)
         said.append("zbv, " in cli("plan.py", *two).out)
     assert said == [True, False]
-
-
-def test_a_plan_of_compiled_layers_is_an_upper_bound_of_memory(warm: Cli) -> None:
-    outcome = warm("plan.py", *SMALL, "trainer.devices=2", "plan.compile=layer")
-    assert "activ. is of layers that are not compiled: compiled ones keep less" in outcome.out
-    assert "compile=layer" in outcome.out.partition("To train so: ")[2]
-
-
-def test_devices_of_all_nodes(warm: Cli) -> None:
-    typed = ("model=mlp", "data.image_size=8", "data.batch_size=64")
-    outcome = warm("plan.py", *typed, "trainer.devices=64", "trainer.num_nodes=8", "plan.top=1")
-    assert "64 ranks (8 on each of 8 nodes)" in outcome.out
-    assert "trainer.devices=8 trainer.num_nodes=8" in outcome.out
-
-
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    [
-        ("plan.gpu=h1000", "plan.gpu=h1000: must be one of a100, h100"),
-        ("plan.gup=h100", "plan.gup: there is no such key; did you mean plan.gpu"),
-        (
-            "plan.measure=true",
-            "plan.measure: was removed; a plan takes all times from the rates of",
-        ),
-        (
-            "plan.picture=null",
-            "plan.picture: was removed; the table that is printed has all meshes",
-        ),
-        ("plan.top=0", "plan.top=0: must be a whole number from 1"),
-        ("trainer.devices=0", "trainer.devices=0: must be a number from 1"),
-        ("trainer.devices=12 trainer.num_nodes=5", "trainer.devices=12: 5 nodes of h100 have"),
-        ("task._target_=test_planner.NoSequence", "NoSequence has no sequence of layers"),
-        ("strategy=ddp", "strategy: is no group of plan.py; leave it out"),
-    ],
-)
-def test_what_cannot_be_planned_gets_one_line(
-    cli: Cli, tmp_path: Path, typed: str, words: str
-) -> None:
-    outcome = cli("plan.py", "model=mlp", "data.image_size=8", *typed.split())
-    assert outcome.status in (1, 2)
-    assert words in outcome.err
-    assert len(outcome.err.splitlines()) == 1, outcome.err
-    assert outcome.runs == []

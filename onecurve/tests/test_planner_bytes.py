@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from onecurve.planner.estimate import bytes_of_ranks
-from onecurve.planner.network import Choice, Request
+from onecurve.planner.estimate import Estimate
+from onecurve.planner.network import Request
 from onecurve.planner.pipeline import stages_of
 from onecurve.planner.project import request_of
 from onecurve.strategies.mesh.sizes import Sizes
@@ -142,7 +142,7 @@ def planned(
     stages = stages_of(
         request.network.costs(share), sizes.pipeline, schedule, microbatches, share / microbatches
     )
-    return bytes_of_ranks(request, sizes, Choice(schedule, microbatches, checkpointing), stages)
+    return Estimate(request, sizes, stages, checkpointing).ranks
 
 
 PIPELINE = ("strategy=pipeline", "trainer.devices=2")

@@ -3,13 +3,25 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alternatives import followed
 from conftest import ZBV, Cli, one_of_a_kind
+from small.task import Classification
+from torch import nn
 
 from onecurve import machine
 from onecurve.config import commands, trainer
+
+
+class NoSequence(Classification):
+    """Two networks, of which nothing says which comes first."""
+
+    def __init__(self, network: nn.Module, **parts: Any) -> None:
+        super().__init__(network, **parts)
+        self.other = nn.Linear(2, 2)
+
 
 SEARCH = "-m sweep=optuna optimizer.lr=tag(log,interval(1e-5,1e-1))"
 # What is typed, and parts of the line that answers. What Hydra or the names of keys refuse ends
@@ -202,6 +214,20 @@ OURS = {
             "": "error: checkpoint is needed: add checkpoint=",
         }.items()
     },
+}
+PLAN = "plan.py model=mlp data.image_size=8"
+OF_HYDRA |= {
+    f"{PLAN} plan.gup=h100": "plan.gup: there is no such key; did you mean plan.gpu",
+    f"{PLAN} plan.measure=true": "plan.measure: was removed; a plan takes all times from the rates",
+    f"{PLAN} plan.picture=null": "plan.picture: was removed; the table that is printed has all",
+    f"{PLAN} strategy=ddp": "strategy: is no group of plan.py; leave it out",
+}
+OURS |= {
+    f"{PLAN} plan.gpu=h1000": "plan.gpu=h1000: must be one of a100, h100",
+    f"{PLAN} plan.top=0": "plan.top=0: must be a whole number from 1",
+    f"{PLAN} trainer.devices=0": "trainer.devices=0: must be a number from 1",
+    f"{PLAN} trainer.devices=12 trainer.num_nodes=5": "trainer.devices=12: 5 nodes of h100 have",
+    f"{PLAN} task._target_=test_refusals.NoSequence": "NoSequence has no sequence of layers",
 }
 # Whose advice is for a sweep, or names two words.
 UNFOLLOWED = {

@@ -10,7 +10,7 @@ from conftest import ROOT, Cli
 from lightning.pytorch import Callback, Trainer
 from nodes import TRAIN, Start, StartBy, finish, free_port, has_the_curve_of_one_node, one_run
 
-from onecurve.launch.meeting import agree, mirror_of
+from onecurve.launch.meeting import agree
 from onecurve.run.context import Attempt, Members
 from onecurve.surroundings import Ranks
 
@@ -68,13 +68,6 @@ def test_restarted_ranks_resume_the_run_of_their_agent(
     assert agree(Members(), ranks, second, None) == (first, Attempt(2, str(file)))
 
 
-def test_a_checkpoint_that_is_a_file_has_no_mirror() -> None:
-    """In `evaluate.py`, `checkpoint` is a file; torchrun may start its ranks as well."""
-    assert mirror_of({"checkpoint": "last.ckpt"}) is None
-    assert mirror_of({}) is None
-    assert mirror_of({"checkpoint": {"mirror_to": "s3://bucket"}}) == "s3://bucket"
-
-
 # What torchrun or srun tells a process, what is typed, and what the line must say.
 REFUSED = {
     "single": ("torchrun", "strategy=single", ["strategy=single", "strategy=ddp"]),
@@ -92,6 +85,8 @@ REFUSED = {
     "pods": ("pod", "strategy=ddp trainer.num_nodes=1", ["PET_NNODES=2", "trainer.num_nodes=auto"]),
     "one process": ("pod", "strategy=single", ["PET_NNODES=2", "strategy=ddp", "PET_NNODES=1"]),
     "more devices": ("pod", "strategy=ddp trainer.devices=2", ["PET_NPROC_PER_NODE=1", "auto"]),
+    # Its RANK and WORLD_SIZE count pods, and it starts its own ranks.
+    "a pod of a job": ("job", "strategy=ddp trainer.num_nodes=2", ["=nowhere: must be HOST:PORT"]),
     "sweep of pods": ("pod", "-m strategy=ddp seed=1,2", ["-m: PET_NNODES=2"]),
 }
 TOLD = {
@@ -104,6 +99,7 @@ TOLD = {
         "SLURM_STEP_NUM_NODES": "2",
         "SLURM_STEP_TASKS_PER_NODE": "2,1",
     },
+    "job": {"RANK": "0", "WORLD_SIZE": "2", "PET_RDZV_ENDPOINT": "nowhere"},
     "pod": {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_RDZV_ENDPOINT": "here:1"},
 }
 
@@ -121,12 +117,3 @@ def test_ranks_that_contradict_the_configuration_are_rejected(
     for word in words:
         assert word in outcome.err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_pod_of_kubeflow_is_a_node(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its RANK and WORLD_SIZE count pods, and it starts its own ranks."""
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "PET_RDZV_ENDPOINT": "nowhere"}.items():
-        monkeypatch.setenv(name, value)
-    outcome = cli("train.py", "strategy=ddp", "trainer.num_nodes=2")
-    assert outcome.status == 2
-    assert "launch.rendezvous=nowhere: must be HOST:PORT" in outcome.err

@@ -1,9 +1,10 @@
 """Checkpoints at addresses such as ``s3://bucket/path``, through fsspec: find and download them.
 
 At the address of a run are its checkpoints, each in a folder that is never written to again, and a
-small object, `LIST`, that names the complete ones. It is replaced only after all files of a
-checkpoint are there; so what it names is complete, whenever a run is killed. A checkpoint is
-downloaded and verified first, and then read as any local file.
+small object, `LIST`, with the run's id and its complete checkpoints: for each name the ``folder``,
+``number`` (the highest is the newest) and ``files``, each of those with ``size`` and ``sha256``. It
+is replaced only after all files of a checkpoint are there; so what it names is complete, whenever a
+run is killed. A checkpoint is downloaded and verified first, and then read as any local file.
 
 fsspec is imported where an address is used, and torch never.
 """
@@ -12,35 +13,23 @@ import hashlib
 import json
 import os
 import shlex
-import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from filelock import FileLock
 
 from ..errors import UserError, in_short, say, some_of
-from .file import INDEX, damage
+from .file import INDEX, damage, digest_of
 
 LIST = "checkpoints.json"
 FORMAT = 1
 EXTRAS = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 EXAMPLE = "s3://BUCKET/PATH, or file:///FOLDER"
 HERE = ".mirror"  # the folder of a run directory with uploads under way, and with the run's id
-
-
-class Listing(NamedTuple):
-    """The id of a run, and its complete checkpoints at an address.
-
-    For each name these are its ``folder``, ``number`` and ``files``, each of those with ``size`` in
-    bytes and ``sha256``. The highest number is the newest.
-    """
-
-    run: str
-    checkpoints: dict[str, Any]
 
 
 def is_address(place: str | Path) -> bool:
@@ -77,20 +66,21 @@ def file_system(address: str) -> tuple[Any, str]:
     return files, path
 
 
-def read_listing(files: Any, path: str) -> Listing | None:
-    """The complete checkpoints below a path; None if no run was ever there."""
+def read_list(files: Any, path: str) -> dict[str, Any] | None:
+    """The ``run`` at a path and its ``checkpoints``; None if no run was ever there."""
     try:
-        found = json.loads(files.cat_file(f"{path}/{LIST}"))
+        found: Any = json.loads(files.cat_file(f"{path}/{LIST}"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise ValueError(f"{LIST} has another format than {FORMAT}")
-    return Listing(found["run"], found["checkpoints"])
+    return found
 
 
-def write_listing(files: Any, path: str, listing: Listing) -> None:
+def write_list(files: Any, path: str, run: str, checkpoints: dict[str, Any]) -> None:
     """Replace the list; a reader sees the old one or the new one."""
-    text = json.dumps({"format": FORMAT, **listing._asdict()}, indent=1).encode()
+    found = {"format": FORMAT, "run": run, "checkpoints": checkpoints}
+    text = json.dumps(found, indent=1).encode()
     if "file" in files.protocol:
         files.makedirs(path, exist_ok=True)
         files.pipe_file(f"{path}/.{LIST}", text)
@@ -115,14 +105,15 @@ def claim(address: str, run_dir: Path, resumes: bool) -> None:
     """
     with _in_a_line("checkpoint.mirror_to", address, "written to", "use checkpoint.mirror_to=null"):
         files, path = file_system(address)
-        there, mine = read_listing(files, path) or Listing("", {}), run_id(run_dir)
-        if there.checkpoints and there.run != mine and not resumes:
-            names, again = some_of(sorted(there.checkpoints)), shlex.quote(f"resume={address}")
+        found, mine = read_list(files, path) or {}, run_id(run_dir)
+        there = found.get("checkpoints", {})
+        if there and found["run"] != mine and not resumes:
+            names, again = some_of(sorted(there)), shlex.quote(f"resume={address}")
             raise UserError(
                 f"holds the checkpoints of another run ({names}); resume from them: {again}, or "
                 "give this run an address of its own"
             )
-        write_listing(files, path, Listing(mine, there.checkpoints))
+        write_list(files, path, mine, there)
 
 
 def find(key: str, address: str) -> dict[str, Any]:
@@ -142,10 +133,10 @@ def find(key: str, address: str) -> dict[str, Any]:
             raise UserError(reason)
         files, path = file_system(address)
         parent, _, name = path.rpartition("/")
-        if there := read_listing(files, path):
-            return _mirrored(there, path, None)
-        if there := read_listing(files, parent):
-            return _mirrored(there, parent, name)
+        if there := read_list(files, path):
+            return _mirrored(there["checkpoints"], path, None)
+        if there := read_list(files, parent):
+            return _mirrored(there["checkpoints"], parent, name)
         return _unlisted(files, path, address)
 
 
@@ -166,9 +157,8 @@ def fetch(key: str, address: str, found: dict[str, Any]) -> Path:
         return copy
 
 
-def _mirrored(there: Listing, path: str, name: str | None) -> dict[str, Any]:
+def _mirrored(checkpoints: dict[str, Any], path: str, name: str | None) -> dict[str, Any]:
     """A checkpoint that a run uploaded: the newest, if none is named."""
-    checkpoints = there.checkpoints
     if name is None:
         name = max(checkpoints, key=lambda each: checkpoints[each]["number"], default="")
     if name not in checkpoints:
@@ -207,24 +197,20 @@ def _unlisted(files: Any, path: str, address: str) -> dict[str, Any]:
 
 
 def _download(files: Any, folder: str, wanted: dict[str, Any], place: Path) -> None:
-    # In a temporary folder: without file locks another process may be downloading the same.
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
-    try:
+    with tempfile.TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent) as unfinished:
+        copy = Path(unfinished, "copy").resolve()
         for relative, expected in wanted.items():
-            target = unfinished / relative
-            if not target.resolve().is_relative_to(unfinished.resolve()):
+            target = (copy / relative).resolve()
+            if not target.is_relative_to(copy):
                 raise UserError(f"the list there names {relative}, which is outside of it")
             target.parent.mkdir(parents=True, exist_ok=True)
             files.get_file(f"{folder}/{relative}", str(target))
-            with target.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            right = expected["sha256"] in (None, digest)
+            right = expected["sha256"] in (None, digest_of(target))
             if not right or expected["size"] != target.stat().st_size:
                 raise UserError(f"{relative} is not as it was sent: its size or checksum differs")
+        # Without file locks another process may have downloaded the same meanwhile.
         if not place.exists():
-            unfinished.rename(place)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+            copy.rename(place)
 
 
 def _cache() -> Path:

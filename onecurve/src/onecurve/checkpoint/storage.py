@@ -90,7 +90,7 @@ class LocalFiles(TorchCheckpointIO):
     def has(self, path: str | Path) -> bool:
         """Whether `load_checkpoint` finds it on this node."""
         self.finish()
-        return (self._preloaded is not None and self._preloaded[0] == Path(path)) or _exists(path)
+        return _exists(path)
 
     def preload(self, checkpoint: dict[str, Any], path: Path) -> None:
         """Hand over a file's contents, so that `load_checkpoint` does not read it again."""

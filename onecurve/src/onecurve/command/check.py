@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
 from ..config.keys import dotted
-from ..config.validate import refusals, set_as_meant, validate
+from ..config.validate import refusals, validate
 from ..config_model import text
 from ..errors import UserError, user_error_behind
 from .chosen import Chosen, choices
@@ -43,7 +43,7 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
         if line := added_to_a_list(overrides):
             raise UserError(line)
         deleted = [each.key_or_group for each in parsed if each.is_delete()]
-        described = validate(config, config_name, deleted, unused, chosen)
+        described = validate(config, config_name, deleted, unused, chosen.usual, chosen.is_null)
         _reject_changed_facts(config, parsed, chosen)
         if "trainer" in config and (line := next(refusals(config, described), None)):
             raise UserError(line)
@@ -52,7 +52,6 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
                 f"{config_name}.py: is one process, but {ranks.starter} has started "
                 f"{ranks.world_size}; type the command once without {ranks.starter}"
             )
-        set_as_meant(config, described)
         return not_used(unused, overrides)
     except OmegaConfBaseException as error:
         raise in_one_line(error, config) from None

@@ -41,8 +41,9 @@ def _either(*parts: Schema) -> Schema:
     return {} if {} in parts else {"anyOf": [*parts, REFERENCE]}
 
 
-# Hydra's own, beside any `_target_`.
-OF_HYDRA: dict[str, Schema] = {
+# Hydra's own: at the top of a file, and beside any `_target_`.
+LIST: dict[str, Schema] = {"defaults": {"$ref": "#/definitions/defaults"}}
+OF_HYDRA: dict[str, Schema] = LIST | {
     "_target_": {"type": "string"},
     "_partial_": _either({"type": "boolean"}),
     "_recursive_": _either({"type": "boolean"}),
@@ -103,7 +104,7 @@ def schemas(configs: Path) -> dict[str, Schema]:
     found: dict[str, Schema] = {}
     for group in dict.fromkeys(file.place for file in of_groups):
         defined: dict[str, Schema] = {"defaults": lists}
-        schema = _of_group(group, of_groups, defined, is_file=True)
+        schema = _of_group(group, of_groups, defined)
         found[group] = {"$schema": DRAFT, **schema, "definitions": defined}
     for primary in primaries:
         found[primary.path.stem] = _of_command(primary, of_groups, lists)
@@ -150,20 +151,16 @@ def _of_command(primary: ConfigFile | None, files: list[ConfigFile], lists: Sche
         described = keys.get(key, {}).get("description")
         # Of evaluate.yaml, a path.
         if key in chosen or keys[key].get("anyOf", [{}])[0].get("type") == "object":
-            keys[key] = _of_group(key, files if key in chosen else [], defined, is_file=False)
+            keys[key] = _of_group(key, files if key in chosen else [], defined)
             keys[key] |= {"description": described} if described else {}
     for key in set(primary.content if primary else ()) - set(keys):
         keys[key] = {}
-    keys["defaults"] = {"$ref": "#/definitions/defaults"}
     # A value of the user's, for others to refer to; groups of the user's have files.
     schema["additionalProperties"] = SCALARS
     return {"$schema": DRAFT, **schema, "definitions": defined}
 
 
-def _of_group(
-    place: str, files: list[ConfigFile], defined: dict[str, Schema], is_file: bool
-) -> Schema:
-    more: Schema = {"defaults": {"$ref": "#/definitions/defaults"}} if is_file else {}
+def _of_group(place: str, files: list[ConfigFile], defined: dict[str, Schema]) -> Schema:
     inside = [file.content for file in files if file.place == place]
     if place in COLLECTIONS:
         named: dict[str, list[str]] = {}
@@ -172,21 +169,18 @@ def _of_group(
                 named.setdefault(name, []).extend(_targets([entry]))
         every = list(dict.fromkeys(target for targets in named.values() for target in targets))
         entries = {
-            name: _either(_of_targets(targets, defined, {}), NULL)
-            for name, targets in named.items()
+            name: _either(_of_targets(targets, defined), NULL) for name, targets in named.items()
         }
         return {
             "type": "object",
-            "properties": entries | more,
+            "properties": entries | LIST,
             # Another of these classes, under a name of the user's.
-            "additionalProperties": _either(_of_targets(every, defined, {}), NULL),
+            "additionalProperties": _either(_of_targets(every, defined), NULL),
         }
     if targets := _targets(inside):
-        return _of_targets(targets, defined, more)
-    model = model_of(place, {})
-    if place and model is not None:
-        return of_model(model, more)
-    return {"type": "object"}
+        return _of_targets(targets, defined)
+    model = model_of(place, {}) if place else None
+    return of_model(model) if model else {"type": "object"}
 
 
 def _targets(nodes: Iterable[Any]) -> list[str]:
@@ -217,12 +211,12 @@ def _lists(files: Iterable[ConfigFile]) -> Schema:
     return {"type": "array", "items": entry, "definitions": choices}
 
 
-def of_model(model: type[Config], more: Mapping[str, Schema] | None = None) -> Schema:
+def of_model(model: type[Config], more: Mapping[str, Schema] = LIST) -> Schema:
     """The schema of a mapping that a model describes, and of `more` keys."""
     keys = model.model_json_schema(by_alias=True).get("properties", {})
     found: Schema = {
         "type": "object",
-        "properties": {name: _key(schema) for name, schema in keys.items()} | dict(more or {}),
+        "properties": {name: _key(schema) for name, schema in keys.items()} | dict(more),
     }
     if text := model.__doc__:
         found["description"] = text.partition("\n")[0]
@@ -231,34 +225,32 @@ def of_model(model: type[Config], more: Mapping[str, Schema] | None = None) -> S
     return found
 
 
-def _of_targets(targets: Iterable[str], defined: dict[str, Schema], more: Schema) -> Schema:
+def _of_targets(targets: Iterable[str], defined: dict[str, Schema]) -> Schema:
     """The schema of an object: what the class or function takes that stands there.
 
     Args:
         targets: Those that the files name. Without a `_target_` it is one of them; another is left
             alone.
         defined: The definitions of a file's schema, to which theirs are added.
-        more: What else may be there, by key: the list of defaults at the top of a file.
     """
     known = {target: model for target in targets if (model := of_target(target))}
     rules: list[Schema] = []
     for target, model in known.items():
-        name = f"{target}@file" if more else target
-        defined.setdefault(name, of_model(model, OF_HYDRA | more))
+        defined.setdefault(target, of_model(model, OF_HYDRA))
         chosen = HAS_TARGET | {"properties": {"_target_": {"const": target}}}
-        rules.append({"if": chosen, "then": {"$ref": f"#/definitions/{name}"}})
+        rules.append({"if": chosen, "then": {"$ref": f"#/definitions/{target}"}})
     schema: Schema = {"type": "object", "properties": {"_target_": {"type": "string"}}}
     if set(targets) == set(known) and known:
-        rules.append({"if": HAS_TARGET, "else": _any_of(known.values(), more)})
+        rules.append({"if": HAS_TARGET, "else": _any_of(known.values())})
     return schema | ({"allOf": rules} if rules else {})
 
 
-def _any_of(models: Iterable[type[Config]], more: Schema) -> Schema:
+def _any_of(models: Iterable[type[Config]]) -> Schema:
     """What one of several classes takes, where nothing tells which; known keys are checked."""
     keys: dict[str, list[Schema]] = {}
     is_open = False
     for model in models:
-        described = of_model(model, OF_HYDRA | more)
+        described = of_model(model, OF_HYDRA)
         is_open |= "additionalProperties" not in described
         for name, key in described["properties"].items():
             known = keys.setdefault(name, [])

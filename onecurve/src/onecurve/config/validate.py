@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -12,42 +12,34 @@ from ..errors import UserError
 from .keys import dotted, refers, resolved
 from .models import COLLECTIONS, OBJECTS, TARGETS, file_of, folders_of, model_of
 
+# The key of a part of the configuration, with its model, or with what is wrong.
+Described = tuple[str, Config]
 Found = tuple[str, Problem]
 
 
-class Chosen(Protocol):
-    """The configuration before single keys are overridden: `onecurve.command.chosen`."""
-
-    def usual(self, key: str) -> Any:
-        """The value of a key; None if it is missing."""
-
-    def is_null(self, key: str) -> bool:
-        """Whether the key exists and is null."""
-
-
-class Described(NamedTuple):
-    """A part of the configuration: its key, its model, and values to convert."""
-
-    place: str
-    model: Config
-    changed: Mapping[str, Any]
-
-
 def validate(
-    config: DictConfig, config_name: str, deleted: list[str], without: list[str], chosen: Chosen
+    config: DictConfig,
+    config_name: str,
+    deleted: list[str],
+    without: list[str],
+    usual: Callable[[str], Any],
+    is_null: Callable[[str], bool],
 ) -> list[Described]:
     """Validate every key by itself, reject the first that is wrong, and return parts with a model.
+
+    In place, values get the type of their key: `1e3` becomes an integer, or 88 a string.
 
     Args:
         config: The composed configuration.
         config_name: Name of the primary configuration, such as "train".
         deleted: Keys that the command line deletes.
         without: Groups that the task does not use.
-        chosen: Tells the value that a key has without overrides.
+        usual: Of a key, the value that it has without overrides; None if it is missing.
+        is_null: Whether a key exists without overrides, and is null.
     """
     plain: Any = OmegaConf.to_container(config)
     is_training = "task" in plain or "~task" in deleted
-    for line in _no_objects(plain, chosen) if is_training else ():
+    for line in _no_objects(plain, usual) if is_training else ():
         raise UserError(line)
     for key, node in dotted(plain):
         if isinstance(node, dict) and "_target_" in node and (wrong := _no_target(key, node)):
@@ -61,17 +53,19 @@ def validate(
     def is_right(key: str, problem: Problem) -> bool:
         if problem.kind == "missing":
             return key in without
-        is_null = problem.name is not None and problem.values[problem.name] is None
+        has_null = problem.name is not None and problem.values[problem.name] is None
         # Null by default, or by interpolation of a key such as the run directory, not known yet.
-        return is_null and (refers(written[key]) or chosen.is_null(key))
+        return has_null and (refers(written[key]) or is_null(key))
 
-    described, problems = _described(resolved(config), config_name, is_right)
+    described, problems, meant = _described(resolved(config), config_name, is_right)
     # Missing keys come first, then unknown ones. Keys that refer to another key come last, so that
     # the error names the other one.
     order = {"missing": 0, "extra_forbidden": 1}
     problems.sort(key=lambda at: (order.get(at[1].kind, 2), refers(written.get(key_of(*at)))))
     for place, problem in problems:
-        raise UserError(problem.line(place, chosen.usual(key_of(place, problem))))
+        raise UserError(problem.line(place, usual(key_of(place, problem))))
+    for key, value in meant.items():
+        OmegaConf.update(config, key, value)
     return described
 
 
@@ -79,22 +73,15 @@ def refusals(config: DictConfig, described: list[Described]) -> Iterator[str]:
     """Errors about combinations of keys that are valid by themselves, one line each."""
     run = ComposedRun(config)
     # Devices and ranks first: the rules of strategies rely on them.
-    for each in sorted(described, key=lambda each: each.place not in ("", "trainer", "launch")):
-        yield from each.model.refusals(run, each.place)
+    for place, model in sorted(described, key=lambda at: at[0] not in ("", "trainer", "launch")):
+        yield from model.refusals(run, place)
 
 
 def validate_group(place: str, values: dict[str, Any]) -> None:
     """Validate the keys of one group, as `validate` does."""
-    _, problems = _described({place: values}, None, lambda _, problem: problem.kind == "missing")
+    _, problems, _ = _described({place: values}, None, lambda _, problem: problem.kind == "missing")
     for at, problem in problems:
         raise UserError(problem.line(at))
-
-
-def set_as_meant(config: DictConfig, described: list[Described]) -> None:
-    """Convert values to the type of their key: `1e3` to an integer, or 88 to a string."""
-    for place, _, changed in described:
-        for name, meant in changed.items():
-            OmegaConf.update(config, f"{place}.{name}".lstrip("."), meant)
 
 
 def key_of(place: str, problem: Problem) -> str:
@@ -104,9 +91,14 @@ def key_of(place: str, problem: Problem) -> str:
 
 def _described(
     values: dict[str, Any], config_name: str | None, is_right: Callable[[str, Problem], bool]
-) -> tuple[list[Described], list[Found]]:
-    """All parts with a model, and what is wrong with them; without a name, only of groups."""
-    described, problems = [], []
+) -> tuple[list[Described], list[Found], dict[str, Any]]:
+    """Parts with a model, what is wrong with others, and keys whose values have another type.
+
+    Without a name, only of groups.
+    """
+    described: list[Described] = []
+    problems: list[Found] = []
+    meant: dict[str, Any] = {}
     whole = [("", values)] if config_name is not None else []
     for place, node in (*whole, *dotted(values)):
         model = model_of(place, node, config_name or "") if isinstance(node, dict) else None
@@ -125,9 +117,9 @@ def _described(
         ]
         problems += wrong
         if not wrong:
-            model_here = made or model.model_construct(**{**given, **changed})
-            described.append(Described(place, model_here, changed))
-    return described, problems
+            described.append((place, made or model.model_construct(**{**given, **changed})))
+            meant |= {f"{place}.{name}".lstrip("."): value for name, value in changed.items()}
+    return described, problems, meant
 
 
 def _is_needed(key: str, nodes: Mapping[str, Any], config_name: str) -> bool:
@@ -138,7 +130,7 @@ def _is_needed(key: str, nodes: Mapping[str, Any], config_name: str) -> bool:
     return field is not None and field.is_required() and name not in (node or ())
 
 
-def _no_objects(plain: dict[str, Any], chosen: Chosen) -> Iterator[str]:
+def _no_objects(plain: dict[str, Any], usual: Callable[[str], Any]) -> Iterator[str]:
     """Errors about parts that need a class and do not name one."""
     parts = {name: plain[name] for name in OBJECTS if isinstance(plain.get(name), dict)}
     for group in COLLECTIONS:
@@ -149,7 +141,7 @@ def _no_objects(plain: dict[str, Any], chosen: Chosen) -> Iterator[str]:
     for key, node in parts.items():
         if isinstance(node, dict) and "_target_" in node:
             continue
-        if target := chosen.usual(f"{key}._target_"):
+        if target := usual(f"{key}._target_"):
             yield f"{key}._target_ is needed: add {key}._target_={target}"
         elif "." in key:
             group = key.partition(".")[0]

@@ -8,14 +8,15 @@ share the cores of a CPU, nothing runs beside computation.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from ..strategies.mesh.sizes import Sizes
-from .hardware import MEMORY, Hardware, Message, gather, group_of, reduce, send
+from .hardware import MEMORY, Hardware, Message, gather, group_of, reduce, send, together
 from .layers import BATCH, Conditions, Passes
-from .network import Choice, Held, Request
+from .network import Held, Request
 from .operations import Work
 from .pipeline import Stages, approximate_duration, duration
 
@@ -38,35 +39,6 @@ class Bytes(NamedTuple):
     def total(self) -> float:
         """All of it."""
         return sum(self)
-
-
-class Estimate(NamedTuple):
-    """What a mesh holds, sends and takes in a step."""
-
-    sizes: Sizes
-    choice: Choice
-    ranks: list[Bytes]  # what each rank of a pipeline holds
-    sent: dict[str, Message]  # by axis, of the rank that sends most
-    idle: float  # the bubble: share of the time in which ranks wait for other stages
-    seconds: float  # of a step
-    flops: float  # of a step over all ranks, as they are counted for MFU
-
-    @property
-    def fullest(self) -> Bytes:
-        """The rank that holds most."""
-        return max(self.ranks, key=lambda each: each.total)
-
-
-def estimate(
-    request: Request, sizes: Sizes, choice: Choice, stages: Stages, exact: bool = True
-) -> Estimate:
-    """Estimate a mesh; unless `exact`, the timeline of a schedule is its closed form."""
-    return _Mesh(request, sizes, choice, stages).estimate(exact)
-
-
-def bytes_of_ranks(request: Request, sizes: Sizes, choice: Choice, stages: Stages) -> list[Bytes]:
-    """What each rank of a pipeline holds; without one, the one entry stands for every rank."""
-    return _Mesh(request, sizes, choice, stages).bytes_of_ranks()
 
 
 def is_sharded(sizes: Sizes) -> bool:
@@ -93,14 +65,6 @@ def _kept(request: Request, held: Held) -> Bytes:
     )
 
 
-def _conditions(request: Request, sizes: Sizes, checkpointing: str) -> Conditions:
-    precision = request.network.precision
-    dtype = precision.low if is_sharded(sizes) and precision.low else None
-    if precision.low is None and precision.stored.itemsize != 4:
-        dtype = precision.stored
-    return Conditions(sizes.tensor, sizes.context, dtype, checkpointing)
-
-
 def _seconds(work: Work, samples: float, hardware: Hardware) -> float:
     """Time of a pass of some samples.
 
@@ -116,29 +80,57 @@ def _seconds(work: Work, samples: float, hardware: Hardware) -> float:
     return float(np.maximum(np.maximum(computing, moving), launching).sum())
 
 
-class _Mesh:
-    """A mesh and how it is run; its ranks are told apart by their place in the pipeline."""
+class Estimate:
+    """A mesh and how it is run; its ranks are told apart by their place in the pipeline.
 
-    def __init__(self, request: Request, sizes: Sizes, choice: Choice, stages: Stages) -> None:
+    What it holds is known at once; how long it takes, after `simulate`.
+
+    Args:
+        request: What is planned.
+        sizes: Of the mesh.
+        stages: Of its pipeline.
+        checkpointing: What the backward pass recomputes: see `Conditions`.
+    """
+
+    idle: float  # the bubble: share of the time in which ranks wait for other stages
+    seconds: float  # of a step
+
+    def __init__(
+        self, request: Request, sizes: Sizes, stages: Stages, checkpointing: str = "none"
+    ) -> None:
         self.request, self.network, self.hardware = request, request.network, request.hardware
-        self.sizes, self.choice, self.stages = sizes, choice, stages
-        self.conditions = _conditions(request, sizes, choice.checkpointing)
-        self.chain = self.network.chain(self.conditions)
-        self.groups = {axis: group_of(sizes, axis, request.per_node) for axis in sizes._fields}
-        self.shards = sizes.shard * sizes.context
+        self.sizes, self.stages, self.checkpointing = sizes, stages, checkpointing
         precision = self.network.precision
         self.low = (precision.low or precision.stored).itemsize
         self.stored = precision.stored.itemsize
+        dtype = precision.of_layers(is_sharded(sizes))
+        self.conditions = Conditions(sizes.tensor, sizes.context, dtype, checkpointing)
+        self.chain = self.network.chain(self.conditions)
+        self.groups = {axis: group_of(sizes, axis, request.per_node) for axis in sizes._fields}
+        self.shards = sizes.shard * sizes.context
         # The layers of each stage of a rank, and what the rank holds of them.
         ranks = range(sizes.pipeline)
         self.ranges = [[stages.ranges[stage] for stage in stages.of_rank(rank)] for rank in ranks]
         self.held = [
             self.network.of_layers(ranges, sizes.tensor, self.shards) for ranges in self.ranges
         ]
+        # What a rank sends, by axis, of the rank that sends most.
         self.sent = dict.fromkeys(sizes._fields, Message())
         self._passes: dict[tuple[int, int], tuple[float, dict[str, Message]]] = {}
 
-    def bytes_of_ranks(self) -> list[Bytes]:
+    @property
+    def flops(self) -> float:
+        """Those of a step over all ranks, as they are counted for MFU."""
+        return self.network.flops() * self.request.batch
+
+    @cached_property
+    def fullest(self) -> Bytes:
+        """What the rank holds that holds most."""
+        return max(self.ranks, key=lambda each: each.total)
+
+    @cached_property
+    def ranks(self) -> list[Bytes]:
+        """What each rank of a pipeline holds; without one, the one entry stands for every rank."""
         stages, found = self.stages, []
         samples = stages.samples
         for rank, (ranges, held) in enumerate(zip(self.ranges, self.held, strict=True)):
@@ -197,7 +189,8 @@ class _Mesh:
             total += (entering + outputs * (2 if is_last else 1)) * samples * stages.microbatches
         return total
 
-    def estimate(self, exact: bool) -> Estimate:
+    def simulate(self, exact: bool = True) -> None:
+        """Find how long a step takes; unless `exact`, by the closed form of a schedule."""
         sizes, stages = self.sizes, self.stages
         forward, backward = (
             [sum(self._pass(layer, direction)[0] for layer in layers) for layers in self._stages()]
@@ -206,14 +199,12 @@ class _Mesh:
         for ranges in self.ranges:
             layers = [layer for each in ranges for layer in each]
             for axis in ("tensor", "context"):
-                message = Message()
-                for layer in layers:
-                    for direction in (0, 1):
-                        each = self._pass(layer, direction)[1][axis]
-                        message = message.plus(each, stages.microbatches)
-                self._send(axis, message)
+                sent = together(
+                    self._pass(layer, way)[1][axis] for layer in layers for way in (0, 1)
+                )
+                self._send(axis, Message().plus(sent, stages.microbatches))
         if sizes.pipeline == 1:
-            idle, loops = 0.0, stages.microbatches
+            self.idle, loops = 0.0, stages.microbatches
             seconds = (forward[0] + backward[0]) * loops
             seconds += self._data_parallel((forward[0], backward[0]), loops)
         else:
@@ -221,20 +212,11 @@ class _Mesh:
             times = zip(forward, backward, strict=True)
             costs = tuple(float(f"{(there + back) / 3:.4g}") for there, back in times)
             length_of = duration if exact else approximate_duration
-            schedule = self.choice.schedule
-            length, idle = length_of(schedule, sizes.pipeline, stages.microbatches, costs)
+            length, self.idle = length_of(
+                stages.schedule, sizes.pipeline, stages.microbatches, costs
+            )
             seconds = length + self._data_parallel((length, 0.0), 1) + outputs
-        plain = self.network.chain(_conditions(self.request, Sizes(), "none"))
-        flops = sum(float(each.forward.flops.sum() + each.backward.flops.sum()) for each in plain)
-        return Estimate(
-            sizes,
-            self.choice,
-            self.bytes_of_ranks(),
-            self.sent,
-            idle,
-            seconds + self._update(),
-            flops * self.request.batch,
-        )
+        self.seconds = seconds + self._update()
 
     def _stages(self) -> list[list[int]]:
         """The layers of each stage; the loss, which comes last, belongs to the last of them."""
@@ -306,11 +288,8 @@ class _Mesh:
                 full = [each.trained * shard.size * self.stored for each in held]
                 sums = [gather(size, shard, hardware) for size in full]
                 again = 2 if sizes.pipeline == 1 else 1
-                total = Message()
-                for one, other in zip(gathers, sums, strict=True):
-                    total = total.plus(one, again).plus(other)
-                gathering = sum(each.seconds for each in gathers)
-                reducing = sum(each.seconds for each in sums)
+                gathered, reduced = together(gathers), together(sums)
+                gathering, reducing = gathered.seconds, reduced.seconds
                 if sizes.pipeline == 1:
                     alone = 0.0 if hardware.shared_cores else gathers[0].seconds + sums[0].seconds
                     exposed += loops * (
@@ -320,7 +299,7 @@ class _Mesh:
                     )
                 else:
                     exposed += gathering + reducing
-                self._send("shard", Message().plus(total, loops))
+                self._send("shard", Message().plus(gathered, again * loops).plus(reduced, loops))
             if sizes.replicate > 1:
                 trained = sum(each.trained for each in held)
                 message = reduce(trained * self.stored, replicate, hardware)

@@ -19,6 +19,7 @@ The shares of it that are reached:
 """
 
 import os
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..machine import count_cores
@@ -115,6 +116,11 @@ class Message(NamedTuple):
     def plus(self, other: "Message", times: float = 1.0) -> "Message":
         """This message, and `times` times another."""
         return Message(*(a + times * b for a, b in zip(self, other, strict=True)))
+
+
+def together(messages: Iterable[Message]) -> Message:
+    """Several messages, one after the other."""
+    return Message(*map(sum, zip(*messages, strict=True)))
 
 
 def group_of(sizes: Sizes, axis: str, per_node: int) -> Group:

@@ -41,7 +41,6 @@ class Conditions(NamedTuple):
     checkpointing: str = "none"
     """Activations that are recomputed: "none", "selective", "full"; or "every second": what
     "selective" recomputes and every second matrix product, as in torchtitan."""
-    fused: bool = False  # whether elementwise operations are one pass over memory
 
 
 @dataclass
@@ -86,11 +85,12 @@ def run_layer(
     conditions: Conditions,
     styles: Mapping[str, str],
     autocast: Autocast,
+    fused: bool = False,
 ) -> Passes:
     """Run a layer's forward pass, and its backward pass if it has one, on `BATCH` samples.
 
     Parameters may be on the meta device. `styles` tell how modules are sharded, by their names
-    within the layer.
+    within the layer. `fused`, elementwise operations are one pass over memory.
     """
     recorder, traffic = Recorder(), Traffic()
     fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -120,7 +120,7 @@ def run_layer(
                 gradients = [torch.empty(shape, dtype=dtype) for shape, dtype in shaped]
                 torch.autograd.backward(edges, gradients)
     later = {number for each in recorder.operations[forward:] for number in each.reads}
-    fused, done = conditions.fused, recorder.operations
+    done = recorder.operations
     return Passes(
         forward=work(done[:forward], later | set(left), fused, BATCH),
         backward=work(done[forward:], set(), fused, BATCH),
@@ -178,6 +178,23 @@ def _shard(layer: nn.Module, styles: Mapping[str, str], size: int, traffic: Traf
     """Shard the modules of a layer in place, and record what each call of one communicates."""
     if size == 1:
         return
+
+    def enter(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        # The gradient of what all ranks read is summed.
+        if isinstance(inputs[0], Tensor) and inputs[0].requires_grad:
+            traffic.reduced[1] += float(inputs[0].nbytes)
+            traffic.calls[1] += 1
+
+    def leave(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        traffic.reduced[0] += float(output.nbytes)
+        traffic.calls[0] += 1
+
+    def gather(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        full = torch.cat([output] * size, dim=-1)
+        traffic.gathered[0] += float(full.nbytes)
+        traffic.calls[0] += 1
+        return full
+
     for name, style in styles.items():
         module = layer.get_submodule(name)
         if is_divided(module, style):
@@ -189,33 +206,11 @@ def _shard(layer: nn.Module, styles: Mapping[str, str], size: int, traffic: Traf
             empty = torch.empty(shape, dtype=parameter.dtype, device=parameter.device)
             setattr(module, own, nn.Parameter(empty, parameter.requires_grad))
         if style == "rowwise" or isinstance(module, nn.Embedding):
-            module.register_forward_hook(partial(_leave, traffic))
+            module.register_forward_hook(leave)
         else:
-            module.register_forward_pre_hook(partial(_enter, traffic))
+            module.register_forward_pre_hook(enter)
         if style == "colwise_gather":
-            module.register_forward_hook(partial(_gather, traffic, size))
-
-
-def _enter(traffic: Traffic, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-    """The gradient of what all ranks read is summed."""
-    value = inputs[0]
-    if isinstance(value, Tensor) and value.requires_grad:
-        traffic.reduced[1] += float(value.nbytes)
-        traffic.calls[1] += 1
-
-
-def _leave(traffic: Traffic, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-    traffic.reduced[0] += float(output.nbytes)
-    traffic.calls[0] += 1
-
-
-def _gather(
-    traffic: Traffic, size: int, module: nn.Module, inputs: tuple[Any, ...], output: Tensor
-) -> Tensor:
-    full = torch.cat([output] * size, dim=-1)
-    traffic.gathered[0] += float(full.nbytes)
-    traffic.calls[0] += 1
-    return full
+            module.register_forward_hook(gather)
 
 
 def _dimension(style: str | None, module: nn.Module, name: str) -> int | None:

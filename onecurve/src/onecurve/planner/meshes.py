@@ -1,14 +1,13 @@
 """All meshes of a number of ranks: estimates of those that fit, and why the others do not."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ..errors import UserError
 from ..strategies.mesh.sizes import Sizes
 from ..strategies.pipeline.limits import SCHEDULES, takes
-from .estimate import Estimate, bytes_of_ranks, estimate, is_sharded, kept_at_least
-from .network import Choice, Request
-from .pipeline import Stages, stages_of
+from .estimate import Estimate, is_sharded, kept_at_least
+from .network import Request
+from .pipeline import stages_of
 
 MICROBATCHES_PER_RANK = (1, 2, 4, 8)  # of a pipeline, where plan.microbatches=auto
 MOST_CONTEXT = 16
@@ -17,15 +16,12 @@ SIMULATED = 24  # for how many of the fastest the schedule is simulated, and not
 MOST_PASSES = 512  # micro-batches times ranks up to which schedules other than 1f1b are tried
 
 
-class Meshes(NamedTuple):
-    """All meshes of a number of ranks: those that fit, the fastest first, and why others do not."""
+def all_meshes(request: Request) -> tuple[list[Estimate], dict[Sizes, str]]:
+    """Every mesh whose axes' product is the number of ranks.
 
-    fitting: list[Estimate]
-    others: dict[Sizes, str]
-
-
-def all_meshes(request: Request) -> Meshes:
-    """Estimate every mesh whose axes' product is the number of ranks."""
+    Returns:
+        Those that fit, the fastest first; and why the others do not.
+    """
     fitting = []
     others: dict[Sizes, str] = {}
     for sizes in products(request.ranks):
@@ -35,17 +31,10 @@ def all_meshes(request: Request) -> Meshes:
         else:
             fitting.append(found)
     fitting.sort(key=lambda each: each.seconds)
-    first = [
-        estimate(request, each.sizes, each.choice, _stages(request, each.sizes, *each.choice[:2]))
-        for each in fitting[:SIMULATED]
-    ]
-    return Meshes(sorted(first, key=lambda each: each.seconds) + fitting[SIMULATED:], others)
-
-
-def _stages(request: Request, sizes: Sizes, schedule: str, microbatches: int) -> Stages:
-    share = -(-request.batch // sizes.data_parallel)
-    costs = request.network.costs(share)
-    return stages_of(costs, sizes.pipeline, schedule, microbatches, share / microbatches)
+    first = fitting[:SIMULATED]
+    for each in first:
+        each.simulate()
+    return sorted(first, key=lambda each: each.seconds) + fitting[SIMULATED:], others
 
 
 def products(ranks: int) -> Iterator[Sizes]:
@@ -91,38 +80,33 @@ def why_not(request: Request, sizes: Sizes) -> str:
 
 def best(request: Request, sizes: Sizes) -> Estimate | str:
     """The fastest way to run a mesh, or why none fits."""
+
+    def too_much(size: float) -> str:
+        return f"memory: needs {in_words(size)} of {in_words(request.room)}"
+
     found: Estimate | None = None
     reason = ""
     if (least := kept_at_least(request, sizes)) > request.room:
-        return f"memory: needs {in_words(least)} of {in_words(request.room)}"
-    for schedule, microbatches in _ways(request, sizes):
+        return too_much(least)
+    share = -(-request.batch // sizes.data_parallel)
+    costs = request.network.costs(share)
+    for schedule, count in _ways(request, sizes):
         try:
-            stages = _stages(request, sizes, schedule, microbatches)
+            stages = stages_of(costs, sizes.pipeline, schedule, count, share / count)
         except UserError:
             reason = reason or "fewer layers than stages"
             continue
-        choice, lacking = _that_fits(request, sizes, schedule, stages)
-        if choice is None:
-            reason = f"memory: needs {in_words(lacking)} of {in_words(request.room)}"
-            continue
-        this = estimate(request, sizes, choice, stages, exact=False)
-        if found is None or this.seconds < found.seconds:
-            found = this
+        needed = float("inf")
+        for checkpointing in request.checkpointing:
+            this = Estimate(request, sizes, stages, checkpointing)
+            needed = min(needed, this.fullest.total)
+            if needed <= request.room:
+                this.simulate(exact=False)
+                found = this if found is None or this.seconds < found.seconds else found
+                break
+        else:
+            reason = too_much(needed)
     return found or reason or "no schedule takes a share of the batch"
-
-
-def _that_fits(
-    request: Request, sizes: Sizes, schedule: str, stages: Stages
-) -> tuple[Choice | None, float]:
-    """The first checkpointing that fits, or None; and the bytes that it needs."""
-    least = float("inf")
-    for checkpointing in request.checkpointing:
-        choice = Choice(schedule, stages.microbatches, checkpointing)
-        needed = max(each.total for each in bytes_of_ranks(request, sizes, choice, stages))
-        if needed <= request.room:
-            return choice, needed
-        least = min(least, needed)
-    return None, least
 
 
 def _ways(request: Request, sizes: Sizes) -> Iterator[tuple[str, int]]:

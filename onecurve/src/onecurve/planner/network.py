@@ -34,6 +34,12 @@ class Precision(NamedTuple):
         dtype = types.get(bits, torch.float32)
         return cls(torch.float32, dtype) if kind == "mixed" else cls(dtype, None)
 
+    def of_layers(self, is_sharded: bool) -> torch.dtype | None:
+        """The type in which layers get their parameters, if it is not float32."""
+        if self.low is not None:
+            return self.low if is_sharded else None
+        return self.stored if self.stored.itemsize != 4 else None
+
     def context(self) -> AbstractContextManager[Any]:
         """Autocast for a forward pass, or nothing."""
         if self.low is None:
@@ -94,7 +100,7 @@ class Network:
         self._first = {kind: index for index, kind in reversed(list(enumerate(self.kinds)))}
         self._passes: dict[Any, Passes] = {}
         # Every mesh asks the same; of this network alone, which the cache must not keep alive.
-        for method in ("held", "chain", "costs", "undivided", "totals", "saved"):
+        for method in ("held", "chain", "costs", "undivided", "totals", "saved", "flops"):
             setattr(self, method, cache(getattr(self, method)))
 
     @property
@@ -157,18 +163,17 @@ class Network:
             )
         found: list[Passes] = []
         key: tuple[Any, ...]
+        how = (self.precision.context, self.fused)
         each_layer = zip(self.kinds, self.styles, self.layers.items(), strict=True)
         for kind, styles, (name, layer) in each_layer:
-            own = conditions._replace(fused=self.fused)
-            own = own if styles else own._replace(tensor=1)
+            own = conditions if styles else conditions._replace(tensor=1)
             key = (kind, own, *((x.shape, x.dtype, x.requires_grad) for x in current))
-            run = partial(run_layer, layer, current, own, styles, self.precision.context)
+            run = partial(run_layer, layer, current, own, styles, *how)
             found.append(self._once(key, name, run))
             current = found[-1].outputs
         if self.loss is not None:
-            plain = Conditions(fused=self.fused)
             key = ("loss", *((x.shape, x.dtype) for x in current))
-            run = partial(run_layer, self._loss, current, plain, {}, self.precision.context)
+            run = partial(run_layer, self._loss, current, Conditions(), {}, *how)
             found.append(self._once(key, "the task's loss", run))
         return found
 
@@ -192,6 +197,11 @@ class Network:
             Tensor, lambda x: torch.empty((BATCH, *x.shape[1:]), dtype=x.dtype), self.targets
         )
         return self.loss(outputs[0] if len(outputs) == 1 else outputs, targets)
+
+    def flops(self) -> float:
+        """FLOPs of forward and backward passes for a sample, without recomputation."""
+        plain = self.chain(Conditions(dtype=self.precision.of_layers(is_sharded=False)))
+        return sum(float(each.forward.flops.sum() + each.backward.flops.sum()) for each in plain)
 
     def saved(self, conditions: Conditions, stage: range) -> tuple[float, float]:
         """Bytes that a stage saves of a micro-batch for its backward pass: by sample, and once.
@@ -325,11 +335,3 @@ class Request(NamedTuple):
         """How many ranks take turns on a core."""
         cores = self.hardware.shared_cores
         return max(1.0, min(self.ranks, self.per_node) / cores) if cores else 1.0
-
-
-class Choice(NamedTuple):
-    """How a mesh is run, where there are several ways; the schedule of no pipeline is empty."""
-
-    schedule: str
-    microbatches: int
-    checkpointing: str

@@ -134,15 +134,15 @@ def work(operations: list[Operation], kept: set[int], fused: bool, batch: int) -
     moved = [[*each.reads.values(), *each.writes.values()] for each in operations]
     if fused:
         moved = _fused(operations, kept)
-    grows = [sum(size for size in each if grows_with(size, batch)) for each in moved]
-    fixed = [sum(each) - part for each, part in zip(moved, grows, strict=True)]
-    flops = [each.flops / batch for each in operations]
-    skipped = [each.flops / batch / 2 if each.causal else 0.0 for each in operations]
-    attention = [float(ATTENTION in each.name) for each in operations]
-    by_sample = [part / batch for part in grows]
-    low = [float(each.low) for each in operations]
-    columns = [flops, skipped, attention, by_sample, fixed, low]
-    return Work(*(np.array(column, dtype=np.float64) for column in columns))
+    rows = []
+    for each, sizes in zip(operations, moved, strict=True):
+        grows = sum(size for size in sizes if grows_with(size, batch))
+        flops = each.flops / batch
+        skipped = flops / 2 if each.causal else 0.0
+        traffic = (grows / batch, sum(sizes) - grows)
+        rows.append((flops, skipped, ATTENTION in each.name, *traffic, each.low))
+    columns = np.array(rows, dtype=np.float64).reshape(-1, len(Work._fields)).T
+    return Work(*columns)
 
 
 def _fused(operations: list[Operation], kept: set[int]) -> list[list[float]]:

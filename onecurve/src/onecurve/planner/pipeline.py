@@ -53,32 +53,23 @@ def waiting(schedule: str, ranks: int, microbatches: int) -> list[list[dict[int,
 
     Several moments, where none of them has as many or more at every stage.
     """
-    return [
-        _moments(actions) for _, actions in sorted(order_of(schedule, ranks, microbatches).items())
-    ]
+    found = []
+    for _, actions in sorted(order_of(schedule, ranks, microbatches).items()):
+        now: Counter[int] = Counter()
+        moments: list[dict[int, int]] = []
+        for action in filter(None, actions):
+            kind = action.computation_type.value
+            # A split backward pass frees the activations with its second half.
+            if kind in ("F", "B", "W"):
+                now[action.stage_index] += 1 if kind == "F" else -1
+            if kind == "F" and now not in moments:
+                moments.append(dict(now))
+        found.append([one for one in moments if not any(_is_fuller(each, one) for each in moments)])
+    return found
 
 
-def _moments(actions: Sequence[Any]) -> list[dict[int, int]]:
-    now: Counter[int] = Counter()
-    seen: set[tuple[tuple[int, int], ...]] = set()
-    for action in actions:
-        kind = action.computation_type.value if action is not None else ""
-        if kind == "F":
-            now[action.stage_index] += 1
-            seen.add(tuple(sorted(now.items())))
-        # A split backward pass frees the activations with its second half.
-        elif kind in ("B", "W"):
-            now[action.stage_index] -= 1
-    moments = [dict(each) for each in seen]
-    return [
-        one
-        for one in moments
-        if not any(
-            other is not one and all(other.get(stage, 0) >= count for stage, count in one.items())
-            for other in moments
-            if other != one
-        )
-    ]
+def _is_fuller(other: dict[int, int], one: dict[int, int]) -> bool:
+    return other != one and all(other.get(stage, 0) >= count for stage, count in one.items())
 
 
 def approximate_duration(

@@ -27,7 +27,7 @@ from ..strategies.tensor.plan import find_plan
 from .estimate import Estimate
 from .hardware import Hardware, named
 from .layers import Tensors
-from .meshes import Meshes, all_meshes, in_words
+from .meshes import all_meshes, in_words
 from .network import ADAMW, Network, Precision, Request, StateSize
 
 EXAMPLES = 2  # samples that are read from the data, for their shapes
@@ -42,13 +42,12 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     """Plan, print, and leave the record of the run."""
     cfg = OmegaConf.create(config)
     request = request_of(cfg)
-    meshes = all_meshes(request)
-    facts: dict[str, Any] = {"fitting": len(meshes.fitting), "others": len(meshes.others)}
-    if meshes.fitting:
-        first = meshes.fitting[0]
-        facts |= {"mesh": first.sizes.words(), "seconds": first.seconds}
+    fitting, others = all_meshes(request)
+    facts: dict[str, Any] = {"fitting": len(fitting), "others": len(others)}
+    if fitting:
+        facts |= {"mesh": fitting[0].sizes.words(), "seconds": fitting[0].seconds}
     record.finished(context.run_dir, facts)
-    show(request, meshes, cfg)
+    show(request, fitting, others, cfg)
     return {}
 
 
@@ -184,24 +183,26 @@ def _optimizer_state(cfg: DictConfig) -> StateSize:
     return StateSize(copies, sum(value.nbytes for value in state if value.numel() <= 1))
 
 
-def show(request: Request, meshes: Meshes, cfg: DictConfig) -> None:
+def show(
+    request: Request, fitting: list[Estimate], others: dict[Sizes, str], cfg: DictConfig
+) -> None:
     """Print a plan."""
     console = plain_console(width=None if sys.stdout.isatty() else WIDTH)
     nodes = request.ranks // request.per_node
     console.print(
         f"{request.ranks} ranks ({request.per_node} on each of {nodes} nodes), batches of "
-        f"{request.batch}, {cfg.plan.gpu}, {cfg.trainer.precision}: {len(meshes.fitting)} meshes "
-        f"fit into {in_words(request.room)}, {len(meshes.others)} do not",
+        f"{request.batch}, {cfg.plan.gpu}, {cfg.trainer.precision}: {len(fitting)} meshes "
+        f"fit into {in_words(request.room)}, {len(others)} do not",
         highlight=False,
     )
-    if meshes.fitting:
-        shown = meshes.fitting[: cfg.plan.top]
+    if fitting:
+        shown = fitting[: cfg.plan.top]
         console.print(_fitting_table(request, shown))
         console.print(_sent_table(shown))
-    for line in _reasons(meshes.others):
+    for line in _reasons(others):
         console.print(line, highlight=False)
-    if meshes.fitting:
-        print(f"To train so: {_command(meshes.fitting[0], cfg, request)}")
+    if fitting:
+        print(f"To train so: {_command(fitting[0], cfg, request)}")
     else:
         print("No mesh fits; use more devices, a smaller batch, or a GPU with more memory")
 
@@ -238,9 +239,9 @@ def runs_as(each: Estimate) -> str:
     """The schedule, micro-batches and activation checkpointing of a mesh."""
     words = []
     if each.sizes.pipeline > 1:
-        words.append(f"{each.choice.schedule}, {each.choice.microbatches}")
-    if each.choice.checkpointing != "none":
-        words.append(f"{each.choice.checkpointing} checkpointing")
+        words.append(f"{each.stages.schedule}, {each.stages.microbatches}")
+    if each.checkpointing != "none":
+        words.append(f"{each.checkpointing} checkpointing")
     return "; ".join(words)
 
 
@@ -290,7 +291,7 @@ def _command(each: Estimate, cfg: DictConfig, request: Request) -> str:
 
 def _strategy(each: Estimate) -> list[str]:
     """The overrides that choose a mesh: a preset where there is one."""
-    sizes, choice = each.sizes, each.choice
+    sizes, stages = each.sizes, each.stages
     used = {axis: size for axis, size in sizes._asdict().items() if size > 1}
     replicas = [f"strategy.replicas={sizes.replicate}"] if sizes.replicate > 1 else []
     others = [axis for axis in used if axis != "replicate"]
@@ -302,9 +303,9 @@ def _strategy(each: Estimate) -> list[str]:
         words = ["strategy=mesh", *(f"strategy.{axis}={size}" for axis, size in used.items())]
     if sizes.pipeline > 1:
         words += [
-            f"strategy.schedule={choice.schedule}",
-            f"strategy.microbatches={choice.microbatches}",
+            f"strategy.schedule={stages.schedule}",
+            f"strategy.microbatches={stages.microbatches}",
         ]
-    if choice.checkpointing != "none":
-        words.append(f"strategy.activation_checkpointing={choice.checkpointing}")
+    if each.checkpointing != "none":
+        words.append(f"strategy.activation_checkpointing={each.checkpointing}")
     return words
