@@ -286,7 +286,7 @@ def reject_shared(loader: DataLoader[Any], num_replicas: int) -> None:
     batches: Any = loader.batch_sampler
     if isinstance(getattr(batches, "sampler", loader.sampler), DistributedSampler):
         raise UserError(
-            "strategy: the loader has a DistributedSampler, but the strategy shares samples out "
+            "strategy: the loader has a DistributedSampler, but the strategy distributes samples "
             "itself; leave it out: DataLoader(dataset, batch_size=..., shuffle=True)"
         )
     if not has_indices(loader):
