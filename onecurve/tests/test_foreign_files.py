@@ -83,7 +83,7 @@ def test_keys_of_another_kind_are_named(file: Path) -> None:
     torch.save({"state_dict": {}, "optimizer_states": None}, file)
     with pytest.raises(UserError, match="its optimizer_states is no list; give a file"):
         read_checkpoint(file)
-    with pytest.raises(UserError, match="holds no configuration"):
+    with pytest.raises(UserError, match="has no configuration"):
         trained_config({"config": {"task": 3}}, file)
     with pytest.raises(UserError, match=r"has no optimizer_states, .* start a new run .* init="):
         reject_incomplete_state({"state_dict": {}}, file)

@@ -79,7 +79,7 @@ def test_what_no_time_is_left_for_is_told_and_what_does_not_exist_rejected(
     with pytest.raises(SystemExit) as end:
         check.main(["--only", "mlp deepspeed *", "--device", "cpu"])
     assert end.value.code == 2
-    assert "--only mlp deepspeed *: fits no entry" in capsys.readouterr().err
+    assert "--only mlp deepspeed *: matches no entry" in capsys.readouterr().err
 
 
 @pytest.mark.long

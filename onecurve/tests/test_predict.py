@@ -280,7 +280,7 @@ def test_a_notebook_gets_what_the_command_predicts(
     task, data, _ = load(made, batch_size=100)
     torch.testing.assert_close(predicted(task, data).double(), there, rtol=1e-5, atol=1e-7)
     assert not task.training
-    with pytest.raises(UserError, match="is no complete checkpoint"):
+    with pytest.raises(UserError, match="is not a complete checkpoint"):
         load(tmp_path / "metrics.json")
 
 
@@ -295,9 +295,9 @@ def test_what_cannot_be_predicted_gets_one_line(
 
     returns = "test_predict.Returns"
     refused("Returns.predict_step: returned nothing", checkpoint(_target_=returns, kind="nothing"))
-    refused("returned object, which is no plain data", checkpoint(_target_=returns, kind="code"))
+    refused("returned object, which is not plain data", checkpoint(_target_=returns, kind="code"))
     tables = checkpoint("test_predict.Tables")
-    refused("(Tables) are no images that are read from files", tables, f"predict.images={digits}")
+    refused("(Tables) are not images read from files", tables, f"predict.images={digits}")
     refused("predict.figure=true: shows files with their", tables, "predict.figure=true")
     refused("there is no Gone in test_predict", checkpoint(_target_="test_predict.Gone"))
     refused("there is no Gone in test_predict", checkpoint("test_predict.Gone"))

@@ -155,7 +155,7 @@ OURS = {
     "+launch.max_restart=1": "launch.max_restart: there is no such … launch.max_restarts",
     "checkpoint=null": "checkpoint=null: must be a mapping",
     "paths.runs=null": "paths.runs=null: must be a folder",
-    "paths.root=/proc/nowhere": "/proc/nowhere/runs … cannot be made … paths.runs=runs",
+    "paths.root=/proc/nowhere": "/proc/nowhere/runs … cannot be created … paths.runs=runs",
     "paths.runs=/dev/null/runs": "/dev/null/runs … Not a directory",
     "init=weights": "init.file is needed: add init.file=",
     f"init=weights init.file={300 * 'x'}": "File name too long; give a file with weights",

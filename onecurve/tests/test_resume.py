@@ -345,8 +345,8 @@ def test_another_learning_rate_and_argument_of_a_callback_are_taken(
 
 def test_what_cannot_change_is_refused(cli: Cli, checkpoint: Path) -> None:
     for change, answer in (
-        ("seed=5", "seed=5: the run was begun with seed=0"),
-        ("scheduler=plateau", "scheduler: the run was begun with small.schedulers.cosine"),
+        ("seed=5", "seed=5: the run was started with seed=0"),
+        ("scheduler=plateau", "scheduler: the run was started with small.schedulers.cosine"),
     ):
         refused = cli("train.py", *TINY, *SGD, change, f"resume={checkpoint}")
         assert refused.status == 2

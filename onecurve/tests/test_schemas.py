@@ -176,4 +176,4 @@ def test_the_command_writes_them_without_torch(tmp_path: Path) -> None:
     imported = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if "|" in line}
     assert imported.isdisjoint({"torch", "lightning", "small"})
     (tmp_path / "configs/train.yaml").write_text("a: [1")
-    refused("train.yaml: is no YAML")
+    refused("train.yaml: is not valid YAML")

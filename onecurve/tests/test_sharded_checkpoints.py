@@ -97,13 +97,13 @@ def test_it_holds_what_one_file_holds_and_becomes_one(
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("onecurve.checkpoint.sharded.to_file", run_name="__main__")
     assert ended.value.code == 2
-    assert "is there already" in capfd.readouterr().err
+    assert "exists already" in capfd.readouterr().err
     assert cli("evaluate.py", f"checkpoint={sharded}/checkpoints/best.ckpt").status == 0
     fresh = train(f"init={target}", "test=false", "trainer.max_epochs=1")
     assert "init: 6 of 6 weights" in fresh.out
     refused = cli("train.py", *TINY, f"init={sharded}/checkpoints/best.ckpt")
     assert refused.status == 2
-    assert "is a sharded checkpoint; make one file of it: python -m" in refused.err
+    assert "is a sharded checkpoint; convert it to one file: python -m" in refused.err
 
 
 @pytest.mark.compares

@@ -965,7 +965,7 @@ def test_copies_that_drift_apart_are_reported_once() -> None:
     run = partial(warm_ranks.run, "test_strangers.said_in_fit", processes=2)
     lines = [line for line in run((OfItsOwn,)).splitlines() if "OfItsOwn" in line]
     assert len(lines) == 1
-    assert "makes gradients by itself, other ones on each rank" in lines[0]
+    assert "computes gradients by itself, different ones on each rank" in lines[0]
     assert "drift" not in run((OfItsOwnAveraged,)) + run((ByHand,)) + run((Stranger,))
 
 

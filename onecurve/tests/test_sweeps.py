@@ -166,7 +166,7 @@ def test_two_processes_do_not_share_a_grid(cli: Cli, tmp_path: Path) -> None:
     done = cli("train.py", "-m", *SHORT, "seed=1,2", "hydra.sweep.dir=mine")
     lock.release()
     assert done.status == 2
-    assert "hydra.sweep.dir=mine: another process is at work" in done.err
+    assert "hydra.sweep.dir=mine: another process is running" in done.err
     assert done.runs == []
 
 

@@ -115,7 +115,9 @@ def user_error_behind(error: BaseException | None) -> UserError | None:
             return of_syntax(each)
         if isinstance(each, OSError) and each.errno in FULL_DISK:
             where = f"{each.filename}: " if each.filename else ""
-            return UserError(f"{where}the disk is full; make room, then resume with resume=last")
+            return UserError(
+                f"{where}the disk is full; free some space, then resume with resume=last"
+            )
         if "pytorch_lightning" in sys.modules and OTHER_PACKAGE.search(str(each)):
             return UserError(
                 "onecurve works with the package lightning, and the classes of pytorch_lightning "

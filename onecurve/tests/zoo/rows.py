@@ -48,7 +48,7 @@ class Row:
 NO_LBFGS = dict.fromkeys(("fsdp", "pipeline"), "LBFGS")
 NO_MEAN = ("ddp", "fsdp")
 NO_PAIR = {"pipeline": r"a batch is not \(inputs, targets\) .* schedule=gpipe runs instead"}
-BY_GPIPE = {"pipeline": "schedule=gpipe runs instead, as exact"}
+BY_GPIPE = {"pipeline": "schedule=gpipe runs instead, which is as exact"}
 # Of PyTorch's, those for any parameters; AdamW is that of all other rows.
 OPTIMIZERS = (
     "Adadelta", "Adagrad", "Adam", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "SGD",

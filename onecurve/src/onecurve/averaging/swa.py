@@ -74,7 +74,8 @@ class StochasticWeightAveraging(Averaging):
             self._first_step = self.start * trainer.estimated_stepping_batches
         if math.isinf(self._first_step):
             raise UserError(
-                f"callbacks.swa.start={self.start:g}: a run without an end has no share; give a "
+                f"callbacks.swa.start={self.start:g}: is a fraction of a run, and this run has no "
+                "end; give a "
                 "number of epochs, such as callbacks.swa.start=10"
             )
         super().on_train_start(trainer, pl_module)

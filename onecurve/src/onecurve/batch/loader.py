@@ -287,7 +287,7 @@ def reject_shared(loader: DataLoader[Any], num_replicas: int) -> None:
     several = num_replicas > 1 or (dist.is_initialized() and dist.get_world_size() > 1)
     if several and isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1:
         raise UserError(
-            "strategy: the loader has a DistributedSampler, but the strategy shares samples out "
+            "strategy: the loader has a DistributedSampler, but the strategy distributes samples "
             "itself; leave it out: DataLoader(dataset, batch_size=..., shuffle=True)"
         )
     if num_replicas > 1 and not has_indices(loader):

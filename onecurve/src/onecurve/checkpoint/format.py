@@ -67,14 +67,14 @@ def read_checkpoint(
 
     Raises:
         NoCheckpoint: If there is no such file.
-        UserError: If it is no complete checkpoint.
+        UserError: If it is not a complete checkpoint.
     """
     remote = is_address(path)
     if not remote and not is_checked and (reason := damage(path)):
         give = f"give one that a training run wrote, {EXAMPLE}"
         if not Path(path).exists():
             raise NoCheckpoint(f"Checkpoint file not found: {path}; {give}")
-        raise UserError(f"{path}: is no complete checkpoint: {reason}; {give}")
+        raise UserError(f"{path}: is not a complete checkpoint: {reason}; {give}")
     try:
         if remote:
             checkpoint = TorchCheckpointIO().load_checkpoint(path, weights_only=weights_only)
@@ -100,7 +100,7 @@ def read_checkpoint(
             "a script that trusts it reads it by trainer.fit(..., weights_only=False)"
         ) from None
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
-        raise UserError(f"{path}: holds no state_dict; give one that a training run wrote")
+        raise UserError(f"{path}: has no state_dict; give one that a training run wrote")
     reject_wrong_types(checkpoint, path)
     version = checkpoint.get("format", FORMAT)
     if not isinstance(version, int) or version > FORMAT:
@@ -116,7 +116,7 @@ def trained_config(checkpoint: dict[str, Any], path: str | Path) -> dict[str, An
     config = checkpoint.get("config") or {}
     if not all(isinstance(config.get(part), dict) for part in ("task", "data")):
         raise UserError(
-            f"{path}: holds no configuration, with which to build the task again; "
+            f"{path}: has no configuration to rebuild the task from; "
             "give one that train.py wrote, or call load_from_checkpoint in a script"
         )
     return without_download(checkpoint["config"])
@@ -145,7 +145,7 @@ def reject_other_network(task: LightningModule, checkpoint: dict[str, Any], path
     if why := network_mismatch(task, checkpoint):
         raise UserError(
             f"resume={path}: {why}; "
-            f"give the model that it was trained with, or take what fits of it: init={path}"
+            f"give the model that it was trained with, or load what fits: init={path}"
         )
 
 

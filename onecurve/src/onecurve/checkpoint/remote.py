@@ -153,7 +153,7 @@ def fetch(key: str, address: str, found: dict[str, Any]) -> Path:
                 say(f"fetched {found['name']} from {address} to {place}")
         # Initial weights may be in a file of any kind.
         if key != "init" and (reason := damage(copy)):
-            raise UserError(f"is no complete checkpoint: {reason}; its copy is {copy}")
+            raise UserError(f"is not a complete checkpoint: {reason}; its copy is {copy}")
         return copy
 
 
@@ -207,7 +207,7 @@ def _download(files: Any, folder: str, wanted: dict[str, Any], place: Path) -> N
             files.get_file(f"{folder}/{relative}", str(target))
             right = expected["sha256"] in (None, digest_of(target))
             if not right or expected["size"] != target.stat().st_size:
-                raise UserError(f"{relative} is not as it was sent: its size or checksum differs")
+                raise UserError(f"{relative} differs in size or checksum from what was sent")
         # Without file locks another process may have downloaded the same meanwhile.
         if not place.exists():
             copy.rename(place)
@@ -225,7 +225,7 @@ def _cache() -> Path:
             continue
         if os.access(folder, os.W_OK):
             return folder
-    raise UserError("no folder for a copy can be made; set XDG_CACHE_HOME to one that can")
+    raise UserError("cannot create a folder for a copy; set XDG_CACHE_HOME to a writable one")
 
 
 @contextmanager
@@ -240,5 +240,5 @@ def _in_a_line(
     except Exception as error:
         raise UserError(
             f"{key}={address}: cannot be {what} ({in_short(error) or type(error).__name__}); "
-            f"look whether the address and the access to it are right, or {instead}"
+            f"check the address and your access to it, or {instead}"
         ) from None

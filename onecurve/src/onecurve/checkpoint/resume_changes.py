@@ -53,13 +53,14 @@ def _reject(before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     old, new = ((each.get("scheduler") or {}).get("_target_") for each in (before, config))
     if old != new:
         raise UserError(
-            f"scheduler: the run was begun with {old}, and {new} cannot take over from it; leave "
+            f"scheduler: the run was started with {old}, and {new} cannot take over from it; leave "
             "scheduler as it was, or start a new run from the weights: init=CHECKPOINT"
         )
     if "seed" in before and before["seed"] != config.get("seed"):
         raise UserError(
-            f"seed={config.get('seed')}: the run was begun with seed={before['seed']}, from which "
-            "the order of its samples follows; leave it out, or start a new run from the weights: "
+            f"seed={config.get('seed')}: the run was started with seed={before['seed']}, which "
+            "determines the order of its samples; leave it out, or start a new run from the "
+            "weights: "
             "init=CHECKPOINT"
         )
 
@@ -237,6 +238,6 @@ def reject_other_optimizers(
         missing, other = sorted(set(optimizer.defaults) - given), sorted(given - here)
         if missing and other:
             raise UserError(
-                f"optimizer: the checkpoint is of another than {name}: it has "
+                f"optimizer: the checkpoint is of another optimizer than {name}: it has "
                 f"{', '.join(other[:3])}, and no {', '.join(missing[:3])}; {INSTEAD}"
             )

@@ -115,9 +115,9 @@ class LocalFiles(TorchCheckpointIO):
         self.finish()
         for path, reason in self._missing.items():
             raise UserError(
-                f"checkpoint: {path} could never be written: {reason}; training came to its end, "
-                "but what it reached is lost: make room and train again, or end a run at the "
-                "first failure: checkpoint.on_failure=stop"
+                f"checkpoint: {path} could never be written: {reason}; training finished, but its "
+                "result is lost: free some space and train again, or stop at the first failure: "
+                "checkpoint.on_failure=stop"
             )
 
     def finish_mirror(self) -> None:
@@ -152,7 +152,8 @@ class LocalFiles(TorchCheckpointIO):
             if self.stop_on_failure:
                 raise UserError(
                     f"checkpoint: {path} could not be written: {reason}; earlier ones are "
-                    "complete: make room and continue with resume=last, or train on without it: "
+                    "complete: free some space and continue with resume=last, or train on without "
+                    "it: "
                     "checkpoint.on_failure=continue"
                 ) from None
             say(
@@ -189,7 +190,7 @@ class ShardedFolders(LocalFiles):
 
         if is_address(path):
             raise UserError(
-                f"checkpoint.format=sharded: {path} is no folder of a disk that all ranks see; "
+                f"checkpoint.format=sharded: {path} is not a folder on a disk that all ranks see; "
                 "name one, or use checkpoint.format=file"
             )
         write_shards(checkpoint, Path(path), self._group)

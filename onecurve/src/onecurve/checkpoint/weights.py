@@ -17,7 +17,7 @@ def load_weights(net: nn.Module, *, file: str | None) -> None:
         raise UserError("init=weights: names no file; use init=FILE")
     if Path(file).is_dir():
         raise UserError(
-            f"init={file}: is a sharded checkpoint; make one file of it: "
+            f"init={file}: is a sharded checkpoint; convert it to one file: "
             f"python -m onecurve.checkpoint.sharded.to_file {file} whole.ckpt"
         )
     try:

@@ -82,7 +82,7 @@ def reject_without_checks(arguments: list[str]) -> None:
         key = word.partition("=")[0]
         if key == "~hydra" or key.lstrip("~") in UNTOUCHED:
             raise UserError(
-                f"{word}: takes away what checks a run before it begins; leave it out (a callback "
+                f"{word}: removes the check of a run before it starts; leave it out (a callback "
                 "of Hydra's of your own is added by +hydra.callbacks.NAME._target_=CLASS)"
             )
 
@@ -92,8 +92,8 @@ def checked_run() -> RunContext:
     context = RUN.get(None)
     if context is None:
         raise UserError(
-            "hydra.callbacks.refuse_before_run: is what checks a run before it begins, and was "
-            "not called; have `hydra: default` among the defaults, and leave its callbacks as "
+            "hydra.callbacks.refuse_before_run: checks a run before it starts, and was not called; "
+            "have `hydra: default` among the defaults, and leave its callbacks as "
             "they are"
         )
     return context

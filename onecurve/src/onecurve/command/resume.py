@@ -123,7 +123,7 @@ def _newest_run(overrides: list[str], config_dir: Path, config_name: str) -> Pat
             return run_dir.resolve()
     of_task = f" of task={tasks[-1]}" if tasks else ""
     raise UserError(
-        f"resume=last: there is no training run{of_task} in {runs} to go on with; leave it out, "
+        f"resume=last: there is no training run{of_task} in {runs} to resume; leave it out, "
         "or give a run directory or a checkpoint file"
     )
 

@@ -87,7 +87,7 @@ def _read(path: Path, folder: Path) -> ConfigFile:
     try:
         content = OmegaConf.to_container(OmegaConf.load(path))
     except (YAMLError, OSError, UnicodeError) as error:
-        raise UserError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
     keys = content if isinstance(content, dict) else {}
     group = path.parent.relative_to(folder).as_posix().lstrip(".")
     is_global = not group or bool(re.search(r"(?m)^# @package _global_$", path.read_text()))

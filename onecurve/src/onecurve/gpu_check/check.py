@@ -50,7 +50,11 @@ def main(arguments: list[str] | None = None) -> int:
         stop(UserError("--device cuda: no GPU is seen here; use --device cpu"))
     names = [LARGE, *(entry.name for entry in matrix(device == "cuda"))]
     if not any(_matches(name, asked.only) for name in names):
-        stop(UserError(f"--only {' '.join(asked.only)}: fits no entry; such as --only 'mlp ddp *'"))
+        stop(
+            UserError(
+                f"--only {' '.join(asked.only)}: matches no entry; such as --only 'mlp ddp *'"
+            )
+        )
     folder = Path(asked.out)
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()

@@ -93,7 +93,7 @@ def parameter_groups(
         group["params"].append(parameter)
     if unused:
         raise UserError(
-            f"optimizer.lr_scale.{min(unused)}: no parameter's name begins so; "
+            f"optimizer.lr_scale.{min(unused)}: no parameter name begins with that; "
             f"{_nearest(min(unused), names)}"
         )
     if not groups:

@@ -239,7 +239,7 @@ def load_trained(
     convert(task)
     if why := network_mismatch(task, checkpoint):
         raise UserError(
-            f"checkpoint={cfg.checkpoint}: {why}; its model or task was changed since: "
+            f"checkpoint={cfg.checkpoint}: {why}; its model or task has changed since: "
             "give one that was trained with what is there now"
         )
     task.load_state_dict(checkpoint["state_dict"])

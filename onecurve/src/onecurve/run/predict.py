@@ -77,7 +77,7 @@ def _reject(options: dict[str, Any], parts: Trained) -> None:
     if images and not isinstance(parts.data, ReadsImages):
         raise UserError(
             f"predict.images={images}: the data of this checkpoint ({type(parts.data).__name__}) "
-            "are no images that are read from files; leave predict.images out"
+            "are not images read from files; leave predict.images out"
         )
     if options.get("figure") and not images:
         raise UserError(

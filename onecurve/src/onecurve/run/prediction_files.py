@@ -58,7 +58,7 @@ def write(
     odd = [leaf for leaf in tree_leaves(predictions) if not isinstance(leaf, PLAIN)]
     if odd:
         raise UserError(
-            f"predict_step: returned {type(odd[0]).__name__}, which is no plain data; return "
+            f"predict_step: returned {type(odd[0]).__name__}, which is not plain data; return "
             "tensors, numbers, strings, and dictionaries, lists and tuples of them"
         )
     path = with_suffix(output, ".pt")

@@ -214,7 +214,7 @@ def lock_directory(run_dir: Path, override: str) -> LockedDirectory:
         lock = lock_run(run_dir)
     except OSError as error:
         raise UserError(
-            f"{override}: cannot be made: {error.strerror}; name a folder that you may "
+            f"{override}: cannot be created: {error.strerror}; name a folder that you may "
             "write to, such as paths.runs=runs"
         ) from None
     while lock is None:
@@ -227,7 +227,7 @@ def reject_remote(run_dir: Path, override: str) -> None:
     """Reject an address: a local folder of that name would be created."""
     if re.search(r"(^|/)\w\w+:/", str(run_dir)):
         raise UserError(
-            f"{override}: a run directory is on a local disk, or on one that is mounted; use "
+            f"{override}: a run directory must be on a local or a mounted disk; use "
             f"{override.partition('=')[0]}=runs/NAME, and copy it when the run has ended"
         )
 
@@ -239,8 +239,8 @@ def reject_locked(run_dir: Path, override: str) -> None:
     holder = run_dir / HOLDER
     who = holder.read_text().strip() if holder.exists() else "another process"
     raise UserError(
-        f"{override}: {who} is at work in {run_dir}; wait for its end, or stop it, then type the "
-        "same again"
+        f"{override}: {who} is using {run_dir}; wait until it ends, or stop it, then run the same "
+        "command again"
     )
 
 

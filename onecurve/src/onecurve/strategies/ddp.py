@@ -145,8 +145,8 @@ class DDP(OneCurve, DDPStrategy):
         if with_hooks and self.is_global_zero:
             say(
                 f"strategy=ddp: hooks of {some_of(with_hooks)} see the gradient of a rank's own "
-                "samples, before it is averaged: a clamp, or a step of an optimizer, is another "
-                "one than under strategy=single; use on_before_optimizer_step"
+                "samples, before it is averaged: a clamp, or a step of an optimizer, differs from "
+                "that under strategy=single; use on_before_optimizer_step"
             )
 
     def optimizer_step(
@@ -158,8 +158,9 @@ class DDP(OneCurve, DDPStrategy):
             result = closure()
             if self._has_unlike_gradients(optimizer) and self.is_global_zero:
                 say(
-                    f"strategy=ddp: {type(self._connected_module).__name__} makes gradients by "
-                    "itself, other ones on each rank, so the copies of the network drift apart; "
+                    f"strategy=ddp: {type(self._connected_module).__name__} computes gradients by "
+                    "itself, different ones on each rank, so the copies of the network drift "
+                    "apart; "
                     "average them, p.grad = self.trainer.strategy.reduce(p.grad), or use "
                     "strategy=single"
                 )

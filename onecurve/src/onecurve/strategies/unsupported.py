@@ -78,8 +78,9 @@ def reject_scaled_rows(module: nn.Module, strategy: str, looks_up_all: bool = Fa
             continue
         if layer.max_norm is not None and not looks_up_all:
             raise UserError(
-                f"strategy={strategy}: {name} scales the rows that it looks up (max_norm), other "
-                "ones on each rank; use max_norm=None and scale all rows in on_train_batch_end, "
+                f"strategy={strategy}: {name} scales the rows that it looks up (max_norm), "
+                "different ones on each rank; use max_norm=None and scale all rows in "
+                "on_train_batch_end, "
                 "or strategy=single"
             )
         if layer.scale_grad_by_freq:

@@ -61,8 +61,7 @@ def choose_directory(config: DictConfig, record: dict[str, Any]) -> tuple[Path, 
         if lock := try_lock(new / ".lock"):
             return new, lock
         raise UserError(
-            f"{key}: another process is at work on this sweep; wait for it, or give another "
-            "directory"
+            f"{key}: another process is running this sweep; wait for it, or give another directory"
         )
     if resumes:
         for old in sorted(new.parent.parent.glob("*/*-sweep"), reverse=True):

@@ -73,7 +73,7 @@ def validate_nodes(config: DictConfig, hydra: HydraConf | DictConfig) -> None:
     asked = OmegaConf.select(config, "launch.nodes")
     if asked is not None:
         raise UserError(
-            f"launch.nodes={asked}: a sweep (-m) has its nodes from trainer.num_nodes; use "
+            f"launch.nodes={asked}: a sweep (-m) takes its nodes from trainer.num_nodes; use "
             "launch.nodes=null, or one command a run"
         )
     if _nodes(config) > 1 and launcher_of(hydra) != SLURM:

@@ -187,7 +187,7 @@ def _distribution(override: Override) -> BaseDistribution:
         return CategoricalDistribution(list(override.sweep_string_iterator()))
     except (ValueError, IndexError) as error:
         raise UserError(
-            f"{override.input_line}: is no space to search ({error}); such as "
+            f"{override.input_line}: is not a search space ({error}); such as "
             f"{override.key_or_group}=interval(0.1,1)"
         ) from None
 

@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> None:
         )
     source, target = map(Path, arguments)
     if target.exists():
-        raise UserError(f"{target}: is there already; give a new name, or remove it first")
+        raise UserError(f"{target}: exists already; give a new name, or remove it first")
     checkpoint = read_checkpoint(source)
     try:
         write_checkpoint(checkpoint, target)

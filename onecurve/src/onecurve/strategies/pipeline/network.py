@@ -326,7 +326,7 @@ def _pieces(
     returned = [each for each in outputs if isinstance(each, fx.Node)]
     if len(returned) < len(outputs):
         raise UserError(
-            f"strategy=pipeline: {called} returns something else than a tensor or a tuple "
+            f"strategy=pipeline: {called} returns something other than a tensor or a tuple "
             "of tensors; change it, or use strategy=fsdp"
         )
     places = {node: place for place, node in enumerate(nodes)}

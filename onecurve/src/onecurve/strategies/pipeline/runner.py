@@ -263,7 +263,7 @@ class Runner:
             say(
                 f"strategy=pipeline: {why or 'it cannot on other ranks'}, so "
                 f"schedule={self.schedule} cannot take the loss of each micro-batch; "
-                "schedule=gpipe runs instead, as exact, and keeps the activations of all "
+                "schedule=gpipe runs instead, which is as exact but keeps the activations of all "
                 "micro-batches"
             )
 

@@ -129,7 +129,7 @@ def _call(name: str, layer: nn.Module, inputs: Tensors) -> Tensors:
         )
     if not all(isinstance(value, Tensor) for value in tensors):
         raise UserError(
-            f"strategy=pipeline: layer {name} returns something else than a tensor or a tuple of "
+            f"strategy=pipeline: layer {name} returns something other than a tensor or a tuple of "
             "tensors; change it, or use strategy=fsdp"
         )
     return tensors
