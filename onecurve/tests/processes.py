@@ -163,7 +163,9 @@ def nothing_stays_of(leader: int) -> bool:
 def end(process: Command | subprocess.Popen[str]) -> None:
     """End a process that leads a session, and all that still runs in it."""
     for row in session(process.pid):
-        os.kill(int(row.split()[0]), signal.SIGKILL)
+        # Ranks end by themselves once their parent has.
+        with suppress(ProcessLookupError):
+            os.kill(int(row.split()[0]), signal.SIGKILL)
     process.kill()
     process.communicate()
 

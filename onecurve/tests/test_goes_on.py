@@ -155,8 +155,8 @@ def test_a_schedule_that_does_not_tell_its_length_is_left_as_it_was(
 
 
 OTHERS = [
-    (Task("SGD"), "is of another than SGD: it has amsgrad, betas,"),
-    (Task("Adagrad"), "is of another than Adagrad"),
+    (Task("SGD"), "is of another optimizer than SGD: it has amsgrad, betas,"),
+    (Task("Adagrad"), "is of another optimizer than Adagrad"),
     (Task(groups=2), "has 1 groups of parameters, and AdamW has 2 here"),
 ]
 

@@ -127,7 +127,7 @@ OURS = {
     "data.num_workers=1000": "data.num_workers=1000 … at most … use data.num_workers=",
     "data.num_workers=999 strategy=ddp": "each of the 2 ranks here",
     "resume=/dev/zero": "resume=/dev/zero: is neither a file nor a folder; give last",
-    "~hydra data.batch_size=0": "~hydra: takes away what checks a run … leave it out",
+    "~hydra data.batch_size=0": "~hydra: removes the check of a run … leave it out",
     "hydra.callbacks=null seed=-1": "hydra.callbacks=null … +hydra.callbacks.NAME",
     "-m ~hydra.callbacks.sweep seed=1,2": "~hydra.callbacks.sweep … leave it out",
     "checkpoint=sharded": "such as 'checkpoint={format:file,async:false,",

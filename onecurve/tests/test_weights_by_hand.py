@@ -192,21 +192,6 @@ def test_it_is_as_in_one_process(task: Any, strategy: str) -> None:
     assert_parity(task, loaders, strategy=STRATEGIES[strategy](), accelerator="cpu")
 
 
-def fit_twice(trainers: int) -> None:
-    options = {"devices": 2, "max_epochs": 1, "limit_train_batches": 1}
-    made = [quiet_trainer(onecurve.Pipeline(), **options) for _ in range(trainers)]
-    task = Stranger()
-    for trainer in (made[0], made[-1]):
-        trainer.fit(task.float(), DataLoader([{"inputs": x, "labels": x} for x in torch.eye(8)], 4))
-
-
-def test_a_second_trainer_cannot_divide_a_pipeline_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    onecurve.launch(fit_twice, 1, devices=2)
-    monkeypatch.undo()
-    with pytest.raises(UserError, match="another Trainer has divided this Stranger"):
-        onecurve.launch(fit_twice, 2, devices=2)
-
-
 class Cached(nn.Module):
     """Blocks that fill a cache."""
 

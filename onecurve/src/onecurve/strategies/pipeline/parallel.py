@@ -50,7 +50,7 @@ from .limits import SCHEDULES, Schedule
 from .network import Network, find_networks, share_direct_tensors
 from .optimizers import set_up_optimizers as set_up
 from .partition import Partition, Placement, Stages, WholeSequences, collect
-from .remote import RemoteParameter, shown
+from .remote import shown
 from .report import report_partition
 from .runner import Runner
 from .schedule import StageModule
@@ -114,11 +114,6 @@ class PipelineParallel(Parallelism):
 
     def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
         """Partition the network."""
-        if any(isinstance(parameter, RemoteParameter) for parameter in task.parameters()):
-            raise UserError(
-                f"strategy=pipeline: another Trainer has divided this {type(task).__name__}, and a "
-                "rank has its own layers alone; use one Trainer for both, or make the task again"
-            )
         rank = self.ranks.coordinates.pipeline
         num_stages = self.ranks.sizes.pipeline * self.stages_per_rank
         self.networks = find_networks(task, num_stages, self.split)

@@ -17,7 +17,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ...compat.of_torch import DisableTorchFunctionSubclass, tensor_leaves, tree_map_only
+from ...compat.of_torch import (
+    HISTOGRAMS,
+    DisableTorchFunctionSubclass,
+    tensor_leaves,
+    tree_map_only,
+)
 from ...compat.patching import replaced
 from ..mesh.ranks import each_rank_has
 
@@ -27,8 +32,6 @@ DRAWS = (
 )
 
 DEVICE: Any = getattr(Tensor.device, "__get__")  # noqa: B009
-TENSORBOARD = "torch.utils.tensorboard._convert_np"
-"""Draws random numbers in place of a tensor on the meta device."""
 DIVIDED = "_divided_by_a_pipeline"
 """An attribute of a task of which other ranks hold layers."""
 
@@ -41,7 +44,7 @@ class Remote(Tensor):
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
-        if func == DEVICE and sys._getframe(1).f_globals["__name__"] == TENSORBOARD:
+        if func == DEVICE and sys._getframe(1).f_globals["__name__"] == HISTOGRAMS:
             raise RuntimeError("no data of a tensor on the meta device to draw a histogram of")
         changed = [args[:1] if works_in_place(name) else None, kwargs.get("out")]
         if not all(tensor.is_meta for tensor in tensor_leaves(changed)):
