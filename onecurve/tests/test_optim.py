@@ -105,6 +105,16 @@ def test_cosine_rises_and_falls() -> None:
     assert seen[-1] == pytest.approx(0.2)
 
 
+def test_a_run_without_a_batch_has_a_schedule() -> None:
+    """With trainer.limit_train_batches=0."""
+    usual: Any = {"total_steps": 0, "monitor": "val/acc", "mode": "max"}
+    for made in (
+        schedulers.cosine(sgd(), warmup=0.1, final=0.0, **usual),
+        schedulers.one_cycle(sgd(), **usual),
+    ):
+        assert made["scheduler"].optimizer.param_groups[0]["lr"] >= 0
+
+
 def test_plateau_waits_for_the_metric_of_the_task() -> None:
     optimizer = sgd()
     schedule = schedule_for(optimizer, "plateau", patience=1)

@@ -94,14 +94,14 @@ def plateau(
 
 
 def finite_steps(name: str, total_steps: float) -> int:
-    """Return the length of the run in steps.
+    """Return the length of the run in steps, at least 1.
 
     Raises:
         UserError: the run has no end.
     """
-    if not math.isfinite(total_steps) or total_steps < 1:
+    if not math.isfinite(total_steps):
         raise UserError(
             f"scheduler={name}: needs the length of the run; "
             "set trainer.max_epochs or trainer.max_steps, or use scheduler=none"
         )
-    return int(total_steps)
+    return max(1, int(total_steps))

@@ -156,6 +156,9 @@ def end_of_training(trainer: Trainer, keys: dict[str, str]) -> EndOfTraining:
     if 0 < steps <= trainer.global_step:
         why = f"trainer.max_steps: all {steps} steps are made"
         return EndOfTraining(why, f"trainer.max_steps={2 * steps}", is_early=epochs > 0)
+    if trainer.limit_train_batches == 0:
+        why = "trainer.limit_train_batches: 0 batches are trained on"
+        return EndOfTraining(why, "trainer.limit_train_batches=1.0")
     return EndOfTraining(
         "trainer.should_stop: was set by a callback or the task", "trainer.max_epochs=N"
     )
