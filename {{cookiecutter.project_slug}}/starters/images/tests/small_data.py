@@ -30,7 +30,7 @@ MISTAKES = {
     "model=resnet model.name=resnet81": "try resnet18",
     "model=resnet model.name=squeezenet1_0": "does not end in a linear layer",
     "model=resnet model.name=vit_b_16 model.small_images=true": "only for ResNets",
-    "+optimizer.lr_scale.c9=0.1 model=lenet": "optimizer.lr_scale.c9: no parameter's name begins",
+    "+optimizer.lr_scale.c9=0.1 model=lenet": "optimizer.lr_scale.c9: no parameter name begins",
     "task=segmentation": "use data=scenes model=unet",
     "task=multi_label": "use data=scene_labels",
     "data=scenes": "the targets of these data do not fit the task; use data=digits",
