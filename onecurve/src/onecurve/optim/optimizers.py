@@ -40,11 +40,17 @@ def build_optimizer(
             parameter, or a network with nothing to train.
     """
     optimizer_class = get_class(algorithm)
-    known = set(inspect.signature(optimizer_class).parameters)
-    for key in options:
+    known = inspect.signature(optimizer_class).parameters
+    for key, value in options.items():
         if key not in known:
-            close = nearest(key, sorted(known)) or ", ".join(sorted(known - {"params"}))
+            close = nearest(key, sorted(known)) or ", ".join(sorted(known.keys() - {"params"}))
             raise UserError(f"optimizer.{key}: {algorithm} has no such argument; try {close}")
+        usual = known[key].default
+        if isinstance(usual, bool) and not isinstance(value, bool):
+            raise UserError(
+                f"optimizer.{key}={value}: must be true or false; try "
+                f"optimizer.{key}={str(usual).lower()}"
+            )
     # Lists become tuples: a ListConfig in a parameter group could not be saved in a checkpoint.
     arguments = {
         key: tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
