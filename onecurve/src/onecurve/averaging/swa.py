@@ -75,8 +75,7 @@ class StochasticWeightAveraging(Averaging):
         if math.isinf(self._first_step):
             raise UserError(
                 f"callbacks.swa.start={self.start:g}: is a fraction of a run, and this run has no "
-                "end; give a "
-                "number of epochs, such as callbacks.swa.start=10"
+                "end; give a number of epochs, such as callbacks.swa.start=10"
             )
         super().on_train_start(trainer, pl_module)
         if self._restored:

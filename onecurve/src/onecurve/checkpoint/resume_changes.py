@@ -60,8 +60,7 @@ def _reject(before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         raise UserError(
             f"seed={config.get('seed')}: the run was started with seed={before['seed']}, which "
             "determines the order of its samples; leave it out, or start a new run from the "
-            "weights: "
-            "init=CHECKPOINT"
+            "weights: init=CHECKPOINT"
         )
 
 

@@ -153,8 +153,7 @@ class LocalFiles(TorchCheckpointIO):
                 raise UserError(
                     f"checkpoint: {path} could not be written: {reason}; earlier ones are "
                     "complete: free some space and continue with resume=last, or train on without "
-                    "it: "
-                    "checkpoint.on_failure=continue"
+                    "it: checkpoint.on_failure=continue"
                 ) from None
             say(
                 f"checkpoint: {path} could not be written: {reason}; training continues, and "

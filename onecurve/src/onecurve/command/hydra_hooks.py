@@ -93,8 +93,7 @@ def checked_run() -> RunContext:
     if context is None:
         raise UserError(
             "hydra.callbacks.refuse_before_run: checks a run before it starts, and was not called; "
-            "have `hydra: default` among the defaults, and leave its callbacks as "
-            "they are"
+            "have `hydra: default` among the defaults, and leave its callbacks as they are"
         )
     return context
 

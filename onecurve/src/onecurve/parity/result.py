@@ -177,8 +177,12 @@ def kinds_of(rows: Sequence[Row], plain: Watch, other: Watch) -> list[str]:
     samples = [step for step, _, far in points(plain.sums, other.sums) if far > TOLERANCE]
     largest = max(row.relative for row in rows if not row.quantity.startswith("resumed"))
     is_only_logged = not of_run.keys() & {LOSS, GRADIENT, END}
-    is_coarse = other.is_coarse and _is_rounding(plain, other, SEVEN_DIGITS, SEVEN_DIGITS)
-    is_rounding = _is_rounding(plain, other, TOLERANCE, AT_MOST)
+    most_apart = _most_apart(plain, other)
+    in_buffer = most_apart not in plain.parameters
+    is_coarse = other.is_coarse and _is_rounding(
+        plain, other, in_buffer, SEVEN_DIGITS, SEVEN_DIGITS
+    )
+    is_rounding = _is_rounding(plain, other, in_buffer, TOLERANCE, AT_MOST)
     of_logged = DRAWS if plain.draws_in_validation else ACCUMULATED if other.accumulates else LOGGED
     sharded = [PLAN] * (other.tensor > 1) + [POSITIONS] * (other.context > 1)
     one, two = (
@@ -189,25 +193,27 @@ def kinds_of(rows: Sequence[Row], plain: Watch, other: Watch) -> list[str]:
     keeps = len(first) > len(of_run) or _of_weights(END, one, two, 0, TOLERANCE).step is not None
     tests = [
         (START in of_run, [LATE_WEIGHTS]),
-        (samples[:1] <= [begins] and samples, [SAMPLES]),
+        (samples and samples[0] <= begins, [SAMPLES]),
         (is_only_logged and largest <= SEVEN_DIGITS, [DIGITS]),
         (is_only_logged, [of_logged]),
         (is_coarse and largest <= MUCH, [DIGITS]),
         (is_rounding and largest <= MUCH, [ROUNDING]),
         (other.batchnorm or plain.draws, [BATCHNORM] * other.batchnorm + [DRAWS] * plain.draws),
         (other.accumulates or sharded, [ACCUMULATED] * other.accumulates + sharded),
-        (not of_run.keys() & {LOSS, GRADIENT} and _most_apart(plain, other) in one, [KEPT]),
+        (not of_run.keys() & {LOSS, GRADIENT} and most_apart in one, [KEPT]),
         (of_run.get(LOSS) == begins and other.shares > 1, [KEPT if begins > 1 and keeps else MEAN]),
         (of_run.get(GRADIENT) == begins != of_run.get(LOSS), [GRADIENTS]),
     ]
     return next((kinds for holds, kinds in tests if holds), [UNKNOWN])
 
 
-def _is_rounding(plain: Watch, other: Watch, at_first: float, later: float) -> bool:
+def _is_rounding(
+    plain: Watch, other: Watch, in_buffer: bool, at_first: float, later: float
+) -> bool:
     """Whether the curves begin within the first limit, and the losses remain within the second.
 
     Where neither curve leaves the first limit, only an optimizer can have amplified the rounding,
-    and that changes no buffer.
+    and that changes no buffer (`in_buffer`: the weights differ most in one).
     """
     losses, norms = (
         [far for _, _, far in points(plain.curves[name], other.curves[name])]
@@ -216,9 +222,7 @@ def _is_rounding(plain: Watch, other: Watch, at_first: float, later: float) -> b
     if max([*losses[:1], *norms[:1]], default=0.0) > at_first or max(losses, default=0.0) > later:
         return False
     grows = max([*losses, *norms], default=0.0) > at_first
-    return any(far > 0 for far in losses + norms) and (
-        grows or _most_apart(plain, other) in plain.parameters
-    )
+    return any(far > 0 for far in losses + norms) and (grows or not in_buffer)
 
 
 def _most_apart(plain: Watch, other: Watch) -> str:

@@ -8,7 +8,6 @@ https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedData
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -117,8 +116,9 @@ class DDP(OneCurve, DDPStrategy):
         super().pre_backward(closure_loss)
         is_first = not self._has_seen_gradients and self._connected_module.automatic_optimization
         if is_first and closure_loss.requires_grad:
-            check = partial(at_end_of_backward, self._check_gradients)
-            closure_loss.register_hook(lambda _: check())  # type: ignore[no-untyped-call]
+            closure_loss.register_hook(  # type: ignore[no-untyped-call]
+                lambda _: at_end_of_backward(self._check_gradients)
+            )
 
     def _check_gradients(self) -> None:
         """Reject parameters without a gradient: the ranks would wait for it in the next step."""
@@ -160,8 +160,7 @@ class DDP(OneCurve, DDPStrategy):
                 say(
                     f"strategy=ddp: {type(self._connected_module).__name__} computes gradients by "
                     "itself, different ones on each rank, so the copies of the network drift "
-                    "apart; "
-                    "average them, p.grad = self.trainer.strategy.reduce(p.grad), or use "
+                    "apart; average them, p.grad = self.trainer.strategy.reduce(p.grad), or use "
                     "strategy=single"
                 )
             return result

@@ -152,10 +152,16 @@ def _written_back(rows: Any, shard: Any, view: Callable[[Any], Any]) -> Any:
 def _put_back(rows: Any) -> None:
     if of := vars(rows).get("of"):
         shard, view = of
-        full = shard.detach().full_tensor().clone()
-        view(full).copy_(rows.detach().full_tensor())
-        local_shard(shard).copy_(local_shard(cut_like(full, shard)))
-        _put_back(shard)
+        now = rows.detach().full_tensor()
+        _change(shard, lambda full: view(full).copy_(now))
+
+
+def _change(shard: Any, change: Callable[[Tensor], Any]) -> None:
+    """Change the full tensor in place, take the shard of it, and write back what that is of."""
+    full = shard.detach().full_tensor().clone()
+    change(full)
+    local_shard(shard).copy_(local_shard(cut_like(full, shard)))
+    _put_back(shard)
 
 
 def _is_tracked(tensor: Tensor) -> bool:
@@ -173,8 +179,5 @@ def _write(shard: Any, index: Any, value: Any) -> None:
     if _is_tracked(shard):
         Tensor.__setitem__(shard, index, value)
         return
-    full = shard.detach().full_tensor().clone()
     index, value = tree_map_only(DTensor, DTensor.full_tensor, (index, value))
-    full[index] = value
-    local_shard(shard).copy_(local_shard(cut_like(full, shard)))
-    _put_back(shard)
+    _change(shard, lambda full: full.__setitem__(index, value))

@@ -62,7 +62,6 @@ class TaskStep:
         samples: Samples of that batch, if its loaders tell.
         weight: The factor for this rank's loss.
         weigh: Multiplies a loss by the factor.
-        scales: What the loss that the current step has returned is to be passed through.
         counts_labels: Whether a loss that is known to be a mean over labels is weighted by them.
         prepared: Inputs and targets of the current batch, if they are known.
         evaluated: In an evaluation the number of the loader, the number of the batch, and this
@@ -81,6 +80,9 @@ class TaskStep:
     evaluated: tuple[int, int, Share | None] = (0, 0, None)
     # The factor of the batch of the last step.
     _batch_weight: float = 1.0
+    # What `scaled` multiplies the loss of the current step by.
+    _of_share: float = 1.0
+    _of_window: float = 1.0
     # The count of the current batch over all ranks, and the window that accumulates it.
     _count: float | Tensor | None = None
     _window: Window | None = None
@@ -103,7 +105,6 @@ class TaskStep:
         self.size = 1 if ranks is None else ranks.sizes.data_parallel
         self.stream = stream
         self.weigh: Callable[[Tensor, float], Tensor] = torch.mul
-        self.scales: list[Callable[[Tensor], Tensor]] = []
         self._call = call
         self._context = context
         self._logs = StepLog(ranks)
@@ -149,9 +150,7 @@ class TaskStep:
             self._count = self._sum(float(rows(args[0]))) / self.size
         count = float(self._count)
         self._window.log(count, self._logs.names)
-        factor = self._window.factor(0.0 if output is None else count)
-        if factor != 1.0:
-            self.scales.append(lambda loss: loss * factor)
+        self._of_window = self._window.factor(0.0 if output is None else count)
         return output
 
     def _sum(self, count: float) -> float:
@@ -166,7 +165,7 @@ class TaskStep:
 
         Not here: hooks get the loss as it is.
         """
-        self.scales.clear()
+        self._of_share = self._of_window = 1.0
         loop = self.module.trainer.fit_loop
         combined = loaders_of(loop)
         assert combined is not None
@@ -185,19 +184,16 @@ class TaskStep:
         try:
             output = self._run("training_step", *args, counts=share.size > 0)
         finally:
-            weight, self.weight, self.share = self.weight, 1.0, None
+            self._of_share, self.weight, self.share = self.weight, 1.0, None
         for loader in shared:
             loader.trained(loop.batch_idx)
         self._count_samples(share.total)
-        if weight != 1.0:
-            self.scales.append(lambda loss: self.weigh(loss, weight))
         return output
 
     def scaled(self, loss: Tensor) -> Tensor:
         """Weight the loss that the current step has returned."""
-        for scale in self.scales:
-            loss = scale(loss)
-        return loss
+        loss = loss if self._of_share == 1.0 else self.weigh(loss, self._of_share)
+        return loss if self._of_window == 1.0 else loss * self._of_window
 
     def _unshared(self, loaders: list[Any], *args: Any) -> STEP_OUTPUT:
         if self.ranks is not None:

@@ -114,8 +114,8 @@ class OneCurve(CallbackAPI):
         """Connect the task, and convert it if the run is in float64.
 
         Lightning converts it later: after callbacks are set up, and after a checkpoint's float64
-        values have been copied into float32 parameters. To a lower precision as well, so that a
-        callback's copy of the weights stays in float32.
+        values have been copied into float32 parameters. A lower precision is left to Lightning, so
+        that copies of the weights that callbacks make stay in float32.
         """
         super().connect(model)
         if self.precision_plugin.precision == "64-true":

@@ -80,8 +80,7 @@ def reject_scaled_rows(module: nn.Module, strategy: str, looks_up_all: bool = Fa
             raise UserError(
                 f"strategy={strategy}: {name} scales the rows that it looks up (max_norm), "
                 "different ones on each rank; use max_norm=None and scale all rows in "
-                "on_train_batch_end, "
-                "or strategy=single"
+                "on_train_batch_end, or strategy=single"
             )
         if layer.scale_grad_by_freq:
             raise UserError(

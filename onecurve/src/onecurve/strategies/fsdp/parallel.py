@@ -7,7 +7,6 @@ Rejects: sparse gradients, which cannot be sharded; LBFGS and Adafactor, which n
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -104,6 +103,9 @@ class ShardedParameters(Parallelism):
     def set_up_optimizers(self, trainer: Trainer, optimizers: list[Optimizer]) -> None:
         reject_optimizers(optimizers, self.name)
 
+    def begin(self, task: LightningModule) -> None:
+        self._units = [part for part in task.modules() if isinstance(part, FSDPModule)]
+
     # Steps
 
     def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
@@ -120,7 +122,11 @@ class ShardedParameters(Parallelism):
         if not task.automatic_optimization and isinstance(task, FSDPModule):
             loss = before_backward(task, loss)
         # The hook of what is made last runs first, so this is done before FSDP2 ends the pass.
-        return with_hook(loss, lambda _: at_end_of_backward(partial(_reduce_late, task)))
+        return with_hook(loss, lambda _: at_end_of_backward(self._reduce_late))
+
+    def _reduce_late(self) -> None:
+        for unit in self._units:
+            reduce_late_gradients(unit)
 
     # State
 
@@ -139,9 +145,3 @@ class ShardedParameters(Parallelism):
     def _gathered(self, state: dict[str, Any]) -> dict[str, Any]:
         gathered: dict[str, Any] = gather(state, self.ranks.rank == 0)
         return gathered
-
-
-def _reduce_late(task: LightningModule) -> None:
-    for part in task.modules():
-        if isinstance(part, FSDPModule):
-            reduce_late_gradients(part)

@@ -31,6 +31,7 @@ DRAWS = (
     *("rand_like", "randn_like"),
 )
 
+# What `__torch_function__` gets for `tensor.device`; mypy takes `device` for a plain value.
 DEVICE: Any = getattr(Tensor.device, "__get__")  # noqa: B009
 DIVIDED = "_divided_by_a_pipeline"
 """An attribute of a task of which other ranks hold layers."""
