@@ -318,10 +318,25 @@ def compare_strategies(sweep: SweepResults) -> Table | None:
     rows, needs_note = [], False
     for name in names:
         jobs = [job for job in sweep.jobs if _strategy(job) == name]
-        pairs = [(job, references.get(rest(job))) for job in jobs]
-        difference = _largest_difference(pairs)
+        pairs = [(job, other) for job in jobs if (other := references.get(rest(job)))]
+        seconds = [own for job in jobs if (own := job.seconds_per_step)]
+        ratios = [
+            own / theirs
+            for job, other in pairs
+            if (own := job.seconds_per_step) and (theirs := other.seconds_per_step)
+        ]
+        difference = max((each for pair in pairs for each in _differences(*pair)), default=None)
+        memory = max(job.number("peak_memory_mib") or 0.0 for job in jobs)
         needs_note |= (difference or 0) > ROUNDING
-        rows.append([name, _format(difference, ".1e"), *_costs(pairs)])
+        rows.append(
+            [
+                name,
+                _format(difference, ".1e"),
+                _format(1000 * statistics.fmean(seconds) if seconds else None, ",.1f"),
+                _format(statistics.fmean(ratios) if ratios else None, ".2f"),
+                _format(memory or None, ",.0f"),
+            ]
+        )
     heads = ["strategy", f"loss difference, {COMPARED_STEPS} steps", "ms per step"]
     heads += [f"× {reference}", "peak memory, MiB"]
     title = f"Strategies, compared with {reference}"
@@ -335,31 +350,9 @@ def _strategy(job: Job) -> str:
     return f"{name} ({', '.join(details)})" if details else name
 
 
-def _largest_difference(pairs: Sequence[tuple[Job, Job | None]]) -> float | None:
-    found: list[float] = []
-    for job, other in pairs:
-        theirs = dict(other.curves[LOSS]) if other else {}
-        shared = [(value, theirs[step]) for step, value in job.curves[LOSS] if step in theirs]
-        found += [abs(a - b) / max(abs(b), 1e-12) for a, b in shared[:COMPARED_STEPS]]
-    return max(filter(math.isfinite, found), default=None)
-
-
-def _costs(pairs: Sequence[tuple[Job, Job | None]]) -> list[str]:
-    """The cells of time and memory of a strategy's jobs, each with that of the reference."""
-    seconds = [own for job, _ in pairs if (own := _seconds_per_step(job))]
-    ratios = [
-        own / theirs
-        for job, other in pairs
-        if (own := _seconds_per_step(job)) and other and (theirs := _seconds_per_step(other))
-    ]
-    memory = max((job.number("peak_memory_mib") or 0.0 for job, _ in pairs))
-    return [
-        _format(1000 * statistics.fmean(seconds) if seconds else None, ",.1f"),
-        _format(statistics.fmean(ratios) if ratios else None, ".2f"),
-        _format(memory or None, ",.0f"),
-    ]
-
-
-def _seconds_per_step(job: Job) -> float | None:
-    seconds, steps = job.number("seconds"), job.number("global_step")
-    return seconds / steps if seconds and steps else None
+def _differences(job: Job, other: Job) -> list[float]:
+    """The relative differences of the training loss in the first steps, where they are finite."""
+    theirs = dict(other.curves[LOSS])
+    shared = [(value, theirs[step]) for step, value in job.curves[LOSS] if step in theirs]
+    found = [abs(a - b) / max(abs(b), 1e-12) for a, b in shared[:COMPARED_STEPS]]
+    return [each for each in found if math.isfinite(each)]

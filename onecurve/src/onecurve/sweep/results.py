@@ -96,21 +96,32 @@ def read_curves(run_dir: Path, names: Collection[str]) -> dict[str, Curve]:
     return curves
 
 
-@dataclass(frozen=True, eq=False)
 class Job:
-    """One job of a sweep."""
+    """One job of a sweep, as the files in its directory tell; one that was not begun has none."""
 
-    name: str
-    directory: Path
-    overrides: dict[str, str]
-    status: str  # as in metrics.json; "not run" without that file
-    error: str  # why it failed or diverged, in one line; else empty
-    stopped: str  # what ended it before its last epoch, and a sentence; else empty
-    strategy: str  # the name of the strategy; empty if it did not get so far
-    numbers: dict[str, float]  # all numbers in metrics.json; NaN is possible
-    # The value of each objective; None where there is none that is finite.
-    values: dict[str, float | None]
-    curves: dict[str, Curve]  # the training loss and the objectives, thinned
+    def __init__(
+        self, name: str, directory: Path, overrides: Any, judged: Sequence[Objective]
+    ) -> None:
+        metrics = read_metrics(directory)
+        curves = read_curves(directory, [LOSS, *(each.name for each in judged)])
+        self.name = name
+        self.directory = directory
+        self.overrides = _parse(overrides)
+        self.status = str(metrics.get("status", "unknown")) if metrics else "not run"
+        # In one line, and empty where there is none: why it failed or diverged, and what ended it
+        # before its last epoch.
+        self.error, self.stopped = (
+            " ".join(str(metrics.get(key) or "").split()) for key in ("error", "stopped")
+        )
+        self.strategy = str(metrics.get("strategy") or "")
+        self.numbers = {  # NaN is possible
+            key: float(value)
+            for key, value in metrics.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        # The value of each objective; None where there is none that is finite.
+        self.values = {each.name: each.reached(directory) for each in judged}
+        self.curves = {metric: _thinned(curve) for metric, curve in curves.items()}
 
     @property
     def finished(self) -> bool:
@@ -131,6 +142,12 @@ class Job:
         """An objective's value, or another number of metrics.json; None if it is not finite."""
         number = self.values[name] if name in self.values else self.numbers.get(name)
         return number if number is not None and math.isfinite(number) else None
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """The mean time of a step, with all that the run did beside its steps."""
+        seconds, steps = self.number("seconds"), self.number("global_step")
+        return seconds / steps if seconds and steps else None
 
 
 @dataclass(frozen=True)
@@ -201,7 +218,7 @@ def read_sweeps(directories: Sequence[Path]) -> SweepResults:
             name = _name_of(path)
             if len(sweeps) > 1:
                 name = str(path if path == directory else directory / name)
-            jobs.append(_read_job(path, name, judged, lines))
+            jobs.append(Job(name, path, lines, judged))
     keys = dict.fromkeys(key for job in jobs for key in job.overrides)
     commands = [read_record(directory).get("command") for directory in sweeps]
     return SweepResults(
@@ -248,27 +265,6 @@ def _name_of(job: Path) -> str:
     """The number that the name of a job's directory begins with; the whole name without one."""
     match = re.match(r"(\d{1,9})(-|$)", job.name)
     return str(int(match[1])) if match else job.name
-
-
-def _read_job(directory: Path, name: str, judged: Sequence[Objective], overrides: Any) -> Job:
-    metrics = read_metrics(directory)
-    curves = read_curves(directory, [LOSS, *(each.name for each in judged)])
-    return Job(
-        name=name,
-        directory=directory,
-        overrides=_parse(overrides),
-        status=str(metrics.get("status", "unknown")) if metrics else "not run",
-        error=" ".join(str(metrics.get("error") or "").split()),
-        stopped=" ".join(str(metrics.get("stopped") or "").split()),
-        strategy=str(metrics.get("strategy") or ""),
-        numbers={
-            key: float(value)
-            for key, value in metrics.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        },
-        values={each.name: each.reached(directory) for each in judged},
-        curves={metric: _thinned(curve) for metric, curve in curves.items()},
-    )
 
 
 def _thinned(curve: Curve) -> Curve:
