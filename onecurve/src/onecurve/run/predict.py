@@ -25,8 +25,8 @@ from ..strategies.prepare import prepared
 from . import record
 from .context import RunContext
 from .instantiate import Trained, load_trained, trainer_errors
-from .invocation import Invocation, invocation_of
-from .prediction_files import image_loader, with_suffix, write, write_classes
+from .invocation import invocation_of
+from .prediction_files import Written, image_loader, with_suffix, write
 from .protocols import Predicts, ReadsImages
 from .trainer import build_trainer
 
@@ -48,11 +48,9 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         facts: dict[str, Any] = {}
-        written: list[str] = []
+        written: Written = []
         if not isinstance(parts.task, Predicts):
-            facts["predictions"], written = _predict_samples(
-                parts, trainer, predictions, options, invocation_of(run_dir)
-            )
+            facts["predictions"], written = _predict_samples(parts, trainer, predictions, options)
         elif trainer.is_global_zero:
             seed_everything(cfg.seed, workers=True, verbose=False)
             parts.task.eval().to(trainer.strategy.root_device)
@@ -67,8 +65,8 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     if trainer.is_global_zero:
         facts |= {"strategy": cfg.strategy.name, "world_size": trainer.world_size}
         record.finished(run_dir, {"checkpoint": str(cfg.checkpoint), **facts})
-        for line in written:
-            print(line)
+        for what, path in written:
+            print(f"{what}: {invocation_of(run_dir).short(path)}")
     return {}
 
 
@@ -87,31 +85,24 @@ def _reject(options: dict[str, Any], parts: Trained) -> None:
 
 
 def _predict_samples(
-    parts: Trained,
-    trainer: Trainer,
-    predictions: "Predictions",
-    options: dict[str, Any],
-    command: Invocation,
-) -> tuple[int, list[str]]:
-    """Predict all samples, write a file for each loader, and return their number, and lines."""
+    parts: Trained, trainer: Trainer, predictions: "Predictions", options: dict[str, Any]
+) -> tuple[int, Written]:
+    """Predict all samples, and write a file for each loader, as `prediction_files.write` does."""
     task, data, _ = parts
     add_predict_step(task)
+    files, loader = None, None
     if images := options.get("images"):
         files, loader = image_loader(data, images)
-        with trainer_errors():
-            trainer.predict(task, loader, return_predictions=False)
-    else:
-        files = None
-        if predict_on_test_set(data) and trainer.is_global_zero:
-            name = type(data).__name__
-            print(f"{name} has no predict_dataloader: these are the samples of its test_dataloader")
-        with trainer_errors():
-            trainer.predict(task, datamodule=data, return_predictions=False)
-    count, lines = 0, list[str]()
+    elif predict_on_test_set(data) and trainer.is_global_zero:
+        name = type(data).__name__
+        print(f"{name} has no predict_dataloader: these are the samples of its test_dataloader")
+    with trainer_errors():
+        samples = {"dataloaders": loader} if loader else {"datamodule": data}
+        trainer.predict(task, **samples, return_predictions=False)
+    count, written = 0, Written()
     if not trainer.is_global_zero:
-        return count, lines
-    output = Path(options["output"])
-    of_loaders = predictions.joined()
+        return count, written
+    output, of_loaders = Path(options["output"]), predictions.joined()
     names = [str(name) for name in getattr(data, "class_names", None) or ()]
     for number, each in enumerate(of_loaders):
         if each is None:
@@ -119,17 +110,11 @@ def _predict_samples(
                 f"{type(task).__name__}.predict_step: returned nothing; return what it predicts "
                 "for each sample, such as a tensor (N,) or (N, C)"
             )
-        figure = bool(options.get("figure"))
-        if files and (classes := write_classes(each, files, names, output, command, figure=figure)):
-            count += len(files)
-            lines += classes
-            continue
-        several = len(of_loaders) > 1
-        place = with_suffix(output, f"-{number}") if several else output
-        rows, path = write(each, place, files, names)
-        lines.append(f"{rows} predictions: {command.short(path)}")
+        place = with_suffix(output, f"-{number}") if len(of_loaders) > 1 else output
+        rows, paths = write(each, place, files, names, bool(options.get("figure")))
+        written += paths
         count += rows
-    return count, lines
+    return count, written
 
 
 class Predictions(Callback):

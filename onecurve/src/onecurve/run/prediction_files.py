@@ -1,71 +1,117 @@
 """Writes predictions to files by their type: a table, images, text, or tensors."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from ..compat.of_torch import tree_leaves
 from ..errors import UserError
 from ..figures import image_grid
-from .invocation import Invocation
 from .protocols import ReadsImages
 
 MOST_COLUMNS = 100
 MOST_IMAGES = 100
 BATCH_SIZE = 64  # for a data module that has none
 SUFFIXES = (".csv", ".txt", ".png", ".pt")
+Written = list[tuple[str, Path]]
 PLAIN = (Tensor, str, int, float, complex, bytes, type(None))
 
 
 def write(
-    predictions: Any, output: Path, files: Sequence[Path] | None, class_names: Sequence[str]
-) -> tuple[int, Path]:
+    predictions: Any,
+    output: Path,
+    files: Sequence[Path] | None,
+    class_names: Sequence[str],
+    figure: bool = False,
+) -> tuple[int, Written]:
     """Write the predictions of a data set.
 
     Args:
-        predictions: Numbers (N,) or (N, C), or a dictionary of columns (N,): `output.csv`. Bytes
-            (N, C, H, W) of grey values or colours: pictures in the folder `output`. A list of
-            strings: `output.txt`. Everything else: `output.pt`, for ``torch.load``.
+        predictions: Numbers (N,) or (N, C), or a dictionary of columns (N,): `output.csv`. Of image
+            files, probabilities (N, C) become the class of each. Bytes (N, C, H, W) of grey values
+            or colours: pictures in the folder `output`. A list of strings: `output.txt`. Everything
+            else: `output.pt`, for ``torch.load``.
         output: The path, without the suffix or with one of these.
-        files: The file of each row; without them rows are numbered.
-        class_names: Names the C columns, if there are as many.
+        files: The image file of each row; without them rows are numbered.
+        class_names: The names of C classes or columns, if there are as many.
+        figure: Whether to draw the image files with their classes, too.
 
     Returns:
-        The number of rows, and the path.
+        The number of rows, and for each file what is in it, and its path.
     """
-    if columns := _columns(predictions, class_names):
-        rows = list(zip(*columns.values(), strict=True))
-        names: Sequence[object] = files or range(len(rows))
-        path = with_suffix(output, ".csv")
-        header = ["file" if files else "sample", *columns]
-        return len(rows), _write_table(
-            path, header, [[a, *b] for a, b in zip(names, rows, strict=True)]
+    shape = predictions.shape if isinstance(predictions, Tensor) else None
+    if files and shape == (len(files), len(class_names)):
+        return len(files), _write_classes(predictions, files, class_names, output, figure)
+    if figure:
+        raise UserError(
+            "predict.figure=true: shows classes, and this task predicts something else; leave it "
+            "out"
         )
+    count, path = _write_rows(predictions, output, files, class_names)
+    return count, [(f"{count} predictions", path)]
+
+
+def _write_rows(
+    predictions: Any, output: Path, files: Sequence[Path] | None, class_names: Sequence[str]
+) -> tuple[int, Path]:
+    if columns := _columns(predictions, class_names):
+        path = with_suffix(output, ".csv")
+        count = len(next(iter(columns.values())))
+        names: Sequence[object] = files or range(count)
+        header = ["file" if files else "sample", *columns]
+        _write_table(path, header, zip(names, *columns.values(), strict=True))
+        return count, path
     if _are_pictures(predictions):
-        return len(predictions), _pictures(predictions, with_suffix(output, ""))
+        path = with_suffix(output, "")
+        path.mkdir(exist_ok=True)
+        for number, image in enumerate(predictions):
+            pixels = image.permute(1, 2, 0).squeeze(-1).contiguous().numpy()
+            Image.fromarray(pixels).save(path / f"{number:05}.png")
+        return len(predictions), path
     if _are_texts(predictions):
         path = with_suffix(output, ".txt")
         # A blank line separates texts of several lines.
         end = "\n\n" if any("\n" in text for text in predictions) else "\n"
         path.write_text("".join(text + end for text in predictions))
         return len(predictions), path
-    odd = [leaf for leaf in tree_leaves(predictions) if not isinstance(leaf, PLAIN)]
-    if odd:
+    leaves = tree_leaves(predictions)
+    if odd := [leaf for leaf in leaves if not isinstance(leaf, PLAIN)]:
         raise UserError(
             f"predict_step: returned {type(odd[0]).__name__}, which is not plain data; return "
             "tensors, numbers, strings, and dictionaries, lists and tuples of them"
         )
     path = with_suffix(output, ".pt")
     torch.save(predictions, path)
-    leaves = tree_leaves(predictions)
     is_rows = isinstance(leaves[0], Tensor) and leaves[0].ndim and not isinstance(predictions, list)
     return len(leaves[0] if is_rows else predictions), path
+
+
+def _write_classes(
+    probabilities: Tensor, files: Sequence[Path], names: Sequence[str], output: Path, figure: bool
+) -> Written:
+    """Write the class of each image; the figure has the least certain ones, those first."""
+    best = probabilities.max(dim=1)
+    labels = [names[index] for index in best.indices.tolist()]
+    rows = list(zip(files, labels, best.values.tolist(), strict=True))
+    table = with_suffix(output, ".csv")
+    header = ["file", "class", "probability"]
+    _write_table(table, header, ((file, label, f"{share:.4f}") for file, label, share in rows))
+    written = [(f"{len(rows)} images classified", table)]
+    if figure:
+        least_certain = sorted(rows, key=lambda row: row[2])[:MOST_IMAGES]
+        images = [Image.open(file).convert("RGB") for file, _, _ in least_certain]
+        titles = [f"{label} {share:.0%}" for _, label, share in least_certain]
+        sheet = table.with_suffix(".png")
+        image_grid(images, titles).savefig(sheet, dpi=100)
+        written.append(("Contact sheet", sheet))
+    return written
 
 
 def with_suffix(output: Path, suffix: str) -> Path:
@@ -74,12 +120,11 @@ def with_suffix(output: Path, suffix: str) -> Path:
     return plain.with_name(plain.name + suffix)
 
 
-def _write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
+def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(header)
         writer.writerows(rows)
-    return path
 
 
 def _columns(predictions: Any, class_names: Sequence[str]) -> dict[str, list[Any]] | None:
@@ -123,30 +168,6 @@ def _are_pictures(value: Any) -> bool:
     return is_bytes and value.ndim == 4 and value.shape[1] in (1, 3, 4)
 
 
-def _pictures(images: Tensor, folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    for number, image in enumerate(images):
-        pixels = image.permute(1, 2, 0).squeeze(-1).contiguous().numpy()
-        Image.fromarray(pixels).save(folder / f"{number:05}.png")
-    return folder
-
-
-class _Files(Dataset[Tensor]):
-    def __init__(self, files: Sequence[Path], data: ReadsImages) -> None:
-        self.files = files
-        self.data = data
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> Tensor:
-        return self.data.read_images([self.files[index]])[0]
-
-
-def _without_labels(images: list[Tensor]) -> tuple[Tensor, None]:
-    return torch.stack(images), None
-
-
 def image_loader(data: Any, path: str) -> tuple[list[Path], DataLoader[Any]]:
     """The image files at a path, and a loader that reads them by the data module."""
     files: list[Path] = data.find_images(path)
@@ -154,61 +175,14 @@ def image_loader(data: Any, path: str) -> tuple[list[Path], DataLoader[Any]]:
         raise UserError(
             f"predict.images={path}: no images in this folder; name another, or one file"
         )
-    loader = DataLoader(
-        _Files(files, data),
+    loader: DataLoader[Any] = DataLoader(
+        files,  # type: ignore[arg-type]
         batch_size=getattr(data, "batch_size", BATCH_SIZE),
         num_workers=getattr(data, "num_workers", 0),
-        collate_fn=_without_labels,
+        collate_fn=partial(_read_without_labels, data),
     )
     return files, loader
 
 
-def write_classes(
-    predictions: Any,
-    files: list[Path],
-    names: list[str],
-    output: Path,
-    command: Invocation,
-    *,
-    figure: bool,
-) -> list[str]:
-    """Write a table of N images with their classes, if the predictions are probabilities (N, C).
-
-    Args:
-        predictions: What the task predicts.
-        files: The N image files.
-        names: Of the C classes.
-        output: The path of the table.
-        command: What was called, for the paths that are printed.
-        figure: Whether to draw the images with their classes, too.
-
-    Returns:
-        Lines for the user that name what was written; empty if the task predicts something else.
-    """
-    if not isinstance(predictions, Tensor) or predictions.shape != (len(files), len(names)):
-        if figure:
-            raise UserError(
-                "predict.figure=true: shows classes, and this task predicts something else; "
-                "leave it out"
-            )
-        return []
-    best = predictions.max(dim=1)
-    labels = [names[index] for index in best.indices.tolist()]
-    rows = list(zip(files, labels, best.values.tolist(), strict=True))
-    header = ["file", "class", "probability"]
-    path = _write_table(
-        with_suffix(output, ".csv"), header, [(*row[:2], f"{row[2]:.4f}") for row in rows]
-    )
-    lines = [f"{len(rows)} images classified: {command.short(path)}"]
-    if figure:
-        lines.append(f"Contact sheet: {command.short(_draw(rows, path.with_suffix('.png')))}")
-    return lines
-
-
-def _draw(rows: list[tuple[Path, str, float]], path: Path) -> Path:
-    """Draw up to a hundred images with class and probability, the least certain ones first."""
-    least_certain = sorted(rows, key=lambda row: row[2])[:MOST_IMAGES]
-    images = [Image.open(file).convert("RGB") for file, _, _ in least_certain]
-    titles = [f"{label} {probability:.0%}" for _, label, probability in least_certain]
-    image_grid(images, titles).savefig(path, dpi=100)
-    return path
+def _read_without_labels(data: ReadsImages, files: Sequence[Path]) -> tuple[Tensor, None]:
+    return data.read_images(files), None
