@@ -6,9 +6,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor
 
 from .. import machine
+from ..strategies.mesh.ranks import each_rank_has
 
 
 class DeviceStats(Callback):
@@ -32,14 +32,11 @@ class DeviceStats(Callback):
         if trainer.global_step - self._last_step < self.every_n_steps:
             return
         self._last_step = trainer.global_step
-        mine = self._measure(trainer.strategy.root_device)
-        names, values = list(mine), torch.tensor(list(mine.values()), dtype=torch.float32)
-        everybody: Tensor = trainer.strategy.all_gather(values.to(trainer.strategy.root_device))
-        ranks = everybody.view(trainer.world_size, len(names)).tolist()
+        ranks = each_rank_has(self._measure(trainer.strategy.root_device), None)
         stats = {
             f"device/rank_{rank}/{name}": value
-            for rank, row in enumerate(ranks)
-            for name, value in zip(names, row, strict=True)
+            for rank, values in enumerate(ranks)
+            for name, value in values.items()
         }
         for logger in trainer.loggers:
             logger.log_metrics(stats, step=trainer.global_step - 1)

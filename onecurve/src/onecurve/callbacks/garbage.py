@@ -28,21 +28,19 @@ class GarbageCollection(Callback):
         self._was_on = gc.isenabled()
         gc.disable()
 
-    def on_train_batch_end(self, *_: Any) -> None:
+    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
         self._batches += 1
         if self._batches % self.every_n_steps == 0:
             gc.collect(1)
 
-    def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
-        self.on_train_batch_end()
+    on_validation_batch_end = on_train_batch_end
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         gc.collect()
-
-    def on_exception(self, *_: Any) -> None:
-        self.teardown()
 
     def teardown(self, *_: Any, **__: Any) -> None:
         if self._was_on:
             gc.enable()
         self._was_on = False
+
+    on_exception = teardown

@@ -36,17 +36,9 @@ class KatibMetrics(Checkpoint):
                 file.seek(0)
                 file.truncate(file.read().rfind(b"\n") + 1)
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._append(trainer)
-
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._append(trainer)
-
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._append(trainer)
-
-    def _append(self, trainer: Trainer) -> None:
-        # Only of the loop that ends: `callback_metrics` has those of the last validation, too.
+        """Append the metrics of the loop that ends."""
+        # Not `callback_metrics`, which has those of the last validation, too.
         results = results_of(trainer)
         if results is None or trainer.sanity_checking:
             return
@@ -55,6 +47,8 @@ class KatibMetrics(Checkpoint):
         if metrics and trainer.is_global_zero:
             self._waiting += line(metrics)
             self._write()
+
+    on_train_epoch_end = on_test_end = on_validation_end
 
     def _write(self) -> None:
         """Write the lines; on a full disk they wait."""

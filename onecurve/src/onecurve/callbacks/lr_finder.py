@@ -49,26 +49,26 @@ class LearningRateRangeTest(LearningRateFinder):
         assert self.optimal_lr is not None
         rates, losses = self.optimal_lr.results["lr"], self.optimal_lr.results["loss"]
         suggested = suggestion(rates, losses)
+        self.final_facts = {"suggested_lr": float(f"{suggested:.3g}")} if suggested else {}
         if trainer.is_global_zero:
             draw(rates, losses, suggested, self.file)
-        self.final_facts = {"suggested_lr": float(f"{suggested:.3g}")} if suggested else {}
-        if suggested is None:
-            if trainer.is_global_zero:
-                say(
-                    f"lr_finder: the loss falls nowhere between callbacks.lr_finder.min_lr="
-                    f"{self._min_lr:g} and max_lr={self._max_lr:g}: nothing to suggest; see "
-                    f"{self.file}"
-                )
-            return
-        if trainer.is_global_zero:
-            does = "training with it" if self.apply else "training continues with its own"
-            print(f"lr_finder: optimizer.lr={suggested:.3g} ({self.file}); {does}", flush=True)
-        if self.apply:
+            self._report(suggested)
+        if suggested and self.apply:
             factor = self.final_facts["suggested_lr"] / before
             groups = [group for each in trainer.optimizers for group in each.param_groups]
             schedulers = [vars(each.scheduler) for each in trainer.lr_scheduler_configs]
             for holder in (*groups, *schedulers):
                 scale_rates(holder, factor)
+
+    def _report(self, suggested: float | None) -> None:
+        if suggested:
+            does = "training with it" if self.apply else "training continues with its own"
+            print(f"lr_finder: optimizer.lr={suggested:.3g} ({self.file}); {does}", flush=True)
+        else:
+            say(
+                f"lr_finder: the loss falls nowhere between callbacks.lr_finder.min_lr="
+                f"{self._min_lr:g} and max_lr={self._max_lr:g}: nothing to suggest; see {self.file}"
+            )
 
 
 def suggestion(rates: Sequence[float], losses: Sequence[float]) -> float | None:

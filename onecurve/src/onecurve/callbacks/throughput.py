@@ -43,20 +43,15 @@ class Throughput(Callback):
         if stage == "fit":
             inputs = trainer.strategy.example_inputs()  # type: ignore[attr-defined]
             self._flops_a_sample = 3.0 * forward_flops(pl_module, inputs)
-            self._wrap(
-                trainer, "save_checkpoint", self._clock.timed("checkpoint", trainer.save_checkpoint)
-            )
+            save = self._clock.timed("checkpoint", trainer.save_checkpoint)
+            self._wrap(trainer, "save_checkpoint", save)
             self._watch_fetching(trainer.profiler)  # type: ignore[attr-defined]
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def teardown(self, *args: Any, **kwargs: Any) -> None:
         """Leave the Trainer and its profiler as they were."""
         self._wrapped.close()
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
-        """Leave them so after an error, too: Lightning calls no `teardown` then."""
-        self._wrapped.close()
+    on_exception = teardown  # after an error Lightning calls no `teardown`
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._clock.start("data")

@@ -62,8 +62,8 @@ class Collector:
     def __init__(self, task: LightningModule, worst: int, first: int) -> None:
         self.worst_count = worst
         self.first_count = first
-        self.confusion: MulticlassConfusionMatrix | None = None
-        self.curves: MulticlassPrecisionRecallCurve | None = None
+        # The confusion matrix and the curves, once the number of classes is known.
+        self.counts: list[Any] = []
         self.worst: Samples | None = None
         self.first: list[Samples] = []
         self._outputs: Tensor | None = None
@@ -88,14 +88,9 @@ class Collector:
         inputs, targets = batch[0], batch[1]
         outputs = outputs.float()
         probabilities = outputs.softmax(dim=1)
-        if self.confusion is None or self.curves is None:
-            classes, device = outputs.shape[1], outputs.device
-            self.confusion = MulticlassConfusionMatrix(classes, validate_args=False).to(device)
-            self.curves = MulticlassPrecisionRecallCurve(
-                classes, thresholds=THRESHOLDS, validate_args=False
-            ).to(device)
-        self.confusion.update(probabilities, targets)
-        self.curves.update(probabilities, targets)
+        self.counts = self.counts or _counts(outputs.shape[1], outputs.device)
+        for each in self.counts:
+            each.update(probabilities, targets)
         if self.worst_count:
             losses = F.cross_entropy(outputs, targets, reduction="none")
             worst = losses.topk(min(self.worst_count, len(losses))).indices
@@ -114,16 +109,15 @@ class Collector:
 
     def of_all_ranks(self, strategy: Any) -> Results | None:
         """Gather the predictions of all ranks; None if there are none. All ranks call this."""
-        if self.confusion is None or self.curves is None:
+        if not self.counts:
             return None
         worst = _worst_of(strategy.of_all_samples(self.worst), self.worst_count)
         first = [part for parts in strategy.of_all_samples(self.first) for part in parts]
-        return Results(
-            strategy.reduce(self.confusion.confmat.clone(), reduce_op="sum").cpu(),
-            strategy.reduce(self.curves.confmat.clone(), reduce_op="sum").cpu(),
-            worst,
-            Samples.joined(first).chosen(slice(self.first_count)) if first else None,
+        confusion, curves = (
+            strategy.reduce(each.confmat.clone(), reduce_op="sum").cpu() for each in self.counts
         )
+        chosen = Samples.joined(first).chosen(slice(self.first_count)) if first else None
+        return Results(confusion, curves, worst, chosen)
 
     def _on_forward(self, task: nn.Module, inputs: Any, outputs: Any) -> None:
         # The first call: Lightning passes the result of the step through DDP's forward, too.
@@ -141,6 +135,11 @@ def last_layer(task: nn.Module) -> nn.Module | None:
         part for part in task.modules() if next(part.parameters(recurse=False), None) is not None
     ]
     return own[-1] if own else None
+
+
+def _counts(classes: int, device: torch.device) -> list[Any]:
+    curves = MulticlassPrecisionRecallCurve(classes, thresholds=THRESHOLDS, validate_args=False)
+    return [MulticlassConfusionMatrix(classes, validate_args=False).to(device), curves.to(device)]
 
 
 def _is_classified(batch: Any, outputs: Tensor | None) -> bool:

@@ -102,11 +102,13 @@ class WandbWriter:
         self.logger.experiment.log({name: value, "trainer/global_step": step})
 
 
+WRITERS: dict[str, tuple[type[Any], type[Any]]] = {
+    "tensorboard": (TensorBoardLogger, TensorBoardWriter),
+    "wandb": (WandbLogger, WandbWriter),
+}
+
+
 def find_writer(trainer: Trainer, name: str) -> TensorBoardWriter | WandbWriter | None:
     """The writer for a logger of the run: "tensorboard" or "wandb"; None if it has none."""
-    for logger in trainer.loggers:
-        if name == "tensorboard" and isinstance(logger, TensorBoardLogger):
-            return TensorBoardWriter(logger)
-        if name == "wandb" and isinstance(logger, WandbLogger):
-            return WandbWriter(logger)
-    return None
+    kind, writer = WRITERS[name]
+    return next((writer(logger) for logger in trainer.loggers if isinstance(logger, kind)), None)
