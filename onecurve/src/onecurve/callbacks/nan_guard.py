@@ -86,10 +86,20 @@ class NanGuard(Callback):
         """The origin, among the findings of all ranks."""
         inputs = self._batch[0] if isinstance(self._batch, tuple | list) else self._batch
         findings = [] if _is_finite(inputs) else [Finding(0, 0, "the batch itself")]
-        findings += _in_parameters(module)
+        parameters = list(enumerate(module.named_parameters()))
+        findings += [
+            Finding(1, position, f"parameter {name}")
+            for position, (name, parameter) in parameters
+            if not _is_finite(parameter)
+        ]
         with _checking_layers(module) as of_layers:
             strategy.forward_only(self._batch)
-        findings += [*of_layers, *_in_gradients(module)]
+        findings += of_layers
+        findings += [
+            Finding(3, -position, f"the gradient of {name}")
+            for position, (name, parameter) in parameters
+            if not _is_finite(parameter.grad)
+        ]
         everywhere = strategy.of_all_ranks(sorted(findings)[:1])
         found = sorted(each for rank in everywhere for each in rank)
         return Finding(*found[0]) if found else None
@@ -115,26 +125,10 @@ def _checking_layers(module: nn.Module) -> Iterator[list[Finding]]:
             hook.remove()
 
 
-def _in_parameters(module: nn.Module) -> list[Finding]:
-    return [
-        Finding(1, position, f"parameter {name}")
-        for position, (name, parameter) in enumerate(module.named_parameters())
-        if not parameter.is_meta and not _is_finite(_local(parameter))
-    ]
-
-
-def _in_gradients(module: nn.Module) -> list[Finding]:
-    return [
-        Finding(3, -position, f"the gradient of {name}")
-        for position, (name, parameter) in enumerate(module.named_parameters())
-        if parameter.grad is not None and not _is_finite(_local(parameter.grad))
-    ]
-
-
-def _local(tensor: Any) -> Any:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
-
-
 def _is_finite(values: Any) -> bool:
-    tensors = tensor_leaves(values)
-    return all(bool(each.isfinite().all()) for each in tensors if each.is_floating_point())
+    """Whether all numbers are finite that this rank holds."""
+    for each in tensor_leaves(values):
+        local = each.to_local() if isinstance(each, DTensor) else each.detach()
+        if local.is_floating_point() and not local.is_meta and not local.isfinite().all():
+            return False
+    return True

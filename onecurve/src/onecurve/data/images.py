@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from lightning import LightningDataModule
@@ -56,11 +56,8 @@ class ImageDataModule(LightningDataModule):
         augment: Mapping[str, Callable[[Tensor], Tensor] | None],
     ) -> None:
         super().__init__()
-        for key, value in (
-            ("channels", channels),
-            ("image_size", image_size),
-            ("batch_size", batch_size),
-        ):
+        counts = {"channels": channels, "image_size": image_size, "batch_size": batch_size}
+        for key, value in counts.items():
             if value < 1:
                 raise UserError(f"data.{key}={value}: must be a whole number of at least 1")
         if resize not in RESIZE_MODES:
@@ -143,22 +140,16 @@ class ImageDataModule(LightningDataModule):
     def _loader(self, split: int, shuffle: bool = False) -> DataLoader[Batch]:
         if self.datasets is None:
             raise RuntimeError("call setup() before asking for a loader")
-        dataset = self.datasets[split]
-        options: dict[str, Any] = {}
-        if isinstance(dataset, InMemoryImages):
-            options["collate_fn"] = whole_batch
+        dataset, trainer = self.datasets[split], self.trainer
         return DataLoader(
             dataset,
             batch_size=self.batch_size,
             shuffle=shuffle,
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,
-            pin_memory=self._on_cuda(),
-            **options,
+            pin_memory=trainer is not None and trainer.strategy.root_device.type == "cuda",
+            collate_fn=whole_batch if isinstance(dataset, InMemoryImages) else None,
         )
-
-    def _on_cuda(self) -> bool:
-        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Turn a batch into the network's input, on the device that it is already on."""
@@ -166,9 +157,8 @@ class ImageDataModule(LightningDataModule):
         trainer = self.trainer
         if trainer is None:
             return self.normalize(images), labels
-        images = (
-            self.augmented(images) if self.augment and trainer.training else self.normalize(images)
-        )
+        is_augmented = self.augment and trainer.training
+        images = self.augmented(images) if is_augmented else self.normalize(images)
         # Lightning converts a batch to the precision of the run before this hook, when it is uint8.
         converted: Batch = trainer.precision_plugin.convert_input((images, labels))
         return converted

@@ -28,7 +28,6 @@ class Displays(Callback):
     """
 
     def __init__(self, writer: str, run_dir: str, **options: Any) -> None:
-        self.writer_name = writer
         self.run_dir = Path(run_dir)
         self.options = Options(writer=writer, run_dir=run_dir, **options)
         self._writer: Any = None
@@ -41,13 +40,13 @@ class Displays(Callback):
     @property
     def state_key(self) -> str:
         """One for each logger."""
-        return f"{type(self).__name__}-{self.writer_name}"
+        return f"{type(self).__name__}-{self.options.writer}"
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find the writer; draw the graph before the network is sharded or split."""
         if stage != "fit":
             return
-        writer = find_writer(trainer, self.writer_name)
+        writer = find_writer(trainer, self.options.writer)
         self._is_on = writer is not None
         is_new = writer is not None and not writer.logger.goes_on
         # Rank 0's answer counts: it may have begun the run by now.
@@ -113,8 +112,8 @@ class Displays(Callback):
             self._classifies = False
             if self._writer:
                 say(
-                    f"callbacks.{self.writer_name}: confusion_matrix, pr_curves, predictions and "
-                    "embedding are left out: they need outputs (N, C) and labels (N,)"
+                    f"callbacks.{self.options.writer}: confusion_matrix, pr_curves, predictions "
+                    "and embedding are left out: they need outputs (N, C) and labels (N,)"
                 )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -5,12 +5,13 @@ import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from ..batch.random import draw_from, global_seed, kept_state
@@ -77,13 +78,14 @@ def first_images(batch: Any, count: int) -> Batch | None:
 def show_images(writer: Any, trainer: Trainer, shares: Sequence[Batch | None], count: int) -> None:
     """Images as the network sees them, each with the name of its class, or its caption."""
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
-    known = [share for share in shares if share is not None]
-    images = pictures(torch.cat([share[0] for share in known])[:count], data) if known else None
-    said = titles(torch.cat([share[1] for share in known])[:count], data) if known else None
-    if images is None or said is None:
+    images = lines = None
+    if known := [share for share in shares if share is not None]:
+        inputs, targets = (torch.cat(parts)[:count] for parts in zip(*known, strict=True))
+        images, lines = pictures(inputs, data), titles(targets, data)
+    if images is None or lines is None:
         say("callbacks: images are left out: a batch must be (images (N, C, H, W), labels (N,))")
         return
-    writer.figure("images", image_grid(as_arrays(images), said), 0)
+    writer.figure("images", image_grid(as_arrays(images), lines), 0)
 
 
 def logged_names(trainer: Trainer) -> list[str]:
@@ -138,15 +140,11 @@ def show_histograms(writer: Any, trainer: Trainer) -> None:
                 writer.histogram(f"{kind}/{name}", tensor.float().cpu(), trainer.global_step)
 
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
 @runtime_checkable
 class HasDisplays(Protocol):
     """A task with displays of its own; the callback calls the method if there is one."""
 
-    def displays(self) -> "Mapping[str, str | Tensor | Figure]":
+    def displays(self) -> Mapping[str, str | Tensor | Figure]:
         """What to show, by name: a text, an image (uint8, (C, H, W)) or a figure of matplotlib's.
 
         Every rank calls this at the end of a validation, in evaluation mode and without gradients,
@@ -174,13 +172,11 @@ def show_task(writer: Any, trainer: Trainer, task: HasDisplays) -> None:
 
 def _kind(value: Any) -> str | None:
     """The method of a writer for it; None if there is none."""
-    if isinstance(value, str):
-        return "text"
     if isinstance(value, Tensor):
         is_image = value.dtype == torch.uint8 and value.ndim == 3 and value.shape[0] in (1, 3)
         return "image" if is_image else None
-    from matplotlib.figure import Figure
-
+    if isinstance(value, str):
+        return "text"
     return "figure" if isinstance(value, Figure) else None
 
 

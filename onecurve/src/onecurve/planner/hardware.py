@@ -50,17 +50,15 @@ class Hardware(NamedTuple):
     """The cores of a CPU, which its ranks share for computation and messages; 0 for GPUs."""
 
 
-def _at_power(watts: float, of: float) -> float:
-    return float((watts / of) ** (1 / 3))
-
+AT_500_WATTS = (500 / 700) ** (1 / 3)  # the clock of an H100
 
 HARDWARE = {
     "a100": Hardware(312e12, 80e9, 2.04e12, 300e9, 25e9, 0.859, 0.65, 0.0625),
     "h100": Hardware(989.4e12, 80e9, 3.35e12, 450e9, 50e9, 0.803, ATTENTION_ON_HOPPER, 0.068),
     "h100-500w": Hardware(
         *(989.4e12, 96e9, 2.4e12, 450e9, 50e9),
-        matmul=0.803 * _at_power(500, 700),
-        attention=ATTENTION_ON_HOPPER * _at_power(500, 700),
+        matmul=0.803 * AT_500_WATTS,
+        attention=ATTENTION_ON_HOPPER * AT_500_WATTS,
         in_float32=0.068,
     ),
     "h200": Hardware(989.4e12, 141e9, 4.8e12, 450e9, 50e9, 0.803, ATTENTION_ON_HOPPER, 0.068),

@@ -50,16 +50,16 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
 
     data = build("data", cfg.data, LightningDataModule)
     task = build_task(cfg)
+    stored = redaction.redacted(config)
     resume_state = ResumeState(
-        redaction.redacted(config),
+        stored,
         logs=checkpoint["logs"] if checkpoint and in_place else None,
         layout=checkpoint.get("layout") if checkpoint else None,
         redact=partial(redaction.redact_hyperparameters, config=config),
     )
     last = run_dir / "checkpoints" / "last.ckpt"
     own: list[Callback] = [PeakMemory(), resume_state, MonitoredMetrics(last)]
-    own.append(StopOnSignal(last, context.listening))
-    own.append(LogConfiguration(redaction.redacted(config)))
+    own += [StopOnSignal(last, context.listening), LogConfiguration(stored)]
     if cfg.get("gc_every_n_steps"):
         own.append(GarbageCollection(cfg.gc_every_n_steps))
     trainer = build_trainer(cfg, run_dir, own, logs_metrics=True)
@@ -67,7 +67,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     checkpoint_io = cast(LocalFiles, strategy.checkpoint_io)
     if checkpoint:
         reject_other_network(task, checkpoint, str(resume))
-        trainer.earlier_steps = earlier_steps(checkpoint, redaction.redacted(config))
+        trainer.earlier_steps = earlier_steps(checkpoint, stored)
         if in_place:
             resume_loggers(trainer.loggers, checkpoint["logs"])
         # Lightning reads it once more. It is large, and not kept here.
