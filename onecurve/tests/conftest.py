@@ -150,6 +150,22 @@ def warm(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     return run
 
 
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(cli: Cli) -> Refused:
+    """The one line with which a command must be rejected; it prints and leaves nothing else."""
+
+    def run(*arguments: str) -> str:
+        outcome = cli(*arguments)
+        assert (outcome.status, outcome.out, outcome.runs) == (2, "", []), outcome.err
+        (line,) = outcome.err.splitlines()
+        return line
+
+    return run
+
+
 @pytest.fixture
 def train(warm: Cli) -> Cli:
     """A short training run that must succeed: ``train("strategy=ddp")``."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ALL, FLOAT64, ROUNDING, Cli, one_of_a_kind
+from conftest import ALL, FLOAT64, ROUNDING, Cli, Refused, one_of_a_kind
 from lightning.pytorch import LightningDataModule, LightningModule
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -55,7 +55,7 @@ def test_a_folder_gets_a_row_an_image(
 
 
 def test_one_image_gets_a_row_and_wrong_ones_a_line(
-    trained: Cli, cli: Cli, warm: Cli, digits: Path, tmp_path: Path
+    trained: Cli, refused: Refused, warm: Cli, digits: Path, tmp_path: Path
 ) -> None:
     checkpoint = trained("strategy=single").run / "checkpoints/last.ckpt"
     image = sorted(digits.iterdir())[0]
@@ -68,11 +68,8 @@ def test_one_image_gets_a_row_and_wrong_ones_a_line(
         ("empty", "predict.images=empty: no images in this folder"),
         (digits, "broken.png: cannot be read as an image"),
     ):
-        outcome = cli("predict.py", f"checkpoint={checkpoint}", f"predict.images={images}")
-        assert outcome.status == 2
-        assert line in outcome.err
-        assert len(outcome.err.splitlines()) == 1
-        assert outcome.runs == []
+        typed = (f"checkpoint={checkpoint}", f"predict.images={images}")
+        assert line in refused("predict.py", *typed)
 
 
 def rows_of(run: Path) -> Any:
@@ -285,32 +282,25 @@ def test_a_notebook_gets_what_the_command_predicts(
 
 
 def test_what_cannot_be_predicted_gets_one_line(
-    cli: Cli, checkpoint: Callable[..., Path], digits: Path, tmp_path: Path
+    refused: Refused, checkpoint: Callable[..., Path], digits: Path, tmp_path: Path
 ) -> None:
-    def refused(words: str, made: Path, *typed: str) -> None:
-        outcome = cli("predict.py", f"checkpoint={made}", *FEW, *typed)
-        assert (outcome.status, outcome.runs) == (2, []), outcome.err
-        assert words in outcome.err
-        assert len(outcome.err.splitlines()) == 1, outcome.err
+    def line(made: Path, *typed: str) -> str:
+        return refused("predict.py", f"checkpoint={made}", *FEW, *typed)
 
-    returns = "test_predict.Returns"
-    refused("Returns.predict_step: returned nothing", checkpoint(_target_=returns, kind="nothing"))
-    refused("returned object, which is not plain data", checkpoint(_target_=returns, kind="code"))
+    nothing, code = ({"_target_": "test_predict.Returns", "kind": k} for k in ("nothing", "code"))
+    assert "Returns.predict_step: returned nothing" in line(checkpoint(**nothing))
+    assert "returned object, which is not plain data" in line(checkpoint(**code))
     tables = checkpoint("test_predict.Tables")
-    refused("(Tables) are not images read from files", tables, f"predict.images={digits}")
-    refused("predict.figure=true: shows files with their", tables, "predict.figure=true")
-    refused("there is no Gone in test_predict", checkpoint(_target_="test_predict.Gone"))
-    refused("there is no Gone in test_predict", checkpoint("test_predict.Gone"))
+    assert "(Tables) are not images read from files" in line(tables, f"predict.images={digits}")
+    assert "predict.figure=true: shows files with their" in line(tables, "predict.figure=true")
+    for gone in (checkpoint(_target_="test_predict.Gone"), checkpoint("test_predict.Gone")):
+        assert "there is no Gone in test_predict" in line(gone)
     (tmp_path / "file").touch()
-    refused(
-        "predict.output=file/there: File exists; name a place",
-        checkpoint(),
-        "predict.output=file/there",
-    )
+    there = "predict.output=file/there"
+    assert f"{there}: File exists; name a place" in line(checkpoint(), there)
     other = torch.load(checkpoint(), weights_only=True)
     del other["state_dict"]["network.output.bias"]
     torch.save(other, tmp_path / "other.ckpt")
-    refused("network.output.bias is not in the checkpoint", tmp_path / "other.ckpt")
-    outcome = cli("evaluate.py", f"checkpoint={tmp_path}/other.ckpt")
-    assert (outcome.status, outcome.runs) == (2, []), outcome.err
-    assert "is of another network: network.output.bias is not in the checkpoint" in outcome.err
+    for script in ("predict.py", "evaluate.py"):
+        words = "is of another network: network.output.bias is not in the checkpoint"
+        assert words in refused(script, f"checkpoint={tmp_path}/other.ckpt")

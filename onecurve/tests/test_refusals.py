@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from alternatives import followed
-from conftest import ZBV, Cli, one_of_a_kind
+from conftest import ZBV, Cli, Refused, one_of_a_kind
 from small.task import Classification
 from torch import nn
 
@@ -204,6 +204,13 @@ OURS = {
     "callbacks=[batch_size_finder] callbacks.batch_size_finder.first=9999": (
         "must be at most largest=8192, such as callbacks.batch_size_finder.first=1"
     ),
+    **{
+        f"callbacks=[batch_size_finder] strategy={name}": (
+            f"error: callbacks=batch_size_finder: strategy={name} has several processes, and a "
+            "rank that runs out of memory leaves the others waiting; … with strategy=single,"
+        )
+        for name in ("ddp", "fsdp", "pipeline", "tensor", "mesh")
+    },
     "parity.py parity.steps=1": "parity.steps=1: must be a whole number from 2",
     "parity.py strategy=pipeline strategy.microbatches=0": "strategy.microbatches=0: must be",
     **{
@@ -409,14 +416,13 @@ def test_a_mistake_in_a_file_gets_one_line(cli: Cli, tmp_path: Path, content: st
 # Where a file that Python cannot read is named: by the task, before torch, and by what is built.
 @pytest.mark.parametrize("typed", ["task._target_=broken.Task", "model._target_=broken.Network"])
 def test_a_file_that_python_cannot_read_gets_one_line(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str
 ) -> None:
     file = tmp_path / "broken.py"
     file.write_text("import torch\nclass Task(torch.nn.Module)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    outcome = cli("train.py", typed)
-    assert outcome.status == 2
-    assert outcome.err == f"error: {file}, line 2: expected ':' (SyntaxError); correct it\n"
+    line = f"error: {file}, line 2: expected ':' (SyntaxError); correct it"
+    assert refused("train.py", typed) == line
     assert files(tmp_path) == {"broken.py"}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import Cli
+from conftest import Cli, Refused
 from small_sweep import figures, make_job, spreadsheet
 
 from onecurve.sweep.report import write_report
@@ -55,13 +55,10 @@ def test_a_sweep_becomes_a_table_and_two_files(tmp_path: Path, cli: Cli) -> None
         (["."], ".: no job in it"),
     ],
 )
-def test_a_wrong_directory_is_one_clear_line(cli: Cli, arguments: list[str], words: str) -> None:
-    outcome = cli("report.py", *arguments)
-
-    assert outcome.status == 2
-    assert outcome.out == ""
-    assert outcome.err.startswith(f"error: {words}")
-    assert outcome.err.count("\n") == 1
+def test_a_wrong_directory_is_one_clear_line(
+    refused: Refused, arguments: list[str], words: str
+) -> None:
+    assert refused("report.py", *arguments).startswith(f"error: {words}")
 
 
 def test_several_sweeps_are_one_report(tmp_path: Path, cli: Cli) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import EPOCH, TINY, Cli, column
+from conftest import EPOCH, TINY, Cli, Refused, column
 from processes import Command, end
 
 SHORT = ("trainer.max_epochs=1", "test=false")
@@ -47,15 +47,14 @@ def held_by_another(run: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_nobody_joins_a_run_that_trains(cli: Cli, tmp_path: Path, live: Command) -> None:
+def test_nobody_joins_a_run_that_trains(
+    cli: Cli, refused: Refused, tmp_path: Path, live: Command
+) -> None:
     (run,) = tmp_path.glob("runs/*/*")
     for typed in ("resume=last", f"resume={run}", f"hydra.run.dir={run}"):
-        refused = cli("train.py", typed)
-        assert refused.status == 2
-        (line,) = refused.err.splitlines()
+        line = refused("train.py", typed)
         assert line.startswith(f"error: {typed}: process {live.pid} on ")
         assert str(run) in line
-        assert refused.out == ""
     os.kill(live.pid, signal.SIGKILL)
     live.wait(20)
     # Once it is gone, however it went, its run is free.
@@ -67,19 +66,18 @@ def test_nobody_joins_a_run_that_trains(cli: Cli, tmp_path: Path, live: Command)
 
 @pytest.mark.parametrize("of_sweep", [False, True])
 def test_nothing_is_written_into_a_directory_that_is_taken(
-    cli: Cli, train: Cli, tmp_path: Path, of_sweep: bool
+    refused: Refused, train: Cli, tmp_path: Path, of_sweep: bool
 ) -> None:
     sweep = ("-m", "seed=1,2") if of_sweep else ()
     run = train(*SHORT, *sweep).runs[-1]
     process = held_by_another(run)
     before = everything(tmp_path)
     try:
-        refused = cli("train.py", f"resume={run}", "trainer.max_epochs=2")
+        line = refused("train.py", f"resume={run}", "trainer.max_epochs=2")
     finally:
         process.kill()
         process.communicate()
-    assert refused.status == 2
-    assert f"process {process.pid} on " in refused.err
+    assert f"process {process.pid} on " in line
     assert everything(tmp_path) == before
 
 
