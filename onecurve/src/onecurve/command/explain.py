@@ -21,61 +21,88 @@ ELSEWHERE = {"deepspeed": "fsdp"}  # names of other libraries for the same thing
 def explain(error: BaseException, config_dir: Path, config_name: str, arguments: list[str]) -> str:
     """One line for an error of Hydra's; `arguments` are the command line without the program."""
     text = " ".join(str(error).split())
-    if line := _of_the_grammar(text, arguments):
-        return line
-    if line := _chosen_already(text, arguments):
+    if line := _of_the_grammar(text, arguments) or _chosen_already(text, arguments):
         return line
     configs: AbstractContextManager[Any] = nullcontext()
     if not GlobalHydra.instance().is_initialized():
         configs = initialize_config_dir(str(config_dir.resolve()), version_base="1.3")
     with configs:
-        if unknown := re.search(r"Could not (?:load|find) '([\w./-]+)/([\w.-]*)'", text):
-            group, choice = unknown.groups()
-            if group == "hydra/launcher":
-                extra = "joblib" if choice == "joblib" else "submitit"
-                return (
-                    f"sweep/launcher: {choice} is not installed; use sweep/launcher=serial, or "
-                    f"type `uv pip install -e '.[{extra}]'`"
-                )
-            if options := choices(group):
-                meant = [ELSEWHERE[name] for name in ELSEWHERE if choice.startswith(name)]
-                known = [option for option in meant if option in options]
-                example = (known or [nearest(choice, options) or options[0]])[0]
-                allowed = ", ".join(options)
-                return f"{group}={choice}: must be one of {allowed}, such as {group}={example}"
-            above, _, inside = group.rpartition("/")
-            if choices(inside):
-                return (
-                    f"{group}/{choice}: there is no such file; write `override /{inside}: "
-                    f"{choice}` into the list of defaults of the file in {above}"
-                )
-        if unknown := re.search(
-            r"Could not override '([\w./@-]+)'|'([\w./@-]+)' does not exist", text
-        ):
-            key = unknown[1] or unknown[2]
-            if "@" in key:
-                group, _, place = key.partition("@")
-                return (
-                    f"{group}: is changed below {place.rpartition('.')[0]}, where there is none; "
-                    "begin the file that changes it with the line `# @package _global_`"
-                )
-            chosen = Chosen(config_name, arguments)
-            if having := chosen.choices_with(key):
-                example = f"{key.partition('.')[0]}={having[0]}"
-                return f"{key}: there is such a key only with {' or '.join(having)}; add {example}"
-            if key in chosen.keys:
-                return f"{key}: is no group of {config_name}.py; leave it out"
-            return no_such_key(key, chosen.keys)
-        if found := re.search(
-            r"In '([\w./-]+)': .*Cannot merge DictConfig with ListConfig full_key: object_type",
-            text,
-        ):
-            return holds_a_list(found[1])
-        if merged := re.search("Error merging override (.+)", text):
-            return _of_another_kind(merged[1], Chosen(config_name, arguments))
-    if several := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
-        return f"{several[1]}: several values are a sweep; add -m, or give one value"
-    return text
+        chosen = Chosen(config_name, arguments)
+        return (
+            _unknown_choice(text)
+            or _unknown_key(text, chosen)
+            or _list_in_a_file(text)
+            or _of_another_kind(text, chosen)
+            or _several_values(text)
+            or text
+        )
+
+
+def _unknown_choice(text: str) -> str | None:
+    found = re.search(r"Could not (?:load|find) '([\w./-]+)/([\w.-]*)'", text)
+    if found is None:
+        return None
+    group, choice = found.groups()
+    if group == "hydra/launcher":
+        extra = "joblib" if choice == "joblib" else "submitit"
+        return (
+            f"sweep/launcher: {choice} is not installed; use sweep/launcher=serial, or type "
+            f"`uv pip install -e '.[{extra}]'`"
+        )
+    if options := choices(group):
+        meant = [ELSEWHERE[name] for name in ELSEWHERE if choice.startswith(name)]
+        known = [option for option in meant if option in options]
+        example = (known or [nearest(choice, options) or options[0]])[0]
+        return f"{group}={choice}: must be one of {', '.join(options)}, such as {group}={example}"
+    above, _, inside = group.rpartition("/")
+    if choices(inside):
+        return (
+            f"{group}/{choice}: there is no such file; write `override /{inside}: {choice}` into "
+            f"the list of defaults of the file in {above}"
+        )
+    return None
+
+
+def _unknown_key(text: str, chosen: Chosen) -> str | None:
+    found = re.search(r"Could not override '([\w./@-]+)'|'([\w./@-]+)' does not exist", text)
+    if found is None:
+        return None
+    key = found[1] or found[2]
+    if "@" in key:
+        group, _, place = key.partition("@")
+        return (
+            f"{group}: is changed below {place.rpartition('.')[0]}, where there is none; begin the "
+            "file that changes it with the line `# @package _global_`"
+        )
+    if having := chosen.choices_with(key):
+        example = f"{key.partition('.')[0]}={having[0]}"
+        return f"{key}: there is such a key only with {' or '.join(having)}; add {example}"
+    if key in chosen.keys:
+        return f"{key}: is no group of {chosen.config_name}.py; leave it out"
+    return no_such_key(key, chosen.keys)
+
+
+def _list_in_a_file(text: str) -> str | None:
+    found = re.search(
+        r"In '([\w./-]+)': .*Cannot merge DictConfig with ListConfig full_key: object_type", text
+    )
+    return holds_a_list(found[1]) if found else None
+
+
+def _of_another_kind(text: str, chosen: Chosen) -> str | None:
+    """A line for a list where the configuration has a mapping, or the reverse."""
+    found = re.search("Error merging override (.+)", text)
+    if found is None:
+        return None
+    key = found[1].partition("=")[0].lstrip("+")
+    default = chosen.values.get(key)
+    kind = "a list" if isinstance(default, list) else "a mapping"
+    return f"{found[1]}: must be {kind}, such as {as_override(key, default)}"
+
+
+def _several_values(text: str) -> str | None:
+    found = re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text)
+    return f"{found[1]}: several values are a sweep; add -m, or give one value" if found else None
 
 
 def added_to_a_list(arguments: list[str]) -> str | None:
@@ -160,11 +187,3 @@ def _unreadable(arguments: list[str]) -> str | None:
     """The first override that Hydra cannot read, among what may be options as well."""
     given, _ = hydra_options().parse_known_args(arguments)
     return next((word for word in given.overrides if parsed(word) is None), None)
-
-
-def _of_another_kind(word: str, chosen: Chosen) -> str:
-    """A list where the configuration has a mapping, or a mapping where it has a list."""
-    key = word.partition("=")[0].lstrip("+")
-    usual = chosen.values.get(key)
-    kind = "a list" if isinstance(usual, list) else "a mapping"
-    return f"{word}: must be {kind}, such as {as_override(key, usual)}"
