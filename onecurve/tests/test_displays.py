@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ALL, EPOCH, FLOAT64, STRATEGIES, TINY, Cli, Refused, column, one_of_a_kind
+from conftest import ALL, EPOCH, FLOAT64, STRATEGIES, TINY, Cli, column, one_of_a_kind
 from matplotlib.figure import Figure
 from PIL import Image
 from small.task import Classification
@@ -251,11 +251,6 @@ def test_wandb_shows_the_same(train: Cli, tmp_path: Path, monkeypatch: pytest.Mo
     pictures = {path.name.split("_")[0] for path in folder.glob("files/media/images/*.png")}
     assert pictures == {"images", "confusion", "predictions", "precision"}
     assert len(list(folder.glob("files/media/html/*.html"))) == 2
-
-
-def test_a_display_without_its_logger_is_refused(refused: Refused) -> None:
-    line = refused("train.py", "callbacks=[tensorboard]", "~logger.tensorboard")
-    assert "add +logger=tensorboard" in line
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from conftest import TINY, Cli, Refused, column
+from conftest import TINY, Cli, column
 from processes import Command
 from test_checkpoint_files import files_of_at_most
 
@@ -75,15 +75,6 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, capsys: pytest.CaptureFi
             assert callback.file.read_bytes() == rows[0]
     assert callback.file.read_bytes() == b"".join(rows)
     assert capsys.readouterr().err.count("its lines wait") == 1
-
-
-def test_a_file_that_cannot_be_written_is_refused(refused: Refused, tmp_path: Path) -> None:
-    (tmp_path / "taken").touch()
-    assert refused("train.py", *TINY, KATIB, "callbacks.katib.file=taken/katib.json") == (
-        "error: callbacks.katib.file=taken/katib.json: cannot be written ("
-        f"{tmp_path}/taken is in the way); use a file that can, such as "
-        "callbacks.katib.file=katib.json"
-    )
 
 
 @pytest.mark.long

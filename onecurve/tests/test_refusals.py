@@ -222,6 +222,15 @@ OURS = {
         }.items()
     },
 }
+OURS |= {
+    "report.py": "error: no SWEEP_DIR was given; python report.py runs/DATE/TIME-sweep",
+    "report.py nowhere": "error: nowhere: there is no such directory; give that of a sweep",
+    "report.py empty": "error: empty: no job in it … give the directory of a sweep",
+    "callbacks=[katib] callbacks.katib.file=/dev/null/katib.json": (
+        "error: callbacks.katib.file=/dev/null/katib.json: cannot be written (/dev/null is in the "
+        "way); use a file that can, such as callbacks.katib.file=katib.json"
+    ),
+}
 PLAN = "plan.py model=mlp data.image_size=8"
 OF_HYDRA |= {
     f"{PLAN} plan.gup=h100": "plan.gup: there is no such key; did you mean plan.gpu",
@@ -238,6 +247,7 @@ OURS |= {
 }
 # Whose advice is for a sweep, or names two words.
 UNFOLLOWED = {
+    "callbacks=[tensorboard] ~logger.tensorboard": "add +logger=tensorboard, or use '~callbacks",
     "callbacks=[swa,gradient_accumulation] callbacks.swa.start=2": (
         "give a share of the run, such as callbacks.swa.start=0.75"
     ),

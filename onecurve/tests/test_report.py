@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import Cli, Refused
+from conftest import Cli
 from small_sweep import figures, make_job, spreadsheet
 
 from onecurve.sweep.report import write_report
@@ -45,20 +45,6 @@ def test_a_sweep_becomes_a_table_and_two_files(tmp_path: Path, cli: Cli) -> None
     assert "python train.py -m optimizer.lr=0.001,0.01,9" in page
     assert "All jobs have model=mlp." in page
     assert "Traceback: it broke" in page
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "no SWEEP_DIR was given"),
-        (["nowhere"], "nowhere: there is no such directory"),
-        (["."], ".: no job in it"),
-    ],
-)
-def test_a_wrong_directory_is_one_clear_line(
-    refused: Refused, arguments: list[str], words: str
-) -> None:
-    assert refused("report.py", *arguments).startswith(f"error: {words}")
 
 
 def test_several_sweeps_are_one_report(tmp_path: Path, cli: Cli) -> None:

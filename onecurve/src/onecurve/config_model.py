@@ -113,8 +113,13 @@ class Problem(NamedTuple):
     reason: str | None
     values: Mapping[str, Any]
 
-    def line(self, place: str, usual: Any = None) -> str:
-        """The error line; `place` is the key of the group, `usual` the value by default."""
+    def line(self, place: str, default: Any = None) -> str:
+        """The error line; its example is the default, where the key allows that.
+
+        Args:
+            place: The key of the group.
+            default: What the configuration has without overrides; None for the model's default.
+        """
         if self.name is None:
             return f"{place}: {self.reason}"
         key = f"{place}.{self.name}".lstrip(".")
@@ -130,9 +135,9 @@ class Problem(NamedTuple):
         field = fields(self.model).get(self.name)
         if field is None:
             return f"{given}: must be a number, or leave it out"
-        usual = field.get_default() if usual is None else usual
-        holds = self._holds(usual)
-        return f"{given}: must be {_must_be(field, value, key, usual, holds)}"
+        default = field.get_default() if default is None else default
+        holds = self._holds(default)
+        return f"{given}: must be {_must_be(field, value, key, default, holds)}"
 
     def _holds(self, value: Any) -> bool:
         assert self.name is not None
@@ -290,16 +295,16 @@ def _choices(parts: Sequence[Any]) -> list[Any]:
     return [choice for part in parts for choice in choices(part)]
 
 
-def _must_be(field: FieldInfo, value: Any, key: str, usual: Any, holds: bool) -> str:
+def _must_be(field: FieldInfo, value: Any, key: str, default: Any, holds: bool) -> str:
     """The part of the line that says what is allowed, with a value that works."""
     parts = alternatives(annotation_of(field))
     if all(map(choices, parts)):
         allowed = _choices(parts)
         close = nearest(str(value), list(map(str, allowed)))
-        example = close or (usual if holds else allowed[0])
+        example = close or (default if holds else allowed[0])
         return f"one of {', '.join(map(text, allowed))}, such as {as_override(key, example)}"
     described = list(map(_described, parts))
-    example = usual if holds else described[0].example
+    example = default if holds else described[0].example
     allowed_words = " or ".join(each.words for each in described)
     return f"{allowed_words}, such as {as_override(key, example)}"
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from ..plain_console import plain_console
 from ..strategies.strategy import OneCurve
 
-SECONDS_OF_A_STRETCH = 0.5
+SECONDS_OF_A_WINDOW = 0.5
 
 
 def progress(refresh_rate: int, seconds_between_lines: float) -> ProgressBar:
@@ -25,7 +25,7 @@ def progress(refresh_rate: int, seconds_between_lines: float) -> ProgressBar:
 
 
 class SpeedMeter:
-    """Samples per second of all ranks, over a stretch of half a second or more."""
+    """Samples per second of all ranks, over windows of half a second or more."""
 
     def __init__(self) -> None:
         self._samples = 0
@@ -33,12 +33,12 @@ class SpeedMeter:
         self._speed = 0.0
 
     def read(self, trainer: Trainer) -> str:
-        """The speed of the last stretch with samples. The time of validation is included."""
+        """The speed of the last window with samples. The time of validation is included."""
         seconds = time.perf_counter() - self._since
         strategy = trainer.strategy
         samples = strategy.samples_seen if isinstance(strategy, OneCurve) else 0
         samples -= self._samples
-        if samples and (seconds > SECONDS_OF_A_STRETCH or not self._speed):
+        if samples and (seconds > SECONDS_OF_A_WINDOW or not self._speed):
             self._speed = samples / seconds
             self._samples += samples
             self._since += seconds

@@ -134,7 +134,7 @@ class Throughput(Callback):
 
 
 class Count(NamedTuple):
-    """The progress of a run."""
+    """What a run has done so far, and the seconds that it spent in each section."""
 
     step: int
     batches: int

@@ -43,7 +43,7 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
         if line := added_to_a_list(overrides):
             raise UserError(line)
         deleted = [each.key_or_group for each in parsed if each.is_delete()]
-        described = validate(config, config_name, deleted, unused, chosen.usual, chosen.is_null)
+        described = validate(config, config_name, deleted, unused, chosen.default, chosen.is_null)
         _reject_changed_facts(config, parsed, chosen)
         if "trainer" in config and (line := next(refusals(config, described), None)):
             raise UserError(line)
@@ -104,7 +104,7 @@ def _reject_files_with_lists(config: DictConfig) -> None:
 def _reject_changed_facts(config: DictConfig, parsed: list[Override], chosen: Chosen) -> None:
     for name in FACTS:
         if any(each.key_or_group == name for each in parsed):
-            given, fact = OmegaConf.select(config, name), chosen.usual(name)
+            given, fact = OmegaConf.select(config, name), chosen.default(name)
             if fact is not None and given != fact:
                 raise UserError(
                     f"{name}={text(given)}: is {fact} for this strategy, and not a choice; leave "

@@ -23,14 +23,14 @@ def choices(group: str) -> list[str]:
 
 
 class Chosen:
-    """Keys that there are, and their usual values: with the overrides that choose files alone."""
+    """Keys that there are, and their defaults: with the overrides that choose files alone."""
 
     def __init__(self, config_name: str, overrides: list[str]) -> None:
         self.config_name = config_name
         self.overrides = overrides
 
-    def usual(self, key: str) -> Any:
-        """The usual value; None for a key that is null or missing.
+    def default(self, key: str) -> Any:
+        """The default of a key; None if it is null or missing.
 
         It is read from a single file where possible, as composing all of them is slow.
         """
@@ -58,7 +58,7 @@ class Chosen:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """The usual value of every dotted key."""
+        """The default of every dotted key."""
         words = {word: word.partition("=")[0].lstrip("+") for word in self.overrides}
         # No group has a dot in its name.
         chosen = [word for word, key in words.items() if "." not in key and choices(key)]

@@ -14,16 +14,21 @@ from ..config_model import Config
 from ..machine import count_cores
 from ..suggestions import better
 from ..torch_versions import too_old
-from .values import Count, Group, Seed, there
-
-RESUMED = "last, a run directory, a checkpoint file, or leave it out"
-MEASURED = "a checkpoint file, such as runs/.../checkpoints/best.ckpt"
+from .values import Count, Group, Seed, file_or_address
 
 
 def _damage(value: str) -> str | None:
     reason = damage(value)
     return f"is not a complete checkpoint: {reason}" if reason else None
 
+
+Resumed = Annotated[
+    Any,
+    file_or_address("last, a run directory, a checkpoint file, or leave it out", _damage),
+]
+Measured = Annotated[
+    Any, file_or_address("a checkpoint file, such as runs/.../checkpoints/best.ckpt", _damage)
+]
 
 # More processes per core only take turns, and a thousand take minutes to start.
 WORKERS_TO_A_CORE = 4
@@ -100,7 +105,7 @@ class Train(_Training, _Parallel, extra="allow"):
 
     checkpoint: Group = Field(description="How checkpoints are written.")
     test: bool = Field(description="Evaluate the best weights on the test set at the end.")
-    resume: Annotated[Any, there(RESUMED, _damage)] = Field(
+    resume: Resumed = Field(
         description="What to resume: `last` or a run directory, in place; or a checkpoint file, "
         "in a new run."
     )
@@ -121,7 +126,7 @@ class Plan(_Training, extra="allow"):
 class Export(Command, extra="allow"):
     """What `python export.py` does: write a file that runs without this project."""
 
-    checkpoint: Annotated[Any, there(MEASURED, _damage)] = Field(description="A checkpoint file.")
+    checkpoint: Measured = Field(description="A checkpoint file.")
     data: Group = Field({}, description="Settings of the data that may differ from training.")
     format: Literal["torch", "onnx"] = Field(
         "torch", description="A torch.export program, or ONNX."
@@ -132,7 +137,7 @@ class Export(Command, extra="allow"):
 class Evaluate(_Parallel, extra="allow"):
     """What `python evaluate.py` does: test a checkpoint, which contains task and data."""
 
-    checkpoint: Annotated[Any, there(MEASURED, _damage)] = Field(description="A checkpoint file.")
+    checkpoint: Measured = Field(description="A checkpoint file.")
     data: Group = Field({}, description="Settings of the data that may differ from training.")
     trainer: Group = Field(description="Lightning's Trainer.")
 

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from ..composed_run import ComposedRun
 from ..config_model import Config
-from .values import there
+from .values import file_or_address
 
 Share = Annotated[float, Field(ge=0, le=1)]
 WEIGHTS = "a file with weights, such as runs/.../checkpoints/best.ckpt"
@@ -97,4 +97,6 @@ class Cosine(Config):
 class LoadWeights(Config):
     """Start from the weights of a checkpoint: all that match by name and shape."""
 
-    file: Annotated[Any, there(WEIGHTS)] = Field(description="A checkpoint or state_dict.")
+    file: Annotated[Any, file_or_address(WEIGHTS)] = Field(
+        description="A checkpoint or state_dict."
+    )

@@ -22,7 +22,7 @@ def validate(
     config_name: str,
     deleted: list[str],
     without: list[str],
-    usual: Callable[[str], Any],
+    default: Callable[[str], Any],
     is_null: Callable[[str], bool],
 ) -> list[Described]:
     """Validate every key by itself, reject the first that is wrong, and return parts with a model.
@@ -34,12 +34,12 @@ def validate(
         config_name: Name of the primary configuration, such as "train".
         deleted: Keys that the command line deletes.
         without: Groups that the task does not use.
-        usual: Of a key, the value that it has without overrides; None if it is missing.
+        default: Of a key, the value that it has without overrides; None if it is missing.
         is_null: Whether a key exists without overrides, and is null.
     """
     plain: Any = OmegaConf.to_container(config)
     is_training = "task" in plain or "~task" in deleted
-    for line in _no_objects(plain, usual) if is_training else ():
+    for line in _no_objects(plain, default) if is_training else ():
         raise UserError(line)
     for key, node in dotted(plain):
         if isinstance(node, dict) and "_target_" in node and (wrong := _no_target(key, node)):
@@ -63,7 +63,7 @@ def validate(
     order = {"missing": 0, "extra_forbidden": 1}
     problems.sort(key=lambda at: (order.get(at[1].kind, 2), refers(written.get(key_of(*at)))))
     for place, problem in problems:
-        raise UserError(problem.line(place, usual(key_of(place, problem))))
+        raise UserError(problem.line(place, default(key_of(place, problem))))
     for key, value in meant.items():
         OmegaConf.update(config, key, value)
     return described
@@ -130,7 +130,7 @@ def _is_needed(key: str, nodes: Mapping[str, Any], config_name: str) -> bool:
     return field is not None and field.is_required() and name not in (node or ())
 
 
-def _no_objects(plain: dict[str, Any], usual: Callable[[str], Any]) -> Iterator[str]:
+def _no_objects(plain: dict[str, Any], default: Callable[[str], Any]) -> Iterator[str]:
     """Errors about parts that need a class and do not name one."""
     parts = {name: plain[name] for name in OBJECTS if isinstance(plain.get(name), dict)}
     for group in COLLECTIONS:
@@ -141,7 +141,7 @@ def _no_objects(plain: dict[str, Any], usual: Callable[[str], Any]) -> Iterator[
     for key, node in parts.items():
         if isinstance(node, dict) and "_target_" in node:
             continue
-        if target := usual(f"{key}._target_"):
+        if target := default(f"{key}._target_"):
             yield f"{key}._target_ is needed: add {key}._target_={target}"
         elif "." in key:
             group = key.partition(".")[0]

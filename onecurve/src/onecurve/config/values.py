@@ -26,10 +26,12 @@ def _address(value: str) -> str:
 Address = Annotated[str, AfterValidator(_address)]
 
 
-def there(wanted: str, damage: Callable[[str], str | None] = missing) -> AfterValidator:
+def file_or_address(wanted: str, damage: Callable[[str], str | None] = missing) -> AfterValidator:
     """Validate that a value is an existing, intact file, or an address, which is not read yet.
 
-    An error tells what is `wanted`, with an example.
+    Args:
+        wanted: What an error asks for, with an example.
+        damage: Why the file at a path cannot be used; None if it can.
     """
 
     def check(value: Any) -> Any:

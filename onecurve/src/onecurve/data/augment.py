@@ -13,7 +13,7 @@ class RandomCrop(nn.Module):
     """Pad each image with black, then crop it to its old size at a random place.
 
     Args:
-        padding: black pixels on each side.
+        padding: Black pixels on each side.
     """
 
     def __init__(self, padding: int) -> None:
@@ -37,7 +37,7 @@ class RandomHorizontalFlip(nn.Module):
     """Flip each image, left to right, with some probability.
 
     Args:
-        p: the probability.
+        p: The probability.
     """
 
     def __init__(self, p: float = 0.5) -> None:

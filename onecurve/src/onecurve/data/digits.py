@@ -20,10 +20,10 @@ class Digits(ImageDataModule):
     as `sklearn.datasets.load_digits` ships it.
 
     Args:
-        val_size: images held out for validation.
-        test_size: images held out for the test.
-        split_seed: seed of the split.
-        options: those of `ImageDataModule`.
+        val_size: Images held out for validation.
+        test_size: Images held out for the test.
+        split_seed: Seed of the split.
+        options: Those of `ImageDataModule`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ def read_digits() -> tuple[Tensor, Tensor]:
     """All images (N, 1, 8, 8), uint8, and labels (N,), int64.
 
     Raises:
-        UserError: scikit-learn is not installed.
+        UserError: If scikit-learn is not installed.
     """
     table = torch.from_numpy(np.loadtxt(_file(), delimiter=","))
     # Grey values are 0..16.

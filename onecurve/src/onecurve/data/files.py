@@ -28,7 +28,7 @@ def list_images(path: str | Path) -> list[Path]:
     """List the images in a folder and in all folders below it, sorted; or the one file given.
 
     Raises:
-        UserError: there is no such file or folder.
+        UserError: If there is no such file or folder.
     """
     path = Path(path).expanduser()
     if path.is_file():
@@ -50,13 +50,13 @@ def read_image(path: str | Path, channels: int, image_size: int, resize: str) ->
     """Read an image file as uint8 (channels, image_size, image_size).
 
     Args:
-        path: the file.
+        path: The file.
         channels: 1 for grey, 3 for colour, 4 for colour and transparency, whatever the file has.
-        image_size: height and width of the result.
+        image_size: Height and width of the result.
         resize: `pad` or `stretch`, see `resize_images`.
 
     Raises:
-        UserError: the file cannot be read as an image.
+        UserError: If the file cannot be read as an image.
     """
     try:
         with Image.open(path) as image:
@@ -76,7 +76,7 @@ def check_image(path: str | Path) -> None:
     """Check a file without decoding its pixels.
 
     Raises:
-        UserError: it is not an image, or its damage is visible without decoding.
+        UserError: If it is not an image, or its damage is visible without decoding.
     """
     try:
         with Image.open(path) as image:
@@ -101,7 +101,7 @@ def resize_images(images: Tensor, size: int, mode: str) -> Tensor:
 
     Args:
         images: (N, C, H, W), uint8.
-        size: height and width of the result.
+        size: Height and width of the result.
         mode: `pad` centres the image in a black square (as LeNet-5's paper does with 28 -> 32) and
             shrinks it first, in proportion, if it is too large. `stretch` scales height and width
             to the square. Scaling is bilinear, with antialiasing.

@@ -23,21 +23,21 @@ class ImageDataModule(LightningDataModule):
     become floats in 0..1, are augmented (in training only) and normalised, batch by batch.
 
     Args:
-        root: folder of the files; not every data set has one.
-        class_names: what the labels 0, 1, ... mean.
-        num_classes: length of `class_names`.
+        root: Folder of the files; not every data set has one.
+        class_names: What the labels 0, 1, ... mean.
+        num_classes: Length of `class_names`.
         channels: 1 for grey, 3 for colour.
-        image_size: height and width of the delivered images, in pixels.
+        image_size: Height and width of the delivered images, in pixels.
         resize: `pad` or `stretch`, see `resize_images`.
-        batch_size: samples in a training step, over all processes.
-        num_workers: processes that read batches; 0 reads them in the training process.
-        mean: mean of each channel (or one number for all), for values in 0..1.
-        std: standard deviation of each channel, likewise.
-        augment: transforms of training batches (floats in 0..1), applied in this order; None is
+        batch_size: Samples in a training step, over all processes.
+        num_workers: Processes that read batches; 0 reads them in the training process.
+        mean: Mean of each channel (or one number for all), for values in 0..1.
+        std: Standard deviation of each channel, likewise.
+        augment: Transforms of training batches (floats in 0..1), applied in this order; None is
             none.
 
     Raises:
-        UserError: an invalid value.
+        UserError: If a value is invalid.
     """
 
     def __init__(

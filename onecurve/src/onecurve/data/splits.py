@@ -13,15 +13,15 @@ def stratified_split(labels: Tensor, held_out: Sequence[int], seed: int) -> list
 
     Args:
         labels: (N,), the class of each sample.
-        held_out: number of samples in each part after the first one.
-        seed: the same seed gives the same split.
+        held_out: Number of samples in each part after the first one.
+        seed: The same seed gives the same split.
 
     Returns:
         The indices of each part, ascending: first what remains for training, then one tensor for
         each entry of `held_out`.
 
     Raises:
-        UserError: nothing would remain for training, or a part would be empty.
+        UserError: If nothing would remain for training, or a part would be empty.
     """
     sizes = [len(labels) - sum(held_out), *held_out]
     if min(sizes) < 1:

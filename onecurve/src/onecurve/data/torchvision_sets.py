@@ -36,13 +36,13 @@ class TorchvisionImages(ImageDataModule):
     """A data set of torchvision, downloaded if its files are missing, and kept in memory.
 
     Args:
-        name: the class in `torchvision.datasets`, one of `LOCATIONS`.
-        val_size: images of the training set held out for validation.
-        split_seed: seed of that split.
-        options: those of `ImageDataModule`.
+        name: The class in `torchvision.datasets`, one of `LOCATIONS`.
+        val_size: Images of the training set held out for validation.
+        split_seed: Seed of that split.
+        options: Those of `ImageDataModule`.
 
     Raises:
-        UserError: another name; or the files are not there and cannot be downloaded.
+        UserError: If the name is another, or the files are not there and cannot be downloaded.
     """
 
     def __init__(self, *, name: str, val_size: int, split_seed: int, **options: Any) -> None:

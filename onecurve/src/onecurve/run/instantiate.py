@@ -33,10 +33,10 @@ ARGUMENT_ERRORS = (
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 
 LIGHTNING = str(Path(lightning.pytorch.__file__).parent)
-# The arguments of a Trainer that are keys below `trainer`: these are not.
-OTHERS = {"strategy", "callbacks", "logger", "default_root_dir", "plugins"}
-ARGUMENTS = set(signature(Trainer).parameters) - OTHERS
-VALUES = {"None": "null", "True": "true", "False": "false"}
+# Arguments of a Trainer that are no keys below `trainer`, and those that are.
+ELSEWHERE = {"strategy", "callbacks", "logger", "default_root_dir", "plugins"}
+TRAINER_KEYS = set(signature(Trainer).parameters) - ELSEWHERE
+AS_YAML = {"None": "null", "True": "true", "False": "false"}
 
 
 @contextmanager
@@ -171,10 +171,10 @@ def with_keys(text: str) -> str:
 def _keys_in_quotes(quoted: re.Match[str]) -> str:
     words = quoted[1].removeprefix("Trainer(").removesuffix(")").split(", ")
     pairs = [word.partition("=") for word in words]
-    if not all(name in ARGUMENTS for name, _, _ in pairs):
+    if not all(name in TRAINER_KEYS for name, _, _ in pairs):
         return quoted[0]
     return " ".join(
-        f"trainer.{name}{equals}{VALUES.get(value, value)}" for name, equals, value in pairs
+        f"trainer.{name}{equals}{AS_YAML.get(value, value)}" for name, equals, value in pairs
     )
 
 

@@ -15,15 +15,14 @@ from plotly.colors import sample_colorscale
 
 from .results import DIRECTIONS, LOSS, Job, SweepResults, as_number, label, short_keys, shown
 
-# Letters of a job's overrides in a legend; jobs in one that share a curve; letters of a value on an
-# axis.
-LEGEND_LETTERS, LEGEND_NAMES, AXIS_LETTERS = 60, 8, 24
+LEGEND_LETTERS = 60  # of a job's overrides in a legend
+LEGEND_NAMES = 8  # of jobs that share a curve, in a legend
+AXIS_LETTERS = 24  # of a text on an axis
 COINCIDING = 1e-3  # largest relative difference of two curves that are drawn as one
-LIGHTEST = 0.45  # where on the scale from white to dark blue the line of the worst job is
-FEWEST_TRIALS = 4  # from which on it can be told which parameters mattered
-# Each of so many numbers of a key has a place of its own on an axis. It is logarithmic where the
-# largest is so many times the smallest.
-MOST_VALUES, LOGARITHMIC = 12, 10.0
+LIGHTEST = 0.45  # the worst job's line, on the scale from white to dark blue
+FEWEST_TRIALS = 4  # for the importance of parameters
+MOST_VALUES = 12  # numbers of a key that are spaced evenly on an axis, as texts are
+LOGARITHMIC = 10.0  # ratio of the largest and the smallest number from which on an axis is such
 
 
 def charts_of(sweep: SweepResults) -> dict[str, go.Figure]:

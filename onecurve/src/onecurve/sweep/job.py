@@ -162,8 +162,8 @@ def _run(work: str, config: DictConfig, context: RunContext) -> Metrics:
         invalid = user_error_behind(error)
         stopped = invalid is None and was_stopped(error)
         line = describe_failure(invalid or error)
-        speaks = members.reports_failure()
-        if speaks:
+        reports = members.reports_failure()
+        if reports:
             record.unfinished(run_dir, stopped, line)
         if stopped:
             reason, status = "stopped by Ctrl-C", 130
@@ -172,7 +172,7 @@ def _run(work: str, config: DictConfig, context: RunContext) -> Metrics:
             print(f"{reason}; the same command resumes the sweep", file=sys.stderr, flush=True)
             _requeue(status)
             sys.exit(status)
-        if speaks:
+        if reports:
             (run_dir / TRACEBACK).write_text(
                 f"{invalid}\n" if invalid else "".join(traceback.format_exception(error))
             )

@@ -232,9 +232,9 @@ def read_sweeps(directories: Sequence[Path]) -> SweepResults:
 
 
 def _jobs_of(directory: Path) -> dict[Path, Any]:
-    """The overrides of each job of a sweep, by its directory, which a job not begun lacks.
+    """The overrides of each job of a sweep by its directory, in the order of their numbers.
 
-    A run directory is its own only job.
+    The directory of a job that was not begun does not exist. A run directory is its own only job.
     """
     if not directory.is_dir():
         raise UserError(
