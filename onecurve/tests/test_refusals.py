@@ -432,6 +432,20 @@ def test_a_file_that_python_cannot_read_gets_one_line(
     assert files(tmp_path) == {"broken.py"}
 
 
+@pytest.mark.parametrize("key", ["task", "model"])
+def test_a_file_that_imports_what_is_not_installed_gets_one_line(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    (tmp_path / f"broken_{key}.py").write_text("import nopackage\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    outcome = cli("train.py", f"{key}._target_=broken_{key}.Part")
+    assert outcome.status == 2
+    assert outcome.err == (
+        f"error: {key}: ModuleNotFoundError: No module named 'nopackage' (broken_{key}.py, line 1)"
+        "; HYDRA_FULL_ERROR=1 shows the traceback\n"
+    )
+
+
 @pytest.mark.parametrize("word", ["project=a\nb", "callbacks.check\npoint.filename=a", "a\r\n"])
 def test_an_error_with_a_line_break_is_one_line(cli: Cli, tmp_path: Path, word: str) -> None:
     outcome = cli("train.py", word)
