@@ -123,7 +123,7 @@ def _record(
     refusal: UserError | None,
     reports: bool,
 ) -> None:
-    """Write how the run failed, or remove its directory if it had not begun."""
+    """Write how the run failed, or undo it if it had not begun."""
     # Ranks that torchrun started end one by one, and the first to do so knows why.
     writes = reports if machine.ranks_around() else context.members.is_first
     if writes and refusal:
@@ -133,6 +133,8 @@ def _record(
     elif writes:
         how = describe_failure(error)
         record.unfinished(context.run_dir, was_stopped(error), how)
+    if context.held and not was_stopped(error):
+        record.restore_configuration(context.held)
 
 
 def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
