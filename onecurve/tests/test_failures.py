@@ -92,10 +92,12 @@ def test_an_exception_is_shown_once(broken: Cli, strategy: str, rank: int, when:
     assert outcome.status == 1
     assert outcome.err.count(f"ArithmeticError: {when} failed") == 1
     assert f"on_{when}_batch_end" in outcome.err
+    assert "lightning/pytorch/loops" not in outcome.err  # only below the project's own frames
     if strategy != "single":
         assert f"rank {rank} failed" in outcome.err
     log = (outcome.run / f"logs/rank_{rank}.log").read_text()
     assert f"ArithmeticError: {when} failed" in log
+    assert "lightning/pytorch/loops" in log
     expected = {"status": "failed", "error": f"ArithmeticError: {when} failed"}
     assert outcome.metrics == expected
     assert ranks() == []

@@ -22,6 +22,7 @@ import onecurve
 from onecurve.checkpoint.format import reject_other_network
 from onecurve.errors import UserError
 from onecurve.optim.schedulers import cosine
+from onecurve.run.stop import end_of_training
 
 STEPS_AN_EPOCH = 4
 
@@ -168,6 +169,15 @@ def test_another_optimizer_is_refused_before_the_first_step(
     with pytest.raises(UserError, match=words) as refused:
         fit(task, 2, checkpoint)
     assert "init=CHECKPOINT" in str(refused.value)
+
+
+def test_a_loader_without_a_batch_is_why_a_run_ends() -> None:
+    trainer = quiet_trainer(onecurve.Single(), max_epochs=2)
+    trainer.fit(
+        Task(schedule=of_functions),
+        DataLoader(TensorDataset(torch.ones(3, 2)), batch_size=4, drop_last=True),
+    )
+    assert end_of_training(trainer, {}).reason == "data: its training loader has no batch"
 
 
 def test_a_state_that_is_no_tensor_is_compared_by_name_alone() -> None:

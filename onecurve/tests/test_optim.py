@@ -74,6 +74,29 @@ def test_a_switch_is_true_or_false() -> None:
         build_optimizer(network().named_parameters(), differentiable=-0.0, **options)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "line"),
+    {
+        "NAdam": "optimizer.algorithm=NAdam: No module named 'NAdam'; name a class, such as",
+        "torch.optim.Adamm": "has no attribute 'Adamm'; name a class, such as optimizer.algorithm=",
+        "torch.optim.NAdam": "optimizer.amsgrad: torch.optim.NAdam has no such argument; leave it "
+        "out: '~optimizer.amsgrad' '~optimizer.fused'",
+    }.items(),
+)
+def test_another_algorithm_says_what_to_write(algorithm: str, line: str) -> None:
+    options: Any = {"lr": 0.1, "lr_scale": {}, "amsgrad": False, "fused": "auto"}
+    with pytest.raises(UserError) as refused:
+        build_optimizer(network().named_parameters(), algorithm=algorithm, **options)
+    assert line in str(refused.value)
+
+
+def test_parameters_without_names_are_one_group() -> None:
+    net = network()
+    made = build_optimizer(net.parameters(), algorithm="torch.optim.SGD", lr=0.1, lr_scale={})
+    (group,) = made.param_groups
+    assert [*map(id, group["params"])] == [*map(id, net.parameters())]
+
+
 def test_parts_learn_at_their_own_rates() -> None:
     def parts(scale: dict[str, Any]) -> dict[str, float]:
         net = network()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from alternatives import followed
 from conftest import ZBV, Cli, Refused, one_of_a_kind
+from lightning.pytorch import LightningModule
 from small.task import Classification
 from torch import nn
 
@@ -21,6 +22,16 @@ class NoSequence(Classification):
     def __init__(self, network: nn.Module, **parts: Any) -> None:
         super().__init__(network, **parts)
         self.other = nn.Linear(2, 2)
+
+
+class Untested(LightningModule):
+    """It has a step for training alone."""
+
+    def __init__(self, num_classes: int, monitor: str, mode: str) -> None:
+        super().__init__()
+
+    def training_step(self, *_: Any) -> None:
+        """Never called."""
 
 
 SEARCH = "-m sweep=optuna optimizer.lr=tag(log,interval(1e-5,1e-1))"
@@ -192,6 +203,7 @@ OURS = {
     "~optimizer._target_": "optimizer._target_ is needed … small.optimizers.adamw",
     "+callbacks.x={a:1}": "callbacks.x={a:1}: has no class",
     "+callbacks.x=1": "callbacks.x=1: has no class",
+    "task._target_=test_refusals.Untested": "Untested has no test_step; … or use test=false",
     "test=null": "test=null … true or false",
     "model._target_=small.modles.lenet": "no modles in small; did you mean small.models.lenet?",
     "strategy=ddp +strategy.find_unused_parameter=true": "mean strategy.find_unused_parameters?",
@@ -434,6 +446,20 @@ def test_a_file_that_python_cannot_read_gets_one_line(
     line = f"error: {file}, line 2: expected ':' (SyntaxError); correct it"
     assert refused("train.py", typed) == line
     assert files(tmp_path) == {"broken.py"}
+
+
+@pytest.mark.parametrize("key", ["task", "model"])
+def test_a_file_that_imports_what_is_not_installed_gets_one_line(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    (tmp_path / f"broken_{key}.py").write_text("import nopackage\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    outcome = cli("train.py", f"{key}._target_=broken_{key}.Part")
+    assert outcome.status == 2
+    assert outcome.err == (
+        f"error: {key}: ModuleNotFoundError: No module named 'nopackage' (broken_{key}.py, line 1)"
+        "; HYDRA_FULL_ERROR=1 shows the traceback\n"
+    )
 
 
 @pytest.mark.parametrize("word", ["project=a\nb", "callbacks.check\npoint.filename=a", "a\r\n"])

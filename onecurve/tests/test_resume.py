@@ -354,6 +354,24 @@ def test_what_cannot_change_is_refused(cli: Cli, checkpoint: Path) -> None:
         assert "init=CHECKPOINT" in refused.err
 
 
+class Fails(Callback):
+    def on_fit_start(self, *_: Any) -> None:
+        raise ArithmeticError
+
+
+@pytest.mark.parametrize(
+    "mistake", [("model=lenet",), ("+callbacks.x._target_=test_resume.Fails",)]
+)
+def test_what_could_not_be_resumed_with_is_not_kept(
+    train: Cli, cli: Cli, mistake: tuple[str, ...]
+) -> None:
+    run = train("trainer.max_epochs=1").run
+    kept = {file: file.read_bytes() for file in (run / ".hydra").iterdir()}
+    assert cli("train.py", f"resume={run}", *mistake).status in (1, 2)
+    assert {file: file.read_bytes() for file in (run / ".hydra").iterdir()} == kept
+    assert cli("train.py", f"resume={run}", "trainer.max_epochs=2").status == 0
+
+
 @pytest.mark.parametrize("steps", [EPOCH + 4, pytest.param(2 * EPOCH, marks=pytest.mark.long)])
 def test_more_steps_go_on_as_one_run(train: Cli, trained: Cli, steps: int) -> None:
     plain = ("callbacks=[checkpoint]", "scheduler=none", "test=false", FLOAT64)

@@ -3,9 +3,11 @@
 import errno
 import re
 import sys
+import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NoReturn
 
 
@@ -30,6 +32,12 @@ FULL_DISK = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if h
 
 OTHER_PACKAGE = re.compile("must be a `LightningModule`|strategy=<onecurve")
 """Messages of Lightning's two packages about objects of the other package."""
+
+NOT_OF_THE_PROJECT = (
+    *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")),
+    *(str(Path(__file__).parent), "<"),
+)
+"""How paths of files begin that are installed, of this library, or no files."""
 
 REFUSED = 2  # the exit status after a UserError; Hydra's own errors end with 1
 
@@ -82,6 +90,17 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         passed.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
+
+
+def hide_frames_above_the_project(error: BaseException) -> None:
+    """Begin the traceback with the first frame of the project's own code, if it has one.
+
+    Above it are up to forty frames of Hydra, Lightning and this library.
+    """
+    trace = error.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename.startswith(NOT_OF_THE_PROJECT):
+        trace = trace.tb_next
+    error.__traceback__ = trace or error.__traceback__
 
 
 def interrupted(error: BaseException | None) -> bool:

@@ -17,7 +17,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
 from ..compat.of_hydra import composed_once
-from ..errors import REFUSED, UserError, interrupted, one_line, say, stop, user_error_behind
+from ..errors import (
+    REFUSED,
+    UserError,
+    hide_frames_above_the_project,
+    interrupted,
+    one_line,
+    say,
+    stop,
+    user_error_behind,
+)
 from ..launch import one_run
 from ..launch.logs import print_lines_at_once
 from ..launch.quick_exit import QuickExit
@@ -114,7 +123,7 @@ def _record(
     refusal: UserError | None,
     reports: bool,
 ) -> None:
-    """Write how the run failed, or remove its directory if it had not begun."""
+    """Write how the run failed, or undo it if it had not begun."""
     # Ranks that torchrun started end one by one, and the first to do so knows why.
     writes = reports if machine.ranks_around() else context.members.is_first
     if writes and refusal:
@@ -124,6 +133,8 @@ def _record(
     elif writes:
         how = describe_failure(error)
         record.unfinished(context.run_dir, was_stopped(error), how)
+    if context.held and not was_stopped(error):
+        record.restore_configuration(context.held)
 
 
 def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
@@ -162,7 +173,8 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
             line = explain(error, config_dir, config_name, typed[1:])
             say(f"error: {one_line(line)}")
         else:
-            say("".join(traceback.format_exception(error.with_traceback(below))).rstrip())
+            hide_frames_above_the_project(error.with_traceback(below))
+            say("".join(traceback.format_exception(error)).rstrip())
         sys.exit(1)
     finally:
         sys.argv = typed

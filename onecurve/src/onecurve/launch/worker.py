@@ -18,7 +18,7 @@ import torch
 from torch import distributed
 
 from .. import machine
-from ..errors import UserError, user_error_behind
+from ..errors import UserError, hide_frames_above_the_project, user_error_behind
 from ..run.context import RunContext
 from ..run.outcome import Metrics, RankFailed, is_stopped, unless_stopped
 from ..surroundings import LIGHTNING_VARIABLES, Ranks, unchanged_environment
@@ -72,6 +72,14 @@ def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> 
 
     The argument of a run is the configuration, to which the context is added.
     """
+    try:
+        return _do(work, arguments, options)
+    except Exception as error:
+        hide_frames_above_the_project(error)  # the log has them
+        raise
+
+
+def _do(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> Any:
     if options.shared:
         end_with_the_parent()
     ranks = machine.ranks_around()

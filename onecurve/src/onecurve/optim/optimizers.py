@@ -3,17 +3,17 @@
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from pkgutil import resolve_name
 from typing import Any
 
-from hydra.utils import get_class
 from torch import nn
 from torch.optim import Optimizer
 
-from ..errors import UserError
+from ..errors import UserError, in_short
 from ..suggestions import nearest
 from .fused import fuses, has_kernel
 
-NamedParameters = Iterable[tuple[str, nn.Parameter]]
+NamedParameters = Iterable[tuple[str, nn.Parameter] | nn.Parameter]
 
 
 def build_optimizer(
@@ -27,7 +27,8 @@ def build_optimizer(
     """Build an optimizer of the parameters that require a gradient.
 
     Args:
-        named_parameters: what `network.named_parameters()` returns.
+        named_parameters: what `network.named_parameters()` returns, or without `lr_scale` also
+            `network.parameters()`.
         algorithm: dotted name of the class, such as `torch.optim.AdamW`.
         lr: learning rate.
         lr_scale: factors of the learning rate by prefixes of parameter names, for
@@ -39,12 +40,20 @@ def build_optimizer(
         UserError: a value that the algorithm rejects, a name in `lr_scale` that matches no
             parameter, or a network with nothing to train.
     """
-    optimizer_class = get_class(algorithm)
+    try:
+        optimizer_class = resolve_name(algorithm)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"optimizer.algorithm={algorithm}: {in_short(error)}; name a class, such as "
+            "optimizer.algorithm=torch.optim.AdamW"
+        ) from error
     known = inspect.signature(optimizer_class).parameters
+    if unknown := [key for key in options if key not in known]:
+        close = nearest(unknown[0], sorted(known))
+        without = " ".join(f"'~optimizer.{key}'" for key in unknown)
+        hint = f"did you mean optimizer.{close}?" if close else f"leave it out: {without}"
+        raise UserError(f"optimizer.{unknown[0]}: {algorithm} has no such argument; {hint}")
     for key, value in options.items():
-        if key not in known:
-            close = nearest(key, sorted(known)) or ", ".join(sorted(known.keys() - {"params"}))
-            raise UserError(f"optimizer.{key}: {algorithm} has no such argument; try {close}")
         usual = known[key].default
         if isinstance(usual, bool) and not isinstance(value, bool):
             raise UserError(
@@ -85,7 +94,8 @@ def parameter_groups(
     unused = set(scales)
     names: list[str] = []
     groups: dict[str, dict[str, Any]] = {}
-    for name, parameter in named_parameters:
+    for each in named_parameters:
+        name, parameter = each if isinstance(each, tuple) else ("", each)
         names.append(name)
         fitting = [prefix for prefix in scales if name == prefix or name.startswith(f"{prefix}.")]
         unused.difference_update(fitting)

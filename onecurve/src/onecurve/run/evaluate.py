@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import OmegaConf
 
+from ..errors import UserError
 from . import record
 from .context import RunContext
 from .instantiate import load_trained, trainer_errors
@@ -16,6 +19,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     cfg, run_dir = OmegaConf.create(config), context.run_dir
     trainer = build_trainer(cfg, run_dir, extra_callbacks=[])
     task, data, _ = load_trained(cfg, trainer.precision_plugin.convert_module)
+    reject_without_test(task, data)
     with trainer_errors():
         trainer.test(task, datamodule=data, verbose=False)
 
@@ -25,3 +29,10 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
         record.finished(run_dir, metrics | facts | {"world_size": trainer.world_size})
         show_metrics(metrics, run_dir)
     return metrics
+
+
+def reject_without_test(task: LightningModule, data: LightningDataModule, hint: str = "") -> None:
+    """Reject what Lightning would reject only once the test begins, after the training."""
+    for name, part in {"test_step": task, "test_dataloader": data}.items():
+        if not is_overridden(name, part):
+            raise UserError(f"{type(part).__name__} has no {name}; write one{hint}")

@@ -19,6 +19,7 @@ from ..errors import UserError, user_error_behind
 from ..strategies.strategy import OneCurve
 from . import record, redaction
 from .context import Attempt, RunContext
+from .evaluate import reject_without_test
 from .instantiate import build, build_task, describe_error, trainer_errors
 from .monitor import MonitoredMetrics, missing_metric, no_validation
 from .outcome import STOPPED, EndedEarly, RankFailed, Stopped
@@ -50,6 +51,8 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
 
     data = build("data", cfg.data, LightningDataModule)
     task = build_task(cfg)
+    if cfg.test:
+        reject_without_test(task, data, ", or use test=false")
     stored = redaction.redacted(config)
     resume_state = ResumeState(
         stored,

@@ -2,7 +2,6 @@
 
 import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from ..checkpoint.format import network_mismatch, read_checkpoint, trained_config
-from ..errors import UserError, in_short, user_error_behind
+from ..errors import NOT_OF_THE_PROJECT, UserError, in_short, user_error_behind
 from ..suggestions import nearest
 
 # What constructors raise about their arguments. Other errors are bugs in them, and keep their
@@ -30,7 +29,6 @@ ARGUMENT_ERRORS = (
     *(ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError),
     *(TypeError, ValueError, InstantiationException, MisconfigurationException),
 )
-INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 
 LIGHTNING = str(Path(lightning.pytorch.__file__).parent)
 # Arguments of a Trainer that are no keys below `trainer`, and those that are.
@@ -94,7 +92,9 @@ def _resolved(key: str, target: str) -> Any:
         inside = sys.modules.get(package)
         folders = getattr(inside, "__path__", None)
         is_in_target = f"{target}.".startswith(f"{error.name}.")
-        if folders is None or not is_in_target or hasattr(inside, missing):
+        if not is_in_target:
+            raise  # what the file of the class imports is missing
+        if folders is None or hasattr(inside, missing):
             # Such as a method of a class; or Hydra has a better message.
             return None
         module, name = package, missing
@@ -134,15 +134,13 @@ def with_key(key: str, part: Any) -> Any:
 
 def describe_error(error: BaseException) -> str:
     """An error, and the line of the project's code that raised it."""
-    while isinstance(error, InstantiationException) and error.__cause__ is not None:
+    while isinstance(error, InstantiationException | ImportError) and error.__cause__ is not None:
         error = error.__cause__
     text = in_short(error, 300)
     if not isinstance(error, ValueError | InstantiationException | MisconfigurationException):
         text = f"{type(error).__name__}: {text}"
     frames = traceback.extract_tb(error.__traceback__)
-    # Not installed, and not of this library.
-    others = (*INSTALLED, str(Path(__file__).parents[1]), "<")
-    own = [frame for frame in frames if not frame.filename.startswith(others)]
+    own = [frame for frame in frames if not frame.filename.startswith(NOT_OF_THE_PROJECT)]
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     return f"{text}{where}; HYDRA_FULL_ERROR=1 shows the traceback"
 
@@ -183,8 +181,8 @@ def build_task(cfg: DictConfig) -> LightningModule:
 
     It gets those of `network`, `optimizer` and `scheduler` that its ``__init__`` takes.
     """
-    validated("task", cfg.task)
     with building("task"):
+        validated("task", cfg.task)
         kind = get_class(cfg.task._target_)
         arguments = signature(kind).parameters.values()
     takes = {argument.name for argument in arguments}

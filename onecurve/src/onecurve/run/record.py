@@ -30,6 +30,7 @@ LOCK = ".lock"
 # Names the process, in a file of its own: on Windows a locked file cannot be written.
 HOLDER = ".holder"
 EXTERNAL = ".elsewhere"  # the list of runs outside of the folder of runs, in that folder
+CONFIGURATION = (".hydra/overrides.yaml", ".hydra/hydra.yaml", ".hydra/config.yaml", "config.yaml")
 PACKAGES = ("torch", "torchvision", "lightning", "hydra-core", "torchmetrics", "numpy", "wandb")
 
 
@@ -100,6 +101,21 @@ def rejected(run_dir: Path, was_empty: bool, runs: str | None, error: str | None
     _remove_empty(run_dir.parents[:2])
 
 
+def restore_configuration(held: "LockedDirectory") -> None:
+    """Restore the configuration of a resumed run that failed before it saved anything.
+
+    Otherwise an override that cannot work would be part of every later `resume=last`.
+    """
+    overrides = held.run_dir / CONFIGURATION[0]
+    if overrides not in held.before:
+        return
+    resumed = overrides.stat().st_mtime
+    saved = (held.run_dir / "checkpoints").rglob("*")
+    if all(path.stat().st_mtime < resumed for path in saved):
+        for path, content in held.before.items():
+            path.write_bytes(content)
+
+
 def _remove_empty(folders: Sequence[Path]) -> None:
     """Remove folders, each in the next, as far as they are empty."""
     with suppress(OSError):
@@ -168,6 +184,7 @@ class LockedDirectory(NamedTuple):
     run_dir: Path
     lock: FileLock
     was_empty: bool
+    before: dict[Path, bytes]  # files of an earlier run's configuration
 
     def discard(self) -> None:
         """Unlock it before the run has begun, and remove it if it was created for the run."""
@@ -220,7 +237,9 @@ def lock_directory(run_dir: Path, override: str) -> LockedDirectory:
     while lock is None:
         reject_locked(run_dir, override)
         lock = lock_run(run_dir)
-    return LockedDirectory(run_dir, lock, was_empty)
+    files = [file for name in CONFIGURATION if (file := run_dir / name).is_file()]
+    before = {file: file.read_bytes() for file in files}
+    return LockedDirectory(run_dir, lock, was_empty, before)
 
 
 def reject_remote(run_dir: Path, override: str) -> None:

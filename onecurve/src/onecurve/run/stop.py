@@ -159,6 +159,8 @@ def end_of_training(trainer: Trainer, keys: dict[str, str]) -> EndOfTraining:
     if trainer.limit_train_batches == 0:
         why = "trainer.limit_train_batches: 0 batches are trained on"
         return EndOfTraining(why, "trainer.limit_train_batches=1.0")
+    if trainer.num_training_batches == 0:
+        return EndOfTraining("data: its training loader has no batch", "data.batch_size=1")
     return EndOfTraining(
         "trainer.should_stop: was set by a callback or the task", "trainer.max_epochs=N"
     )
