@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from several_fits import Small, data, quiet_trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
-from torchmetrics import AUROC
+from torchmetrics import AUROC, MeanSquaredError
 
 import onecurve
 
@@ -202,6 +202,29 @@ def test_a_schedule_of_accumulation_logs_what_accumulated_batches_log() -> None:
     schedule = GradientAccumulationScheduler({0: 2})
     expected = losses_logged(accumulate_grad_batches=2, max_epochs=1)
     assert losses_logged(callbacks=[schedule], max_epochs=1) == expected
+
+
+class LogsErrors(Small):
+    """Of a metric whose state is a vector of one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors = MeanSquaredError()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.errors(self(batch[0]), batch[1])
+        self.log("errors", self.errors)
+        return super().training_step(batch, batch_idx)
+
+
+def logged_error(strategy: Any, devices: int) -> Tensor:
+    trainer = quiet_trainer(strategy(), devices, max_epochs=1)
+    trainer.fit(LogsErrors(), data())
+    return trainer.callback_metrics["errors"]
+
+
+def test_a_metric_of_a_step_is_a_number() -> None:
+    assert in_two_ranks("logged_error", onecurve.DDP, 2).ndim == 0
 
 
 class Scores(Small):
