@@ -8,13 +8,13 @@ import torch
 import warm_ranks
 from conftest import ROUNDING
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import BasePredictionWriter
+from lightning.pytorch.callbacks import BasePredictionWriter, GradientAccumulationScheduler
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from several_fits import Small, data, quiet_trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
-from torchmetrics import AUROC
+from torchmetrics import AUROC, MeanSquaredError
 
 import onecurve
 
@@ -188,6 +188,43 @@ def losses_in_hooks(strategy: Any) -> list[float]:
 def test_hooks_get_the_losses_of_accumulated_batches_unscaled() -> None:
     """Of three batches, of which the last is a step of its own."""
     assert losses_in_hooks(onecurve.Single()) == losses_in_hooks("auto")
+
+
+def losses_logged(**options: Any) -> list[dict[str, float]]:
+    torch.manual_seed(0)
+    logged = Logged()
+    trainer = quiet_trainer(onecurve.Single(), logger=logged, log_every_n_steps=1, **options)
+    trainer.fit(Small(), data())
+    return logged.lines
+
+
+def test_a_schedule_of_accumulation_logs_what_accumulated_batches_log() -> None:
+    schedule = GradientAccumulationScheduler({0: 2})
+    expected = losses_logged(accumulate_grad_batches=2, max_epochs=1)
+    assert losses_logged(callbacks=[schedule], max_epochs=1) == expected
+
+
+class LogsErrors(Small):
+    """Of a metric whose state is a vector of one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors = MeanSquaredError()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.errors(self(batch[0]), batch[1])
+        self.log("errors", self.errors)
+        return super().training_step(batch, batch_idx)
+
+
+def logged_error(strategy: Any, devices: int) -> Tensor:
+    trainer = quiet_trainer(strategy(), devices, max_epochs=1)
+    trainer.fit(LogsErrors(), data())
+    return trainer.callback_metrics["errors"]
+
+
+def test_a_metric_of_a_step_is_a_number() -> None:
+    assert in_two_ranks("logged_error", onecurve.DDP, 2).ndim == 0
 
 
 class Scores(Small):

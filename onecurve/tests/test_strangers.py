@@ -882,7 +882,10 @@ LINES: dict[str, Any] = {
     "in place": (PenalizedInPlace, "fsdp", "the loss of PenalizedInPlace depends on sharded"),
     "weight": (UsesAWeight, "fsdp", "UsesAWeight computes with a sharded parameter"),
     "norms": (LogsNorms, "fsdp", "use self.trainer.strategy.gradient_norm()"),
-    "averaged": (Averaged, "tensor", "use onecurve.ExponentialMovingAverage or"),
+    **{
+        f"averaged, {name}": (Averaged, name, "use onecurve.ExponentialMovingAverage or")
+        for name in ("tensor", "pipeline")
+    },
     "slopes": (PenalizesSlopes, "fsdp", "that its step runs by itself (torch.autograd.grad); use"),
     "input": (partial(Stranger, changed_input), "fsdp", "a layer changes its input in place"),
     "rows": (ScalesRows, "ddp", "strategy=ddp: table scales the rows that it looks up (max_norm)"),

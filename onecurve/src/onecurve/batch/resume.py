@@ -31,7 +31,7 @@ from ..compat.of_lightning import (
 )
 from ..compat.patching import replaced
 from ..errors import UserError
-from .loader import RankLoader, draw_base_seed, generators_of, has_indices
+from .loader import RankLoader, draw_base_seed, generators_of, has_indices, kept_generators
 from .random import (
     RankStream,
     State,
@@ -231,7 +231,7 @@ class TrainingEpochs:
         """The common stream's state after the validation that is due, if any.
 
         A checkpoint that a step saves before its validation is resumed after that validation, which
-        draws one seed per loader, even without workers.
+        draws one seed per loader, even without workers, and the order of a loader that shuffles.
         """
         state = self.stream.common_state
         progress: Any = self._loop.batch_progress.current
@@ -243,8 +243,11 @@ class TrainingEpochs:
         with kept_state():
             set_state(state)
             for loader in combined.flattened if combined is not None else []:
-                if isinstance(getattr(loader, "loader", loader), DataLoader):
-                    draw_base_seed(loader)
+                own = getattr(loader, "loader", loader)
+                if isinstance(own, DataLoader):
+                    with kept_generators(own):
+                        draw_base_seed(own)
+                        _draw_order(own)
             return get_state()
 
     def _resume(self, data_fetcher: Any, place: Place) -> None:
@@ -355,6 +358,12 @@ def _begin(loaders: list[Any], epoch: int) -> None:
 
 def _is_drawn(loader: Any) -> bool:
     return type(getattr(loader, "sampler", None)) is not SequentialSampler
+
+
+def _draw_order(loader: DataLoader[Any]) -> None:
+    """Draw what PyTorch's samplers draw before their first sample."""
+    if has_indices(loader) and type(loader.sampler).__module__.startswith("torch."):
+        next(iter(loader.sampler), None)
 
 
 def _states_of(loaders: list[Any]) -> list[torch.Tensor]:

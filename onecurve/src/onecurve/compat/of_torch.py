@@ -25,6 +25,7 @@ from torch.utils._pytree import (
 from torch.utils.data import DataLoader
 from torch.utils.flop_counter import flop_registry
 from torchmetrics import Metric
+from torchmetrics.utilities.data import _squeeze_if_scalar as squeeze_if_scalar
 
 from .patching import replaced
 
@@ -306,4 +307,4 @@ def reductions_of(metric: Metric) -> dict[str, Any]:
 
 def set_value_of_call(metric: Metric, value: Any) -> None:
     """Set the value of the metric's last call, which Lightning logs on_step."""
-    metric._forward_cache = value
+    metric._forward_cache = squeeze_if_scalar(value)

@@ -119,8 +119,7 @@ class TaskStep:
 
     def patch(self) -> None:
         """Redirect the task's `self.log`, if needed; call it after the task's set-up hooks."""
-        accumulates = self.module.trainer.accumulate_grad_batches > 1
-        if self.ranks is not None or accumulates or weighs(self.module):
+        if self.ranks is not None or weighs(self.module):
             self._logs.install(self.module)
 
     def end(self) -> None:
@@ -139,6 +138,8 @@ class TaskStep:
     def train_accumulated(self, *args: Any) -> STEP_OUTPUT:
         """Run the training step; `scaled` also weights its loss within the accumulated batches."""
         trainer = self.module.trainer
+        # Not before: a callback may accumulate in some epochs only.
+        self._logs.install(self.module)
         # Lightning clears the gradients at the same batches.
         is_first = trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches == 0
         if is_first or self._window is None:

@@ -193,6 +193,12 @@ def explained(
             "parameters are compared (BaseFinetuning does it to unfreeze them), of which another "
             "rank has some; unfreeze by requires_grad alone, or use strategy=ddp"
         )
+    elif any(frame.name == "update_parameters" for frame in frames):
+        line = (
+            "weights are averaged, of which another rank has some, as Lightning's averages of "
+            "weights do; use onecurve.ExponentialMovingAverage or "
+            "onecurve.StochasticWeightAveraging, or use strategy=ddp"
+        )
     else:
         at = [frame for frame in frames if not PACKAGES & {*Path(frame.filename).parts}][-1:]
         where = "".join(
