@@ -62,6 +62,14 @@ class ByRows(Stranger):
         optimizer.param_groups[0]["lr"] = 0.01 + 0.01 * sum(norms)
 
 
+class BeforeZeroing(Stranger):
+    """Reads gradients of the step before, which a checkpoint does not hold."""
+
+    def on_before_zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
+        norms = [p.grad.norm().item() for p in self.parameters() if p.grad is not None]
+        self.log("norm", sum(norms) if self.global_step == 1 else -1.0)
+
+
 class Fused(Stranger):
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), 0.05, momentum=0.9, fused=True)
@@ -181,7 +189,7 @@ def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
     ("task", "strategy"),
     [
         *((Drawn, name) for name in ("fsdp", "tensor", "pipeline")),
-        *((ByRows, name) for name in ("fsdp", "tensor")),
+        *((each, name) for each in (ByRows, BeforeZeroing) for name in ("fsdp", "tensor")),
         (Fused, "fsdp"),
         (Slopes, "tensor"),
         (OwnSlopes, "fsdp"),
