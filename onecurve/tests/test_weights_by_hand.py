@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import warm_ranks
+from conftest import ROUNDING
 from lightning.pytorch import LightningModule
 from several_fits import quiet_trainer
 from test_strangers import STRATEGIES, Samples, Stranger, loaders, pair
@@ -15,8 +16,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 import onecurve
-from onecurve.errors import UserError
+from onecurve.errors import UserError, user_error_behind
 from onecurve.launch import agent
+from onecurve.surroundings import unchanged_environment
 from onecurve.testing import assert_parity
 
 
@@ -58,6 +60,14 @@ class ByRows(Stranger):
         gradient[10].mul_(2)
         norms = [p.grad.norm().item() for p in self.parameters() if p.grad is not None]
         optimizer.param_groups[0]["lr"] = 0.01 + 0.01 * sum(norms)
+
+
+class BeforeZeroing(Stranger):
+    """Reads gradients of the step before, which a checkpoint does not hold."""
+
+    def on_before_zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
+        norms = [p.grad.norm().item() for p in self.parameters() if p.grad is not None]
+        self.log("norm", sum(norms) if self.global_step == 1 else -1.0)
 
 
 class Fused(Stranger):
@@ -179,7 +189,7 @@ def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
     ("task", "strategy"),
     [
         *((Drawn, name) for name in ("fsdp", "tensor", "pipeline")),
-        *((ByRows, name) for name in ("fsdp", "tensor")),
+        *((each, name) for each in (ByRows, BeforeZeroing) for name in ("fsdp", "tensor")),
         (Fused, "fsdp"),
         (Slopes, "tensor"),
         (OwnSlopes, "fsdp"),
@@ -190,6 +200,46 @@ def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
 )
 def test_it_is_as_in_one_process(task: Any, strategy: str) -> None:
     assert_parity(task, loaders, strategy=STRATEGIES[strategy](), accelerator="cpu")
+
+
+def after(task: Callable[[], LightningModule], *ways: tuple[str, str]) -> Any:
+    """What several Trainers make of one task: its weights, or the line that rejects it."""
+    torch.manual_seed(0)
+    one, options = task(), {"max_epochs": 1, "precision": "64-true", "num_sanity_val_steps": 0}
+    for what, strategy in ways:
+        made, devices = ("auto", 1) if strategy == "plain" else (STRATEGIES[strategy](), 2)
+        trainer = quiet_trainer(made, devices, **options)
+        try:
+            getattr(trainer, what)(one, DataLoader(Samples(), 8))
+        except Exception as error:
+            if line := user_error_behind(error):
+                return str(line)
+            raise
+    return trainer.strategy.lightning_module_state_dict()
+
+
+@pytest.mark.parametrize(
+    ("ways", "line"),
+    [
+        *(
+            (f"validate {name}, fit {name}, fit {name}", "")
+            for name in ("fsdp", "tensor", "pipeline")
+        ),
+        ("validate pipeline, fit ddp, fit fsdp", ""),
+        ("fit tensor, fit fsdp", "strategy=fsdp: MadeEarly is still sharded by the strategy of an"),
+        ("fit fsdp, fit pipeline", "MadeEarly is still sharded by the strategy of another Trainer"),
+        ("fit pipeline, fit ddp", "strategy=ddp: AdamW is kept from a fit under pipeline, where"),
+    ],
+)
+def test_an_early_optimizer_trains_for_one_trainer_after_another(ways: str, line: str) -> None:
+    each: Any = [tuple(way.split()) for way in ways.split(", ")]
+    found = warm_ranks.run("test_weights_by_hand.after", (MadeEarly, *each), processes=2)
+    if line:
+        assert line in found
+        return
+    with unchanged_environment(("PL_GLOBAL_SEED", "PL_SEED_WORKERS")):
+        expected = after(MadeEarly, *((what, "plain") for what, _ in each))
+    torch.testing.assert_close(found, expected, rtol=0, atol=ROUNDING)
 
 
 class Cached(nn.Module):

@@ -11,12 +11,18 @@ from torch import Tensor, nn
 
 from ..compat.of_lightning import set_device_of
 from ..compat.of_torch import apply_to_tensors
-from ..errors import say, some_of
+from ..errors import UserError, say, some_of
+from .fsdp.sharding import is_sharded
 from .layers import find_layers
 from .mesh.ranks import Ranks
+from .mesh.sizes import Sizes
 
 if TYPE_CHECKING:
     from .parallelism import Parallelism
+
+
+LAID_OUT = "_laid_out_over"
+"""An attribute of a task that ranks share: the sizes of their mesh."""
 
 
 def lay_out(
@@ -44,6 +50,22 @@ def lay_out(
     apply_ac_and_compile(None if is_full else dict.fromkeys(_layers_of(parts)))
     for parallelism in parallelisms:
         parallelism.shard(task, parts)
+    vars(task)[LAID_OUT] = ranks.sizes
+
+
+def reject_other_shards(
+    task: LightningModule, strategy: str, sizes: Sizes, parallelisms: Sequence["Parallelism"]
+) -> None:
+    """Reject a task that another Trainer's strategy has sharded over a mesh of other sizes.
+
+    The stages of a pipeline are known to the strategy alone that has made them.
+    """
+    divides = sizes.pipeline > 1 and not parallelisms[0].is_applied(task)
+    if is_sharded(task) and (divides or vars(task).get(LAID_OUT, sizes) != sizes):
+        raise UserError(
+            f"strategy={strategy}: {type(task).__name__} is still sharded by the strategy of "
+            "another Trainer; make a new one and load its checkpoint, or use the same strategy"
+        )
 
 
 @dataclass

@@ -22,7 +22,6 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..batch.loader import shared_loader
 from ..batch.random import Draws, RankStream, get_state, kept_state, set_state
@@ -37,8 +36,8 @@ from ..torch_versions import require
 from .ac_compile import Compiled, Recomputed, apply_ac_and_compile
 from .callback_api import CallbackAPI
 from .clip import clipping_over_ranks
-from .fsdp.state import take_shards
-from .layout import lay_out, move
+from .fsdp.state import replacements_noted, take_shards
+from .layout import lay_out, move, reject_other_shards
 from .manual_backward import manual_backward, pytorchs_backward
 from .mesh.ranks import Ranks
 from .parallelism import Parallelism
@@ -103,8 +102,6 @@ class OneCurve(CallbackAPI):
         self.parallelisms = list(parallelisms)
         self.activation_checkpointing = activation_checkpointing
         self._axes = axes
-        # The names of parameters that sharding has replaced, as long as an optimizer has them.
-        self._names: Mapping[Tensor, str] = {}
         # Undone at the end of a fit or an evaluation.
         self._while_connected = ExitStack()
 
@@ -208,25 +205,27 @@ class OneCurve(CallbackAPI):
     def model_to_device(self) -> None:
         """Reduce the task to this rank's part, unless that has been done, and move it."""
         task = self._connected_module
-        is_applied = any(each.is_applied(task) for each in self.parallelisms)
-        if not is_applied:
-            restore(task, self.root_device)
-        if self.ranks is None or not self.parallelisms:
+        reject_other_shards(task, self.name, self.sizes, self.parallelisms)
+        if not any(each.is_applied(task) for each in self.parallelisms):
+            with replacements_noted(task):
+                restore(task, self.root_device)
+                self._lay_out(task)
+        if not self.parallelisms:
             self.apply_ac_and_compile()
             super().model_to_device()  # type: ignore[safe-super]
             return
-        if not is_applied:
-            if self._layer_sync is not None and task.trainer.state.fn == TrainerFn.FITTING:
-                self._layer_sync.apply(task)
-                # Otherwise Lightning would try to revert layers that are sharded by then.
-                self._layer_sync = None
-            self._names = WeakTensorKeyDictionary(
-                {parameter: name for name, parameter in task.named_parameters()}
-            )
-            lay_out(task, self.ranks, self.parallelisms, self.apply_ac_and_compile)
         self._move(task, self.root_device)
         for parallelism in self.parallelisms:
             self._while_connected.enter_context(parallelism.connected(task))
+
+    def _lay_out(self, task: LightningModule) -> None:
+        if self.ranks is None or not self.parallelisms:
+            return
+        if self._layer_sync is not None and task.trainer.state.fn == TrainerFn.FITTING:
+            self._layer_sync.apply(task)
+            # Otherwise Lightning would try to revert layers that are sharded by then.
+            self._layer_sync = None
+        lay_out(task, self.ranks, self.parallelisms, self.apply_ac_and_compile)
 
     def _setup_model(self, model: Any) -> Any:
         """Leave a task alone that parallelisms have distributed."""
@@ -258,7 +257,7 @@ class OneCurve(CallbackAPI):
         """Create the optimizers from this rank's parameters."""
         super().setup_optimizers(trainer)
         for optimizer in self.optimizers:
-            take_shards(optimizer, self._connected_module, self._names)
+            take_shards(optimizer, self.name)
         for parallelism in self.parallelisms:
             parallelism.set_up_optimizers(trainer, self.optimizers)
 

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from ...compat.of_lightning import callbacks_of
 from ...compat.of_torch import at_end_of_backward, reduce_late_gradients
 from ...torch_versions import require
 from ..collectives import with_hook
@@ -105,6 +107,11 @@ class ShardedParameters(Parallelism):
 
     def begin(self, task: LightningModule) -> None:
         self._units = [part for part in task.modules() if isinstance(part, FSDPModule)]
+        # Between the forward and the backward pass, where gathered parameters have no gradients.
+        self._zeroing_is_watched = is_overridden("optimizer_zero_grad", task) or any(
+            is_overridden("on_before_zero_grad", each)
+            for each in (task, *callbacks_of(task.trainer, Callback))
+        )
 
     # Steps
 
@@ -112,7 +119,7 @@ class ShardedParameters(Parallelism):
         task = self.step.module
         with stays_gathered(task):
             output = step()
-        if name != "training_step" or output is None:
+        if name != "training_step" or output is None or self._zeroing_is_watched:
             reshard(task)
         reject_of_shards(task, output, self.name)
         return output

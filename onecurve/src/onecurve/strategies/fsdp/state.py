@@ -1,14 +1,17 @@
 """Gathers full tensors from the ranks' shards, and shards full tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.optim import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...compat.of_torch import tree_map_only
+from ...errors import UserError
 
 
 def gather(state: Any, keep: bool) -> Any:
@@ -52,16 +55,38 @@ def cut_optimizer_state(state: Mapping[str, Any], optimizer: Optimizer) -> dict[
     return {**state, "state": shards}
 
 
-def take_shards(optimizer: Optimizer, module: nn.Module, names: Mapping[Tensor, str]) -> None:
-    """Let an optimizer that was made before the fit update a module's parameters of today.
+NOW = "_in_its_place_now"
+"""An attribute of a parameter: the one that has replaced it in its module."""
 
-    `names` are those of the parameters that were replaced since.
-    """
+
+@contextmanager
+def replacements_noted(module: nn.Module) -> Iterator[None]:
+    """Note what replaces a module's parameters in the context, for `take_shards`."""
+    # Weak, so that the memory of the full parameters can be freed.
+    names = WeakTensorKeyDictionary({each: name for name, each in module.named_parameters()})
+    yield
+    for parameter, name in names.items():  # type: ignore[no-untyped-call]
+        if (now := module.get_parameter(name)) is not parameter:
+            vars(parameter)[NOW] = now
+
+
+def take_shards(optimizer: Optimizer, strategy: str) -> None:
+    """Let an optimizer that was made before the fit update the parameters of today."""
+    has_state = bool(optimizer.state)
     for group in optimizer.param_groups:
         for place, parameter in enumerate(group["params"]):
-            if parameter not in names:
+            now = parameter
+            while NOW in vars(now):
+                now = vars(now)[NOW]
+            if now is parameter:
                 continue
-            group["params"][place] = now = module.get_parameter(names[parameter])
+            if has_state and parameter.is_meta and not now.is_meta:
+                raise UserError(
+                    f"strategy={strategy}: {type(optimizer).__name__} is kept from a fit under "
+                    "pipeline, where each rank has its state for some layers alone; make a new "
+                    "one in configure_optimizers, or resume from a checkpoint with ckpt_path"
+                )
+            group["params"][place] = now
             if parameter in optimizer.state:
                 optimizer.state[now] = _cut_entry(optimizer.state.pop(parameter), now)
 

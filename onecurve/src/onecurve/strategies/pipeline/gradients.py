@@ -50,6 +50,7 @@ HOOKS = (
     "optimizer_step",
     "on_train_batch_end",
     "on_before_zero_grad",
+    "optimizer_zero_grad",
 )
 # Callbacks of Lightning and of this library ask the strategy.
 KNOWN = ("lightning", "onecurve")
