@@ -72,11 +72,16 @@ OF_HYDRA = {
     "device=1": "did you mean trainer.devices?",
     "trainer.batch_size=8": "did you mean data.batch_size?",
     "trainer.gpus=1": "there is no such key; trainer has accelerator, devices",
+    "optimizer.nesterov=true": (
+        "if it is an argument of small.optimizers.adamw, begin with a plus: +optimizer.nesterov=..."
+    ),
     "nothing.like=1": "there is no such key; leave it out, or see `--cfg job` for all",
     "trainer.max_epochs = 3": "has no value, such as trainer.max_epochs=3",
     "data.augment=[flip]": "data.augment=[flip]: must be a mapping, such as 'data.augment={",
     "data.class_names={a:1}": "must be a list, such as 'data.class_names=[",
     "parity.py parity.step=4": "parity.step: there is no such key; did you mean parity.steps?",
+    "evaluate.py empty": "empty: has no key, such as checkpoint=empty",
+    "empty": "empty: has no key, such as resume=empty",
     "export.py checkpoint=x.ckpt strategy=ddp": "strategy: is no group of export.py; leave it out",
 }
 OURS = {

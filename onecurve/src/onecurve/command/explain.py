@@ -1,5 +1,6 @@
 """One line for an error of Hydra's, with the nearest group, choice or key that exists."""
 
+import os
 import re
 import shlex
 from contextlib import AbstractContextManager, nullcontext
@@ -10,6 +11,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from ..compat.of_hydra import hydra_options
+from ..config.models import model_of
 from ..config_model import as_override
 from ..run.invocation import override, parsed
 from ..suggestions import nearest, no_such_key
@@ -21,7 +23,11 @@ ELSEWHERE = {"deepspeed": "fsdp"}  # names of other libraries for the same thing
 def explain(error: BaseException, config_dir: Path, config_name: str, arguments: list[str]) -> str:
     """One line for an error of Hydra's; `arguments` are the command line without the program."""
     text = " ".join(str(error).split())
-    if line := _of_the_grammar(text, arguments) or _chosen_already(text, arguments):
+    if line := (
+        _path_without_a_key(text, config_name, arguments)
+        or _of_the_grammar(text, arguments)
+        or _chosen_already(text, arguments)
+    ):
         return line
     configs: AbstractContextManager[Any] = nullcontext()
     if not GlobalHydra.instance().is_initialized():
@@ -74,6 +80,8 @@ def _unknown_key(text: str, chosen: Chosen) -> str | None:
             f"{group}: is changed below {place.rpartition('.')[0]}, where there is none; begin the "
             "file that changes it with the line `# @package _global_`"
         )
+    if line := _argument_of_a_class(key, chosen):
+        return line
     if having := chosen.choices_with(key):
         example = f"{key.partition('.')[0]}={having[0]}"
         return f"{key}: there is such a key only with {' or '.join(having)}; add {example}"
@@ -103,6 +111,32 @@ def _of_another_kind(text: str, chosen: Chosen) -> str | None:
 def _several_values(text: str) -> str | None:
     found = re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text)
     return f"{found[1]}: several values are a sweep; add -m, or give one value" if found else None
+
+
+def _argument_of_a_class(key: str, chosen: Chosen) -> str | None:
+    """A line for a key that is not in the file of a class that takes more than its model has."""
+    place, _, _ = key.rpartition(".")
+    node = chosen.values.get(place)
+    if not isinstance(node, dict) or "_target_" not in node:
+        return None
+    model = model_of(place, node, chosen.config_name)
+    if model and model.model_config.get("extra") != "allow":
+        return None
+    line = no_such_key(key, chosen.keys)
+    if f"did you mean {place}." in line:
+        return line
+    return (
+        f"{key}: there is no such key; if it is an argument of {node['_target_']}, begin with a "
+        f"plus: +{key}=..."
+    )
+
+
+def _path_without_a_key(text: str, config_name: str, arguments: list[str]) -> str | None:
+    path = next((word for word in arguments if os.path.exists(word)), None)
+    if path is None or not ("missing EQUAL" in text or "override_grammar" in text):
+        return None
+    key = "resume" if config_name == "train" else "checkpoint"
+    return f"{path}: has no key, such as {shlex.quote(override(key, path))}"
 
 
 def added_to_a_list(arguments: list[str]) -> str | None:
