@@ -50,6 +50,21 @@ class Drawn(Stranger):
                 half *= 2
 
 
+class ByFunctions(Stranger):
+    """Uses functions that PyTorch has for full tensors alone."""
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            first, last = self.model[0].weight, self.model[2].weight
+            nn.init.orthogonal_(first)
+            with torch.no_grad():
+                first.fill_diagonal_(0.1)
+                torch.narrow(first, 0, 2, 3).mul_(0.5)
+                torch.chunk(last, 2)[1].bernoulli_(0.5)
+                last[1].copy_(torch.ones(last.shape[1], dtype=last.dtype))
+                last.renorm_(2, 0, 0.5)
+
+
 class ByRows(Stranger):
     """Changes rows of gradients, and reads norms as numbers."""
 
@@ -189,7 +204,11 @@ def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
     ("task", "strategy"),
     [
         *((Drawn, name) for name in ("fsdp", "tensor", "pipeline")),
-        *((each, name) for each in (ByRows, BeforeZeroing) for name in ("fsdp", "tensor")),
+        *(
+            (each, name)
+            for each in (ByFunctions, ByRows, BeforeZeroing)
+            for name in ("fsdp", "tensor")
+        ),
         (Fused, "fsdp"),
         (Slopes, "tensor"),
         (OwnSlopes, "fsdp"),

@@ -5,7 +5,8 @@ of a tensor within it, and the assignment is to what is around that one. So a we
 bounded, or the weight of a teacher, by assignment would never change.
 
 What a hook draws for a parameter, each rank would draw for its shard: other numbers than in one
-process, and on a CPU the same ones for each shard. It draws them for the full parameter.
+process, and on a CPU the same ones for each shard. It draws them for the full parameter. So does
+what PyTorch has for full tensors alone, such as `fill_diagonal_` and ``nn.init.orthogonal_``.
 
 It would give Python a rank's addend of a sum or a norm, and drop what is written to rows that it
 had to gather for that (``weight[0] = 0``, ``weight.narrow(0, 0, 3).normal_()``).
@@ -32,17 +33,26 @@ from ..compat.patching import replaced
 from .fsdp.state import cut_like
 
 _aten = torch.ops.aten
-DRAWS = (
+OF_FULL = (
     _aten.normal_.default,
     _aten.uniform_.default,
     _aten.bernoulli_.float,
+    _aten.bernoulli.default,
     _aten.exponential_.default,
     _aten.log_normal_.default,
+    _aten.cauchy_.default,
+    _aten.geometric_.default,
+    getattr(_aten.random_, "from"),
     _aten.rand_like.default,
     _aten.randn_like.default,
+    _aten.eye.m_out,
+    _aten.tril_.default,
+    _aten.triu_.default,
+    _aten.fill_diagonal_.default,
+    _aten.renorm_.default,
 )
 IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__")
-VIEWS = ("narrow", "select", "chunk", "split", "unbind", "diagonal")
+VIEWS = ("narrow", "select", "chunk", "split", "tensor_split", "unbind", "diagonal")
 READ = _aten._local_scalar_dense.default
 FUSED = (
     _aten._fused_sgd_.default,
@@ -59,11 +69,9 @@ class Rows(DTensor):
 
 
 def _changing(name: str) -> Any:
-    method = getattr(Tensor, name)
-
-    @wraps(method)
+    @wraps(getattr(Tensor, name))
     def changed(rows: Any, *args: Any, **options: Any) -> Any:
-        method(rows, *args, **options)
+        getattr(super(Rows, rows), name)(*args, **options)
         _put_back(rows)
         return rows
 
@@ -78,13 +86,16 @@ for _name in dir(Tensor):
 @contextmanager
 def as_if_full() -> Iterator[None]:
     """Within the context, shards are assigned, drawn, read and written like full parameters."""
-    handlers = {**dict.fromkeys(DRAWS, _draw), **dict.fromkeys(FUSED, _update)}
-    methods = {"data": property(_data, _assign), "__setitem__": _write}
+    handlers = {**dict.fromkeys(OF_FULL, _of_full), **dict.fromkeys(FUSED, _update)}
+    methods = {"data": property(_data, _assign), "copy_": _copy}
     methods |= {name: _viewing(name) for name in ("__getitem__", *VIEWS)}
+    methods |= {name: _writing(name) for name in ("__setitem__", "fill_diagonal_")}
     with ExitStack() as stack:
         stack.enter_context(operators_of_shards({**handlers, READ: _read}))
         for name, method in methods.items():
             stack.enter_context(replaced(DTensor, name, method))
+        for name in VIEWS:
+            stack.enter_context(replaced(torch, name, _by_method(getattr(torch, name))))
         yield
 
 
@@ -104,13 +115,13 @@ def _update(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> No
     operator(*args, **options)
 
 
-def _draw(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
-    shard, *others = args
-    full = torch.empty(shard.shape, dtype=shard.dtype, device=shard.device)
-    drawn: Tensor = cut_like(operator(full, *others, **options), shard)
+def _of_full(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+    shard = options.get("out", args[0])
+    args, options = tree_map_only(DTensor, DTensor.full_tensor, (args, options))
+    made: Tensor = cut_like(operator(*args, **options), shard)
     if not is_in_place(operator):
-        return drawn
-    local_shard(shard).copy_(local_shard(drawn))
+        return made
+    local_shard(shard).copy_(local_shard(made))
     return shard  # type: ignore[no-any-return]
 
 
@@ -133,6 +144,16 @@ def _viewing(name: str) -> Any:
         return tuple(_written_back(part, shard, _item_of(view, at)) for at, part in parts)
 
     return viewed
+
+
+def _by_method(function: Any) -> Any:
+    @wraps(function)
+    def called(tensor: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(tensor, DTensor):
+            return getattr(tensor, function.__name__)(*args, **options)
+        return function(tensor, *args, **options)
+
+    return called
 
 
 def _item_of(view: Callable[[Any], Any], at: int) -> Callable[[Any], Any]:
@@ -175,9 +196,21 @@ def _is_view(rows: DTensor, shard: DTensor) -> bool:
     ]
 
 
-def _write(shard: Any, index: Any, value: Any) -> None:
-    if _is_tracked(shard):
-        Tensor.__setitem__(shard, index, value)
-        return
-    index, value = tree_map_only(DTensor, DTensor.full_tensor, (index, value))
-    _change(shard, lambda full: full.__setitem__(index, value))
+def _writing(name: str) -> Any:
+    method = getattr(Tensor, name)
+
+    @wraps(method)
+    def written(shard: Any, *args: Any, **options: Any) -> Any:
+        if _is_tracked(shard):
+            return method(shard, *args, **options)
+        given = tree_map_only(DTensor, DTensor.full_tensor, args)
+        _change(shard, lambda full: method(full, *given, **options))
+        return shard
+
+    return written
+
+
+def _copy(shard: Any, source: Tensor, *args: Any) -> Any:
+    if not isinstance(source, DTensor):
+        source = cut_like(source.expand(shard.shape), shard)
+    return Tensor.copy_(shard, source, *args)
