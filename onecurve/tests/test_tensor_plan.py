@@ -52,15 +52,15 @@ def gathered(names: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), "colwise_gather")
 
 
-def block(heads: str, **parameters: nn.Parameter) -> nn.Module:
+def block(heads: str, **others: nn.Module | nn.Parameter) -> nn.Module:
     """One of transformers, in whose attention a module of this name has the heads."""
     inner = module("query key value", linears(*[(8, 8)] * 3))
-    for name, parameter in parameters.items():
-        inner.register_parameter(name, parameter)
+    for name, other in others.items():
+        setattr(inner, name, other)
     widths = (8, 8), (8, 16), (16, 8)
-    output, *others = [module("dense", [layer]) for layer in linears(*widths)]
+    output, *dense = [module("dense", [layer]) for layer in linears(*widths)]
     return module(
-        "attention intermediate output", [module(f"{heads} output", [inner, output]), *others]
+        "attention intermediate output", [module(f"{heads} output", [inner, output]), *dense]
     )
 
 
@@ -82,6 +82,7 @@ ONES_OWN = {
     ),
     "a block of YOLOS": (block("attention"), styles_of_block("attention.attention")),
     "a block of BERT": (block("self"), styles_of_block("attention.self")),
+    "a block of Nystromformer": (block("self", conv=nn.Conv1d(2, 2, 3)), None),
     "a block of Donut": (block("self", biases=nn.Parameter(torch.ones(4, 2))), None),
     "no number of heads": (module("q k v o", linears(*ALIKE)), None),
     "another parameter": (module("q k v o norm", [*linears(*ALIKE), NORM], heads=2), None),

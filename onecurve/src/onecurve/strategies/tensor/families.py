@@ -135,9 +135,10 @@ def family_of(module: nn.Module) -> dict[str, str] | None:
         layers = {name for name, style in structure.items() if style != "heads"}
         if layers == {name for name, part in module.named_modules() if is_linear(part)}:
             heads = next(name for name, style in structure.items() if style == "heads")
-            # Donut's attention, for example, has a bias per head.
-            others = [*module.get_submodule(heads).parameters(recurse=False)]
-            return None if others else structure
+            inner = module.get_submodule(heads)
+            # Donut's and Data2Vec's attentions, for example, have a bias per head.
+            names = {name.rpartition(".")[0] for name, _ in inner.named_parameters()}
+            return structure if names <= linears(inner).keys() else None
     own = {id(weight) for layer in held.values() for weight in layer.parameters()}
     if any(id(weight) not in own for weight in module.parameters()):
         return None
