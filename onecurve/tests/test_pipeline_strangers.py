@@ -1,6 +1,6 @@
 """strategy=pipeline: tasks that nobody wrote for it, unusual layers, and weights used twice."""
 
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +207,47 @@ class OfPositions(Small):
         return self.net(self.blocks(positions).mean(0))
 
 
+class Resized(nn.Linear):
+    def forward(self, inputs: Tensor, size: tuple[int, ...]) -> Tensor:
+        return super().forward(inputs.view(-1, *size)).tanh()
+
+
+class OfShapes(Small):
+    """Calls each of its blocks with a shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Resized(6, 6) for _ in range(2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for block in self.blocks:
+            inputs = block(inputs, inputs.shape[1:])
+        return self.net(inputs)
+
+
+class Remembering(nn.Linear):
+    @staticmethod
+    @cache
+    def positions(number: int) -> Tensor:
+        return torch.arange(number).double()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs + self.positions(inputs.shape[1])).tanh()
+
+
+class Remembers(Small):
+    """Computes once what all of its blocks add."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Remembering(6, 6) for _ in range(2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for block in self.blocks:
+            inputs = block(inputs)
+        return self.net(inputs)
+
+
 class PenalizedInPlace(Small):
     """Sums up in a tensor of its own, which PyTorch leaves as it is by a tensor without data."""
 
@@ -248,7 +289,7 @@ class OfGradients(Small):
         return slope.square().mean()
 
 
-STRANGERS = (Beside, TwoViews, ModuleOfLoss, Attacked, TwoBackwards, OfPositions)
+STRANGERS = (Beside, TwoViews, ModuleOfLoss, Attacked, TwoBackwards, OfPositions, OfShapes)
 LAYERS: dict[Any, dict[str, Any]] = {
     OneActivation: {"schedule": ZBV},
     OneDropout: {},
@@ -259,6 +300,7 @@ LAYERS: dict[Any, dict[str, Any]] = {
 REJECTED: dict[Any, str] = {
     PenalizedInPlace: "in another way than by calling net",
     OfPairs: "the blocks in net.pairs.0 make the stages, and net.forward uses what passes between",
+    Remembers: "calls one that keeps what it computed when it was measured without data",
     OfGradients: "create_graph=True",
     LayersOfAnother: "the layer layers()[5] of LayersOfAnother has parameters that are none",
     OneWeightTwice: (

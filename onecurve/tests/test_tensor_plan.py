@@ -12,7 +12,7 @@ from sharded_networks import GPT2Attention, Task, made
 from torch import nn
 
 from onecurve.errors import UserError
-from onecurve.strategies.tensor.families import counts_of, family_of, share_counts
+from onecurve.strategies.tensor.families import counts_of, family_of, heads_of, share_counts
 from onecurve.strategies.tensor.plan import check_plan, find_plan
 from onecurve.strategies.tensor.report import local_numel, plan_table, shares
 
@@ -52,6 +52,24 @@ def gathered(names: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), "colwise_gather")
 
 
+def block(heads: str, **others: nn.Module | nn.Parameter) -> nn.Module:
+    """One of transformers, in whose attention a module of this name has the heads."""
+    inner = module("query key value", linears(*[(8, 8)] * 3))
+    for name, other in others.items():
+        setattr(inner, name, other)
+    widths = (8, 8), (8, 16), (16, 8)
+    output, *dense = [module("dense", [layer]) for layer in linears(*widths)]
+    return module(
+        "attention intermediate output", [module(f"{heads} output", [inner, output]), *dense]
+    )
+
+
+def styles_of_block(heads: str) -> dict[str, str]:
+    layers = *(f"{heads}.{name}" for name in ("query", "key", "value")), "intermediate.dense"
+    summing = dict.fromkeys(("attention.output.dense", "output.dense"), "rowwise")
+    return {heads: "heads", **dict.fromkeys(layers, "colwise"), **summing}
+
+
 ALIKE, THREE, NORM = [(8, 8)] * 4, [(8, 24), (8, 8)], nn.LayerNorm(8)
 ONES_OWN = {
     "Llama": (
@@ -62,6 +80,10 @@ ONES_OWN = {
         module("k_proj v_proj q_proj out_proj", linears(*ALIKE), num_heads=2),
         styles("k_proj v_proj q_proj", "out_proj", **{"": "heads"}),
     ),
+    "a block of YOLOS": (block("attention"), styles_of_block("attention.attention")),
+    "a block of BERT": (block("self"), styles_of_block("attention.self")),
+    "a block of Nystromformer": (block("self", conv=nn.Conv1d(2, 2, 3)), None),
+    "a block of Donut": (block("self", biases=nn.Parameter(torch.ones(4, 2))), None),
     "no number of heads": (module("q k v o", linears(*ALIKE)), None),
     "another parameter": (module("q k v o norm", [*linears(*ALIKE), NORM], heads=2), None),
     "of any order": (module("qkv proj", linears(*THREE), num_heads=2), gathered("qkv proj")),
@@ -128,6 +150,13 @@ def test_head_counts_in_a_shared_configuration_are_copied_per_layer() -> None:
     share_counts(first, 2)
     assert counts_of(first) == {"num_key_value_heads": 1, "config.num_attention_heads": 2}
     assert counts_of(second) == {"num_key_value_heads": 2, "config.num_attention_heads": 4}
+
+
+def test_the_width_of_all_heads_is_shared_but_does_not_tell_their_number() -> None:
+    attention = module("query", linears((8, 8)), num_attention_heads=4, all_head_size=8)
+    share_counts(attention, 2)
+    assert counts_of(attention) == {"num_attention_heads": 2, "all_head_size": 4}
+    assert heads_of(module("q k v o", linears(*ALIKE), all_head_size=8)) is None
 
 
 def test_an_attention_is_sharded_only_if_all_of_its_class_can_be() -> None:

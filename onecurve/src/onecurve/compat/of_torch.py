@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.tensor import DTensor
@@ -42,6 +42,7 @@ __all__ = [
     "BatchNorm",
     "DisableTorchFunction",
     "DisableTorchFunctionSubclass",
+    "FakeTensor",
     "FakeTensorMode",
     "TorchDispatchMode",
     "tree_flatten",

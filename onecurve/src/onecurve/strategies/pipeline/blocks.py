@@ -16,7 +16,7 @@ through the pipeline, and tensors that every rank has, of which it takes the mic
 rows' numbers travel with them; so does what is differentiated.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
 from typing import Any, NamedTuple, Self
@@ -26,6 +26,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from ...compat.of_torch import (
+    FakeTensor,
     FakeTensorMode,
     tensor_leaves,
     tree_flatten,
@@ -260,13 +261,15 @@ class Blocks:
                 with torch.inference_mode(False), torch.no_grad(), fakes:
                     unset = tree_map_only(Tensor, lambda leaf: empty(leaf, device), leaves)
                     args, kwargs = tree_unflatten(unset, structure)
+                    # A torch.Size has become a tuple.
+                    _, given = tree_flatten((args, kwargs))
                     returned = with_tensors_on(device, {"": block})[""](*args, **kwargs)
             except Exception as error:  # whatever a block does with what has no data
                 raise self._rejection(
                     f"calls one that cannot be measured without data ({in_short(error)})"
                 ) from error
             after, again = tree_flatten((args, kwargs))
-            if again != structure or any(a is not b for a, b in zip(after, unset, strict=True)):
+            if again != given or any(a is not b for a, b in zip(after, unset, strict=True)):
                 raise self._rejection("calls one that changes what it is given, such as a cache")
             without_data = tree_map_only(Tensor, lambda value: empty(value, "meta"), returned)
             self._known[key] = Values(*tree_flatten(without_data))
@@ -319,6 +322,9 @@ class BlockLayer(nn.Module):
         leaves = [self._argument(leaf, before, rows, carried) for leaf in call.leaves]
         args, kwargs = tree_unflatten(leaves, call.structure)
         left = tensor_leaves(self.block(*args, **kwargs))
+        if _have_no_data(left) and not _have_no_data(inputs):
+            kept = "what it computed when it was measured without data, as functools.cache does"
+            raise self.blocks._rejection(f"calls one that keeps {kept}")
         if self.number < len(self.blocks.blocks) - 1:
             return (*left, rows, *carried)
         kept = tuple(left[number] for number in self.blocks.kept)
@@ -333,6 +339,10 @@ class BlockLayer(nn.Module):
             whole = len(rows) == self.blocks.rows or not self.blocks.has_rows(leaf.value)
             return leaf.value if whole else leaf.value[rows]
         return leaf
+
+
+def _have_no_data(tensors: Iterable[Tensor]) -> bool:
+    return any(isinstance(tensor, FakeTensor) for tensor in tensors)
 
 
 def find_blocks(

@@ -69,16 +69,20 @@ GATHERED = (
 
 Each rank holds a shard of both layers, but computes all heads.
 """
-STRUCTURES: tuple[dict[str, str], ...] = (
-    {  # BERT, RoBERTa, ELECTRA
-        "attention.self": "heads",
-        "attention.self.query": "colwise",
-        "attention.self.key": "colwise",
-        "attention.self.value": "colwise",
+STRUCTURES: tuple[dict[str, str], ...] = tuple(
+    {
+        heads: "heads",
+        f"{heads}.query": "colwise",
+        f"{heads}.key": "colwise",
+        f"{heads}.value": "colwise",
         "attention.output.dense": "rowwise",
         "intermediate.dense": "colwise",
         "output.dense": "rowwise",
-    },
+    }
+    for heads in (
+        "attention.self",  # BERT, RoBERTa, ELECTRA
+        "attention.attention",  # YOLOS, ViLT, DPT
+    )
 )
 """Blocks whose attention and feed-forward network span several modules, by all linear layers."""
 HEAD_COUNTS = (
@@ -86,6 +90,8 @@ HEAD_COUNTS = (
     *("kv_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "num_key_value_heads"),
 )
 """Attributes with the number of heads; each rank sets them to the number of its own heads."""
+HEADS_WIDTH = "all_head_size"
+"""In transformers, the attribute with the features of all heads; set per rank like these."""
 
 
 class Known(NamedTuple):
@@ -128,7 +134,11 @@ def family_of(module: nn.Module) -> dict[str, str] | None:
     for structure in STRUCTURES:
         layers = {name for name, style in structure.items() if style != "heads"}
         if layers == {name for name, part in module.named_modules() if is_linear(part)}:
-            return structure
+            heads = next(name for name, style in structure.items() if style == "heads")
+            inner = module.get_submodule(heads)
+            # Donut's and Data2Vec's attentions, for example, have a bias per head.
+            names = {name.rpartition(".")[0] for name, _ in inner.named_parameters()}
+            return structure if names <= linears(inner).keys() else None
     own = {id(weight) for layer in held.values() for weight in layer.parameters()}
     if any(id(weight) not in own for weight in module.parameters()):
         return None
@@ -178,7 +188,7 @@ def heads_of(module: nn.Module, styles: Mapping[str, str] | None = None) -> int 
 
     The styles are by path within the attention, by default those of its family.
     """
-    counts = [*counts_of(module).values()]
+    counts = [count for name, count in counts_of(module).items() if name != HEADS_WIDTH]
     width = getattr(module, "head_dim", None)
     if type(width) is int and width > 0:
         styles = styles or {"": "heads", **styles_within(module)}
@@ -214,7 +224,7 @@ def sections_of(module: nn.Module, styles: Mapping[str, str], fused: str) -> lis
 def counts_of(module: nn.Module) -> dict[str, int]:
     """The numbers of heads or features that a module keeps, by attribute."""
     known = _known(module)
-    return _numbers(module, known.counts if known else HEAD_COUNTS)
+    return _numbers(module, known.counts if known else (*HEAD_COUNTS, HEADS_WIDTH))
 
 
 def _numbers(module: nn.Module, paths: Iterable[str]) -> dict[str, int]:
