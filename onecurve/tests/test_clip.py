@@ -47,6 +47,7 @@ def test_one_process_clips_as_torch_does() -> None:
     with clipping_over_ranks(nets[1]):
         assert torch.equal(norm, clip_grad_norm_(nets[1].parameters(), 0.1))
         assert clip_grad_norm_([], 0.1) == 0
+        nn.utils.clip_grad_value_(nn.Linear(2, 2).parameters(), 0.1)
     assert all(map(torch.equal, *([p.grad for p in net.parameters()] for net in nets)))
 
 

@@ -105,10 +105,17 @@ def remove_hooks(wrapped: DistributedDataParallel) -> None:
 def clipping_replaced(norm: Callable[..., Tensor], scale: Callable[..., None]) -> Iterator[None]:
     """Replace the two functions that `torch.nn.utils.clip_grad_norm_` calls.
 
-    Not the function itself: code that has imported it by name holds a reference to it.
+    Not the function itself: code that has imported it by name holds a reference to it. Beside it,
+    `clip_grad_value_` accepts that a rank has no gradients.
     """
     module: Any = torch.nn.utils.clip_grad
+    grouped = module._group_tensors_by_device_and_dtype
     with (
+        replaced(
+            module,
+            "_group_tensors_by_device_and_dtype",
+            lambda lists, *options: grouped(lists, *options) if lists[0] else {},
+        ),
         replaced(module, "_get_total_norm", norm),
         replaced(module, "_clip_grads_with_norm_", scale),
     ):

@@ -56,6 +56,8 @@ HOOKS = (
 KNOWN = ("lightning", "onecurve")
 # What PyTorch says where a tensor has no data: also where one is assigned to `data` of another.
 NO_DATA = re.compile("meta|incompatible tensor type", re.IGNORECASE)
+# Where Lightning and PyTorch average weights.
+AVERAGES = {"weight_averaging.py", "stochastic_weight_avg.py", "swa_utils.py"}
 # Where a user's code is not.
 PACKAGES = {"torch", "lightning_utilities", *KNOWN}
 
@@ -194,7 +196,7 @@ def explained(
             "parameters are compared (BaseFinetuning does it to unfreeze them), of which another "
             "rank has some; unfreeze by requires_grad alone, or use strategy=ddp"
         )
-    elif any(frame.name == "update_parameters" for frame in frames):
+    elif AVERAGES & {Path(frame.filename).name for frame in frames}:
         line = (
             "weights are averaged, of which another rank has some, as Lightning's averages of "
             "weights do; use onecurve.ExponentialMovingAverage or "
