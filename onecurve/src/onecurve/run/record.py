@@ -102,18 +102,22 @@ def rejected(run_dir: Path, was_empty: bool, runs: str | None, error: str | None
 
 
 def restore_configuration(held: "LockedDirectory") -> None:
-    """Restore the configuration of a resumed run that failed before it saved anything.
+    """Restore the configuration of a resumed run that failed before it trained or saved anything.
 
     Otherwise an override that cannot work would be part of every later `resume=last`.
     """
     overrides = held.run_dir / CONFIGURATION[0]
-    if overrides not in held.before:
+    if overrides not in held.before or _size(held.run_dir / "metrics.csv") > held.logged:
         return
     resumed = overrides.stat().st_mtime
     saved = (held.run_dir / "checkpoints").rglob("*")
     if all(path.stat().st_mtime < resumed for path in saved):
         for path, content in held.before.items():
             path.write_bytes(content)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
@@ -185,6 +189,7 @@ class LockedDirectory(NamedTuple):
     lock: FileLock
     was_empty: bool
     before: dict[Path, bytes]  # files of an earlier run's configuration
+    logged: int  # the size of its metrics.csv
 
     def discard(self) -> None:
         """Unlock it before the run has begun, and remove it if it was created for the run."""
@@ -239,7 +244,7 @@ def lock_directory(run_dir: Path, override: str) -> LockedDirectory:
         lock = lock_run(run_dir)
     files = [file for name in CONFIGURATION if (file := run_dir / name).is_file()]
     before = {file: file.read_bytes() for file in files}
-    return LockedDirectory(run_dir, lock, was_empty, before)
+    return LockedDirectory(run_dir, lock, was_empty, before, _size(run_dir / "metrics.csv"))
 
 
 def reject_remote(run_dir: Path, override: str) -> None:
