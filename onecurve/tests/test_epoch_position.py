@@ -66,6 +66,16 @@ def whole_batches() -> DataLoader[Any]:
     return DataLoader(pairs, None, sampler=BatchSampler(RandomSampler(pairs), 5, False))
 
 
+def whole_batches_beside_others() -> dict[str, DataLoader[Any]]:
+    return {"a": whole_rows(), "b": DataLoader(data.pairs(), 4, shuffle=True)}
+
+
+def whole_rows() -> DataLoader[Any]:
+    """A data set of full batches, in an order that is drawn."""
+    batches = list(DataLoader(data.pairs(), 5))
+    return DataLoader(batches, None, shuffle=True)  # type: ignore[arg-type]
+
+
 def torchdatas(workers: int) -> Any:
     loader: Any = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
     return loader(data.StatefulEpochs(), 4, num_workers=workers)
@@ -81,6 +91,7 @@ DATA: dict[str, tuple[Made, Any]] = {
     "buckets": (data.buckets, tasks.Plain),
     "augmented": (data.split, tasks.Plain),
     "whole batches": (whole_batches, tasks.Plain),
+    "whole batches beside others": (whole_batches_beside_others, tasks.TwoLoaders),
     "several": (partial(data.two_as, "max_size_cycle"), tasks.TwoLoaders),
     "several, the shortest ends": (partial(data.two_as, "min_size"), tasks.TwoLoaders),
     "a stream with a state": (stateful, tasks.Plain),

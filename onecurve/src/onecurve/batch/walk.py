@@ -121,4 +121,5 @@ def draws_ahead(loader: Any) -> bool:
 
     It does so with workers, and where Lightning prefetches a batch to find out which is the last.
     """
-    return loader.num_workers > 0 or not hasattr(loader.batch_sampler, "__len__")
+    batches = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    return loader.num_workers > 0 or not hasattr(batches, "__len__")
