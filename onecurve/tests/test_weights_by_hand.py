@@ -50,6 +50,25 @@ class Drawn(Stranger):
                 half *= 2
 
 
+class DrawnEarly(Stranger):
+    """Draws its weights before Lightning sets up the loaders, which draw too, and some later."""
+
+    def on_fit_start(self) -> None:
+        # Before the trainer resumes: only a new fit draws.
+        if not self.trainer.ckpt_path:
+            nn.init.trunc_normal_(self.model[0].weight, std=0.3)
+            nn.init.orthogonal_(self.model[2].weight)
+            nn.init.sparse_(self.model[0].weight, 0.3)
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            with torch.no_grad():
+                for layer in (self.model[0], self.model[2]):
+                    layer.weight.random_(0, 3).mul_(0.1)
+                    layer.weight.mul_(torch.bernoulli(torch.full_like(layer.weight, 0.5)))
+                    layer.weight.T.add_(F.dropout(torch.randn_like(layer.weight.T), 0.2))
+
+
 class ByFunctions(Stranger):
     """Uses functions that PyTorch has for full tensors alone."""
 
@@ -204,6 +223,7 @@ def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
     ("task", "strategy"),
     [
         *((Drawn, name) for name in ("fsdp", "tensor", "pipeline")),
+        (DrawnEarly, "pipeline"),
         *(
             (each, name)
             for each in (ByFunctions, ByRows, BeforeZeroing)

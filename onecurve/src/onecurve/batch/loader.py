@@ -211,6 +211,12 @@ def draw_base_seed(loader: DataLoader[Any]) -> None:
     iter(DataLoader(range(1), generator=loader.generator))  # type: ignore[arg-type]
 
 
+def draw_order(loader: DataLoader[Any]) -> None:
+    """Draw what PyTorch's samplers draw before their first sample."""
+    if has_indices(loader) and type(loader.sampler).__module__.startswith("torch."):
+        next(iter(loader.sampler), None)
+
+
 def generators_of(loader: Any) -> list[torch.Generator]:
     """The generators of a loader and its samplers, from which the order may be drawn."""
     batches = getattr(loader, "batch_sampler", None)

@@ -50,6 +50,16 @@ def set_state(state: State) -> None:
         torch.cuda.set_rng_state(cuda)
 
 
+def are_equal(one: State, other: State) -> bool:
+    """Whether two states are the same."""
+    (python, numpy, *torchs), (python_too, numpy_too, *torchs_too) = one, other
+    return (
+        python == python_too
+        and all(map(np.array_equal, numpy, numpy_too))
+        and all(map(np.array_equal, torchs, torchs_too))
+    )
+
+
 def to_tensors(state: State) -> dict[str, Any]:
     """A state as plain data for a checkpoint, which `torch.load(weights_only=True)` can read."""
     (version, words, gauss), numpy, cpu, cuda = state

@@ -31,7 +31,14 @@ from ..compat.of_lightning import (
 )
 from ..compat.patching import replaced
 from ..errors import UserError
-from .loader import RankLoader, draw_base_seed, generators_of, has_indices, kept_generators
+from .loader import (
+    RankLoader,
+    draw_base_seed,
+    draw_order,
+    generators_of,
+    has_indices,
+    kept_generators,
+)
 from .random import (
     RankStream,
     State,
@@ -247,7 +254,7 @@ class TrainingEpochs:
                 if isinstance(own, DataLoader):
                     with kept_generators(own):
                         draw_base_seed(own)
-                        _draw_order(own)
+                        draw_order(own)
             return get_state()
 
     def _resume(self, data_fetcher: Any, place: Place) -> None:
@@ -358,12 +365,6 @@ def _begin(loaders: list[Any], epoch: int) -> None:
 
 def _is_drawn(loader: Any) -> bool:
     return type(getattr(loader, "sampler", None)) is not SequentialSampler
-
-
-def _draw_order(loader: DataLoader[Any]) -> None:
-    """Draw what PyTorch's samplers draw before their first sample."""
-    if has_indices(loader) and type(loader.sampler).__module__.startswith("torch."):
-        next(iter(loader.sampler), None)
 
 
 def _states_of(loaders: list[Any]) -> list[torch.Tensor]:

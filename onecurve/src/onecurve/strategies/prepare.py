@@ -20,10 +20,10 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from ..batch.loader import RankLoader, kept_generators
-from ..batch.random import kept_state
+from ..batch.loader import RankLoader, draw_base_seed, draw_order, kept_generators
+from ..batch.random import are_equal, get_state, kept_state, set_state
 from ..batch.share import Share
-from ..batch.walk import Begun
+from ..batch.walk import Begun, draws_ahead
 from ..compat.of_lightning import IndexBatchSamplerWrapper, loaders_of, sampler_seen, transferred
 from ..compat.of_torch import TorchDispatchMode, argument_names, is_in_place, tree_map
 from ..compat.patching import replaced
@@ -147,8 +147,8 @@ def _of_loader(trainer: Trainer) -> Any:
         TrainerFn.TESTING: trainer.test_loop,
         TrainerFn.PREDICTING: trainer.predict_loop,
     }[trainer.state.fn]  # type: ignore[index]
-    # Lightning would set up the loaders later.
-    loop.setup_data()
+    if loaders_of(loop) is None:
+        _set_up_early(loop)
     combined = loaders_of(loop)
     loader = combined.flattened[0] if combined is not None and combined.flattened else None
     loader = loader.loader if isinstance(loader, Begun) else loader
@@ -164,6 +164,28 @@ def _of_loader(trainer: Trainer) -> Any:
         batch = transferred(module, batch)
         made = prepared(module, trainer.strategy.batch_to_device(batch, dataloader_idx=0))
     return None if made is None else made.inputs
+
+
+def _set_up_early(loop: Any) -> None:
+    """Set up the loaders of a loop; what that draws, hooks before Lightning's call do not see."""
+    before = get_state()
+    loop.setup_data()
+    after = get_state()
+    set_state(before)
+
+    def draw() -> None:
+        del loop.setup_data
+        if are_equal(get_state(), before):
+            set_state(after)
+            return
+        for loader in loaders_of(loop).flattened:  # type: ignore[union-attr]
+            own = loader.loader if isinstance(loader, RankLoader | Begun) else loader
+            if isinstance(own, DataLoader) and own.generator is None:
+                draw_base_seed(own)
+                if draws_ahead(own):
+                    draw_order(own)
+
+    loop.setup_data = draw
 
 
 def _is_pytorchs(batches: Any) -> bool:

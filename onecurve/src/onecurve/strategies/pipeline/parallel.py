@@ -50,7 +50,7 @@ from .limits import SCHEDULES, Schedule
 from .network import Network, find_networks, share_direct_tensors
 from .optimizers import set_up_optimizers as set_up
 from .partition import Partition, Placement, Stages, WholeSequences, collect
-from .remote import shown
+from .remote import drawing, shown
 from .report import report_partition
 from .runner import Runner
 from .schedule import StageModule
@@ -181,6 +181,7 @@ class PipelineParallel(Parallelism):
                 why_not=None if blocks is None else f"{blocks.path} is called block by block",
             )
         self._patches = ExitStack()
+        self._patches.enter_context(drawing())
         if blocks is None:
             share_direct_tensors(owner, layers.values())
             self._patches.enter_context(replaced(owner, "forward", self._network_forward))

@@ -9,8 +9,9 @@ a hook that draws the weights of all layers draws those of this rank's as in one
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
@@ -20,16 +21,15 @@ from torch import Tensor, nn
 from ...compat.of_torch import (
     HISTOGRAMS,
     DisableTorchFunctionSubclass,
+    TorchDispatchMode,
     tensor_leaves,
     tree_map_only,
 )
 from ...compat.patching import replaced
 from ..mesh.ranks import each_rank_has
 
-DRAWS = (
-    *("normal_", "uniform_", "bernoulli_", "exponential_", "log_normal_"),
-    *("rand_like", "randn_like"),
-)
+INITIALIZERS = ("orthogonal_", "sparse_", "trunc_normal_")
+"""Functions of torch.nn.init that do nothing to a tensor without data."""
 
 # What `__torch_function__` gets for `tensor.device`; mypy takes `device` for a plain value.
 DEVICE: Any = getattr(Tensor.device, "__get__")  # noqa: B009
@@ -50,9 +50,7 @@ class Remote(Tensor):
         changed = [args[:1] if works_in_place(name) else None, kwargs.get("out")]
         if not all(tensor.is_meta for tensor in tensor_leaves(changed)):
             raise RuntimeError(f"{func.__name__} of a tensor on the meta device: no data")
-        if name in DRAWS or getattr(func, "__module__", "") == "torch.nn.init":
-            func(*tree_map_only(Tensor, _full, args), **tree_map_only(Tensor, _full, kwargs))
-        with DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass(), _Draws():  # type: ignore[no-untyped-call]
             result = func(*args, **kwargs)
         return tree_map_only(Tensor, _as_remote, result)
 
@@ -63,6 +61,36 @@ class Remote(Tensor):
         return copy(memo)  # type: ignore[no-any-return]
 
 
+class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Draws as many numbers as for tensors with data, and drops them."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            func(*tree_map_only(Tensor, _full, args), **tree_map_only(Tensor, _full, kwargs))
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Within the context, initializers of PyTorch draw for remote tensors, too."""
+    with ExitStack() as stack:
+        for name in INITIALIZERS:
+            stack.enter_context(replaced(nn.init, name, _drawing(getattr(nn.init, name))))
+        yield
+
+
+def _drawing(initialize: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @wraps(initialize)
+    def initialized(tensor: Tensor, *args: Any, **options: Any) -> Tensor:
+        initialize(_full(tensor) if isinstance(tensor, Remote) else tensor, *args, **options)
+        return tensor
+
+    return initialized
+
+
 def works_in_place(name: str) -> bool:
     """Whether a function has a name such as ``add_``, ``_foreach_add_`` or ``__iadd__``."""
     return name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
@@ -70,7 +98,8 @@ def works_in_place(name: str) -> bool:
 
 def _full(tensor: Tensor) -> Tensor:
     device = "cuda" if torch.cuda.is_initialized() else "cpu"  # type: ignore[no-untyped-call]
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+    full = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    return full.fill_(0.5)  # such as a probability
 
 
 def _as_remote(tensor: Tensor) -> Tensor:
