@@ -323,8 +323,8 @@ class BlockLayer(nn.Module):
         args, kwargs = tree_unflatten(leaves, call.structure)
         left = tensor_leaves(self.block(*args, **kwargs))
         if _have_no_data(left) and not _have_no_data(inputs):
-            kept = "what it computed when it was measured without data, as functools.cache does"
-            raise self.blocks._rejection(f"calls one that keeps {kept}")
+            what = "what it computed when it was measured without data, as functools.cache does"
+            raise self.blocks._rejection(f"calls one that keeps {what}")
         if self.number < len(self.blocks.blocks) - 1:
             return (*left, rows, *carried)
         kept = tuple(left[number] for number in self.blocks.kept)
