@@ -207,17 +207,34 @@ class OfPositions(Small):
         return self.net(self.blocks(positions).mean(0))
 
 
-class Resized(nn.Linear):
+class Resized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 6))
+
     def forward(self, inputs: Tensor, size: tuple[int, ...]) -> Tensor:
-        return super().forward(inputs.view(-1, *size)).tanh()
+        outputs: Tensor = self.layers(inputs.view(-1, *size))
+        return outputs
+
+
+class Remembering(Resized):
+    @staticmethod
+    @cache
+    def positions(number: int) -> Tensor:
+        return torch.arange(number).double()
+
+    def forward(self, inputs: Tensor, size: tuple[int, ...]) -> Tensor:
+        return super().forward(inputs + self.positions(*size), size)
 
 
 class OfShapes(Small):
     """Calls each of its blocks with a shape."""
 
+    block: type[nn.Module] = Resized
+
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Resized(6, 6) for _ in range(2))
+        self.blocks = nn.ModuleList(self.block() for _ in range(2))
 
     def forward(self, inputs: Tensor) -> Tensor:
         for block in self.blocks:
@@ -225,27 +242,10 @@ class OfShapes(Small):
         return self.net(inputs)
 
 
-class Remembering(nn.Linear):
-    @staticmethod
-    @cache
-    def positions(number: int) -> Tensor:
-        return torch.arange(number).double()
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return super().forward(inputs + self.positions(inputs.shape[1])).tanh()
-
-
-class Remembers(Small):
+class Remembers(OfShapes):
     """Computes once what all of its blocks add."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(Remembering(6, 6) for _ in range(2))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        for block in self.blocks:
-            inputs = block(inputs)
-        return self.net(inputs)
+    block = Remembering
 
 
 class PenalizedInPlace(Small):
@@ -300,7 +300,6 @@ LAYERS: dict[Any, dict[str, Any]] = {
 REJECTED: dict[Any, str] = {
     PenalizedInPlace: "in another way than by calling net",
     OfPairs: "the blocks in net.pairs.0 make the stages, and net.forward uses what passes between",
-    Remembers: "calls one that keeps what it computed when it was measured without data",
     OfGradients: "create_graph=True",
     LayersOfAnother: "the layer layers()[5] of LayersOfAnother has parameters that are none",
     OneWeightTwice: (
@@ -351,6 +350,7 @@ def test_what_needs_all_layers_is_rejected(outcomes: dict[str, Any], module: Any
     [
         (Noisy, "Noisy uses layers, .* in another way than by calling net"),
         (ATupleOfOne, "returns a tuple of one tensor; return the tensor itself"),
+        (Remembers, "calls one that keeps what it computed when it was measured without data"),
     ],
 )
 def test_so_is_what_one_rank_alone_notices(module: Any, words: str) -> None:

@@ -197,6 +197,19 @@ class MadeEarly(Stranger):
         return {"optimizer": self.early, "lr_scheduler": self.halving}
 
 
+class Taught(Stranger):
+    """Learns from a network that it calls in inference mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = pair().requires_grad_(False)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        with torch.inference_mode():
+            taught = self.teacher(batch["inputs"])
+        return F.mse_loss(self.outputs(batch), taught.clone())
+
+
 class Halving:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer, self.epochs = optimizer, 0
@@ -235,6 +248,7 @@ def _warm_ones(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) 
         *((Own, name) for name in ("fsdp", "pipeline")),
         (partial(Own, ByNorm), "fsdp"),
         *((MadeEarly, name) for name in ("fsdp", "tensor", "pipeline")),
+        *((Taught, name) for name in ("fsdp", "tensor")),
     ],
 )
 def test_it_is_as_in_one_process(task: Any, strategy: str) -> None:

@@ -76,8 +76,8 @@ def is_in_backward() -> bool:
 
 
 def version_of(tensor: Tensor) -> int:
-    """A tensor's version counter, which counts in-place changes."""
-    return tensor._version
+    """What counts in-place changes of a tensor; -1 of one made in inference mode."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def hooked(module: nn.Module) -> list[str]:
