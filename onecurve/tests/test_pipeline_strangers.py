@@ -242,6 +242,33 @@ class OfShapes(Small):
         return self.net(inputs)
 
 
+class Placed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 6))
+
+    def forward(self, inputs: Tensor, table: Tensor, mask: Tensor) -> Tensor:
+        placed = torch.cat([inputs[:, :1], inputs[:, 1:] + table], 1)
+        outputs: Tensor = self.layers(placed)
+        return outputs * mask
+
+
+class OfTables(Small):
+    """Calls its blocks with a table of as many rows as a batch has samples, and with a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Placed() for _ in range(2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        positions = inputs.unsqueeze(1).repeat(1, 9, 1)
+        table = torch.arange(48).view(8, 6).cos().to(inputs)
+        mask = inputs.sign().unsqueeze(1)
+        for block in self.blocks:
+            positions = block(positions, table, mask)
+        return self.net(positions.mean(1))
+
+
 class Remembers(OfShapes):
     """Computes once what all of its blocks add."""
 
@@ -289,7 +316,9 @@ class OfGradients(Small):
         return slope.square().mean()
 
 
-STRANGERS = (Beside, TwoViews, ModuleOfLoss, Attacked, TwoBackwards, OfPositions, OfShapes)
+STRANGERS = (
+    *(Beside, TwoViews, ModuleOfLoss, Attacked, TwoBackwards, OfPositions, OfShapes, OfTables),
+)
 LAYERS: dict[Any, dict[str, Any]] = {
     OneActivation: {"schedule": ZBV},
     OneDropout: {},

@@ -56,7 +56,7 @@ def are_equal(one: State, other: State) -> bool:
     return (
         python == python_too
         and all(map(np.array_equal, numpy, numpy_too))
-        and all(map(np.array_equal, torchs, torchs_too))
+        and all(np.array_equal(*pair) for pair in zip(torchs, torchs_too, strict=True))  # type: ignore[arg-type]
     )
 
 

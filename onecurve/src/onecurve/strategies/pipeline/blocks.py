@@ -17,8 +17,9 @@ rows' numbers travel with them; so does what is differentiated.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
+from itertools import combinations
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -57,6 +58,8 @@ class Here(NamedTuple):
     """An argument that every rank has for the full batch."""
 
     value: Tensor
+    has_rows: bool
+    """Whether it has a row for each sample."""
 
 
 class Values(NamedTuple):
@@ -103,6 +106,7 @@ class Blocks:
         self._inputs: list[Tensor] = []
         self._left: list[Tensor] = []
         self._known: dict[Any, Values] = {}
+        self._known_to_share: dict[Any, set[int]] = {}
         self._copies: list[nn.Module] = []
 
     def __deepcopy__(self, memo: Any) -> Self:
@@ -180,7 +184,8 @@ class Blocks:
                 raise self._rejection("calls the first without a tensor of numbers")
             self._inputs, self._outer = [first], {id(first): (first, Before(0))}
             self.rows = len(first)
-        sources = [self._source(leaf) for leaf in leaves]
+        shared = self._shared(number, leaves, structure)
+        sources = [self._source(leaf, at not in shared) for at, leaf in enumerate(leaves)]
         if not any(isinstance(source, Before) for source in sources):
             raise self._rejection("calls one without what the one before has returned")
         self.calls.append(Values(sources, structure))
@@ -199,7 +204,7 @@ class Blocks:
         self._forget()
         return tree_unflatten(leaves, returned.structure)
 
-    def _source(self, leaf: Any) -> Any:
+    def _source(self, leaf: Any, may_have_rows: bool) -> Any:
         if not isinstance(leaf, Tensor):
             if leaf is None or callable(leaf) or isinstance(leaf, PLAIN):
                 return leaf
@@ -214,10 +219,11 @@ class Blocks:
         known = self._outer.get(id(leaf))
         if known is not None and not (self.calls and isinstance(known[1], Before)):
             return known[1]
-        source: Any = Here(leaf.detach())
+        has_rows = may_have_rows and self.has_rows(leaf)
+        source: Any = Here(leaf.detach(), has_rows)
         if leaf.requires_grad and torch.is_grad_enabled():
             source = Carried(self.num_carried)
-            if not self.has_rows(leaf) and leaf.shape[:1] != (1,):
+            if not has_rows and leaf.shape[:1] != (1,):
                 raise self._rejection(
                     f"calls one with a tensor {tuple(leaf.shape)} that is trained and of no sample"
                 )
@@ -241,35 +247,73 @@ class Blocks:
         """Whether a value is a tensor with one row per sample of the full batch."""
         return isinstance(value, Tensor) and value.shape[:1] == (self.rows,)
 
-    def _returned(self, number: int, leaves: list[Any], structure: Any) -> Values:
-        """The result of a block, on the meta device."""
-        is_training = [*self.blocks.values()][number].training
-        block = self._copies[number].train(is_training)
-        key = (
+    def _shared(self, number: int, leaves: list[Any], structure: Any) -> set[int]:
+        """The places of tensors that all samples share, although they have as many rows.
+
+        A table of positions has, where a batch has as many samples as positions. With one sample
+        more a block works if the tensors of samples have one row more, and the others have not.
+        """
+        of_samples = (self._inputs[0], *self._left)
+        with_rows = [at for at, leaf in enumerate(leaves) if self.has_rows(leaf)]
+        doubtful = [at for at in with_rows if all(leaves[at] is not each for each in of_samples)]
+        shapes = list(dict.fromkeys(leaves[at].shape for at in doubtful))
+        key = (self.rows, *doubtful, *self._key(number, leaves))
+        if key not in self._known_to_share:
+            self._known_to_share[key] = set()
+            for count in range(len(shapes) + 1) if self.rows > 1 else ():
+                for chosen in combinations(shapes, count):
+                    shared = {at for at in doubtful if leaves[at].shape in chosen}
+                    more = list(leaves)
+                    for at in set(with_rows) - shared:
+                        more[at] = leaves[at].new_empty(
+                            (self.rows + 1, *leaves[at].shape[1:]), device="meta"
+                        )
+                    with suppress(Exception):  # whatever a block does with another shape
+                        self._without_data(number, more, structure)
+                        self._known_to_share[key] = shared
+                        return shared
+        return self._known_to_share[key]
+
+    def _key(self, number: int, leaves: list[Any]) -> tuple[Any, ...]:
+        """What the shapes depend on that a block returns."""
+        block = [*self.blocks.values()][number]
+        return (
             type(block),
             block.training,
-            *(parameter.shape for parameter in block.parameters()),
+            *(parameter.shape for parameter in self._copies[number].parameters()),
             *(
                 (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else repr(leaf)
                 for leaf in leaves
             ),
         )
+
+    def _without_data(self, number: int, leaves: list[Any], structure: Any) -> tuple[Any, bool]:
+        """What a block returns for tensors of these shapes, and whether it changes its input."""
+        block = self._copies[number].train([*self.blocks.values()][number].training)
+        device = self._inputs[0].device
+        fakes = FakeTensorMode(allow_non_fake_inputs=True)
+        with torch.inference_mode(False), torch.no_grad(), fakes:
+            unset = tree_map_only(Tensor, lambda leaf: empty(leaf, device), leaves)
+            args, kwargs = tree_unflatten(unset, structure)
+            # A torch.Size has become a tuple.
+            _, given = tree_flatten((args, kwargs))
+            returned = with_tensors_on(device, {"": block})[""](*args, **kwargs)
+        after, again = tree_flatten((args, kwargs))
+        return returned, again != given or any(
+            a is not b for a, b in zip(after, unset, strict=True)
+        )
+
+    def _returned(self, number: int, leaves: list[Any], structure: Any) -> Values:
+        """The result of a block, on the meta device."""
+        key = self._key(number, leaves)
         if key not in self._known:
-            device = self._inputs[0].device
-            fakes = FakeTensorMode(allow_non_fake_inputs=True)
             try:
-                with torch.inference_mode(False), torch.no_grad(), fakes:
-                    unset = tree_map_only(Tensor, lambda leaf: empty(leaf, device), leaves)
-                    args, kwargs = tree_unflatten(unset, structure)
-                    # A torch.Size has become a tuple.
-                    _, given = tree_flatten((args, kwargs))
-                    returned = with_tensors_on(device, {"": block})[""](*args, **kwargs)
+                returned, changes = self._without_data(number, leaves, structure)
             except Exception as error:  # whatever a block does with what has no data
                 raise self._rejection(
                     f"calls one that cannot be measured without data ({in_short(error)})"
                 ) from error
-            after, again = tree_flatten((args, kwargs))
-            if again != given or any(a is not b for a, b in zip(after, unset, strict=True)):
+            if changes:
                 raise self._rejection("calls one that changes what it is given, such as a cache")
             without_data = tree_map_only(Tensor, lambda value: empty(value, "meta"), returned)
             self._known[key] = Values(*tree_flatten(without_data))
@@ -336,7 +380,7 @@ class BlockLayer(nn.Module):
         if isinstance(leaf, Carried):
             return carried[leaf.number]
         if isinstance(leaf, Here):
-            whole = len(rows) == self.blocks.rows or not self.blocks.has_rows(leaf.value)
+            whole = len(rows) == self.blocks.rows or not leaf.has_rows
             return leaf.value if whole else leaf.value[rows]
         return leaf
 
