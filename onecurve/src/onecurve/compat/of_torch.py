@@ -1,5 +1,6 @@
 """Private names of PyTorch and torchmetrics that we use, each with what would replace it."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -43,7 +44,6 @@ __all__ = [
     "DisableTorchFunction",
     "DisableTorchFunctionSubclass",
     "FakeTensor",
-    "FakeTensorMode",
     "TorchDispatchMode",
     "tree_flatten",
     "tree_leaves",
@@ -316,3 +316,11 @@ def reductions_of(metric: Metric) -> dict[str, Any]:
 def set_value_of_call(metric: Metric, value: Any) -> None:
     """Set the value of the metric's last call, which Lightning logs on_step."""
     metric._forward_cache = squeeze_if_scalar(value)
+
+
+@contextmanager
+def without_data() -> Iterator[None]:
+    """Within the context, tensors have no data; what fails is raised, and not logged as well."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    with replaced(log, "disabled", True), FakeTensorMode(allow_non_fake_inputs=True):
+        yield

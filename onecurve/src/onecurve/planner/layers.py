@@ -21,7 +21,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from ..compat.of_torch import FakeTensorMode
+from ..compat.of_torch import without_data
 from ..compat.patching import replaced
 from ..strategies.pipeline.shapes import call_layer, with_tensors_on
 from ..strategies.tensor.families import STYLES, is_divided, is_linear, is_transposed, share_counts
@@ -93,8 +93,7 @@ def run_layer(
     within the layer. `fused`, elementwise operations are one pass over memory.
     """
     recorder, traffic = Recorder(), Traffic()
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with torch.inference_mode(False), torch.enable_grad(), fake:
+    with torch.inference_mode(False), torch.enable_grad(), without_data():
         run = layer
         if isinstance(layer, nn.Module):
             run = _on_rank(layer, conditions, styles, traffic)

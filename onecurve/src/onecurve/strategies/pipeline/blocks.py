@@ -28,11 +28,11 @@ from torch import Tensor, nn
 
 from ...compat.of_torch import (
     FakeTensor,
-    FakeTensorMode,
     tensor_leaves,
     tree_flatten,
     tree_map_only,
     tree_unflatten,
+    without_data,
 )
 from ...compat.patching import replaced
 from ...errors import UserError, in_short
@@ -291,8 +291,7 @@ class Blocks:
         """What a block returns for tensors of these shapes, and whether it changes its input."""
         block = self._copies[number].train([*self.blocks.values()][number].training)
         device = self._inputs[0].device
-        fakes = FakeTensorMode(allow_non_fake_inputs=True)
-        with torch.inference_mode(False), torch.no_grad(), fakes:
+        with torch.inference_mode(False), torch.no_grad(), without_data():
             unset = tree_map_only(Tensor, lambda leaf: empty(leaf, device), leaves)
             args, kwargs = tree_unflatten(unset, structure)
             # A torch.Size has become a tuple.

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ...compat.of_torch import FakeTensorMode
+from ...compat.of_torch import without_data
 from ...errors import UserError, in_short
 
 Tensors = tuple[Tensor, ...]
@@ -94,10 +94,9 @@ class LayerShapes:
 
     def _run(self, inputs: Tensors, training: bool) -> tuple[list[Tensors], list[int]]:
         """The boundaries, and the FLOPs of each layer's forward pass."""
-        fake = FakeTensorMode(allow_non_fake_inputs=True)
         flops = []
         # Tensors that are made in inference mode could never require gradients.
-        with torch.inference_mode(False), torch.set_grad_enabled(training), fake:
+        with torch.inference_mode(False), torch.set_grad_enabled(training), without_data():
             layers = with_tensors_on(inputs[0].device, self._layers)
             current = tuple(empty(v).requires_grad_(training and v.requires_grad) for v in inputs)
             boundaries = [current]
