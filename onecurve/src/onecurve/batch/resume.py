@@ -242,7 +242,7 @@ class TrainingEpochs:
         """
         state = self.stream.common_state
         progress: Any = self._loop.batch_progress.current
-        fetcher = batches_read_ahead(self.trainer)
+        fetcher = batches_read_ahead(self.trainer.fit_loop)
         in_step = progress.processed > progress.completed
         if not in_step or fetcher is None or not validates_now(self.trainer, fetcher):
             return state

@@ -7,7 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder
 
 from ..batch.random import kept_state
-from ..compat.of_lightning import forget_loaders, loaders_of
+from ..compat.of_lightning import loaders_of, set_loaders
 from ..errors import say
 
 
@@ -43,7 +43,7 @@ class BatchSizeSearch(BatchSizeFinder):
             return
         self.final_facts = {"largest_batch_size": found}
         data.batch_size = found if self.apply else before
-        forget_loaders(trainer.fit_loop)
+        set_loaders(trainer.fit_loop, None)
         # Setting up loaders draws a random number; one set up before has drawn it already.
         with kept_state() if is_set_up else nullcontext():
             trainer.fit_loop.setup_data()

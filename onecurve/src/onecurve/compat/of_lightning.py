@@ -51,9 +51,9 @@ def loaders_of(loop: Any) -> CombinedLoader | None:
     return combined
 
 
-def forget_loaders(loop: Any) -> None:
-    """Make a loop set up its loaders again."""
-    loop._combined_loader = None
+def set_loaders(loop: Any, combined: CombinedLoader | None) -> None:
+    """Give a loop its loaders; with None it sets them up again."""
+    loop._combined_loader = combined
 
 
 def is_one_after_the_other(combined: CombinedLoader) -> bool:
@@ -84,9 +84,9 @@ def forget_states_of_loaders(trainer: Trainer) -> None:
     trainer.fit_loop._combined_loader_states_to_load = []
 
 
-def batches_read_ahead(trainer: Trainer) -> Any:
-    """The data fetcher of a fit, which prefetches batches; None before the fit begins."""
-    return trainer.fit_loop._data_fetcher
+def batches_read_ahead(loop: Any) -> Any:
+    """The data fetcher of a loop, which prefetches batches; None before it is set up."""
+    return loop._data_fetcher
 
 
 def validates_now(trainer: Trainer, fetcher: Any) -> bool:

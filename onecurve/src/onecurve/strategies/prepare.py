@@ -17,14 +17,22 @@ from typing import Any, NamedTuple
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from ..batch.loader import RankLoader, draw_base_seed, draw_order, kept_generators
+from ..batch.loader import RankLoader, kept_generators
 from ..batch.random import are_equal, get_state, kept_state, set_state
 from ..batch.share import Share
-from ..batch.walk import Begun, draws_ahead
-from ..compat.of_lightning import IndexBatchSamplerWrapper, loaders_of, sampler_seen, transferred
+from ..batch.walk import Begun
+from ..compat.of_lightning import (
+    IndexBatchSamplerWrapper,
+    batches_read_ahead,
+    loaders_of,
+    sampler_seen,
+    set_loaders,
+    transferred,
+)
 from ..compat.of_torch import TorchDispatchMode, argument_names, is_in_place, tree_map
 from ..compat.patching import replaced
 from ..errors import UserError
@@ -147,9 +155,7 @@ def _of_loader(trainer: Trainer) -> Any:
         TrainerFn.TESTING: trainer.test_loop,
         TrainerFn.PREDICTING: trainer.predict_loop,
     }[trainer.state.fn]  # type: ignore[index]
-    if loaders_of(loop) is None:
-        _set_up_early(loop)
-    combined = loaders_of(loop)
+    combined = _loaders_early(loop)
     loader = combined.flattened[0] if combined is not None and combined.flattened else None
     loader = loader.loader if isinstance(loader, Begun) else loader
     if not isinstance(loader, RankLoader | DataLoader):
@@ -166,26 +172,36 @@ def _of_loader(trainer: Trainer) -> Any:
     return None if made is None else made.inputs
 
 
-def _set_up_early(loop: Any) -> None:
-    """Set up the loaders of a loop; what that draws, hooks before Lightning's call do not see."""
-    before = get_state()
-    loop.setup_data()
-    after = get_state()
-    set_state(before)
+class _SetsUp:
+    """Replaces `setup_data` of a loop whose loaders are needed before Lightning sets them up.
 
-    def draw() -> None:
-        del loop.setup_data
-        if are_equal(get_state(), before):
-            set_state(after)
-            return
-        for loader in loaders_of(loop).flattened:  # type: ignore[union-attr]
-            own = loader.loader if isinstance(loader, RankLoader | Begun) else loader
-            if isinstance(own, DataLoader) and own.generator is None:
-                draw_base_seed(own)
-                if draws_ahead(own):
-                    draw_order(own)
+    Until Lightning does, hooks find no loaders, and generators in the state of before.
+    """
 
-    loop.setup_data = draw
+    def __init__(self, loop: Any) -> None:
+        self.loop = loop
+        self.before = get_state()
+        loop.setup_data()
+        self.after = get_state()
+        set_state(self.before)
+        self.combined = loaders_of(loop)
+        set_loaders(loop, None)
+        loop.setup_data = self
+
+    def __call__(self) -> None:
+        del self.loop.setup_data
+        set_loaders(self.loop, self.combined)
+        if are_equal(get_state(), self.before):
+            set_state(self.after)
+        elif (fetcher := batches_read_ahead(self.loop)) is not None:
+            iter(fetcher)  # draws the seeds of workers again
+
+
+def _loaders_early(loop: Any) -> CombinedLoader | None:
+    early = vars(loop).get("setup_data")
+    if early is None and loaders_of(loop) is None:
+        early = _SetsUp(loop)
+    return loaders_of(loop) if early is None else early.combined
 
 
 def _is_pytorchs(batches: Any) -> bool:
