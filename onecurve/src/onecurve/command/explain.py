@@ -117,7 +117,8 @@ def _argument_of_a_class(key: str, chosen: Chosen) -> str | None:
     """A line for a key that is not in the file of a class that takes more than its model has."""
     place, _, _ = key.rpartition(".")
     node = chosen.values.get(place)
-    if not isinstance(node, dict) or "_target_" not in node:
+    # The library's own say what they take.
+    if not isinstance(node, dict) or str(node.get("_target_", "onecurve.")).startswith("onecurve."):
         return None
     model = model_of(place, node, chosen.config_name)
     if model and model.model_config.get("extra") != "allow":
