@@ -5,11 +5,11 @@ such version, so its bakes carry the library as an sdist in `vendor/`. It is pac
 library: offline, in a moment, and with the same bytes each time.
 """
 
+import gzip
 import io
 import re
 import subprocess
 import tarfile
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -55,16 +55,16 @@ def write_archive(file: Path) -> None:
     about = f"Metadata-Version: 2.1\nName: onecurve\nVersion: {version}\n"
     contents = {path.relative_to(LIBRARY).as_posix(): path.read_bytes() for path in packed_files()}
     contents |= {"pyproject.toml": own.encode(), "PKG-INFO": about.encode()}
-    plain = io.BytesIO()
-    with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+    with (
+        file.open("wb") as packed,
+        gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as stream,
+        tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive,
+    ):
         # What is alike side by side, of which gzip makes less: kind, folder, imports.
         for name, content in sorted(contents.items(), key=_kind):
             member = tarfile.TarInfo(f"onecurve-{version}/{name}")
             member.size, member.mtime = len(content), MODIFIED
             archive.addfile(member, io.BytesIO(content))
-    # As gzip, with the most memory that it can use, and no time or name in its header.
-    gzip = zlib.compressobj(9, zlib.DEFLATED, 16 + zlib.MAX_WBITS, 9)
-    file.write_bytes(gzip.compress(plain.getbuffer()) + gzip.flush())
 
 
 def packed_files() -> Iterator[Path]:

@@ -256,11 +256,13 @@ class Blocks:
         of_samples = (self._inputs[0], *self._left)
         with_rows = [at for at, leaf in enumerate(leaves) if self.has_rows(leaf)]
         doubtful = [at for at in with_rows if all(leaves[at] is not each for each in of_samples)]
+        if not doubtful or self.rows < 2:
+            return set()
         shapes = list(dict.fromkeys(leaves[at].shape for at in doubtful))
         key = (self.rows, *doubtful, *self._key(number, leaves))
         if key not in self._known_to_share:
             self._known_to_share[key] = set()
-            for count in range(len(shapes) + 1) if self.rows > 1 else ():
+            for count in range(len(shapes) + 1):
                 for chosen in combinations(shapes, count):
                     shared = {at for at in doubtful if leaves[at].shape in chosen}
                     more = list(leaves)
