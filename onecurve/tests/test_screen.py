@@ -18,7 +18,7 @@ from onecurve.run import fit
 from onecurve.run.instantiate import trainer_errors, with_keys
 from onecurve.run.invocation import Invocation, override, text_of
 from onecurve.run.summary import show_metrics, show_training
-from onecurve.strategies.tensor.report import report_plan
+from onecurve.strategies.tensor.plan import report_plan
 from onecurve.sweep.report import write_report
 
 # To rich a style, the end of one that was never begun, and a picture.

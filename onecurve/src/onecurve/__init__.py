@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .launch.in_ranks import launch
     from .parity.runs import parity
     from .run.outcome import RankFailed
-    from .strategies.context.axis import positions
+    from .strategies.context_parallel import positions
     from .strategies.ddp import DDP
     from .strategies.dp import DP
     from .strategies.fsdp.strategy import FSDP
@@ -74,7 +74,7 @@ _HOMES = {
     "UserError": "errors",
     "chunked_cross_entropy": "chunked_loss",
     "mesh": "strategies.mesh.strategy",
-    "positions": "strategies.context.axis",
+    "positions": "strategies.context_parallel",
     "read_checkpoint": "checkpoint.format",
     "seeded": "batch.seeded",
 }

@@ -44,8 +44,7 @@ from .parallelism import Parallelism
 from .pipeline.remote import restore
 from .step import TaskStep
 from .step_log import syncing_over
-from .torch_errors import explain_error
-from .unsupported import reject_scaled_rows
+from .unsupported import explain_error, reject_scaled_rows
 
 Backend = Literal["auto", "gloo", "nccl"]
 
