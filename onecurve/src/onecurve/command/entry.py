@@ -30,10 +30,10 @@ from ..errors import (
 from ..launch import one_run
 from ..launch.logs import print_lines_at_once
 from ..launch.quick_exit import QuickExit
+from ..machine import unchanged_environment
 from ..run import record
 from ..run.context import RunContext
 from ..run.outcome import RankFailed, describe_failure, was_stopped
-from ..surroundings import unchanged_environment
 from . import resume
 from .before_hydra import mode_asked_for, open_closed_streams, read_env_file, reject_another_python
 from .check import in_one_line

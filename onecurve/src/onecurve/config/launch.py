@@ -9,7 +9,7 @@ from ..composed_run import ComposedRun
 from ..config_model import Config, Words
 from ..launch import forkserver
 from ..launch.addresses import is_host_and_port, rendezvous
-from ..surroundings import nodes_asked
+from ..machine import nodes_asked
 from .trainer import nodes_typed
 from .values import Count
 

@@ -7,7 +7,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING
 
-from ..surroundings import Ranks, first_host, tell_lightning
+from ..machine import Ranks, first_host, tell_lightning
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -34,9 +34,8 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..errors import UserError
-from ..machine import is_alive
+from ..machine import is_alive, unchanged_environment
 from ..run.outcome import SIGNALS, RankFailed, unless_stopped
-from ..surroundings import unchanged_environment
 from . import worker
 from .logs import log_file
 from .nodes import Nodes

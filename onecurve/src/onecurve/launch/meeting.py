@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import surroundings
+from .. import machine
 from ..checkpoint.file import newest_checkpoint
 from ..checkpoint.remote import fetch, find
 from ..errors import UserError
+from ..machine import Ranks
 from ..run.context import Attempt, Members, RunContext
-from ..surroundings import Ranks
 from .store import ANSWER, gone, store_of_attempt, wait
 
 if TYPE_CHECKING:
@@ -100,11 +100,11 @@ def meet(config: "DictConfig") -> RunContext:
     It is set as ``hydra.run.dir``. Others that do not come, or have other overrides, are rejected.
     """
     run_dir = Path(os.path.abspath(str(config.hydra.run.dir)))
-    ranks = surroundings.ranks_around()
+    ranks = machine.ranks_around()
     if ranks is not None:
         context = meet_ranks(ranks, config, run_dir)
         run_dir = context.run_dir
-    elif "launch" in config and surroundings.nodes_asked(config)[1] > 1:
+    elif "launch" in config and machine.nodes_asked(config)[1] > 1:
         from .nodes import meet_nodes
 
         nodes = meet_nodes(config)

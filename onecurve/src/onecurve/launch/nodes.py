@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..surroundings import node_rank, nodes_asked
+from ..machine import node_rank, nodes_asked
 from . import addresses
 from .meeting import Meeting
 from .store import ANSWER, gone, joined_store, listening_store, wait

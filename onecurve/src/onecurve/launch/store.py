@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..errors import UserError
-from ..surroundings import Ranks, unchanged_environment
+from ..machine import Ranks, unchanged_environment
 from . import addresses
 
 HOST = "127.0.0.1"  # for a single node

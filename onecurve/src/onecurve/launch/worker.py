@@ -19,9 +19,9 @@ from torch import distributed
 
 from .. import machine
 from ..errors import UserError, hide_frames_above_the_project, user_error_behind
+from ..machine import LIGHTNING_VARIABLES, Ranks, unchanged_environment
 from ..run.context import RunContext
 from ..run.outcome import Metrics, RankFailed, is_stopped, unless_stopped
-from ..surroundings import LIGHTNING_VARIABLES, Ranks, unchanged_environment
 from . import addresses
 from .debugging import Breakpoint
 from .forkserver import end_with_the_parent

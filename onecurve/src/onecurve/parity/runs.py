@@ -13,9 +13,9 @@ from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from ..launch.in_ranks import launch
+from ..machine import LIGHTNING_VARIABLES, unchanged_environment
 from ..strategies.callback_api import CallbackAPI
 from ..strategies.single import Single
-from ..surroundings import LIGHTNING_VARIABLES, unchanged_environment
 from .result import TOLERANCE, Parity, kinds_of, row_of_resume, rows_of
 from .watch import Log, Watch
 
