@@ -13,8 +13,8 @@ from hydra.core.global_hydra import GlobalHydra
 from ..compat.of_hydra import hydra_options
 from ..config.models import model_of
 from ..config_model import as_override
+from ..errors import nearest, no_such_key
 from ..run.invocation import override, parsed
-from ..suggestions import nearest, no_such_key
 from .chosen import Chosen, choices
 
 ELSEWHERE = {"deepspeed": "fsdp"}  # names of other libraries for the same thing

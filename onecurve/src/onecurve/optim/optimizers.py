@@ -9,8 +9,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from ..errors import UserError, in_short
-from ..suggestions import nearest
+from ..errors import UserError, in_short, nearest
 from .fused import fuses, has_kernel
 
 NamedParameters = Iterable[tuple[str, nn.Parameter] | nn.Parameter]

@@ -13,8 +13,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from .. import machine
-from ..errors import UserError
-from ..plain_console import plain_console
+from ..errors import UserError, plain_console
 from ..run import record
 from ..run.context import RunContext
 from ..run.instantiate import build_task, building

@@ -6,8 +6,7 @@ from pathlib import Path
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..compat.of_lightning import callbacks_of
-from ..errors import UserError, say
-from ..suggestions import to_compare_by
+from ..errors import UserError, say, to_compare_by
 
 # The messages of ModelCheckpoint, and of EarlyStopping and schedulers.
 MISSING = re.compile(

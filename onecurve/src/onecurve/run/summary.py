@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..plain_console import plain_console
+from ..errors import plain_console
 from .invocation import invocation_of, override
 
 # Facts with rows of their own.

@@ -20,8 +20,7 @@ from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..errors import UserError, stop
-from ..plain_console import plain_console
+from ..errors import UserError, plain_console, stop
 from ..run.invocation import invocation
 from .charts import charts_of
 from .directory import TRACEBACK
