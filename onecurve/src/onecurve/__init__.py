@@ -4,8 +4,10 @@ This module exports the names that a plain Lightning script needs. They are impo
 use only, because every start of the command line imports this module and must not wait for torch.
 """
 
+import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ def __getattr__(name: str) -> Any:
         except PackageNotFoundError:
             raise AttributeError("onecurve has no version, because it is not installed") from None
     if name in ("launch", "parity"):
-        # A callable package: importing any part of it would hide a function of the same name.
+        # A callable package, see `make_callable`.
         return import_module(f".{name}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -97,3 +99,18 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+def make_callable(package: str, module: str, function: str) -> None:
+    """Make calls of a package call a function of a module in it, imported at the first call.
+
+    A function with the package's name would not do: importing any part of the package hides it,
+    because Python then binds the package to the attribute of its parent.
+    https://docs.python.org/3/reference/datamodel.html#customizing-module-attribute-access
+    """
+
+    class Callable(ModuleType):
+        def __call__(self, *arguments: Any, **named: Any) -> Any:
+            return getattr(import_module(f"{package}.{module}"), function)(*arguments, **named)
+
+    sys.modules[package].__class__ = Callable
