@@ -10,8 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
-from ..config.keys import dotted
-from ..config.validate import refusals, validate
+from ..config.validate import dotted, refusals, validate
 from ..config_model import text
 from ..errors import UserError, user_error_behind
 from .chosen import Chosen, choices

@@ -10,7 +10,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from ..config.keys import dotted, refers, resolved
+from ..config.validate import dotted, refers, resolved
 
 
 def choices(group: str) -> list[str]:

@@ -11,7 +11,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from ..compat.of_hydra import hydra_options
-from ..config.models import model_of
+from ..config.validate import model_of
 from ..config_model import as_override
 from ..errors import nearest, no_such_key
 from ..run.invocation import override, parsed

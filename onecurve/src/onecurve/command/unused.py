@@ -7,8 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from ..config.keys import dotted
-from ..config.models import file_of
+from ..config.validate import dotted, file_of
 from ..errors import of_syntax
 
 # The argument of a task that each group becomes.
