@@ -70,7 +70,7 @@ TARGETS = {
 GROUPS = {
     "checkpoint": "groups.Checkpoint",
     "data": "groups.EvaluatedData",
-    "launch": "launch.Launch",
+    "launch": "trainer.Launch",
     "parity": "groups.Parity",
     "paths": "groups.Paths",
     "plan": "groups.Plan",
