@@ -14,7 +14,7 @@ from ..config_model import Config
 from ..errors import better
 from ..machine import count_cores
 from ..torch_versions import too_old
-from .values import Count, Group, Seed, file_or_address
+from .groups import Count, Group, Seed, file_or_address
 
 
 def _damage(value: str) -> str | None:

@@ -12,7 +12,7 @@ from ..config_model import Config, Words
 from ..launch import forkserver
 from ..launch.addresses import is_host_and_port, rendezvous
 from ..machine import count_cores, full_precision_name, nodes_asked
-from .values import Count, Time
+from .groups import Count, Time
 
 TIMES = {"weeks", "days", "hours", "minutes", "seconds"}
 
