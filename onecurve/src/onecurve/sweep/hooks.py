@@ -21,8 +21,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from ..command.chosen import choices
-from ..command.explain import explain
+from ..command.explain import choices, explain
 from ..command.hydra_hooks import ending_the_command, stop_once
 from ..compat.of_hydra import split_sweep
 from ..config.validate import validate_group
