@@ -32,7 +32,7 @@ from nodes import (
 from torch.distributed import TCPStore
 
 from onecurve.launch import addresses
-from onecurve.launch.store import listening_store
+from onecurve.launch.addresses import listening_store
 
 
 @pytest.mark.compares

@@ -37,9 +37,9 @@ from ..errors import UserError
 from ..machine import is_alive, unchanged_environment
 from ..run.outcome import SIGNALS, RankFailed, unless_stopped
 from . import worker
+from .addresses import HOST, listening_store
 from .logs import log_file
 from .nodes import Nodes
-from .store import HOST, listening_store
 
 # torchelastic of torch 2.11 does not have this option, and waits for 30 seconds.
 CAN_SHUT_DOWN_SOON = "shutdown_timeout" in LaunchConfig.__dataclass_fields__

@@ -18,7 +18,7 @@ from ..checkpoint.remote import fetch, find
 from ..errors import UserError
 from ..machine import Ranks
 from ..run.context import Attempt, Members, RunContext
-from .store import ANSWER, gone, store_of_attempt, wait
+from .addresses import ANSWER, gone, store_of_attempt, wait
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

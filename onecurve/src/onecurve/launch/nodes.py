@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from ..machine import node_rank, nodes_asked
 from . import addresses
+from .addresses import ANSWER, gone, joined_store, listening_store, wait
 from .meeting import Meeting
-from .store import ANSWER, gone, joined_store, listening_store, wait
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -23,11 +23,11 @@ from ..machine import LIGHTNING_VARIABLES, Ranks, unchanged_environment
 from ..run.context import RunContext
 from ..run.outcome import Metrics, RankFailed, is_stopped, unless_stopped
 from . import addresses
+from .addresses import HOST, listening_store
 from .debugging import Breakpoint
 from .forkserver import end_with_the_parent
 from .logs import Verbose, log_file, log_to_file, print_lines_at_once, redirect_output
 from .meeting import meet_ranks
-from .store import HOST, listening_store
 
 SECONDS_TO_BLAME_ANOTHER = 2
 LISTENING = "listening"
