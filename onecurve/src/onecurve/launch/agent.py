@@ -39,7 +39,7 @@ from ..run.outcome import SIGNALS, RankFailed, unless_stopped
 from . import worker
 from .addresses import HOST, listening_store
 from .logs import log_file
-from .nodes import Nodes
+from .meeting import Nodes
 
 # torchelastic of torch 2.11 does not have this option, and waits for 30 seconds.
 CAN_SHUT_DOWN_SOON = "shutdown_timeout" in LaunchConfig.__dataclass_fields__
