@@ -31,8 +31,7 @@ from ..errors import (
     user_error_behind,
 )
 from ..launch import one_run
-from ..launch.logs import print_lines_at_once
-from ..launch.quick_exit import QuickExit
+from ..launch.process import QuickExit, print_lines_at_once
 from ..machine import unchanged_environment
 from ..run import record
 from ..run.context import RunContext

@@ -38,8 +38,8 @@ from ..machine import is_alive, unchanged_environment
 from ..run.outcome import SIGNALS, RankFailed, unless_stopped
 from . import worker
 from .addresses import HOST, listening_store
-from .logs import log_file
 from .meeting import Nodes
+from .process import log_file
 
 # torchelastic of torch 2.11 does not have this option, and waits for 30 seconds.
 CAN_SHUT_DOWN_SOON = "shutdown_timeout" in LaunchConfig.__dataclass_fields__

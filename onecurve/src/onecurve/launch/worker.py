@@ -24,10 +24,16 @@ from ..run.context import RunContext
 from ..run.outcome import Metrics, RankFailed, is_stopped, unless_stopped
 from . import addresses
 from .addresses import HOST, listening_store
-from .debugging import Breakpoint
 from .forkserver import end_with_the_parent
-from .logs import Verbose, log_file, log_to_file, print_lines_at_once, redirect_output
 from .meeting import meet_ranks
+from .process import (
+    Breakpoint,
+    Verbose,
+    log_file,
+    log_to_file,
+    print_lines_at_once,
+    redirect_output,
+)
 
 SECONDS_TO_BLAME_ANOTHER = 2
 LISTENING = "listening"
@@ -64,7 +70,7 @@ class RankOptions:
     shared: Path | None = None
     has_nodes: bool = False  # whether the run may have other nodes, now or later
     debug_rank: int = 0  # the rank that `breakpoint()` stops
-    verbose: Verbose = False  # which loggers log debug messages, see `logs.Verbose`
+    verbose: Verbose = False  # which loggers log debug messages, see `Verbose`
 
 
 def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> Any:

@@ -18,7 +18,7 @@ from .. import machine
 from ..errors import UserError
 from ..launch import forkserver
 from ..launch.meeting import meet_ranks
-from ..launch.quick_exit import QuickExit
+from ..launch.process import QuickExit
 from ..run.context import RunContext
 from ..run.record import try_lock
 from ..run.redaction import overrides_of
