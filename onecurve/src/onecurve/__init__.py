@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .errors import UserError
     from .launch.in_ranks import launch
     from .parity.runs import parity
-    from .run.outcome import RankFailed
+    from .run.context import RankFailed
     from .strategies.context.axis import positions
     from .strategies.ddp import DDP
     from .strategies.dp import DP

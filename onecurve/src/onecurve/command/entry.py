@@ -34,8 +34,7 @@ from ..launch import one_run
 from ..launch.process import QuickExit, print_lines_at_once
 from ..machine import unchanged_environment
 from ..run import record
-from ..run.context import RunContext
-from ..run.outcome import RankFailed, describe_failure, was_stopped
+from ..run.context import RankFailed, RunContext, describe_failure, was_stopped
 from . import resume
 from .check import in_one_line
 from .explain import explain

@@ -35,7 +35,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..errors import UserError
 from ..machine import is_alive, unchanged_environment
-from ..run.outcome import SIGNALS, RankFailed, unless_stopped
+from ..run.context import SIGNALS, RankFailed, unless_stopped
 from . import worker
 from .addresses import HOST, listening_store
 from .meeting import Nodes

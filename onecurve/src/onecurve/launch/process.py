@@ -103,7 +103,7 @@ class Breakpoint:
     def __init__(self, rank: int, chosen: int) -> None:
         self.rank = rank
         self.chosen = chosen
-        self.debugger: "pdb.Pdb | None" = None
+        self.debugger: pdb.Pdb | None = None
         self.passes = False
 
     def __call__(self, *_arguments: Any, **_named: Any) -> None:

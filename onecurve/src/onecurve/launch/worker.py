@@ -20,8 +20,7 @@ from torch import distributed
 from .. import machine
 from ..errors import UserError, hide_frames_above_the_project, user_error_behind
 from ..machine import LIGHTNING_VARIABLES, Ranks, unchanged_environment
-from ..run.context import RunContext
-from ..run.outcome import Metrics, RankFailed, is_stopped, unless_stopped
+from ..run.context import Metrics, RankFailed, RunContext, is_stopped, unless_stopped
 from . import addresses
 from .addresses import HOST, listening_store
 from .forkserver import end_with_the_parent

@@ -18,11 +18,10 @@ from ..checkpoint.storage import LocalFiles
 from ..errors import UserError, user_error_behind
 from ..strategies.strategy import OneCurve
 from . import record, redaction
-from .context import Attempt, RunContext
+from .context import STOPPED, Attempt, EndedEarly, RankFailed, RunContext, Stopped
 from .evaluate import reject_without_test
 from .instantiate import build, build_task, describe_error, trainer_errors
 from .monitor import MonitoredMetrics, missing_metric, no_validation
-from .outcome import STOPPED, EndedEarly, RankFailed, Stopped
 from .stop import StopOnSignal, end_of_training
 from .summary import show_training
 from .trainer import (
