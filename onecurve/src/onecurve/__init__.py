@@ -68,7 +68,7 @@ _HOMES = {
     "FSDP": "strategies.fsdp.strategy",
     "LocalFiles": "checkpoint.storage",
     "Pipeline": "strategies.pipeline.strategy",
-    "RankFailed": "run.outcome",
+    "RankFailed": "run.context",
     "ShardedFolders": "checkpoint.storage",
     "Single": "strategies.single",
     "StochasticWeightAveraging": "averaging.swa",

@@ -20,7 +20,7 @@ from ..compat.of_hydra import hydra_options
 from ..config.validate import dotted, model_of, refers, resolved
 from ..config_model import as_override
 from ..errors import nearest, no_such_key
-from ..run.invocation import override, parsed
+from ..run.record import override, parsed
 
 
 def choices(group: str) -> list[str]:

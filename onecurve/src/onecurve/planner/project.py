@@ -17,7 +17,7 @@ from ..errors import UserError, plain_console
 from ..run import record
 from ..run.context import RunContext
 from ..run.instantiate import build_task, building
-from ..run.invocation import invocation
+from ..run.record import invocation
 from ..strategies.layers import find_layers
 from ..strategies.mesh.sizes import Sizes
 from ..strategies.pipeline.limits import available

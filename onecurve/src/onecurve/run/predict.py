@@ -25,9 +25,9 @@ from ..strategies.prepare import prepared
 from . import record
 from .context import RunContext
 from .instantiate import Trained, load_trained, trainer_errors
-from .invocation import invocation_of
 from .prediction_files import Written, image_loader, with_suffix, write
 from .protocols import Predicts, ReadsImages
+from .record import invocation_of
 from .trainer import build_trainer
 
 

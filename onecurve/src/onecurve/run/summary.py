@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import plain_console
-from .invocation import invocation_of, override
+from .record import invocation_of, override
 
 # Facts with rows of their own.
 SHOWN = {"strategy", "world_size", "global_step", "seconds", "samples_per_second"}

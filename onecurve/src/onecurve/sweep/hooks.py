@@ -28,7 +28,7 @@ from ..config.validate import validate_group
 from ..config_model import text
 from ..errors import UserError, say
 from ..run import redaction
-from ..run.invocation import invocation, override, quoted
+from ..run.record import invocation, override, quoted
 from .directory import DONE, RECORD, STOPPED, choose_directory, identity, jobs_done, read_yaml
 from .job import is_search
 from .launchers import JOBLIB, SERIAL, Interrupt, launcher_of, slurm_tasks, validate_launcher

@@ -21,7 +21,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ..errors import UserError, plain_console, stop
-from ..run.invocation import invocation
+from ..run.record import invocation
 from .charts import charts_of
 from .directory import TRACEBACK
 from .results import COMPARED_STEPS, LOSS, Job, SweepResults, label, read_sweeps, short_keys, shown
