@@ -31,6 +31,7 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from lightning.pytorch import Callback
 from omegaconf import OmegaConf
+
 from onecurve.command.resolvers import register_resolvers
 from onecurve.launch.process import log_to_file
 from onecurve.run import fit
