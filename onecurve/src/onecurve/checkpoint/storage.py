@@ -185,7 +185,7 @@ class ShardedFolders(LocalFiles):
 
     def put(self, checkpoint: dict[str, Any], path: str | Path) -> None:
         # Only this needs PyTorch's distributed checkpoint.
-        from .sharded.shards import write_shards
+        from .sharded import write_shards
 
         if is_address(path):
             raise UserError(
