@@ -21,8 +21,7 @@ from .. import machine
 from ..errors import UserError, hide_frames_above_the_project, user_error_behind
 from ..machine import LIGHTNING_VARIABLES, Ranks, unchanged_environment
 from ..run.context import Metrics, RankFailed, RunContext, is_stopped, unless_stopped
-from . import addresses
-from .addresses import HOST, listening_store
+from .addresses import HOST, listening_store, name_interface, stay_on_this_machine
 from .forkserver import end_with_the_parent
 from .meeting import meet_ranks
 from .process import (
@@ -92,7 +91,7 @@ def _do(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> A
     rank, logs = ranks.rank, options.logs
     if "PYTHONBREAKPOINT" not in os.environ:
         sys.breakpointhook = Breakpoint(rank, options.debug_rank)
-    addresses.stay_on_this_machine(ranks)
+    stay_on_this_machine(ranks)
     # If the variable is set, torch has read it already.
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, machine.count_cores() // ranks.on_this_node))
@@ -175,7 +174,7 @@ def only_rank() -> Iterator[None]:
     with unchanged_environment(VARIABLES_OF_ONE_RANK):
         os.environ |= {"MASTER_ADDR": HOST, "MASTER_PORT": str(store.port)}
         os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-        addresses.name_interface(HOST)
+        name_interface(HOST)
         try:
             yield
         finally:
