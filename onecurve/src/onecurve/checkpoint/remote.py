@@ -64,7 +64,7 @@ def refusal(address: str) -> str | None:
     return None
 
 
-def file_system(address: str) -> tuple[Any, str]:
+def _file_system(address: str) -> tuple[Any, str]:
     """The file system of an address, and the path in it without a slash at its end."""
     from fsspec.core import url_to_fs
 
@@ -73,7 +73,7 @@ def file_system(address: str) -> tuple[Any, str]:
     return files, path
 
 
-def read_list(files: Any, path: str) -> dict[str, Any] | None:
+def _read_list(files: Any, path: str) -> dict[str, Any] | None:
     """The ``run`` at a path and its ``checkpoints``; None if no run was ever there."""
     try:
         found: Any = json.loads(files.cat_file(f"{path}/{LIST}"))
@@ -84,7 +84,7 @@ def read_list(files: Any, path: str) -> dict[str, Any] | None:
     return found
 
 
-def write_list(files: Any, path: str, run: str, checkpoints: dict[str, Any]) -> None:
+def _write_list(files: Any, path: str, run: str, checkpoints: dict[str, Any]) -> None:
     """Replace the list; a reader sees the old one or the new one."""
     found = {"format": FORMAT, "run": run, "checkpoints": checkpoints}
     text = json.dumps(found, indent=1).encode()
@@ -96,7 +96,7 @@ def write_list(files: Any, path: str, run: str, checkpoints: dict[str, Any]) -> 
         files.pipe_file(f"{path}/{LIST}", text)
 
 
-def run_id(run_dir: Path) -> str:
+def _run_id(run_dir: Path) -> str:
     """The id of a run at addresses, kept in its directory."""
     file = run_dir / HERE / "run"
     if not file.is_file():
@@ -111,8 +111,8 @@ def claim(address: str, run_dir: Path, resumes: bool) -> None:
     The address of another run is rejected, unless this one `resumes` from a checkpoint.
     """
     with _in_a_line("checkpoint.mirror_to", address, "written to", "use checkpoint.mirror_to=null"):
-        files, path = file_system(address)
-        found, mine = read_list(files, path) or {}, run_id(run_dir)
+        files, path = _file_system(address)
+        found, mine = _read_list(files, path) or {}, _run_id(run_dir)
         there = found.get("checkpoints", {})
         if there and found["run"] != mine and not resumes:
             names, again = some_of(sorted(there)), shlex.quote(f"resume={address}")
@@ -120,7 +120,7 @@ def claim(address: str, run_dir: Path, resumes: bool) -> None:
                 f"holds the checkpoints of another run ({names}); resume from them: {again}, or "
                 "give this run an address of its own"
             )
-        write_list(files, path, mine, there)
+        _write_list(files, path, mine, there)
 
 
 def find(key: str, address: str) -> dict[str, Any]:
@@ -138,11 +138,11 @@ def find(key: str, address: str) -> dict[str, Any]:
     with _in_a_line(key, address):
         if reason := refusal(address):
             raise UserError(reason)
-        files, path = file_system(address)
+        files, path = _file_system(address)
         parent, _, name = path.rpartition("/")
-        if there := read_list(files, path):
+        if there := _read_list(files, path):
             return _mirrored(there["checkpoints"], path, None)
-        if there := read_list(files, parent):
+        if there := _read_list(files, parent):
             return _mirrored(there["checkpoints"], parent, name)
         return _unlisted(files, path, address)
 
@@ -156,7 +156,7 @@ def fetch(key: str, address: str, found: dict[str, Any]) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(place.with_name(f"{place.name}.lock")):
             if not copy.exists():
-                _download(file_system(address)[0], found["folder"], found["files"], place)
+                _download(_file_system(address)[0], found["folder"], found["files"], place)
                 say(f"fetched {found['name']} from {address} to {place}")
         # Initial weights may be in a file of any kind.
         if key != "init" and (reason := damage(copy)):
@@ -325,7 +325,7 @@ class Mirror:
 
     def _change(self, name: str, staged: Path | None) -> None:
         """Upload a staged checkpoint, or remove the one there; only then the list changes."""
-        files, path = file_system(self.address)
+        files, path = _file_system(self.address)
         there = self._list(files, path)
         try:
             if staged:
@@ -340,15 +340,15 @@ class Mirror:
                 there = {**there, name: {"folder": folder, "number": number, "files": sent}}
             elif name in there:
                 there = {each: entry for each, entry in there.items() if each != name}
-            write_list(files, path, run_id(self.run_dir), there)
+            _write_list(files, path, _run_id(self.run_dir), there)
             self._there = there
         finally:
             self._clear(files, path)
 
     def _list(self, files: Any, path: str) -> dict[str, Any]:
         """The complete checkpoints of this run there."""
-        there = read_list(files, path)
-        if there and there["run"] != run_id(self.run_dir):
+        there = _read_list(files, path)
+        if there and there["run"] != _run_id(self.run_dir):
             raise OSError("another run has taken the address")
         self._there = there["checkpoints"] if there else {}
         return self._there
@@ -360,8 +360,8 @@ class Mirror:
         fails, what is left only takes room.
         """
         with suppress(Exception):
-            there = read_list(files, path)
-            if there is None or there["run"] != run_id(self.run_dir):
+            there = _read_list(files, path)
+            if there is None or there["run"] != _run_id(self.run_dir):
                 return
             named = {entry["folder"] for entry in there["checkpoints"].values()}
             for each in files.ls(path, detail=False):

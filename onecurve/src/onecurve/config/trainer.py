@@ -121,7 +121,7 @@ class Trainer(Config):
         if run.one_process and run.num_nodes > 1:
             one = "trainer.num_nodes=1" if run.get("launch.nodes") is None else "launch.nodes=null"
             yield (
-                f"{nodes_typed(run)}: strategy={run.strategy} is one process on one node; "
+                f"{_nodes_typed(run)}: strategy={run.strategy} is one process on one node; "
                 f"use {one}, or strategy=ddp launch.rendezvous=HOST:PORT"
             )
         if run.devices > run.most_devices:
@@ -216,7 +216,7 @@ def _waits_for_validation(run: ComposedRun) -> bool:
     return any(monitor.startswith("val/") for monitor in monitors)
 
 
-def nodes_typed(run: ComposedRun) -> str:
+def _nodes_typed(run: ComposedRun) -> str:
     """The override that sets the number of nodes."""
     asked = run.get("launch.nodes")
     return f"trainer.num_nodes={run.num_nodes}" if asked is None else f"launch.nodes={asked}"
@@ -278,7 +278,7 @@ class Launch(Config):
         place = rendezvous(run.config)
         if place is None:
             yield (
-                f"{nodes_typed(run)}: the nodes need a place to meet; add "
+                f"{_nodes_typed(run)}: the nodes need a place to meet; add "
                 "launch.rendezvous=HOST:PORT, where HOST is one of them, to the same command on "
                 "every node"
             )

@@ -132,7 +132,7 @@ def _model(name: str) -> type[Config]:
 
 
 @cache
-def folders_of(package: str) -> list[Path] | None:
+def _folders_of(package: str) -> list[Path] | None:
     """The folders of a top-level package, or the file of a top-level module; None if missing."""
     try:
         spec = find_spec(package) if package else None
@@ -148,7 +148,7 @@ def folders_of(package: str) -> list[Path] | None:
 def file_of(module: str) -> Path | None:
     """The file of a module; None if it is missing."""
     top, *rest = module.split(".")
-    paths = [folder.joinpath(*rest) for folder in folders_of(top) or ()]
+    paths = [folder.joinpath(*rest) for folder in _folders_of(top) or ()]
     files = [file for path in paths for file in (path / "__init__.py", path.with_suffix(".py"))]
     return next((file for file in files if file.is_file()), None)
 
@@ -303,7 +303,7 @@ def _no_target(key: str, node: dict[str, Any]) -> str | None:
     top, _, inside = target.partition(".")
     if "${" in target or target in TARGETS:
         return None
-    if folders_of(top) is None:
+    if _folders_of(top) is None:
         return (
             f"{key}._target_={target}: the package {top} is not installed; install it, or name "
             "another class"

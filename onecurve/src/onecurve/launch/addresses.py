@@ -46,7 +46,7 @@ def is_host_and_port(endpoint: str) -> bool:
     return match is not None and 1 <= int(match[1]) <= 65535
 
 
-def is_here(host: str) -> bool:
+def _is_here(host: str) -> bool:
     """Whether a host name or address is this machine's: only these can be bound."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
@@ -70,7 +70,7 @@ def accepts_connections(host: str, port: int) -> bool:
 
 def of_this_machine(host: str) -> str:
     """A host name that is this machine's, or else its address towards the host; nothing is sent."""
-    if is_here(host):
+    if _is_here(host):
         return host
     found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     family, kind, protocol, _, address = found[0]
@@ -79,7 +79,7 @@ def of_this_machine(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def interface_of(address: str) -> str | None:
+def _interface_of(address: str) -> str | None:
     """Name of the network interface that has an IPv4 address, such as "eth0"; None if not found."""
     try:
         import fcntl
@@ -103,7 +103,7 @@ def name_interface(address: str) -> None:
     """
     if "GLOO_SOCKET_IFNAME" not in os.environ:
         with suppress(OSError):
-            if interface := interface_of(socket.gethostbyname(address)):
+            if interface := _interface_of(socket.gethostbyname(address)):
                 os.environ["GLOO_SOCKET_IFNAME"] = interface
 
 
@@ -148,17 +148,17 @@ def listening_store(host: str, port: int = 0, **options: Any) -> Any:
         address, port = server.getsockname()
         # The store closes the descriptor when it ends.
         listening = server.detach()
-    return store_class()(
+    return _store_class()(
         address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening, **options
     )
 
 
 def joined_store(host: str, port: int) -> Any:
     """The TCPStore whose server another process has."""
-    return store_class()(host, port, is_master=False, timeout=ANSWER)
+    return _store_class()(host, port, is_master=False, timeout=ANSWER)
 
 
-def store_class() -> Any:
+def _store_class() -> Any:
     """PyTorch's TCPStore, without C++ stack traces when the server is gone: we report that.
 
     torch reads the log level when it is imported here. Ranks, which import torch themselves, keep
@@ -253,4 +253,4 @@ def _serving_store(host: str, port: int = 0) -> Any:
         # On Debian a machine's own name resolves to 127.0.1.1, which other nodes cannot reach.
         if host in ("localhost", HOST) or not socket.gethostbyname(host).startswith("127."):
             return listening_store(host, port, **options)
-    return store_class()(host, port, is_master=True, wait_for_workers=False, **options)
+    return _store_class()(host, port, is_master=True, wait_for_workers=False, **options)
