@@ -291,7 +291,7 @@ def report_plan(
 ) -> None:
     """Print the plan of a module that has not been sharded yet."""
     # Imported here, so that ranks that print nothing do not import rich.
-    from ...plain_console import plain_console
+    from ...errors import plain_console
 
     console = plain_console()
     total, held, sharded = shares(module, plan, size)
