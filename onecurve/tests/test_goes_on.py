@@ -223,3 +223,16 @@ def test_a_plateau_is_noticed_at_the_end_of_a_resumed_epoch(hook: str, tmp_path:
     fit(rest, 3, path)
     assert rest.rates[-1] == whole.rates[-1]
     assert rest.rates == whole.rates[-len(rest.rates) :]
+
+
+def test_a_step_of_a_resumed_epoch_sees_that_it_is_resumed(tmp_path: Path) -> None:
+    path, seen = tmp_path / "inside.ckpt", []
+
+    class Looks(L.Callback):
+        def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+            seen.append(trainer.fit_loop.restarting)
+
+    fit(Task(), 2, None, SavesInside(path, "on_train_batch_end"))
+    fit(Task(), 2, path, Looks())
+    assert seen
+    assert all(seen)

@@ -136,7 +136,8 @@ def resume_plateaus(trainer: Trainer, metrics: dict[str, float], ended: int) -> 
 
     Lightning leaves that out, because its checkpoints do not hold the metrics.
     """
-    trainer.fit_loop._restarting = False
+    if any(each.reduce_on_plateau for each in trainer.lr_scheduler_configs):
+        trainer.fit_loop._restarting = False
     values = {name: torch.tensor(value) for name, value in metrics.items()}
     trainer._logger_connector._callback_metrics.update(values)
     for each in trainer.lr_scheduler_configs if ended else ():
