@@ -1,4 +1,4 @@
-"""Errors that users see as one line instead of a traceback, with what they probably meant."""
+"""Errors that users see as one line instead of a traceback, and what they may have meant."""
 
 import errno
 import re
