@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..callbacks.device_stats import PeakMemory
 from ..callbacks.garbage import GarbageCollection
+from ..callbacks.progress import steps_done
 from ..checkpoint.format import read_checkpoint, reject_incomplete_state, reject_other_network
 from ..checkpoint.resume_state import ResumeState, resume_loggers
 from ..checkpoint.storage import LocalFiles
@@ -121,7 +122,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     facts = {
         "strategy": cfg.strategy.name,
         "world_size": trainer.world_size,
-        "global_step": trainer.global_step,
+        "global_step": steps_done(trainer),
         "seconds": round(seconds, 3),
         "samples_per_second": round(samples / seconds, 1),
     }
