@@ -23,7 +23,7 @@ from .context import Attempt, RunContext
 from .evaluate import reject_without_test
 from .instantiate import build, build_task, describe_error, trainer_errors
 from .monitor import MonitoredMetrics, missing_metric, no_validation
-from .outcome import STOPPED, EndedEarly, RankFailed, Stopped
+from .outcome import STOPPED, EndedEarly, RankFailed, Stopped, diverged
 from .stop import StopOnSignal, end_of_training
 from .summary import show_training
 from .trainer import (
@@ -135,6 +135,10 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
         if OmegaConf.select(cfg, "sweep.job") is None:
             notes = [f"Stopped early by {ended.reason}"] if is_early else []
             notes += [unvalidated] if unvalidated else []
+            if name := diverged(metrics):
+                notes.append(
+                    f"{name} is {metrics[name]}: +callbacks=nan_guard finds where it begins"
+                )
             show_training(metrics, facts, run_dir, best, notes)
     return metrics
 
