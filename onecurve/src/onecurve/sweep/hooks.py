@@ -262,6 +262,6 @@ def _end(config: DictConfig) -> int:
     if left:
         undone = f"{left} of {len(statuses)} jobs are not done"
         print(f"{undone}; the same command resumes the sweep ({named})")
-    else:
+    elif directory.name.endswith("-sweep"):  # as hydra/default.yaml names it
         print("To give a sweep a name: hydra.sweep.dir=runs/NAME")
     return int(bool(left) or "diverged" in statuses)
