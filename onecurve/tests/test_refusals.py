@@ -62,6 +62,7 @@ OF_HYDRA = {
     "--cfg job data.root=it's": "error: data.root=it's: is not what Hydra can read",
     "größe=1": "größe is no key that Hydra can read",
     "+strategy=ddp": "+strategy=ddp: … leave the plus out … use strategy=ddp",
+    "logger=csv +logger=wandb": "+logger=wandb: is not added … use 'logger=[csv,wandb]'",
     "+debug=limit": "+debug=limit: … leave the plus out … use debug=limit",
     "+sweep/launcher=joblib": "leave the plus out … use sweep/launcher=joblib",
     "modle=mlp": "modle: there is no such key; did you mean model?",
