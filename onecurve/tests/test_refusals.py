@@ -173,6 +173,7 @@ OURS = {
     "checkpoint=null": "checkpoint=null: must be a mapping",
     "paths.runs=null": "paths.runs=null: must be a folder",
     "paths.root=/proc/nowhere": "/proc/nowhere/runs … cannot be created … paths.runs=runs",
+    "-m seed=1,2 paths.root=/proc/nowhere": "hydra.sweep.dir=/proc/nowh … cannot be created",
     "paths.runs=/dev/null/runs": "/dev/null/runs … Not a directory",
     "init=weights": "init.file is needed: add init.file=",
     f"init=weights init.file={300 * 'x'}": "File name too long; give a file with weights",

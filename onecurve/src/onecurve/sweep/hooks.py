@@ -30,6 +30,7 @@ from ..config_model import text
 from ..errors import UserError, say
 from ..run import redaction
 from ..run.invocation import invocation, override, quoted
+from ..run.record import creating
 from .directory import DONE, RECORD, STOPPED, choose_directory, identity, jobs_done, read_yaml
 from .job import is_search
 from .launchers import JOBLIB, SERIAL, Interrupt, launcher_of, slurm_tasks, validate_launcher
@@ -61,7 +62,8 @@ class SweepHooks(Callback):
                 validate_launcher(config)
                 jobs = _validate(config)
                 # The lock is held as long as Hydra holds this object: until the sweep ends.
-                directory, self.lock = _begin(config, config_name, jobs)
+                with creating(f"hydra.sweep.dir={config.hydra.sweep.dir}"):
+                    directory, self.lock = _begin(config, config_name, jobs)
             except (HydraException, OmegaConfBaseException) as error:
                 sources = config.hydra.runtime.config_sources
                 folder = next(source.path for source in sources if source.provider == "main")
