@@ -33,7 +33,7 @@ from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 
 from onecurve.command.resolvers import register_resolvers
-from onecurve.launch.logs import log_to_file
+from onecurve.launch.process import log_to_file
 from onecurve.run import fit
 from onecurve.run.context import RunContext
 

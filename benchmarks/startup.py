@@ -39,12 +39,13 @@ def wrap(module, name, before=None, after=None):
             if after: mark(after)
     setattr(module, name, wrapped)
 
-from onecurve.launch import one_run
-inline = one_run._inline
-def measured(work, *arguments):
+from onecurve.run import record
+start = record.start
+def started(*arguments, **options):
+    start(*arguments, **options)
     mark("compose")
     from onecurve.launch.worker import resolved
-    resolved(work)
+    resolved("onecurve.run.fit.work")
     from onecurve.run import fit
     from onecurve.data.images import ImageDataModule
     from lightning.pytorch.strategies import Strategy
@@ -59,8 +60,7 @@ def measured(work, *arguments):
         print("MARKS" + json.dumps(marks), flush=True)
         os._exit(0)
     Strategy.optimizer_step = first
-    return inline(work, *arguments)
-one_run._inline = measured
+record.start = started
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

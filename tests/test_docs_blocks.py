@@ -45,7 +45,7 @@ ELSEWHERE = {
     ),
     "python script.py": "onecurve/tests/test_library.py",
     "python -m torch.distributed.run": "onecurve/tests/test_library.py",
-    "python -m onecurve.checkpoint.sharded.to_file": "onecurve/tests/test_sharded_checkpoints.py",
+    "python -m onecurve.checkpoint.sharded": "onecurve/tests/test_sharded_checkpoints.py",
 }
 # Files that a page tells to write, by the test that writes and runs them.
 WRITTEN = {

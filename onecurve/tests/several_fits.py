@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
 from onecurve.errors import user_error_behind
-from onecurve.surroundings import unchanged_environment
+from onecurve.machine import unchanged_environment
 
 Case = tuple[Callable[[], LightningModule], Any, dict[str, Any]]
 """A module, a strategy, and options of the Trainer. Or data=, which makes another loader; resume=,

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import onecurve
 from onecurve.errors import UserError
-from onecurve.strategies.context.parallel import run_on_shards
+from onecurve.strategies.context_parallel import run_on_shards
 
 WIDTH, LENGTH = 16, 12
 

@@ -16,9 +16,13 @@ from torch.nn import functional as F
 import onecurve
 from onecurve.errors import UserError
 from onecurve.gpu_check.tasks import small_tokens, small_transformer
-from onecurve.strategies.context.attention import until_backward_ends, working_on
-from onecurve.strategies.context.axis import Piece, current
-from onecurve.strategies.context.parallel import shard_sequences
+from onecurve.strategies.context_parallel import (
+    Piece,
+    current,
+    shard_sequences,
+    until_backward_ends,
+    working_on,
+)
 
 
 @cache

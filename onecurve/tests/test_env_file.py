@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onecurve.command.before_hydra import read_env_file
+from onecurve.command.entry import read_env_file
 from onecurve.errors import UserError
 
 APPLICATION = """

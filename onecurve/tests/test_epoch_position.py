@@ -14,7 +14,7 @@ from zoo import data, tasks
 from zoo.train import LIGHTNING, Record
 
 import onecurve
-from onecurve.surroundings import unchanged_environment
+from onecurve.machine import unchanged_environment
 
 Made = Callable[[], Any]
 

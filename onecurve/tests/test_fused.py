@@ -16,8 +16,7 @@ from torch.utils.data import DataLoader
 
 import onecurve
 from onecurve.errors import UserError
-from onecurve.optim.fused import fuses, make_contiguous
-from onecurve.optim.optimizers import build_optimizer
+from onecurve.optim.optimizers import build_optimizer, fuses, make_contiguous
 
 OURS = (
     FLOAT64, "optimizer._target_=test_fused.build", "+optimizer.algorithm=torch.optim.AdamW",

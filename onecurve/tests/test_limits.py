@@ -15,8 +15,8 @@ from lightning.pytorch.callbacks import EarlyStopping
 from pydantic import AfterValidator, Field, create_model
 
 from onecurve import Config, UserError
-from onecurve.config import models
-from onecurve.config.models import of_target
+from onecurve.config import validate
+from onecurve.config.validate import of_target
 from onecurve.config_model import Words, existing, text
 from onecurve.run.instantiate import validated
 
@@ -166,15 +166,15 @@ def test_a_subclass_with_other_arguments_does_not_inherit_the_model(noise: str) 
     assert validated("callbacks.noise", node) == node
 
 
-@pytest.mark.parametrize("name", sorted({*models.TARGETS.values(), *models.GROUPS.values()}))
+@pytest.mark.parametrize("name", sorted({*validate.TARGETS.values(), *validate.GROUPS.values()}))
 def test_every_key_of_the_library_is_described(name: str) -> None:
-    model = models._model(name)
+    model = validate._model(name)
     assert model.__doc__
     assert [key for key, field in model.model_fields.items() if not field.description] == []
 
 
 def test_every_class_in_the_tables_exists_and_takes_the_keys_of_its_model() -> None:
-    for target in models.TARGETS:
+    for target in validate.TARGETS:
         model = of_target(target)
         assert model is not None
         names = {field.alias or key for key, field in model.model_fields.items()}

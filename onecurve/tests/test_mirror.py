@@ -11,7 +11,7 @@ from conftest import FLOAT64, ROUNDING, TINY, Cli, one_of_a_kind
 from lightning.pytorch import Callback
 from test_resume import weights
 
-from onecurve.checkpoint import mirror
+from onecurve.checkpoint import remote
 
 SHORT = ("test=false", FLOAT64, "callbacks.checkpoint.last_every_n_steps=4")
 ONE = (*SHORT, "trainer.max_epochs=1")
@@ -31,7 +31,7 @@ class TakeAway(Callback):
 @pytest.fixture(autouse=True)
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(mirror, "WAITS", (0.01, 0.01))
+    monkeypatch.setattr(remote, "WAITS", (0.01, 0.01))
 
 
 def listed(folder: Path) -> dict[str, dict[str, object]]:

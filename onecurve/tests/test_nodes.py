@@ -32,7 +32,7 @@ from nodes import (
 from torch.distributed import TCPStore
 
 from onecurve.launch import addresses
-from onecurve.launch.store import listening_store
+from onecurve.launch.addresses import listening_store
 
 
 @pytest.mark.compares
@@ -116,7 +116,7 @@ def test_ctrl_c_on_one_node_ends_both(start: Start, tmp_path: Path) -> None:
 
 NAMED_LATE = """
 import sys, time
-from onecurve.launch.nodes import _store_at
+from onecurve.launch.meeting import _store_at
 print(_store_at("job-node-0-0.job", int(sys.argv[1]), 0, time.monotonic() + 60, 60)[1])
 """
 

@@ -24,7 +24,7 @@ from torch.utils.data import (
 )
 
 import onecurve
-from onecurve.surroundings import unchanged_environment
+from onecurve.machine import unchanged_environment
 
 
 class Noisy(TensorDataset):

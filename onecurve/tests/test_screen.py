@@ -15,10 +15,10 @@ from torch import nn
 from onecurve.callbacks.model_summary import LayerTable
 from onecurve.command.resume import expand
 from onecurve.run import fit
+from onecurve.run.fit import show_metrics, show_training
 from onecurve.run.instantiate import trainer_errors, with_keys
-from onecurve.run.invocation import Invocation, override, text_of
-from onecurve.run.summary import show_metrics, show_training
-from onecurve.strategies.tensor.report import report_plan
+from onecurve.run.record import Invocation, override, text_of
+from onecurve.strategies.tensor.plan import report_plan
 from onecurve.sweep.report import write_report
 
 # To rich a style, the end of one that was never begun, and a picture.

@@ -16,7 +16,7 @@ from test_checkpoint_files import files_of_at_most
 
 from onecurve.checkpoint.file import damage
 from onecurve.checkpoint.format import read_checkpoint
-from onecurve.checkpoint.sharded import to_file
+from onecurve.checkpoint.sharded import main as to_file
 from onecurve.errors import UserError
 
 SHARDED = ("checkpoint.format=sharded", "test=false", "data.batch_size=128")
@@ -80,7 +80,7 @@ def test_it_holds_what_one_file_holds_and_becomes_one(
     }
     for name, (one_file, sharded) in runs.items():
         target = tmp_path / f"{name}.ckpt"
-        to_file.main([str(sharded / "checkpoints/last.ckpt"), str(target)])
+        to_file([str(sharded / "checkpoints/last.ckpt"), str(target)])
         assert capfd.readouterr().out.startswith(f"{target}: ")
         ours = torch.load(target, weights_only=True)
         theirs = torch.load(one_file / "checkpoints/last.ckpt", weights_only=True)
@@ -92,10 +92,10 @@ def test_it_holds_what_one_file_holds_and_becomes_one(
         for key, entry in theirs["optimizer_states"][0]["state"].items():
             for kind, value in entry.items():
                 assert torch.equal(ours["optimizer_states"][0]["state"][key][kind], value)
-    typed = ["to_file", str(sharded / "checkpoints/last.ckpt"), str(target)]
+    typed = ["sharded", str(sharded / "checkpoints/last.ckpt"), str(target)]
     monkeypatch.setattr(sys, "argv", typed)
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module("onecurve.checkpoint.sharded.to_file", run_name="__main__")
+        runpy.run_module("onecurve.checkpoint.sharded", run_name="__main__")
     assert ended.value.code == 2
     assert "exists already" in capfd.readouterr().err
     assert cli("evaluate.py", f"checkpoint={sharded}/checkpoints/best.ckpt").status == 0

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional as F
 
-from onecurve.strategies.tensor.parallelize import apply_plan
+from onecurve.strategies.tensor.parallel import apply_plan
 from onecurve.strategies.tensor.sharded_logits import leave_logits, sharded_logits
 
 ENTRIES = 8

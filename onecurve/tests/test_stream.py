@@ -19,7 +19,7 @@ from zoo.train import LIGHTNING, predicted
 import onecurve
 from onecurve import seeded
 from onecurve.batch.stream import StreamLoader
-from onecurve.surroundings import unchanged_environment
+from onecurve.machine import unchanged_environment
 
 
 class Noisy(IterableDataset[Tensor]):

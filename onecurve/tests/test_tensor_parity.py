@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
 from onecurve.compat.of_torch import TorchDispatchMode
-from onecurve.strategies.tensor.parallelize import apply_plan
+from onecurve.strategies.tensor.parallel import apply_plan
 from onecurve.strategies.tensor.plan import find_plan
 from onecurve.strategies.tensor.sharded_logits import sharded_logits
 

@@ -13,8 +13,7 @@ from torch import nn
 
 from onecurve.errors import UserError
 from onecurve.strategies.tensor.families import counts_of, family_of, heads_of, share_counts
-from onecurve.strategies.tensor.plan import check_plan, find_plan
-from onecurve.strategies.tensor.report import local_numel, plan_table, shares
+from onecurve.strategies.tensor.plan import check_plan, find_plan, local_numel, plan_table, shares
 
 
 def plan_of(name: str, given: Any = None, **options: Any) -> tuple[Task, dict[str, str]]:

@@ -11,8 +11,8 @@ from lightning.pytorch import Callback, Trainer
 from nodes import TRAIN, Start, StartBy, finish, free_port, has_the_curve_of_one_node, one_run
 
 from onecurve.launch.meeting import agree
+from onecurve.machine import Ranks
 from onecurve.run.context import Attempt, Members
-from onecurve.surroundings import Ranks
 
 
 @pytest.mark.compares

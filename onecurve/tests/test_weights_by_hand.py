@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 import onecurve
 from onecurve.errors import UserError, user_error_behind
 from onecurve.launch import agent
-from onecurve.surroundings import unchanged_environment
+from onecurve.machine import unchanged_environment
 from onecurve.testing import assert_parity
 
 

@@ -14,7 +14,7 @@ from zoo.rows import ALSO_REPLICATED, IN_ONE_BATCH, OF_EACH_KIND, REPLICATED, RO
 from zoo.tasks import Skips
 from zoo.train import DEVICES, LIGHTNING, train_rows, trained
 
-from onecurve.surroundings import unchanged_environment
+from onecurve.machine import unchanged_environment
 
 
 def rows_of(strategy: str) -> tuple[str, ...]:

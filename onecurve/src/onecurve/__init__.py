@@ -4,8 +4,10 @@ This module exports the names that a plain Lightning script needs. They are impo
 use only, because every start of the command line imports this module and must not wait for torch.
 """
 
+import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
     from .errors import UserError
     from .launch.in_ranks import launch
     from .parity.runs import parity
-    from .run.outcome import RankFailed
-    from .strategies.context.axis import positions
+    from .run.context import RankFailed
+    from .strategies.context_parallel import positions
     from .strategies.ddp import DDP
     from .strategies.dp import DP
     from .strategies.fsdp.strategy import FSDP
@@ -66,7 +68,7 @@ _HOMES = {
     "FSDP": "strategies.fsdp.strategy",
     "LocalFiles": "checkpoint.storage",
     "Pipeline": "strategies.pipeline.strategy",
-    "RankFailed": "run.outcome",
+    "RankFailed": "run.context",
     "ShardedFolders": "checkpoint.storage",
     "Single": "strategies.single",
     "StochasticWeightAveraging": "averaging.swa",
@@ -74,7 +76,7 @@ _HOMES = {
     "UserError": "errors",
     "chunked_cross_entropy": "chunked_loss",
     "mesh": "strategies.mesh.strategy",
-    "positions": "strategies.context.axis",
+    "positions": "strategies.context_parallel",
     "read_checkpoint": "checkpoint.format",
     "seeded": "batch.seeded",
 }
@@ -88,7 +90,7 @@ def __getattr__(name: str) -> Any:
         except PackageNotFoundError:
             raise AttributeError("onecurve has no version, because it is not installed") from None
     if name in ("launch", "parity"):
-        # A callable package: importing any part of it would hide a function of the same name.
+        # A callable package, see `make_callable`.
         return import_module(f".{name}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -97,3 +99,18 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+def make_callable(package: str, module: str, function: str) -> None:
+    """Make calls of a package call a function of a module in it, imported at the first call.
+
+    A function with the package's name would not do: importing any part of the package hides it,
+    because Python then binds the package to the attribute of its parent.
+    https://docs.python.org/3/reference/datamodel.html#customizing-module-attribute-access
+    """
+
+    class Callable(ModuleType):
+        def __call__(self, *arguments: Any, **named: Any) -> Any:
+            return getattr(import_module(f"{package}.{module}"), function)(*arguments, **named)
+
+    sys.modules[package].__class__ = Callable

@@ -23,7 +23,7 @@ def train(script: str) -> None:
 
 def evaluate(script: str) -> None:
     """Evaluate a checkpoint on the test set."""
-    _run(script, "onecurve.run.evaluate.work")
+    _run(script, "onecurve.run.fit.evaluate")
 
 
 def predict(script: str) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from . import machine, surroundings
+from . import machine
 
 
 class ComposedRun:
@@ -25,7 +25,7 @@ class ComposedRun:
         self.num_nodes = machine.num_nodes(config.trainer, int(most) if most.isdecimal() else None)
         self.world_size = self.devices * self.num_nodes
         self.ranks = machine.ranks_around()  # None if it was not started by torchrun or srun
-        self.node = surroundings.node_around()  # under Kubeflow
+        self.node = machine.node_around()  # under Kubeflow
         # Samples of a training step over all ranks; None without training.
         self.batch_size: int | None = self.get("data.batch_size")
 

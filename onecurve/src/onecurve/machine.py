@@ -1,24 +1,204 @@
-"""This machine and this process, without torch: devices, ranks of a run, and peak memory."""
+"""This process and its machine, without torch: the run's ranks and nodes, devices, peak memory.
+
+torchrun and srun start ranks, of which this process is one (`ranks_around`). Kubeflow starts a pod
+for each node, in which this process starts the ranks (`node_around`). Sources:
+https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
+https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES
+https://www.kubeflow.org/docs/components/trainer/
+"""
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 try:
     import resource
 except ImportError:  # not on Windows, where no peak is known
     resource = None  # type: ignore[assignment]
 
-from .surroundings import Ranks, node_around, ranks_around
+# Steps that srun did not start, a batch script or salloc's shell, have numbers from here on.
+FIRST_STEP_WITHOUT_SRUN = 0xFFFFFFF0
+# With this TORCHELASTIC_RUN_ID Lightning takes ranks of srun for torchrun's: its own support of
+# Slurm ignores a job that is called "bash", and requeues jobs.
+OF_SRUN = "srun"
 
-__all__ = ["Ranks", "ranks_around"]
+# What Lightning leaves in the environment of the process that trains: of the seed, and of the one
+# rank of a strategy that could have several.
+LIGHTNING_VARIABLES = (
+    "PL_GLOBAL_SEED",
+    "PL_SEED_WORKERS",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "NODE_RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+)
+
+
+class Ranks(NamedTuple):
+    """The rank of this process, which torchrun or srun started."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    on_this_node: int
+    starter: str
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes; each has the same number of ranks."""
+        return max(1, self.world_size // self.on_this_node)
+
+
+class Node(NamedTuple):
+    """The node of this process, which starts the ranks of the node itself.
+
+    The number of nodes, the index of this one, and the number of its ranks, as far as they are set.
+    """
+
+    nodes: int | None = None
+    number: int | None = None
+    devices: int | None = None
+
+
+def ranks_around() -> Ranks | None:
+    """The rank of this process among those of torchrun or srun; None if it was started otherwise.
+
+    Workers of torchelastic are ranks, too. A pod of a Kubeflow PyTorchJob is none: it has RANK but
+    no LOCAL_RANK, and starts the ranks of its node itself.
+    """
+    environment = os.environ
+    if "RANK" in environment and "LOCAL_RANK" in environment:
+        world = int(environment.get("WORLD_SIZE", "1"))
+        here = int(environment.get("LOCAL_WORLD_SIZE", world))
+        starter = "srun" if environment.get("TORCHELASTIC_RUN_ID") == OF_SRUN else "torchrun"
+        return Ranks(int(environment["RANK"]), int(environment["LOCAL_RANK"]), world, here, starter)
+    # A step may have fewer tasks than its job. A single task is not one of several ranks.
+    tasks = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or "1"
+    if not _is_task_of_srun(environment) or (world := int(tasks)) == 1:
+        return None
+    rank = int(environment["SLURM_PROCID"])
+    here = _tasks_here(environment, world)
+    return Ranks(rank, int(environment.get("SLURM_LOCALID", rank % here)), world, here, "srun")
+
+
+def node_around() -> Node:
+    """The node of this pod: of a PyTorchJob with a Master, an elastic one, or a TrainJob.
+
+    Of a range such as ``PET_NNODES=1:2`` in an elastic job the maximum counts.
+    """
+    names = ("PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE")
+    nodes, number, devices = (os.environ.get(name, "").rpartition(":")[2] for name in names)
+    # torchrun's "auto", "cpu" and "gpu" are left to `trainer.devices=auto`.
+    return Node(*(int(each) if each.isdecimal() else None for each in (nodes, number, devices)))
+
+
+def nodes_asked(config: "DictConfig") -> tuple[int, int]:
+    """The minimum and the maximum number of nodes of a run that starts its own ranks.
+
+    By `launch.nodes` and `trainer.num_nodes`; without either, Kubeflow's PET_NNODES counts.
+    """
+    asked = config.launch.get("nodes")
+    if asked is None:
+        asked = config.trainer.num_nodes
+    if asked == "auto":
+        asked = os.environ.get("PET_NNODES") or 1
+    smallest, _, largest = str(asked).rpartition(":")
+    return int(smallest or largest), int(largest)
+
+
+def node_rank(config: "DictConfig") -> int | None:
+    """The index of this node: `launch.node_rank`, or Kubeflow's; None where torchrun assigns it.
+
+    It does where the number of nodes may change.
+    """
+    smallest, largest = nodes_asked(config)
+    asked = config.launch.get("node_rank", "auto")
+    if smallest < largest or asked is None:
+        return None
+    return node_around().number if asked == "auto" else int(asked)
+
+
+def first_host(hosts: str) -> str:
+    """The first host in Slurm's notation: node01 of ``node[01-04,07],login``."""
+    return re.split(r"[,\s]", re.sub(r"\[(\d+)[^]]*\]", r"\1", hosts))[0]
+
+
+def tell_lightning(ranks: Ranks) -> None:
+    """Set the variables of torchrun, which Lightning reads, for ranks of srun."""
+    node = os.environ.get("SLURM_NODEID", str(ranks.rank // ranks.on_this_node))
+    os.environ |= {
+        "RANK": str(ranks.rank),
+        "LOCAL_RANK": str(ranks.local_rank),
+        "WORLD_SIZE": str(ranks.world_size),
+        "LOCAL_WORLD_SIZE": str(ranks.on_this_node),
+        "GROUP_RANK": node,
+        "TORCHELASTIC_RUN_ID": OF_SRUN,
+    }
+
+
+@contextmanager
+def unchanged_environment(
+    names: Sequence[str], meanwhile: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """Restore environment variables at the end of the context; within it, some are set."""
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(meanwhile or {})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _is_task_of_srun(environment: Mapping[str, str]) -> bool:
+    """Whether this process is a task of srun, and was not started from a shell in a Slurm job.
+
+    Only the tasks of a step have its number. The shell of `srun --pty bash` is recognized by its
+    terminal: its variables are inherited by a further srun. The name of the job does not tell:
+    `srun bash -c ...` makes it "bash", and salloc "interactive".
+    """
+    step = environment.get("SLURM_STEP_ID", "")
+    if "SLURM_PROCID" not in environment or not step.isdecimal():
+        return False
+    if int(step) >= FIRST_STEP_WITHOUT_SRUN:
+        return False
+    return not ("SLURM_PTY_PORT" in environment and _has_terminal())
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def _tasks_here(environment: Mapping[str, str], world: int) -> int:
+    """Tasks of this step on this node; "2(x2),1" means two on each of two nodes, one on a third."""
+    written = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
+    counts: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", written):
+        counts += [int(count)] * int(times or 1)
+    node = environment.get("SLURM_NODEID", "0")
+    if node.isdecimal() and int(node) < len(counts):
+        return counts[int(node)]
+    nodes = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES") or "1"
+    return max(1, world // int(nodes))
+
 
 # Small test machines may run more processes than cores, but only within this limit.
 MOST_PROCESSES_ON_A_SMALL_CPU = 8

@@ -11,7 +11,7 @@ from hydra.core.object_type import ObjectType
 from omegaconf import OmegaConf
 
 from onecurve.command.resolvers import register_resolvers
-from onecurve.config.keys import dotted
+from onecurve.config.validate import dotted
 
 # A run of one step, whatever is drawn after it.
 SHORT = (

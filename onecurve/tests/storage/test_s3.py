@@ -18,7 +18,7 @@ from lightning.pytorch import Callback
 from moto.server import ThreadedMotoServer
 from processes import Command
 
-from onecurve.checkpoint import mirror
+from onecurve.checkpoint import remote
 
 SHORT = ("test=false", FLOAT64, "callbacks.checkpoint.last_every_n_steps=4")
 SHARDED = ("strategy=fsdp", "checkpoint.format=sharded")
@@ -29,10 +29,10 @@ class DieInUpload(Callback):
 
     def __init__(self, nth: int) -> None:
         self.left = nth
-        self.send = mirror._sent
+        self.send = remote._sent
 
     def on_fit_start(self, *_: object) -> None:
-        mirror._sent = self.half
+        remote._sent = self.half
 
     def half(self, files: Any, source: Path, target: str) -> dict[str, Any]:
         self.left -= 1

@@ -5,7 +5,7 @@ from typing import Any
 from lightning.pytorch.callbacks import ModelSummary
 from rich.table import Table
 
-from ..plain_console import plain_console
+from ..errors import plain_console
 
 
 class LayerTable(ModelSummary):

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.trainer.states import TrainerFn
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from ..plain_console import plain_console
+from ..errors import plain_console
 from ..strategies.strategy import OneCurve
 
 SECONDS_OF_A_WINDOW = 0.5

@@ -79,7 +79,7 @@ def read_checkpoint(
         if remote:
             checkpoint = TorchCheckpointIO().load_checkpoint(path, weights_only=weights_only)
         elif Path(path).is_dir():
-            from .sharded.shards import read_full, read_rest
+            from .sharded import read_full, read_rest
 
             checkpoint = read_rest(Path(path), weights_only)
             if whole:

@@ -55,6 +55,6 @@ def _read(state: Mapping[Any, Any], own: Mapping[Any, Any]) -> dict[Any, Tensor]
     if not stored:
         return {}
     # Only a sharded checkpoint has any.
-    from .sharded.shards import read_tensors
+    from .sharded import read_tensors
 
     return read_tensors(stored, own)

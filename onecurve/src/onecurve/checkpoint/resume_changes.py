@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ..errors import UserError
-from ..optim.fused import KERNELS
+from ..optim.optimizers import KERNELS
 
 # Learning rates in a parameter group, and in a scheduler.
 RATES = ("lr", "initial_lr", "max_lr", "min_lr", "base_lrs", "_last_lr")

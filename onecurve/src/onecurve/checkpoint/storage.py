@@ -19,8 +19,7 @@ from ..compat.of_torch import tree_map_only
 from ..errors import UserError, say
 from .file import write_checkpoint
 from .format import not_plain, read_checkpoint, without_numpy_numbers
-from .mirror import Mirror
-from .remote import is_address
+from .remote import Mirror, is_address
 
 
 class LocalFiles(TorchCheckpointIO):
@@ -185,7 +184,7 @@ class ShardedFolders(LocalFiles):
 
     def put(self, checkpoint: dict[str, Any], path: str | Path) -> None:
         # Only this needs PyTorch's distributed checkpoint.
-        from .sharded.shards import write_shards
+        from .sharded import write_shards
 
         if is_address(path):
             raise UserError(

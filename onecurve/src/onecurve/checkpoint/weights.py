@@ -18,7 +18,7 @@ def load_weights(net: nn.Module, *, file: str | None) -> None:
     if Path(file).is_dir():
         raise UserError(
             f"init={file}: is a sharded checkpoint; convert it to one file: "
-            f"python -m onecurve.checkpoint.sharded.to_file {file} whole.ckpt"
+            f"python -m onecurve.checkpoint.sharded {file} whole.ckpt"
         )
     try:
         content = plain_contents(file)

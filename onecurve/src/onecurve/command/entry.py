@@ -1,12 +1,15 @@
 """The command line: runs a Hydra application and reports foreseeable mistakes in one line."""
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
 from contextvars import copy_context
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -16,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
-from ..compat.of_hydra import composed_once
+from ..compat.of_hydra import composed_once, hydra_options
 from ..errors import (
     REFUSED,
     UserError,
@@ -28,18 +31,23 @@ from ..errors import (
     user_error_behind,
 )
 from ..launch import one_run
-from ..launch.logs import print_lines_at_once
-from ..launch.quick_exit import QuickExit
+from ..launch.process import QuickExit, print_lines_at_once
+from ..machine import unchanged_environment
 from ..run import record
-from ..run.context import RunContext
-from ..run.outcome import RankFailed, describe_failure, was_stopped
-from ..surroundings import unchanged_environment
+from ..run.context import RankFailed, RunContext, describe_failure, was_stopped
 from . import resume
-from .before_hydra import mode_asked_for, open_closed_streams, read_env_file, reject_another_python
 from .check import in_one_line
 from .explain import explain
 from .hydra_hooks import checked_run, reject_without_checks
 from .resolvers import PROJECT, register_resolvers
+
+ENV_FILE = ".env"
+# As a shell and Docker read it; nothing in it is replaced or run.
+ENV_LINE = re.compile(
+    r"""(?:export\s+)? ([A-Za-z_]\w*) \s*=\s*
+        (?: '([^']*)' | "([^"]*)" | ([^\s'"\#].*?|) ) (?:\s+\#.*)?""",
+    re.VERBOSE | re.ASCII,
+)
 
 # In a process that a sweep's launcher started, this module is what is imported first.
 register_resolvers()
@@ -60,13 +68,13 @@ def command(main: Callable[[], None], config_dir: Path, config_name: str) -> Non
     UserError; 143, 138, 140 and 130 after SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C, with a checkpoint.
     """
     end = QuickExit()
-    open_closed_streams()
+    _open_closed_streams()
     print_lines_at_once()
     project = config_dir.resolve().parent
     try:
         with unchanged_environment((PROJECT,), {PROJECT: str(project)}):
             try:
-                reject_another_python(project)
+                _reject_another_python(project)
                 read_env_file(config_dir.parent)
             except UserError as refusal:
                 stop(refusal)
@@ -147,7 +155,7 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
         arguments = resume.expand(typed[1:], config_dir, config_name)
         # Hydra would not understand `-m` between two overrides.
         sys.argv = [typed[0], *sorted(arguments, key=lambda word: word not in resume.SWEEP_FLAGS)]
-        with composed_once(mode_asked_for(sys.argv[1:])):
+        with composed_once(_mode_asked_for(sys.argv[1:])):
             main()
     except Ended as end:
         if isinstance(end.error, UserError):
@@ -188,3 +196,75 @@ def _below_hydra(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None and trace.tb_frame.f_code.co_name != "run_job":
         trace = trace.tb_next
     return trace.tb_next if trace else None
+
+
+# Before Hydra reads the command
+
+
+def _open_closed_streams() -> None:
+    """Lead standard streams that were closed (`2>&-`) nowhere.
+
+    The next file would else take their place, and be written into.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w" if number else "r"))  # noqa: SIM115
+
+
+def read_env_file(project: Path) -> None:
+    """Set the variables of one machine, such as keys; one that is set already stays as it is.
+
+    A line that cannot be read is named by its number, for it may hold a secret.
+    """
+    file = project / ENV_FILE
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: cannot be read: {type(error).__name__}") from None
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        if not line or line.startswith("#"):
+            continue
+        found = ENV_LINE.fullmatch(line)
+        if found is None:
+            raise UserError(
+                f"{file}, line {number}: must be NAME=VALUE, such as WANDB_API_KEY=... or "
+                "WANDB_API_KEY='...', and a quote that opens a value closes it"
+            )
+        name, *values = found.groups()
+        os.environ.setdefault(name, next(value for value in values if value is not None))
+
+
+def _reject_another_python(project: Path) -> None:
+    """Without the project's own package every other line would be about its classes."""
+    for file in project.glob("src/*/__init__.py"):
+        name = file.parent.name
+        if find_spec(name) is None:
+            raise UserError(
+                f"{name} (the package in src/) is not installed in this Python; type "
+                "`make setup`, then `source .venv/bin/activate` (or `uv run`)"
+            )
+
+
+def _mode_asked_for(arguments: list[str]) -> RunMode:
+    """Parse Hydra's own options; what its parser would reject with a page of usage is one line."""
+    parser = hydra_options()
+
+    def refuse(message: str) -> NoReturn:
+        raise UserError(f"{message}; a key has no dash: KEY=VALUE; see --help for the options")
+
+    parser.error = refuse  # type: ignore[method-assign]
+    given = parser.parse_args(arguments)
+    # `-paths.root` is read as `-p aths.root`, which says of which part --cfg is to show.
+    if given.package is not None and given.cfg is None:
+        refuse(f"-p{given.package}: is no option of a run")
+    return RunMode.MULTIRUN if given.multirun else RunMode.RUN

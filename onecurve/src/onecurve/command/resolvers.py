@@ -44,8 +44,8 @@ def project() -> str:
 def keys_of(command: str) -> str:
     """What `--help` says of a command's keys in no group, a line each."""
     # Of the models; no other start of a command needs them here.
-    from ..config.models import model_of
-    from ..config.values import Group
+    from ..config.groups import Group
+    from ..config.validate import model_of
     from ..config_model import fields
 
     model = model_of("", {}, command)

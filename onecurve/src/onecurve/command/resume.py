@@ -22,8 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from ..checkpoint.file import is_sharded, newest_checkpoint
 from ..checkpoint.remote import is_address
 from ..errors import UserError
-from ..run.invocation import parsed, quoted, text_of
-from ..run.record import external_runs, reject_locked
+from ..run.record import external_runs, parsed, quoted, reject_locked, text_of
 from ..run.redaction import MASK, redact_command
 
 MIRROR = "checkpoint.mirror_to"

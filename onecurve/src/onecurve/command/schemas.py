@@ -2,7 +2,7 @@
 
 They lie in a folder `.schemas` beside that of the files, each of which names its own in a line
 ``# yaml-language-server: $schema=../../.schemas/GROUP.json``. A schema says of each key what the
-command line says of it: what the models have (`onecurve.config.models`).
+command line says of it: what the models have (`onecurve.config.validate`).
 """
 
 import json
@@ -16,8 +16,8 @@ from omegaconf import OmegaConf
 from yaml import YAMLError
 
 from .. import configs as library
-from ..config.models import COLLECTIONS, model_of, of_target
-from ..config.models import GROUPS as MODELS
+from ..config.validate import COLLECTIONS, model_of, of_target
+from ..config.validate import GROUPS as MODELS
 from ..config_model import Config
 from ..errors import UserError, stop
 

@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-# The classes compose configurations; `testing.composition` caches their results for tests.
+# The classes compose configurations; `testing.fixtures` caches their results for tests.
 __all__ = [
     "ConfigLoaderImpl",
     "Hydra",

@@ -11,7 +11,7 @@ from ..checkpoint.file import cannot_be_made
 from ..composed_run import ComposedRun
 from ..config_model import Config
 from ..displays.options import Options as Displays  # noqa: F401
-from .values import Count, Time
+from .groups import Count, Time
 
 Mode = Literal["min", "max"]
 DIRECTION = "Whether a smaller (min) or a larger (max) value is better."

@@ -11,10 +11,10 @@ from pydantic import Field
 from ..checkpoint.file import damage
 from ..composed_run import ComposedRun
 from ..config_model import Config
+from ..errors import better
 from ..machine import count_cores
-from ..suggestions import better
 from ..torch_versions import too_old
-from .values import Count, Group, Seed, file_or_address
+from .groups import Count, Group, Seed, file_or_address
 
 
 def _damage(value: str) -> str | None:

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from ..composed_run import ComposedRun
 from ..config_model import Config
-from .values import file_or_address
+from .groups import file_or_address
 
 Share = Annotated[float, Field(ge=0, le=1)]
 WEIGHTS = "a file with weights, such as runs/.../checkpoints/best.ckpt"

@@ -8,9 +8,9 @@ from pydantic import Field
 
 from ..composed_run import ComposedRun
 from ..config_model import Config, fields
+from ..errors import changes, no_such_key
 from ..strategies.mesh.sizes import Sizes, filled
 from ..strategies.pipeline.limits import SCHEDULES, Schedule, nearest, takes
-from ..suggestions import changes, no_such_key
 from ..torch_versions import too_old
 
 Backend = Literal["auto", "gloo", "nccl"]

@@ -22,9 +22,9 @@ from .. import machine
 from ..errors import UserError, in_short, stop
 from ..launch.agent import start_ranks
 from ..launch.forkserver import warm_up
-from ..launch.logs import redirect_output
+from ..launch.process import redirect_output
 from ..launch.worker import RankOptions
-from ..run.outcome import RankFailed
+from ..run.context import RankFailed
 from . import entries, large
 from .entries import DRAWS_NOISE, LARGE, TOLERANCES, Entry, matrix
 

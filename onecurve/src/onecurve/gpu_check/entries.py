@@ -14,9 +14,8 @@ import torch.distributed as dist
 from lightning.pytorch.accelerators import CUDAAccelerator
 
 from .. import DDP, FSDP, Pipeline, Single, Tensor
-from ..parity.result import points
-from ..parity.runs import Comparison, plain_trainer, train_watched
-from ..parity.watch import LOSS, Curve, Watch
+from ..parity.result import LOSS, Curve, points
+from ..parity.runs import Comparison, Watch, plain_trainer, train_watched
 from .tasks import mlp, noisy_mlp, samples, small_tokens, small_transformer
 
 TASKS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {

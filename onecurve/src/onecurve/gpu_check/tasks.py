@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from ..strategies.context.axis import positions
+from ..strategies.context_parallel import positions
 
 FEATURES, CLASSES = 32, 10
 

@@ -3,6 +3,6 @@
 The package itself can be called: `onecurve.launch(...)` is `in_ranks.launch`.
 """
 
-from ..callable_package import make_callable
+from .. import make_callable
 
 make_callable(__name__, "in_ranks", "launch")

@@ -34,13 +34,12 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..errors import UserError
-from ..machine import is_alive
-from ..run.outcome import SIGNALS, RankFailed, unless_stopped
-from ..surroundings import unchanged_environment
+from ..machine import is_alive, unchanged_environment
+from ..run.context import SIGNALS, RankFailed, unless_stopped
 from . import worker
-from .logs import log_file
-from .nodes import Nodes
-from .store import HOST, listening_store
+from .addresses import HOST, listening_store
+from .meeting import Nodes
+from .process import log_file
 
 # torchelastic of torch 2.11 does not have this option, and waits for 30 seconds.
 CAN_SHUT_DOWN_SOON = "shutdown_timeout" in LaunchConfig.__dataclass_fields__

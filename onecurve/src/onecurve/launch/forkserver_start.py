@@ -10,7 +10,7 @@ import signal
 import sys
 from types import TracebackType
 
-from .quick_exit import QuickExit
+from .process import QuickExit
 
 
 def _in_child() -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .. import machine, surroundings
+from .. import machine
 from ..errors import UserError, user_error_behind
-from ..run.outcome import RankFailed
+from ..run.context import RankFailed
 from .forkserver import warm_up
 
 Result = TypeVar("Result")
@@ -50,7 +50,7 @@ def launch(
         )
     if machine.ranks_around() is not None:
         return function(*arguments)
-    if (nodes := surroundings.node_around().nodes or 1) > 1:
+    if (nodes := machine.node_around().nodes or 1) > 1:
         raise UserError(
             f"onecurve.launch: starts ranks on one machine, but PET_NNODES={nodes}, and each of "
             "these nodes would do the full run; start the script with torchrun"

@@ -18,11 +18,18 @@ from omegaconf import DictConfig, OmegaConf
 from .. import machine
 from ..checkpoint.remote import claim, fetch, find, is_address
 from ..run import record, redaction
-from ..run.context import Members, RunContext
-from ..run.outcome import Metrics, RankFailed, describe_failure, unless_stopped, was_stopped
+from ..run.context import (
+    Members,
+    Metrics,
+    RankFailed,
+    RunContext,
+    describe_failure,
+    unless_stopped,
+    was_stopped,
+)
 from .forkserver import warm_up
-from .logs import Verbose, log_to_file
 from .meeting import mirror_of
+from .process import Verbose, log_to_file
 
 # Keys of the configuration that may be addresses, and the names that users know them by.
 FETCHED = {"resume": "resume", "checkpoint": "checkpoint", "init.file": "init"}

@@ -19,15 +19,19 @@ from torch import distributed
 
 from .. import machine
 from ..errors import UserError, hide_frames_above_the_project, user_error_behind
-from ..run.context import RunContext
-from ..run.outcome import Metrics, RankFailed, is_stopped, unless_stopped
-from ..surroundings import LIGHTNING_VARIABLES, Ranks, unchanged_environment
-from . import addresses
-from .debugging import Breakpoint
+from ..machine import LIGHTNING_VARIABLES, Ranks, unchanged_environment
+from ..run.context import Metrics, RankFailed, RunContext, is_stopped, unless_stopped
+from .addresses import HOST, listening_store, name_interface, stay_on_this_machine
 from .forkserver import end_with_the_parent
-from .logs import Verbose, log_file, log_to_file, print_lines_at_once, redirect_output
 from .meeting import meet_ranks
-from .store import HOST, listening_store
+from .process import (
+    Breakpoint,
+    Verbose,
+    log_file,
+    log_to_file,
+    print_lines_at_once,
+    redirect_output,
+)
 
 SECONDS_TO_BLAME_ANOTHER = 2
 LISTENING = "listening"
@@ -64,7 +68,7 @@ class RankOptions:
     shared: Path | None = None
     has_nodes: bool = False  # whether the run may have other nodes, now or later
     debug_rank: int = 0  # the rank that `breakpoint()` stops
-    verbose: Verbose = False  # which loggers log debug messages, see `logs.Verbose`
+    verbose: Verbose = False  # which loggers log debug messages, see `Verbose`
 
 
 def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> Any:
@@ -87,7 +91,7 @@ def _do(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> A
     rank, logs = ranks.rank, options.logs
     if "PYTHONBREAKPOINT" not in os.environ:
         sys.breakpointhook = Breakpoint(rank, options.debug_rank)
-    addresses.stay_on_this_machine(ranks)
+    stay_on_this_machine(ranks)
     # If the variable is set, torch has read it already.
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, machine.count_cores() // ranks.on_this_node))
@@ -170,7 +174,7 @@ def only_rank() -> Iterator[None]:
     with unchanged_environment(VARIABLES_OF_ONE_RANK):
         os.environ |= {"MASTER_ADDR": HOST, "MASTER_PORT": str(store.port)}
         os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-        addresses.name_interface(HOST)
+        name_interface(HOST)
         try:
             yield
         finally:

@@ -3,6 +3,6 @@
 The package itself can be called: ``onecurve.parity(...)`` is `runs.parity`.
 """
 
-from ..callable_package import make_callable
+from .. import make_callable
 
 make_callable(__name__, "runs", "parity")

@@ -4,12 +4,17 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .watch import GRADIENT, LOSS, Curve, Watch
+if TYPE_CHECKING:
+    from .runs import Watch
+
+Curve = list[tuple[int, float]]
+"""Optimizer step, counted from 1, and value."""
+LOSS, GRADIENT = "loss", "gradient norm"
 
 START, END = "weights at the start", "weights at the end"
 TOLERANCE = 1e-11
@@ -27,7 +32,7 @@ class Row(NamedTuple):
     what: str = ""
 
 
-def rows_of(plain: Watch, other: Watch, tolerance: float) -> Iterator[Row]:
+def rows_of(plain: "Watch", other: "Watch", tolerance: float) -> Iterator[Row]:
     """The rows for two runs, in the order in which quantities depend on each other."""
     yield _of_weights(START, plain.start, other.start, 0, tolerance)
     for name in dict.fromkeys([LOSS, GRADIENT, *plain.curves, *other.curves]):
@@ -37,7 +42,7 @@ def rows_of(plain: Watch, other: Watch, tolerance: float) -> Iterator[Row]:
     yield _of_weights(END, plain.end, other.end, plain.step, tolerance)
 
 
-def row_of_resume(whole: Watch, resumed: Watch, tolerance: float) -> Row:
+def row_of_resume(whole: "Watch", resumed: "Watch", tolerance: float) -> Row:
     """The row that compares a resumed run with the same run without interruption.
 
     Means over an epoch of training are left out: after a resume Lightning computes them over the
@@ -167,7 +172,7 @@ TO_DO = {
 }
 
 
-def kinds_of(rows: Sequence[Row], plain: Watch, other: Watch) -> list[str]:
+def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
     """The likely causes of the differences: keys of `TO_DO`. The first test that holds decides."""
     first = {row.quantity: row.step for row in rows if row.step is not None}
     of_run = {name: step for name, step in first.items() if not name.startswith("resumed")}
@@ -208,7 +213,7 @@ def kinds_of(rows: Sequence[Row], plain: Watch, other: Watch) -> list[str]:
 
 
 def _is_rounding(
-    plain: Watch, other: Watch, in_buffer: bool, at_first: float, later: float
+    plain: "Watch", other: "Watch", in_buffer: bool, at_first: float, later: float
 ) -> bool:
     """Whether the curves begin within the first limit, and the losses remain within the second.
 
@@ -225,7 +230,7 @@ def _is_rounding(
     return any(far > 0 for far in losses + norms) and (grows or not in_buffer)
 
 
-def _most_apart(plain: Watch, other: Watch) -> str:
+def _most_apart(plain: "Watch", other: "Watch") -> str:
     """The name of what differs most of all at the end."""
     apart = distances(plain.end, other.end) if plain.end.keys() == other.end.keys() else {}
     return max(apart, key=lambda key: float(apart[key]), default="")

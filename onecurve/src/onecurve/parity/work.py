@@ -7,10 +7,9 @@ from lightning.pytorch import Callback, LightningDataModule
 from omegaconf import OmegaConf
 
 from ..run import record
-from ..run.context import RunContext
+from ..run.context import DIFFERS, RunContext
 from ..run.instantiate import build, build_task, trainer_errors
-from ..run.invocation import invocation
-from ..run.outcome import DIFFERS
+from ..run.record import invocation
 from ..run.trainer import arguments_of, instances, strategy_of
 from .runs import Comparison, compare_in_rank, short_run
 

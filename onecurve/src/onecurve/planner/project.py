@@ -13,12 +13,11 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from .. import machine
-from ..errors import UserError
-from ..plain_console import plain_console
+from ..errors import UserError, plain_console
 from ..run import record
 from ..run.context import RunContext
 from ..run.instantiate import build_task, building
-from ..run.invocation import invocation
+from ..run.record import invocation
 from ..strategies.layers import find_layers
 from ..strategies.mesh.sizes import Sizes
 from ..strategies.pipeline.limits import available

@@ -22,8 +22,8 @@ from ..errors import UserError, missing_packages
 from . import record
 from .context import RunContext
 from .instantiate import describe_error, load_trained
-from .invocation import invocation_of
 from .predict import bare_trainer, network_inputs, predict_on_test_set
+from .record import invocation_of
 
 TOLERANCE = 1e-4
 """How far outputs may be from the task's, as a part of the largest: kernels round in float32."""

@@ -20,8 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from ..checkpoint.format import network_mismatch, read_checkpoint, trained_config
-from ..errors import NOT_OF_THE_PROJECT, UserError, in_short, user_error_behind
-from ..suggestions import nearest
+from ..errors import NOT_OF_THE_PROJECT, UserError, in_short, nearest, user_error_behind
 
 # What constructors raise about their arguments. Other errors are bugs in them, and keep their
 # traceback.

@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, Timer
 from ..callbacks.progress import steps_done
 from ..checkpoint.storage import LocalFiles
 from ..compat.of_lightning import accumulates, callbacks_of, is_epoch_at_its_end
-from .outcome import SIGNALS, Stopped
+from .context import SIGNALS, Stopped
 
 
 class StopOnSignal(Checkpoint):

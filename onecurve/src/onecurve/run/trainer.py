@@ -19,7 +19,7 @@ from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
 
 from .. import machine
-from ..checkpoint.mirror import Mirror
+from ..checkpoint.remote import Mirror
 from ..checkpoint.storage import LocalFiles, ShardedFolders
 from ..compat.of_lightning import callbacks_of, log_in_place, skip_empty_hooks
 from ..loggers.buffered import BufferedCSVLogger

@@ -24,7 +24,7 @@ from ..errors import UserError, say, some_of
 from .ac_compile import Recomputed
 from .layout import tensors_of
 from .strategy import Backend, OneCurve
-from .torch_errors import UNUSED
+from .unsupported import UNUSED
 
 COMPRESSION = {
     "bf16": default_hooks.bf16_compress_hook,

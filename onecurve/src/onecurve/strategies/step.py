@@ -36,11 +36,10 @@ from ..batch.stream import StreamLoader
 from ..compat.of_lightning import ends_batch, loaders_of, loaders_under_way
 from ..compat.patching import replaced
 from ..errors import UserError, say
-from .accumulation import Window, rows
 from .mesh.ranks import Ranks, each_rank_has
 from .prepare import Prepared, prepared, prepared_once, prepares
 from .step_log import StepLog, metrics_kept
-from .weight import labels_in, mean_over_labels, no_loss, weighs, weight_of
+from .weight import Window, labels_in, mean_over_labels, no_loss, rows, weighs, weight_of
 
 
 class TaskStep:

@@ -31,7 +31,7 @@ from ..checkpoint.storage import LocalFiles
 from ..compat.of_lightning import loaded_checkpoint, move_optimizers, shares_no_samples
 from ..compat.of_torch import never_captured
 from ..errors import UserError, say
-from ..optim.fused import keep_kernels, leave_unscaling, make_contiguous
+from ..optim.optimizers import keep_kernels, leave_unscaling, make_contiguous
 from ..torch_versions import require
 from .ac_compile import Compiled, Recomputed, apply_ac_and_compile
 from .callback_api import CallbackAPI
@@ -44,8 +44,7 @@ from .parallelism import Parallelism
 from .pipeline.remote import restore
 from .step import TaskStep
 from .step_log import syncing_over
-from .torch_errors import explain_error
-from .unsupported import reject_scaled_rows
+from .unsupported import explain_error, reject_scaled_rows
 
 Backend = Literal["auto", "gloo", "nccl"]
 

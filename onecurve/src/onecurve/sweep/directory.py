@@ -9,7 +9,7 @@ import yaml
 from filelock import FileLock
 from omegaconf import DictConfig, OmegaConf
 
-from ..config.keys import dotted
+from ..config.validate import dotted
 from ..errors import UserError
 from ..run import redaction
 from ..run.record import read_metrics, reject_remote, try_lock

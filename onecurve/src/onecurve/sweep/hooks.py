@@ -21,16 +21,14 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from ..command.chosen import choices
-from ..command.explain import explain
+from ..command.explain import choices, explain
 from ..command.hydra_hooks import ending_the_command, stop_once
 from ..compat.of_hydra import split_sweep
 from ..config.validate import validate_group
 from ..config_model import text
 from ..errors import UserError, say
 from ..run import redaction
-from ..run.invocation import invocation, override, quoted
-from ..run.record import creating
+from ..run.record import creating, invocation, override, quoted
 from .directory import DONE, RECORD, STOPPED, choose_directory, identity, jobs_done, read_yaml
 from .job import is_search
 from .launchers import JOBLIB, SERIAL, Interrupt, launcher_of, slurm_tasks, validate_launcher

@@ -19,10 +19,8 @@ from ..command.check import check
 from ..errors import say, user_error_behind
 from ..launch import one_run
 from ..run import record, redaction
-from ..run.context import RunContext
-from ..run.invocation import invocation
-from ..run.outcome import Metrics, RankFailed, describe_failure, diverged, was_stopped
-from ..run.record import read_metrics
+from ..run.context import Metrics, RankFailed, RunContext, describe_failure, diverged, was_stopped
+from ..run.record import invocation, read_metrics
 from .directory import DONE, STOPPED, TRACEBACK, read_record
 from .launchers import JOBLIB, interrupt_ends_job, launcher_of, meet, take_share, validate_nodes
 from .results import Objective, read_curves

@@ -14,11 +14,11 @@ from filelock import FileLock
 from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 
-from .. import machine, surroundings
+from .. import machine
 from ..errors import UserError
 from ..launch import forkserver
 from ..launch.meeting import meet_ranks
-from ..launch.quick_exit import QuickExit
+from ..launch.process import QuickExit
 from ..run.context import RunContext
 from ..run.record import try_lock
 from ..run.redaction import overrides_of
@@ -44,7 +44,7 @@ def validate_launcher(config: DictConfig) -> None:
             f"-m: {ranks.starter} has started {ranks.world_size} ranks, but a sweep starts the "
             f"ranks of each job itself; run the command once, without {ranks.starter}"
         )
-    nodes = surroundings.node_around().nodes or 1
+    nodes = machine.node_around().nodes or 1
     if ranks is None and nodes > 1:
         raise UserError(
             f"-m: PET_NNODES={nodes}: each of these nodes would run the whole sweep; use one node, "
@@ -106,7 +106,7 @@ def slurm_tasks(config: DictConfig) -> dict[str, int]:
 
 def meet(config: DictConfig, hydra: HydraConf) -> RunContext:
     """Let the ranks of a job meet, if Slurm started several; any other job has one process."""
-    run_dir, ranks = Path(hydra.runtime.output_dir), surroundings.ranks_around()
+    run_dir, ranks = Path(hydra.runtime.output_dir), machine.ranks_around()
     if ranks is None or launcher_of(hydra) != SLURM:
         return RunContext(run_dir)
     return meet_ranks(ranks, config, run_dir)

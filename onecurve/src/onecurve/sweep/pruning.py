@@ -7,7 +7,7 @@ from hydra.utils import instantiate
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from ..run.outcome import EndedEarly
+from ..run.context import EndedEarly
 from .results import validate_objective
 from .search import NAME, storage
 

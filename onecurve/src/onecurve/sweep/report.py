@@ -20,9 +20,8 @@ from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..errors import UserError, stop
-from ..plain_console import plain_console
-from ..run.invocation import invocation
+from ..errors import UserError, plain_console, stop
+from ..run.record import invocation
 from .charts import charts_of
 from .directory import TRACEBACK
 from .results import COMPARED_STEPS, LOSS, Job, SweepResults, label, read_sweeps, short_keys, shown

@@ -28,8 +28,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ..command.resolvers import job_directory
 from ..errors import UserError
-from ..run.invocation import quoted
-from ..run.record import read_metrics, try_lock
+from ..run.record import quoted, read_metrics, try_lock
 from .directory import COMPLETE, STOPPED
 from .hooks import overrides_of
 from .results import DIRECTIONS, objectives, validate_objective

@@ -88,7 +88,7 @@ def mesh(
 
         parallelisms.append(TensorParallel(plan, sequence))
     if context > 1:
-        from ..context.parallel import ContextParallel
+        from ..context_parallel import ContextParallel
 
         parallelisms.append(ContextParallel())
     sharding = Sharding(wrap, min_params, reshard_after_forward, cpu_offload)

@@ -130,7 +130,7 @@ class PipelineParallel(Parallelism):
         shapes = LayerShapes(calls, self.precision.forward_context, also)
         sequences: Any = WholeSequences()
         if self.ranks.context_group is not None:
-            from ..context.parallel import Pieces
+            from ..context_parallel import Pieces
 
             sequences = Pieces(self.ranks.context_group)
         return Stages(

@@ -22,7 +22,7 @@ from .remote import DIVIDED, Remote, RemoteParameter, replace_tensors
 from .shapes import Flags, LayerShapes, Tensors, empty
 
 if TYPE_CHECKING:
-    from ..context.parallel import Pieces
+    from ..context_parallel import Pieces
 
 
 class Partition(NamedTuple):

@@ -167,7 +167,7 @@ def report_partition(
     strategy: Any = trainer.strategy
     if strategy.prints_layers:
         # What plans, or prints nothing, needs no rich.
-        from ...plain_console import plain_console
+        from ...errors import plain_console
 
         console = plain_console()
         console.print(partition_table(partition, list(layers), parameters, title))

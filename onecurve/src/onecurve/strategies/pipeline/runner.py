@@ -27,10 +27,9 @@ from ...compat.of_lightning import logs_now
 from ...compat.of_torch import hooked
 from ...compat.patching import replaced
 from ...errors import UserError, in_short, say
-from ..accumulation import rows
 from ..layout import changed
 from ..step import TaskStep
-from ..weight import weight_of
+from ..weight import rows, weight_of
 from .fill_drain import order, through_stages
 from .gradients import Stash, layers_used_outside_network, scaler_of
 from .network import Network

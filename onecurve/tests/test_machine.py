@@ -12,9 +12,9 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import OmegaConf
 
-from onecurve import machine, surroundings
+from onecurve import machine
 from onecurve.launch import addresses
-from onecurve.surroundings import unchanged_environment
+from onecurve.machine import unchanged_environment
 
 Told = dict[str, str | None]
 
@@ -50,7 +50,7 @@ def test_a_task_of_srun_is_a_rank(monkeypatch: pytest.MonkeyPatch, case: str) ->
     different, here = TASKS[case]
     tell(monkeypatch, {**SRUN, **different})
     # Not the terminal of who runs these tests.
-    monkeypatch.setattr("onecurve.surroundings._has_terminal", lambda: False)
+    monkeypatch.setattr("onecurve.machine._has_terminal", lambda: False)
     ranks = machine.ranks_around()
     told = ranks and (ranks.rank, ranks.local_rank, ranks.world_size, ranks.on_this_node)
     assert told == (here and (3, 1, 4, here))
@@ -157,8 +157,8 @@ def test_nodes_with_numbers_of_their_own(monkeypatch: pytest.MonkeyPatch, case: 
     tell(monkeypatch, told)
     launch = {"nodes": None, "node_rank": "auto", **typed}
     config = OmegaConf.create({"launch": launch, "trainer": {"num_nodes": "auto"}})
-    assert surroundings.nodes_asked(config) == counts
-    assert surroundings.node_rank(config) == number
+    assert machine.nodes_asked(config) == counts
+    assert machine.node_rank(config) == number
 
 
 STARTS_A_RANK = """

@@ -1,13 +1,19 @@
-"""Directs a rank's logs and output to ``logs/rank_N.log`` in the run directory."""
+"""A process of a run: its logs and its output, `breakpoint()` in it, and its quick end."""
 
+import atexit
 import io
 import logging
+import multiprocessing.util
 import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pdb
 
 Verbose = bool | Sequence[str]
 """``hydra.verbose``: whether all loggers log debug messages, or the names of those that do."""
@@ -83,3 +89,80 @@ def redirect_output(path: Path) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+
+
+TERMINAL = "/dev/tty"
+
+
+class Breakpoint:
+    """The `sys.breakpointhook` of a rank, which has no standard input.
+
+    The chosen rank gets the terminal, and the others wait for it at the next collective.
+    """
+
+    def __init__(self, rank: int, chosen: int) -> None:
+        self.rank = rank
+        self.chosen = chosen
+        self.debugger: pdb.Pdb | None = None
+        self.passes = False
+
+    def __call__(self, *_arguments: Any, **_named: Any) -> None:
+        """Stop in the caller's frame, or report once why that is not possible."""
+        if self.passes:
+            return
+        try:
+            # Two files, because a terminal does not support seeking.
+            reads, writes = open(TERMINAL), open(TERMINAL, "w", buffering=1)  # noqa: SIM115
+        except OSError:
+            self.passes = True
+            print(
+                f"rank {self.rank} ignores breakpoint(): there is no terminal; run the command in "
+                "one, or set PYTHONBREAKPOINT to a debugger that needs none",
+                file=sys.stderr,
+                flush=True,
+            )
+            return
+        if self.rank != self.chosen:
+            self.passes = True
+            print(
+                f"rank {self.rank} ignores breakpoint(), at which rank {self.chosen} stops; "
+                f"launch.debug_rank={self.rank} stops this rank instead",
+                file=writes,
+            )
+            return
+        if self.debugger is None:
+            import pdb
+
+            # Ctrl-C still stops the run.
+            self.debugger = pdb.Pdb(stdin=reads, stdout=writes, nosigint=True)
+            self.debugger.prompt = f"(Pdb, rank {self.rank}) "
+        self.debugger.set_trace(sys._getframe(1))
+
+
+class QuickExit:
+    """Ends this process in an exit handler that runs after all others.
+
+    Python would need seconds to tear down torch and Lightning. Create it before importing
+    libraries, so that their exit handlers run first. If another program such as pytest runs this
+    one as a part of itself, nothing happens.
+
+    Attributes:
+        status: The exit status; None lets Python exit normally.
+    """
+
+    def __init__(self, status: int | None = None) -> None:
+        self.status = status
+        self._program = sys.modules["__main__"]
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        if self.status is None or self._program is not sys.modules["__main__"]:
+            return
+        # os._exit skips handlers that were registered earlier: run multiprocessing's here.
+        multiprocessing.util._exit_function()  # type: ignore[attr-defined]
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            # The stream may be closed, or the disk full: exit with the status all the same.
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(self.status)

@@ -1,12 +1,17 @@
 """Writes and reads sharded checkpoints by PyTorch's distributed checkpoint (DCP).
 
 Every rank writes the tensors that it holds. The rest of Lightning's dictionary is one small file
-beside them. DCP's files name no path of the machine, and nothing in them can run code.
+beside them. DCP's files name no path of the machine, and nothing in them can run code. A sharded
+checkpoint becomes one file, which `torch.load` reads anywhere, by
+
+    python -m onecurve.checkpoint.sharded SHARDED FILE
+
 Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
 """
 
 import pickle
 import shutil
+import sys
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +29,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
-from ..file import (
+from ..errors import UserError, stop
+from .file import (
     commit_shards,
     complete_folder,
     digest_of,
@@ -32,7 +38,8 @@ from ..file import (
     set_aside,
     write_checkpoint,
 )
-from ..lazy_tensors import STORED, model_state_here, optimizer_state_here
+from .format import read_checkpoint
+from .lazy_tensors import STORED, model_state_here, optimizer_state_here
 
 REST = "rest.ckpt"  # beside DCP's files: Lightning's dictionary without its tensors
 # Its entries with tensors. Averages are by name of the callback, each like the network's.
@@ -251,3 +258,28 @@ def read_tensors(stored: Mapping[Any, Any], own: Mapping[Any, Any]) -> dict[Any,
         with without_hints():
             load(tensors, storage_reader=ShardReader(folder), no_dist=True)
     return found
+
+
+def main(arguments: list[str]) -> None:
+    """Turn a sharded checkpoint into one file, and print what was written."""
+    if len(arguments) != 2:
+        raise UserError(
+            "sharded: give a sharded checkpoint and the file to write, such as "
+            "runs/.../checkpoints/last.ckpt whole.ckpt"
+        )
+    source, target = map(Path, arguments)
+    if target.exists():
+        raise UserError(f"{target}: exists already; give a new name, or remove it first")
+    checkpoint = read_checkpoint(source)
+    try:
+        write_checkpoint(checkpoint, target)
+    except OSError as error:
+        raise UserError(f"{target}: could not be written: {error.strerror}") from None
+    print(f"{target}: {target.stat().st_size / 2**20:.1f} MiB, {source} as one file")
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except UserError as refusal:
+        stop(refusal)

@@ -1,1 +1,0 @@
-"""Sharded checkpoints: every rank writes what it holds."""

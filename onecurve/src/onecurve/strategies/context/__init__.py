@@ -1,1 +1,0 @@
-"""Long sequences: their positions cut between ranks, and attention over all of them."""
