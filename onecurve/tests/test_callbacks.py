@@ -4,16 +4,31 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import EPOCH, TINY, Cli, column, one_of_a_kind
 from lightning.pytorch import Callback
 from processes import Command, in_terminal
+from several_fits import data, quiet_trainer
+from zoo.gan import Gan
+
+import onecurve
+from onecurve.callbacks.progress import progress
 
 
 def test_a_long_epoch_gets_lines_in_between(train: Cli) -> None:
     out = train("callbacks=[progress]", "callbacks.progress.seconds_between_lines=0").out
     assert len([line for line in out.splitlines() if line.startswith("epoch 1/2")]) > 10
+
+
+def test_a_step_is_a_batch_to_a_task_of_two_optimizers(capsys: pytest.CaptureFixture[str]) -> None:
+    lines: Any = progress(refresh_rate=1, seconds_between_lines=0)
+    trainer = quiet_trainer(
+        onecurve.Single(), max_epochs=2, callbacks=[lines], enable_progress_bar=True
+    )
+    trainer.fit(Gan(), data())
+    assert re.findall(r"step (\S+)", capsys.readouterr().out)[::4] == ["1/6", "4/6"]
 
 
 @pytest.mark.slow

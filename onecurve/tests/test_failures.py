@@ -95,6 +95,7 @@ def test_an_exception_is_shown_once(broken: Cli, strategy: str, rank: int, when:
     assert "lightning/pytorch/loops" not in outcome.err  # only below the project's own frames
     if strategy != "single":
         assert f"rank {rank} failed" in outcome.err
+        assert "elastic" not in outcome.err
     log = (outcome.run / f"logs/rank_{rank}.log").read_text()
     assert f"ArithmeticError: {when} failed" in log
     assert "lightning/pytorch/loops" in log

@@ -1,5 +1,6 @@
 """A value that is not finite ends the run, with the place where it came from."""
 
+import math
 from collections import OrderedDict
 from typing import Any
 
@@ -77,8 +78,9 @@ def test_weights_that_are_not_finite_are_named(cli: Cli) -> None:
 
 def test_without_the_guard_the_run_goes_on(train: Cli) -> None:
     """The case that the guard is for."""
-    metrics = train("optimizer=sgd", "optimizer.lr=1e38", "callbacks=[]").metrics
-    assert metrics["train/loss"] != metrics["train/loss"]
+    outcome = train("optimizer=sgd", "optimizer.lr=1e38", "callbacks=[]")
+    assert math.isnan(outcome.metrics["train/loss"])
+    assert "train/loss is nan: +callbacks=nan_guard finds where it begins" in outcome.out
 
 
 @pytest.mark.compares

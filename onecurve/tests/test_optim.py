@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch import nn
 
 from onecurve.errors import UserError
 from onecurve.optim import schedulers
 from onecurve.optim.optimizers import build_optimizer
+from onecurve.run.instantiate import build_task
 
 STEPS = 100
 OPTIMIZERS = {
@@ -46,6 +48,21 @@ def saved(state: dict[str, Any], path: Path) -> Any:
     """What a checkpoint makes of it."""
     torch.save(state, path / "state")
     return torch.load(path / "state", weights_only=True)
+
+
+def test_classes_of_pytorch_are_an_optimizer_and_a_scheduler() -> None:
+    """A checkpoint could not be read again with a list of OmegaConf's in it."""
+    few = {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 2}
+    rprop = {"_target_": "torch.optim.Rprop", "_partial_": True, "etas": [0.5, 1.2]}
+    step = {"_target_": "torch.optim.lr_scheduler.StepLR", "_partial_": True, "step_size": 3}
+    asked = {"_target_": "small.task.Classification", "num_classes": 2}
+    init = {"_target_": "builtins.id", "_partial_": True}
+    parts = {"model": few, "init": init, "optimizer": rprop, "scheduler": step}
+    task: Any = build_task(OmegaConf.create({"task": asked, **parts}))
+    optimizer = task.build_optimizer(task.network.named_parameters())
+    assert type(optimizer.defaults["etas"]) is list
+    scheduler = task.build_scheduler(optimizer, total_steps=STEPS, monitor="loss", mode="min")
+    assert scheduler.step_size == 3
 
 
 @pytest.mark.parametrize("algorithm", OPTIMIZERS)

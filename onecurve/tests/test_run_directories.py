@@ -102,6 +102,7 @@ def test_the_newest_run_is_the_project_s_wherever_one_stands(
     train: Cli, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROJECT_ROOT", str(tmp_path / "project"))
+    monkeypatch.chdir("/proc")  # where nobody can write
     train(*SHORT)
     monkeypatch.chdir(tmp_path)
     (run,) = tmp_path.glob("project/runs/*/*")

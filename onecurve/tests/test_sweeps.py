@@ -247,7 +247,7 @@ def test_failed_jobs_run_again_with_the_same_command(
 def test_finished_jobs_are_skipped(warm: Cli, fake_jobs: FakeJobs) -> None:
     """One that was under way, and one that was never begun, are run."""
     sweep = ("train.py", "-m", *SHORT, "seed=1,2,3", "hydra.sweep.dir=mine")
-    warm(*sweep)
+    assert "To give a sweep a name" not in warm(*sweep).out
     record = yaml.safe_load(Path("mine/sweep.yaml").read_text())
     assert record["command"].endswith("seed=1,2,3 hydra.sweep.dir=mine")
     assert [job[-1] for job in record["jobs"]] == ["seed=1", "seed=2", "seed=3"]

@@ -64,7 +64,7 @@ class ProgressLines(ProgressBar):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._last_line = self._start = time.perf_counter()
-        self._first_step = trainer.global_step
+        self._first_step = steps_done(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         if time.perf_counter() - self._last_line > self._interval:
@@ -84,11 +84,12 @@ class ProgressLines(ProgressBar):
 
     def _time_left(self, trainer: Trainer) -> list[str]:
         """For the rest of the run, at the pace so far, validation included."""
-        steps, total = trainer.global_step - self._first_step, trainer.estimated_stepping_batches
+        done, total = steps_done(trainer), trainer.estimated_stepping_batches
+        steps = done - self._first_step
         if not steps or not 0 < total < math.inf:
             return []
         a_step = (time.perf_counter() - self._start) / steps
-        seconds = a_step * max(total - trainer.global_step, 0)
+        seconds = a_step * max(total - done, 0)
         return [f"{timedelta(seconds=round(seconds))} left"]
 
 
@@ -170,7 +171,7 @@ class ProgressInTerminal(ProgressLines):
         facts = [_step(trainer), self._speed(trainer), *self._time_left(trainer)]
         self._bars.update(
             self._run,
-            completed=trainer.global_step,
+            completed=steps_done(trainer),
             description=_epoch(trainer),
             facts="  ".join(facts),
         )
@@ -192,6 +193,16 @@ class ProgressInTerminal(ProgressLines):
             self._bars.console.print(line, highlight=False, soft_wrap=True)
 
 
+def steps_done(trainer: Trainer) -> int:
+    """The steps of the run so far; of a task that steps its optimizers by hand, its batches.
+
+    Lightning's `global_step` counts the steps of each optimizer then.
+    """
+    if trainer.lightning_module.automatic_optimization:
+        return trainer.global_step
+    return trainer.fit_loop.total_batch_idx + 1
+
+
 def _epoch(trainer: Trainer) -> str:
     epochs = trainer.max_epochs if (trainer.max_epochs or -1) > 0 else "?"
     return f"epoch {trainer.current_epoch + 1}/{epochs}"
@@ -199,7 +210,7 @@ def _epoch(trainer: Trainer) -> str:
 
 def _step(trainer: Trainer) -> str:
     total = trainer.estimated_stepping_batches
-    return f"step {trainer.global_step}" + (f"/{total}" if 0 < total < math.inf else "")
+    return f"step {steps_done(trainer)}" + (f"/{total}" if 0 < total < math.inf else "")
 
 
 def _metrics(trainer: Trainer) -> list[str]:

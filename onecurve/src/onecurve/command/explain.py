@@ -225,14 +225,14 @@ def _path_without_a_key(text: str, config_name: str, arguments: list[str]) -> st
     return f"{path}: has no key, such as {shlex.quote(override(key, path))}"
 
 
-def added_to_a_list(arguments: list[str]) -> str | None:
-    """A line for `+callbacks=b` beside `callbacks=[a]`, which Hydra ignores."""
+def added_to_a_list(arguments: list[str], typed: str = "=[") -> str | None:
+    """A line for `+callbacks=b` beside `callbacks=[a]`, which Hydra ignores, or `callbacks=a`."""
     for word in arguments:
         group, _, choice = word.removeprefix("+").partition("=")
-        given = next((each for each in arguments if each.startswith(f"{group}=[")), None)
+        given = next((each for each in arguments if each.startswith(group + typed)), None)
         if word.startswith("+") and given and "." not in group:
-            both = f"{given[:-1]},{choice.strip('[]')}]".replace("[,", "[")
-            both = shlex.quote(both)
+            names = [each.strip("[]") for each in (given.partition("=")[2], choice)]
+            both = shlex.quote(f"{group}=[{','.join(filter(None, names))}]")
             return f"{word}: is not added to a list that is typed as well; use {both}"
     return None
 
@@ -281,6 +281,8 @@ def _of_the_grammar(text: str, arguments: list[str]) -> str | None:
         names = [word.partition("=")[0].lstrip("+") for word in arguments if word.endswith("=null")]
         group = next((name for name in names if "." not in name), "GROUP")
         return f"{group}=null: is a group, and takes one of its choices; see --help for all"
+    if "more than once in the final defaults list" in text:
+        return added_to_a_list(arguments, "=")
     if found := re.search(r"Could not override '([\w/-]+)\.", text):
         if line := added_to_a_list(arguments):
             return line

@@ -58,7 +58,9 @@ class BestAndLast(Config):
                 f"'{key}.filename=\"{name}-{{epoch}}-{{step}}\"', or {key}.filename=best"
             )
         folder = self.dirpath or ""
-        if folder and "://" not in folder and (reason := cannot_be_made(Path(folder))):
+        # The run directory, not known yet, is checked when it is created.
+        is_own = folder and not folder.startswith(f"{run.get('paths.run')}/")
+        if is_own and "://" not in folder and (reason := cannot_be_made(Path(folder))):
             yield (
                 f"{key}.dirpath={folder}: cannot be created: {reason}; leave it out, or name a "
                 f"folder that you may write to, such as {key}.dirpath=checkpoints"

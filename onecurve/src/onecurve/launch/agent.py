@@ -194,6 +194,8 @@ def _failure_of(error: Error, logs: Path | None, nodes: Nodes | None) -> UserErr
     if refusal := re.match(r"UserError: (.*)", said, re.DOTALL):
         return UserError(refusal[1])
     trace = details.get("extraInfo", {}).get("py_callstack", "").strip()
+    # Only torch's own frame is left above the project's.
+    trace = re.sub(r'  File ".*torch.distributed.elastic.*\n(?:    .*\n)+', "", trace, count=1)
     how = f"was ended by signal {first.signal_name()}" if first.exitcode < 0 else "failed"
     where = f"rank {rank} {how}" + (f" (its log: {log_file(logs, rank)})" if logs else "")
     if nodes and worker.lost_contact(said):

@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -124,6 +125,16 @@ class EndedEarly(Exception):
     def __init__(self, status: str) -> None:
         super().__init__(status)
         self.status = status
+
+
+def diverged(metrics: Metrics) -> str | None:
+    """The name of a final loss that is not finite; None if there is none.
+
+    Other metrics may be undefined for the data that they saw.
+    """
+    return next(
+        (name for name in metrics if name.endswith("loss") and not isfinite(metrics[name])), None
+    )
 
 
 def is_stopped(result: Any) -> bool:

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from ..callbacks.device_stats import PeakMemory
 from ..callbacks.garbage import GarbageCollection
+from ..callbacks.progress import steps_done
 from ..checkpoint.format import read_checkpoint, reject_incomplete_state, reject_other_network
 from ..checkpoint.resume_state import ResumeState, resume_loggers
 from ..checkpoint.storage import LocalFiles
@@ -30,7 +31,7 @@ from ..compat.of_lightning import callbacks_of
 from ..errors import UserError, plain_console, say, to_compare_by, user_error_behind
 from ..strategies.strategy import OneCurve
 from . import record, redaction
-from .context import STOPPED, Attempt, EndedEarly, RankFailed, RunContext, Stopped
+from .context import STOPPED, Attempt, EndedEarly, RankFailed, RunContext, Stopped, diverged
 from .instantiate import build, build_task, describe_error, load_trained, trainer_errors
 from .record import invocation_of, override
 from .stop import StopOnSignal, end_of_training
@@ -138,7 +139,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
     facts = {
         "strategy": cfg.strategy.name,
         "world_size": trainer.world_size,
-        "global_step": trainer.global_step,
+        "global_step": steps_done(trainer),
         "seconds": round(seconds, 3),
         "samples_per_second": round(samples / seconds, 1),
     }
@@ -151,6 +152,10 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
         if OmegaConf.select(cfg, "sweep.job") is None:
             notes = [f"Stopped early by {ended.reason}"] if is_early else []
             notes += [unvalidated] if unvalidated else []
+            if name := diverged(metrics):
+                notes.append(
+                    f"{name} is {metrics[name]}: +callbacks=nan_guard finds where it begins"
+                )
             show_training(metrics, facts, run_dir, best, notes)
     return metrics
 

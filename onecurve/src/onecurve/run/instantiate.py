@@ -33,6 +33,7 @@ LIGHTNING = str(Path(lightning.pytorch.__file__).parent)
 # Arguments of a Trainer that are no keys below `trainer`, and those that are.
 ELSEWHERE = {"strategy", "callbacks", "logger", "default_root_dir", "plugins"}
 TRAINER_KEYS = set(signature(Trainer).parameters) - ELSEWHERE
+OFFERED = {"total_steps", "monitor", "mode"}  # to a scheduler
 AS_YAML = {"None": "null", "True": "true", "False": "false"}
 
 
@@ -120,13 +121,19 @@ def _config_of(part: Any) -> Any:
 
 
 def with_key(key: str, part: Any) -> Any:
-    """Let a partial, such as an optimizer without its parameters, report errors with its key."""
+    """Let a partial, such as an optimizer without its parameters, report errors with its key.
+
+    A scheduler that does not take one of `OFFERED`, such as a class of PyTorch, does not get it.
+    """
     if not callable(part):
         return part
 
     def call(*arguments: Any, **options: Any) -> Any:
         with building(key):
-            return part(*arguments, **options)
+            takes = signature(part).parameters
+            takes_all = any(each.kind == Parameter.VAR_KEYWORD for each in takes.values())
+            left_out = () if takes_all else OFFERED - takes.keys()
+            return part(*arguments, **{n: options[n] for n in options if n not in left_out})
 
     return call
 
@@ -197,7 +204,9 @@ def build_task(cfg: DictConfig) -> LightningModule:
     for name in ("optimizer", "scheduler"):
         if name in takes:
             with building(name):
-                parts[name] = with_key(name, instantiate(validated(name, cfg[name])))
+                # Lists of OmegaConf's own could not be read again from a checkpoint.
+                node = validated(name, cfg[name])
+                parts[name] = with_key(name, instantiate(node, _convert_="all"))
     task: LightningModule = build("task", cfg.task, LightningModule, **parts)
     return task
 

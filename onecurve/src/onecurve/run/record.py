@@ -14,8 +14,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -236,20 +236,27 @@ def lock_directory(run_dir: Path, override: str) -> LockedDirectory:
             override that asked for the directory.
     """
     reject_remote(run_dir, override)
-    try:
+    with creating(override):
         was_empty = not run_dir.exists() or not any(run_dir.iterdir())
         lock = lock_run(run_dir)
-    except OSError as error:
-        raise UserError(
-            f"{override}: cannot be created: {error.strerror}; name a folder that you may "
-            "write to, such as paths.runs=runs"
-        ) from None
     while lock is None:
         reject_locked(run_dir, override)
         lock = lock_run(run_dir)
     files = [file for name in CONFIGURATION if (file := run_dir / name).is_file()]
     before = {file: file.read_bytes() for file in files}
     return LockedDirectory(run_dir, lock, was_empty, before, _size(run_dir / "metrics.csv"))
+
+
+@contextmanager
+def creating(override: str) -> Iterator[None]:
+    """Reports why a directory cannot be created, beginning with the override that asked for it."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{override}: cannot be created: {error.strerror}; name a folder that you may "
+            "write to, such as paths.runs=runs"
+        ) from None
 
 
 def reject_remote(run_dir: Path, override: str) -> None:

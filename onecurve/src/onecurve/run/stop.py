@@ -16,6 +16,7 @@ import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, Timer
 
+from ..callbacks.progress import steps_done
 from ..checkpoint.storage import LocalFiles
 from ..compat.of_lightning import accumulates, callbacks_of, is_epoch_at_its_end
 from .context import SIGNALS, Stopped
@@ -114,7 +115,7 @@ class StopOnSignal(Checkpoint):
         storage = trainer.strategy.checkpoint_io
         if isinstance(storage, LocalFiles):
             storage.finish()
-        raise Stopped(SIGNALS[agreed - 1], trainer.global_step)
+        raise Stopped(SIGNALS[agreed - 1], steps_done(trainer))
 
     def _restore_handlers(self) -> None:
         if self.pid_file is not None:

@@ -28,7 +28,7 @@ from ..config.validate import validate_group
 from ..config_model import text
 from ..errors import UserError, say
 from ..run import redaction
-from ..run.record import invocation, override, quoted
+from ..run.record import creating, invocation, override, quoted
 from .directory import DONE, RECORD, STOPPED, choose_directory, identity, jobs_done, read_yaml
 from .job import is_search
 from .launchers import JOBLIB, SERIAL, Interrupt, launcher_of, slurm_tasks, validate_launcher
@@ -60,7 +60,8 @@ class SweepHooks(Callback):
                 validate_launcher(config)
                 jobs = _validate(config)
                 # The lock is held as long as Hydra holds this object: until the sweep ends.
-                directory, self.lock = _begin(config, config_name, jobs)
+                with creating(f"hydra.sweep.dir={config.hydra.sweep.dir}"):
+                    directory, self.lock = _begin(config, config_name, jobs)
             except (HydraException, OmegaConfBaseException) as error:
                 sources = config.hydra.runtime.config_sources
                 folder = next(source.path for source in sources if source.provider == "main")
@@ -261,6 +262,6 @@ def _end(config: DictConfig) -> int:
     if left:
         undone = f"{left} of {len(statuses)} jobs are not done"
         print(f"{undone}; the same command resumes the sweep ({named})")
-    else:
+    elif directory.name.endswith("-sweep"):  # as hydra/default.yaml names it
         print("To give a sweep a name: hydra.sweep.dir=runs/NAME")
     return int(bool(left) or "diverged" in statuses)

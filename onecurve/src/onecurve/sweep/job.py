@@ -19,7 +19,7 @@ from ..command.check import check
 from ..errors import say, user_error_behind
 from ..launch import one_run
 from ..run import record, redaction
-from ..run.context import Metrics, RankFailed, RunContext, describe_failure, was_stopped
+from ..run.context import Metrics, RankFailed, RunContext, describe_failure, diverged, was_stopped
 from ..run.record import invocation, read_metrics
 from .directory import DONE, STOPPED, TRACEBACK, read_record
 from .launchers import JOBLIB, interrupt_ends_job, launcher_of, meet, take_share, validate_nodes
@@ -199,13 +199,11 @@ def _command_line(*words: str) -> Iterator[None]:
 
 def _divergence(metrics: Metrics, run_dir: Path) -> str | None:
     """Which final loss is not finite, and from which step on; None if all are."""
-    for name, value in metrics.items():
-        # Other metrics may be undefined for the data that they saw.
-        if name.endswith("loss") and not math.isfinite(value):
-            curve = read_curves(run_dir, [name])[name]
-            first = next((step for step, number in curve if not math.isfinite(number)), None)
-            return f"{name} is {value}" + (f" from step {first} on" if first is not None else "")
-    return None
+    if (name := diverged(metrics)) is None:
+        return None
+    curve = read_curves(run_dir, [name])[name]
+    first = next((step for step, number in curve if not math.isfinite(number)), None)
+    return f"{name} is {metrics[name]}" + (f" from step {first} on" if first is not None else "")
 
 
 def _summary(run_dir: Path) -> str:
