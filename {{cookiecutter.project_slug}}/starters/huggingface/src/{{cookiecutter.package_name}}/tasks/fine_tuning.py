@@ -83,9 +83,10 @@ class FineTuning(LightningModule):
 
     def _evaluate(self, part: str, metric: Metric, batch: Batch) -> None:
         outputs = self.network(**batch)
-        # torchmetrics adds up in float32, whatever the precision of the run.
-        metric.set_dtype(torch.promote_types(outputs.logits.dtype, torch.float32))
-        self.measure(metric, outputs.logits, batch["labels"])
+        # bfloat16 has too few digits for a metric; torchmetrics adds up in float32 by itself.
+        logits = outputs.logits.to(torch.promote_types(outputs.logits.dtype, torch.float32))
+        metric.set_dtype(logits.dtype)
+        self.measure(metric, logits, batch["labels"])
         self.log(f"{part}/loss", outputs.loss, prog_bar=True)
         self.log(f"{part}/{self.metric}", metric, prog_bar=True)
 
