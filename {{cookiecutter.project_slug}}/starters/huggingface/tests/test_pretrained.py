@@ -79,6 +79,13 @@ def test_lora_trains_its_matrices_alone(cli: Cli, tmp_path: Path, strategy: str)
 
 
 @pytest.mark.usefixtures("small_data")
+def test_lora_targets_may_be_a_text_that_peft_knows(cli: Cli) -> None:
+    outcome = cli("train.py", *TWO_STEPS, *LLAMA, "model.lora=2", "model.lora_targets=all-linear")
+    assert outcome.status == 0, outcome.err
+    assert any("down_proj.lora_A" in name for name in in_checkpoint(outcome.run))
+
+
+@pytest.mark.usefixtures("small_data")
 def test_a_classifier_knows_the_names_of_its_classes(cli: Cli) -> None:
     typed = ("experiment=snippets", "data.csv=two.csv", "data.labels=[no,yes]", *LLAMA)
     outcome = cli("train.py", *typed, *TWO_STEPS, *SAVES)

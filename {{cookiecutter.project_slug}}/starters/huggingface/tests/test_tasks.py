@@ -101,6 +101,14 @@ def test_a_checkpoint_makes_the_task_again(run: Path, tmp_path: Path) -> None:
         assert perplexity == pytest.approx(exp(loss), rel=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["model.dtype=bfloat16", "trainer.precision=bf16-mixed"])
+def test_perplexity_has_more_digits_than_bfloat16(once: Any, dtype: str) -> None:
+    run = once(*TWO_STEPS, "data=text_blocks", "model=llama_tiny", dtype)
+    for part in ("val", "test"):
+        (loss,), (perplexity,) = column(run, f"{part}/loss"), column(run, f"{part}/perplexity")
+        assert perplexity == pytest.approx(exp(loss), rel=1e-5)
+
+
 def test_predict_continues_a_prompt(run: Path, cli: Cli) -> None:
     checkpoint = f"checkpoint={run}/checkpoints/last.ckpt"
     typed = (checkpoint, "predict.prompt=for i in", "predict.length=5")

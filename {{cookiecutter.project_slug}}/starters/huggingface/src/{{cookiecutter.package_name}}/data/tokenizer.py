@@ -6,6 +6,7 @@ from shutil import rmtree
 from typing import Any
 from uuid import uuid4
 
+from onecurve.errors import UserError, in_short
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as Bytes
 from tokenizers.models import BPE
@@ -19,8 +20,18 @@ SEEN = 2**20
 
 
 def load(name: str | Path) -> Any:
-    """Load a tokenizer by name, or from a folder; it always has a padding token."""
-    tokenizer: Any = AutoTokenizer.from_pretrained(str(name))
+    """Load a tokenizer by name, or from a folder; it always has a padding token.
+
+    Raises:
+        UserError: If there is none.
+    """
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(name))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"data.tokenizer={name}: cannot be loaded ({in_short(error)}); give a folder that has "
+            "one, or a name on the Hugging Face hub, such as data.tokenizer=gpt2"
+        ) from None
     if tokenizer.pad_token is None:
         # GPT-2 and Llama have none; a label of -100 and the mask tell padding from an end.
         tokenizer.pad_token = tokenizer.eos_token

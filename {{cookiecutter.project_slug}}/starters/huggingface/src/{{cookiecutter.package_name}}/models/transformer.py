@@ -29,7 +29,7 @@ def pretrained(
     dtype: str = "float32",
     gradient_checkpointing: bool = False,
     lora: int | None = None,
-    lora_targets: Sequence[str] | None = None,
+    lora_targets: Sequence[str] | str | None = None,
 ) -> nn.Module:
     """A model with pretrained weights.
 
@@ -41,7 +41,8 @@ def pretrained(
             takes time and saves memory.
         lora: Train low-rank matrices of this rank beside the frozen weights (Hu et al., 2021); None
             trains all weights.
-        lora_targets: Names of the layers that have them; None for peft's default of the family.
+        lora_targets: Names of the layers that have them, or a text that peft knows, such as
+            "all-linear"; None for peft's default of the family.
 
     Raises:
         UserError: If there is no such model, or peft is not installed.
@@ -66,7 +67,8 @@ def pretrained(
         ) from None
     kind = TaskType.CAUSAL_LM if labels is None else TaskType.SEQ_CLS
     # A list of Hydra's could not be written to adapter_config.json.
-    targets = [*lora_targets] if isinstance(lora_targets, Sequence) else None
+    is_text = lora_targets is None or isinstance(lora_targets, str)
+    targets = lora_targets if is_text else [*lora_targets]
     adapter = LoraConfig(task_type=kind, r=lora, lora_alpha=2 * lora, target_modules=targets)
     adapted: nn.Module = get_peft_model(network, adapter)
     return adapted

@@ -6,7 +6,7 @@ from typing import Any, Literal, Unpack
 import torch
 from lightning.pytorch import LightningModule
 from onecurve.errors import UserError
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics import Metric
 
 from .from_config import built
@@ -44,10 +44,11 @@ class FineTuning(LightningModule):
         raise NotImplementedError
 
     def setup(self, stage: str) -> None:
-        """Check that the model has a vector for each token of the data, and set its padding token.
+        """Check that the model fits the data, and set its padding token.
 
         Raises:
-            UserError: If the tokenizer belongs to another model.
+            UserError: If the tokenizer belongs to another model, or the model has other classes, or
+                fewer learned positions.
         """
         data: Any = getattr(self.trainer, "datamodule", None)
         if not hasattr(data, "tokenizer"):
@@ -58,8 +59,22 @@ class FineTuning(LightningModule):
                 f"data.tokenizer: has {tokens} tokens, and the model knows {known}; use the "
                 f"model's own tokenizer, or, for random weights, data.vocab_size={tokens}"
             )
-        # A decoder that classifies looks for the last token that is no padding.
         config: Any = self.network.config
+        labels = getattr(data, "labels", None)
+        if labels is not None and len(labels) != config.num_labels:
+            raise UserError(
+                f"model.labels: the model has {config.num_labels} classes, and the data have "
+                f"{len(labels)} (data.labels); leave model.labels out"
+            )
+        key = "block_size" if labels is None else "max_length"
+        length, most = getattr(data, key, 0), getattr(config, "max_position_embeddings", None)
+        tables = [part for part in self.network.modules() if isinstance(part, nn.Embedding)]
+        # Rotary positions are computed for any length.
+        if most is not None and length > most and any(t.num_embeddings == most for t in tables):
+            raise UserError(
+                f"data.{key}={length}: the model knows {most} positions; use data.{key}={most}"
+            )
+        # A decoder that classifies looks for the last token that is no padding.
         if config.pad_token_id is None:
             config.pad_token_id = data.tokenizer.pad_token_id
 
@@ -83,9 +98,10 @@ class FineTuning(LightningModule):
 
     def _evaluate(self, part: str, metric: Metric, batch: Batch) -> None:
         outputs = self.network(**batch)
-        # torchmetrics adds up in float32, whatever the precision of the run.
-        metric.set_dtype(torch.promote_types(outputs.logits.dtype, torch.float32))
-        self.measure(metric, outputs.logits, batch["labels"])
+        # bfloat16 has too few digits for a metric; torchmetrics adds up in float32 by itself.
+        logits = outputs.logits.to(torch.promote_types(outputs.logits.dtype, torch.float32))
+        metric.set_dtype(logits.dtype)
+        self.measure(metric, logits, batch["labels"])
         self.log(f"{part}/loss", outputs.loss, prog_bar=True)
         self.log(f"{part}/{self.metric}", metric, prog_bar=True)
 
