@@ -63,6 +63,15 @@ class Contrast(Plain):
         return nn.functional.cross_entropy(one @ two.T, torch.arange(len(one)))
 
 
+class WaitsForPlateau(Plain):
+    """A resume restores the value that its scheduler waits for."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val"}}
+
+
 class GradientsByHand(Plain):
     def __init__(self) -> None:
         super().__init__()
@@ -299,6 +308,12 @@ EQUAL = [
 @pytest.mark.parametrize(("task", "strategy"), EQUAL)
 def test_equal(task: type[Plain], strategy: str) -> None:
     assert_parity(task, loaders, strategy=STRATEGIES[strategy](), accelerator="cpu", steps=10)
+
+
+def test_what_a_resume_restores_is_no_difference() -> None:
+    # After the checkpoint nothing is validated.
+    options: dict[str, Any] = {"accelerator": "cpu", "steps": 11}
+    assert_parity(WaitsForPlateau, loaders, strategy=onecurve.Single(), **options)
 
 
 def test_ranks_that_share_a_stage_may_have_other_numbers_of_microbatches() -> None:

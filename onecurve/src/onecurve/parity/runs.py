@@ -186,12 +186,14 @@ class Watch(Callback):
         # How many ranks see different samples, share layers, and share sequences.
         self.shares, self.tensor, self.context = 1, 1, 1
         self.step, self.is_epoch_over = 0, False
+        # What a resume restored for ReduceLROnPlateau.
+        self.restored: dict[str, Tensor] = {}
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         if not self.sums:  # after the task's own on_train_start
-            self.start = _state(trainer)
+            self.start, self.restored = _state(trainer), dict(trainer.callback_metrics)
             self.parameters = {name for name, _ in pl_module.named_parameters()}
             self.shares = getattr(trainer.strategy, "data_parallel_size", trainer.world_size)
             sizes = getattr(trainer.strategy, "sizes", Sizes())
@@ -244,7 +246,8 @@ class Watch(Callback):
         self.end = _state(trainer)
         for name, value in trainer.callback_metrics.items():
             # Values logged with logger=False. Names with both a step and an epoch value are known.
-            if not self.curves.keys() & {logged(name), f"{name}_epoch"}:
+            is_known = self.curves.keys() & {logged(name), f"{name}_epoch"}
+            if not is_known and self.restored.get(name) is not value:
                 self.curves[logged(name)].append((self.step, float(value)))
 
 
