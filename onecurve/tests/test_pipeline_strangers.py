@@ -285,6 +285,15 @@ class PenalizedInPlace(Small):
         return super().training_step(batch, batch_idx) + 0.01 * total
 
 
+class LogsOfTheStepBefore(Small):
+    """Lightning clears gradients after the step that follows."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        found = [each.grad for each in self.parameters() if each.grad is not None]
+        self.log("before", nn.utils.get_total_norm(found))
+        return super().training_step(batch, batch_idx)
+
+
 class Pairs(nn.Module):
     """Blocks that it takes out of lists, which nobody calls."""
 
@@ -327,6 +336,7 @@ LAYERS: dict[Any, dict[str, Any]] = {
     OneWeightTwiceInAStage: {"balance": [4, 2]},
 }
 REJECTED: dict[Any, str] = {
+    LogsOfTheStepBefore: "asks for a gradient or a weight that another rank has",
     PenalizedInPlace: "in another way than by calling net",
     OfPairs: "the blocks in net.pairs.0 make the stages, and net.forward uses what passes between",
     OfGradients: "create_graph=True",

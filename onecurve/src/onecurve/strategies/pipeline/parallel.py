@@ -227,8 +227,7 @@ class PipelineParallel(Parallelism):
         with ExitStack() as stack:
             if blocks is not None and blocks.holder is task:
                 stack.enter_context(blocks.standing_in())  # a step may go through them itself
-            if name == "training_step":
-                stack.enter_context(shown(not task.automatic_optimization))
+            stack.enter_context(shown())
             result = self.runner.run(name, batch, step)
         if not self._is_reported and self.runner.inputs:
             self._is_reported = True
