@@ -19,7 +19,6 @@ MISTAKES = {
     "model=pretrained model.name=none": "model.name=none: cannot be loaded",
     "data=text_blocks data.tokenizer=none": "data.tokenizer=none: cannot be loaded",
     "model=gpt2_tiny data.block_size=257": "data.block_size=257: the model knows 256 positions",
-    "experiment=snippets model.labels=[a,b]": "model.labels: the model has 2 classes, and the data",
     "model=llama_tiny model.dtype=int8": "model.dtype=int8: must be one of float32",
     "callbacks=save_pretrained checkpoint.format=sharded": "callbacks.save_pretrained: saves full",
 }

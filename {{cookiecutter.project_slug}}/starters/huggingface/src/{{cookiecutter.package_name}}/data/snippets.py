@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from csv import DictReader
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,11 +22,6 @@ class Snippet(NamedTuple):
 
     text: str
     label: str
-
-    @property
-    def place(self) -> float:
-        """A number in 0..1 that follows from the text."""
-        return int.from_bytes(sha256(self.text.encode()).digest()[:6]) / 256**6
 
 
 class Snippets(Tokenized):
@@ -63,10 +57,9 @@ class Snippets(Tokenized):
         test_fraction: float,
         cache: str,
     ) -> None:
-        # Not by the texts.
-        key = sha256(f"{csv} {[*labels]} {vocab_size}".encode()).hexdigest()
-        made = Path(cache) / f"tokenizer-{key[:16]}"
-        super().__init__(tokenizer, made, batch_size, num_workers, (val_fraction, test_fraction))
+        made = f"{csv} {[*labels]} {vocab_size}"
+        parts = val_fraction, test_fraction
+        super().__init__(tokenizer, made, cache, batch_size, num_workers, parts)
         self.csv = csv
         self.labels = [str(label) for label in labels]
         self.vocab_size = vocab_size
@@ -98,13 +91,8 @@ class Snippets(Tokenized):
                 return_tensors="pt",
             )
             classes = [self.labels.index(snippet.label) for snippet in snippets]
-            self.samples[part] = Texts(
-                {
-                    "input_ids": made["input_ids"],
-                    "attention_mask": made["attention_mask"],
-                    "labels": torch.tensor(classes),
-                }
-            )
+            texts = {name: made[name] for name in ("input_ids", "attention_mask")}
+            self.samples[part] = Texts({**texts, "labels": torch.tensor(classes)})
 
     def predict_dataloader(self) -> DataLoader[Batch]:
         """Samples that predict.py classifies: the test set."""
@@ -121,7 +109,7 @@ class Snippets(Tokenized):
             )
         parts: dict[str, list[Snippet]] = {part: [] for part in ("train", "val", "test")}
         for snippet in found:
-            parts[self.part_of(snippet.place)].append(snippet)
+            parts[self.part_of(snippet.text)].append(snippet)
         return parts
 
     def _of_csv(self, file: str) -> Iterator[Snippet]:
@@ -137,11 +125,7 @@ class Snippets(Tokenized):
 
 
 class Texts(Dataset[Batch]):
-    """Tokens, mask and classes of texts, in tensors with one row per text.
-
-    Args:
-        tensors: By the names of the model's arguments.
-    """
+    """Tokens, mask and classes of texts: tensors with one row per text, by the model's names."""
 
     def __init__(self, tensors: Batch) -> None:
         self.tensors = tensors

@@ -18,17 +18,17 @@ LEFT_OUT = {
 LOOKED_AT = 8192
 
 
+def place_of(text: str) -> float:
+    """A number in 0..1 that follows from a text."""
+    return int.from_bytes(sha256(text.encode()).digest()[:6]) / 256**6
+
+
 class Source(NamedTuple):
     """A text file."""
 
     name: str
     """Relative to the folder that was searched."""
     file: Path
-
-    @property
-    def place(self) -> float:
-        """A number in 0..1 that follows from the name."""
-        return int.from_bytes(sha256(self.name.encode()).digest()[:6]) / 256**6
 
     def read(self) -> str:
         """Return its text; bytes that are not UTF-8 are replaced."""
@@ -46,11 +46,6 @@ def sources(root: str | None) -> list[Source]:
         UserError: If there is no text.
     """
     folder = Path(sysconfig.get_path("stdlib") if root is None else root).expanduser()
-    if not folder.exists():
-        raise UserError(
-            f"data.root={root}: there is no such file; give a folder of text files, or "
-            "data.root=null for Python's own sources"
-        )
     files = [folder] if folder.is_file() else _files(folder, LEFT_OUT if root is None else set())
     found = sorted(
         Source(file.relative_to(folder).as_posix() if file != folder else file.name, file)

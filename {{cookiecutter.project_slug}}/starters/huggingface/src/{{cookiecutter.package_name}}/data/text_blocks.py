@@ -13,7 +13,7 @@ from onecurve.errors import UserError
 from torch.utils.data import Dataset
 
 from . import tokenizer as tokenizers
-from .sources import Source, sources
+from .sources import Source, place_of, sources
 from .tokenized import Batch, Tokenized
 
 NAMES = {"train": "training", "val": "validation", "test": "test"}
@@ -59,11 +59,10 @@ class TextBlocks(Tokenized):
         test_blocks: int | None,
         cache: str,
     ) -> None:
-        # Not by the files.
-        key = sha256(f"{root} {vocab_size}".encode()).hexdigest()
-        made = Path(cache) / f"tokenizer-{key[:16]}"
-        super().__init__(tokenizer, made, batch_size, num_workers, (val_fraction, test_fraction))
-        self.most = {"train": train_blocks, "val": val_blocks, "test": test_blocks}
+        parts = val_fraction, test_fraction
+        super().__init__(tokenizer, f"{root} {vocab_size}", cache, batch_size, num_workers, parts)
+        most = {"train": train_blocks, "val": val_blocks, "test": test_blocks}
+        self.most_tokens = {part: blocks and blocks * block_size for part, blocks in most.items()}
         self.root = root
         self.vocab_size = vocab_size
         self.block_size = block_size
@@ -77,7 +76,7 @@ class TextBlocks(Tokenized):
             tokenizers.make(texts, self.vocab_size, self.made)
         tokenizer = self.load_tokenizer()
         for part, those in parts.items():
-            _write(those, tokenizer, self._most_tokens(part), self._tokens(part, those, tokenizer))
+            _write(those, tokenizer, self.most_tokens[part], self._tokens(part, those, tokenizer))
 
     def setup(self, stage: str) -> None:
         """Find the blocks of each part, whatever the stage."""
@@ -98,17 +97,13 @@ class TextBlocks(Tokenized):
     def _split(self) -> dict[str, list[Source]]:
         """Files of each part, in the order of their places: the first ones are a sample of all."""
         parts: dict[str, list[Source]] = {part: [] for part in NAMES}
-        for source in sorted(sources(self.root), key=lambda source: source.place):
-            parts[self.part_of(source.place)].append(source)
+        for source in sorted(sources(self.root), key=lambda source: place_of(source.name)):
+            parts[self.part_of(source.name)].append(source)
         return parts
-
-    def _most_tokens(self, part: str) -> int | None:
-        most = self.most[part]
-        return None if most is None else most * self.block_size
 
     def _tokens(self, part: str, those: Sequence[Source], tokenizer: Any) -> Path:
         """The file of a part's tokens: a different one for each tokenizer and set of texts."""
-        key = sha256(f"{self._most_tokens(part)} {tokenizer.backend_tokenizer.to_str()}".encode())
+        key = sha256(f"{self.most_tokens[part]} {tokenizer.backend_tokenizer.to_str()}".encode())
         for source in those:
             facts = source.file.stat()
             key.update(f"\n{source.file} {facts.st_size} {facts.st_mtime_ns}".encode())

@@ -1,6 +1,7 @@
 """What both kinds of data here have in common: a tokenizer, and loaders of one batch size."""
 
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from . import tokenizer as tokenizers
+from .sources import place_of
 
 Batch = dict[str, Tensor]
 
@@ -19,8 +21,9 @@ class Tokenized(LightningDataModule):
 
     Args:
         tokenizer: A name on the Hugging Face hub, or a folder; None trains one on the texts.
-        made: Folder of the trained tokenizer. It does not depend on the current texts: a
+        made: What the folder of the trained tokenizer is named after. Not the current texts: a
             checkpoint needs its own tokenizer, whatever texts are added later.
+        cache: Where that folder is.
         batch_size: Samples in a training step, over all processes.
         num_workers: Processes that make batches; 0 makes them in the training process.
         fractions: Shares that are held out for validation and for the test.
@@ -31,14 +34,16 @@ class Tokenized(LightningDataModule):
     def __init__(
         self,
         tokenizer: str | None,
-        made: Path,
+        made: str,
+        cache: str,
         batch_size: int,
         num_workers: int,
         fractions: Sequence[float],
     ) -> None:
         super().__init__()
-        self.made = None if tokenizer else made
-        self.tokenizer_name = str(tokenizer or made)
+        folder = Path(cache) / f"tokenizer-{sha256(made.encode()).hexdigest()[:16]}"
+        self.made = None if tokenizer else folder
+        self.tokenizer_name = str(tokenizer or folder)
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.val_fraction, self.test_fraction = fractions
@@ -48,8 +53,9 @@ class Tokenized(LightningDataModule):
         """The tokenizer: the one that `prepare_data` trained, or that of a model."""
         return tokenizers.load(self.tokenizer_name)
 
-    def part_of(self, place: float) -> str:
-        """Which part a text is in, by a number in 0..1 that follows from it."""
+    def part_of(self, text: str) -> str:
+        """Which part a text is in, or a file with this name."""
+        place = place_of(text)
         if place < self.test_fraction:
             return "test"
         return "val" if place < self.test_fraction + self.val_fraction else "train"

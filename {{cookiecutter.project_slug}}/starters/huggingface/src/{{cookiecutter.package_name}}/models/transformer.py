@@ -67,8 +67,7 @@ def pretrained(
         ) from None
     kind = TaskType.CAUSAL_LM if labels is None else TaskType.SEQ_CLS
     # A list of Hydra's could not be written to adapter_config.json.
-    is_text = lora_targets is None or isinstance(lora_targets, str)
-    targets = lora_targets if is_text else [*lora_targets]
+    targets = lora_targets if isinstance(lora_targets, str | None) else [*lora_targets]
     adapter = LoraConfig(task_type=kind, r=lora, lora_alpha=2 * lora, target_modules=targets)
     adapted: nn.Module = get_peft_model(network, adapter)
     return adapted

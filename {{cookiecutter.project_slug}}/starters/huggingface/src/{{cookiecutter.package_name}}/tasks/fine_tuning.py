@@ -47,8 +47,7 @@ class FineTuning(LightningModule):
         """Check that the model fits the data, and set its padding token.
 
         Raises:
-            UserError: If the tokenizer belongs to another model, or the model has other classes, or
-                fewer learned positions.
+            UserError: If the tokenizer is another model's, or samples are longer than positions.
         """
         data: Any = getattr(self.trainer, "datamodule", None)
         if not hasattr(data, "tokenizer"):
@@ -60,13 +59,7 @@ class FineTuning(LightningModule):
                 f"model's own tokenizer, or, for random weights, data.vocab_size={tokens}"
             )
         config: Any = self.network.config
-        labels = getattr(data, "labels", None)
-        if labels is not None and len(labels) != config.num_labels:
-            raise UserError(
-                f"model.labels: the model has {config.num_labels} classes, and the data have "
-                f"{len(labels)} (data.labels); leave model.labels out"
-            )
-        key = "block_size" if labels is None else "max_length"
+        key = "block_size" if hasattr(data, "block_size") else "max_length"
         length, most = getattr(data, key, 0), getattr(config, "max_position_embeddings", None)
         tables = [part for part in self.network.modules() if isinstance(part, nn.Embedding)]
         # Rotary positions are computed for any length.

@@ -14,8 +14,7 @@ class TextClassification(FineTuning):
 
     def make_metric(self) -> Metric:
         """The share of texts that are classified correctly."""
-        classes = self.network.config.num_labels
-        return MulticlassAccuracy(classes, average="micro")
+        return MulticlassAccuracy(self.network.config.num_labels, average="micro")
 
     def measure(self, metric: Metric, logits: Tensor, labels: Tensor) -> None:
         """Compare logits (N, C) with classes (N,)."""
