@@ -80,6 +80,7 @@ class ByFunctions(Stranger):
                 first.fill_diagonal_(0.1)
                 torch.narrow(first, 0, 2, 3).mul_(0.5)
                 torch.chunk(last, 2)[1].bernoulli_(0.5)
+                torch.vsplit(first, 2)[1].mul_(0.5)
                 last[1].copy_(torch.ones(last.shape[1], dtype=last.dtype))
                 last.renorm_(2, 0, 0.5)
 

@@ -52,7 +52,10 @@ OF_FULL = (
     _aten.renorm_.default,
 )
 IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__")
-VIEWS = ("narrow", "select", "chunk", "split", "tensor_split", "unbind", "diagonal")
+VIEWS = (
+    *("narrow", "select", "unbind", "diagonal"),
+    *("chunk", "split", "tensor_split", "hsplit", "vsplit"),
+)
 READ = _aten._local_scalar_dense.default
 FUSED = (
     _aten._fused_sgd_.default,
