@@ -256,6 +256,14 @@ class ShakesItsGradients(Plain):
         return outputs + 3e-10 * torch.rand_like(outputs) * (outputs - outputs.detach())
 
 
+class Sums(Plain):
+    """Draws what does not matter, as Wav2Vec2 does."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        torch.rand(3)
+        return (self(batch[0]) - batch[1]).square().sum()
+
+
 class NoisyStep(Plain):
     """Adds its noise to the batch."""
 
@@ -332,6 +340,7 @@ def test_a_sampler_of_ones_own_is_asked_as_often_as_by_a_plain_trainer() -> None
 APART = {
     result.MEAN: (Tokens, loaders, "ddp"),
     result.MEAN + ", of samples with each other": (Contrast, loaders, "fsdp"),
+    result.MEAN + ", which is a sum": (Sums, loaders, "ddp"),
     result.BATCHNORM: (partial(Plain, partial(nn.BatchNorm1d, 8)), loaders, "ddp"),
     result.DRAWS: (partial(Plain, nn.Dropout), loaders, "ddp"),
     result.GRADIENTS: (GradientsByHand, loaders, "ddp"),

@@ -194,6 +194,11 @@ def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
         {name: value for name, value in run.end.items() if name not in plain.parameters}
         for run in (plain, other)
     )
+    first_losses = zip(plain.curves[LOSS][:1], other.curves[LOSS][:1], strict=False)
+    is_sum = any(
+        whole != mean_of_shares and math.isclose(whole, other.shares * mean_of_shares)
+        for (_, whole), (_, mean_of_shares) in first_losses
+    )
     # What a step keeps is in a buffer, or in no checkpoint.
     keeps = len(first) > len(of_run) or _of_weights(END, one, two, 0, TOLERANCE).step is not None
     tests = [
@@ -203,6 +208,7 @@ def kinds_of(rows: Sequence[Row], plain: "Watch", other: "Watch") -> list[str]:
         (is_only_logged, [of_logged]),
         (is_coarse and largest <= MUCH, [DIGITS]),
         (is_rounding and largest <= MUCH, [ROUNDING]),
+        (is_sum, [MEAN]),
         (other.batchnorm or plain.draws, [BATCHNORM] * other.batchnorm + [DRAWS] * plain.draws),
         (other.accumulates or sharded, [ACCUMULATED] * other.accumulates + sharded),
         (not of_run.keys() & {LOSS, GRADIENT} and most_apart in one, [KEPT]),
