@@ -6,6 +6,8 @@ import platform
 import signal
 import sys
 import warnings
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 MODULES = ("fcntl", "grp", "multiprocessing.forkserver", "pwd", "resource", "termios")
@@ -31,6 +33,8 @@ for place, names in ((os, CALLS), (signal, SIGNALS)):
 # Said of a POSIX system without fcntl; filelock has locks of Windows' own there.
 warnings.filterwarnings("ignore", "only soft file lock is available")
 sys.meta_path.insert(0, Away)  # type: ignore[arg-type]
+with suppress(ImportError):  # comes with transformers, and would load Windows' certificates below
+    import_module("truststore")
 # What Lightning asks before it names a signal.
 platform.system = lambda: "Windows"
 WINDOWS = {getattr(signal, f"SIG{name}") for name in ("ABRT", "FPE", "ILL", "INT", "SEGV", "TERM")}
