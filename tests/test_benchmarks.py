@@ -37,4 +37,4 @@ def test_a_benchmark_comes_to_its_end(name: str) -> None:
     assert done.returncode in (0, 1), said
     assert "Traceback" not in said
     assert "a run failed" not in said
-    assert len(done.stdout.splitlines()) > 1, said
+    assert done.stdout.strip(), said  # a line is enough where nothing was found
