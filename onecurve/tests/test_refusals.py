@@ -63,6 +63,7 @@ OF_HYDRA = {
     "größe=1": "größe is no key that Hydra can read",
     "+strategy=ddp": "+strategy=ddp: … leave the plus out … use strategy=ddp",
     "logger=csv +logger=wandb": "+logger=wandb: is not added … use 'logger=[csv,wandb]'",
+    "optimizer=sgd +optimizer=adamw": "+optimizer=adamw: optimizer is among … optimizer=adamw",
     "+debug=limit": "+debug=limit: … leave the plus out … use debug=limit",
     "+sweep/launcher=joblib": "leave the plus out … use sweep/launcher=joblib",
     "modle=mlp": "modle: there is no such key; did you mean model?",

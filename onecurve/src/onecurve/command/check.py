@@ -16,7 +16,7 @@ from .. import machine
 from ..config.validate import dotted, file_of, refusals, validate
 from ..config_model import text
 from ..errors import UserError, of_syntax, user_error_behind
-from .explain import Chosen, added_to_a_list, choices, holds_a_list
+from .explain import Chosen, added_to_a_list, choices, groups_of_lists, holds_a_list
 
 # Facts about a strategy, which cannot be overridden.
 FACTS = ("strategy.name", "strategy.processes")
@@ -73,14 +73,7 @@ def in_one_line(error: OmegaConfBaseException, config: DictConfig) -> UserError:
 
 def _reject_several_choices(config_name: str, parsed: list[Override]) -> None:
     """Reject several files for a group that takes one: Hydra would merge them."""
-    loader: Any = GlobalHydra.instance().config_loader()
-    primary = loader.repository.load_config(config_name)
-    lists = {
-        str(default.group)
-        for default in primary.defaults_list or ()
-        if hasattr(default, "group")
-        if isinstance(default.value, list)
-    }
+    lists = groups_of_lists(config_name)
     for override in parsed:
         value, group = override.value(), override.key_or_group
         if not isinstance(value, list) or "." in group or group in lists:

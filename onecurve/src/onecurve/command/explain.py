@@ -109,9 +109,7 @@ def explain(error: BaseException, config_dir: Path, config_name: str, arguments:
     """One line for an error of Hydra's; `arguments` are the command line without the program."""
     text = " ".join(str(error).split())
     if line := (
-        _path_without_a_key(text, config_name, arguments)
-        or _of_the_grammar(text, arguments)
-        or _chosen_already(text, arguments)
+        _path_without_a_key(text, config_name, arguments) or _of_the_grammar(text, arguments)
     ):
         return line
     configs: AbstractContextManager[Any] = nullcontext()
@@ -120,7 +118,8 @@ def explain(error: BaseException, config_dir: Path, config_name: str, arguments:
     with configs:
         chosen = Chosen(config_name, arguments)
         return (
-            _unknown_choice(text)
+            _chosen_already(text, chosen)
+            or _unknown_choice(text)
             or _unknown_key(text, chosen)
             or _list_in_a_file(text)
             or _of_another_kind(text, chosen)
@@ -237,10 +236,28 @@ def added_to_a_list(arguments: list[str], typed: str = "=[") -> str | None:
     return None
 
 
-def _chosen_already(text: str, arguments: list[str]) -> str | None:
-    """A line for `+group=choice` of a group that the defaults have already."""
-    found = re.search(r"Multiple values for ([\w/@.-]+)\. To override", text)
-    word = next((each for each in arguments if found and each.startswith(f"+{found[1]}=")), None)
+def groups_of_lists(config_name: str) -> set[str]:
+    """The groups of which several files may be chosen: the defaults name a list."""
+    primary = _loader().repository.load_config(config_name)
+    return {
+        str(default.group)
+        for default in primary.defaults_list or ()
+        if hasattr(default, "group")
+        if isinstance(default.value, list)
+    }
+
+
+def _chosen_already(text: str, chosen: Chosen) -> str | None:
+    """A line for `+group=choice` of a group that the defaults, or another word, have already."""
+    found = re.search(
+        r"Multiple values for ([\w/@.-]+)\. To override|([\w/@.-]+) appears more than once in", text
+    )
+    if found is None:
+        return None
+    key = found[1] or found[2]
+    if key in groups_of_lists(chosen.config_name):
+        return added_to_a_list(chosen.overrides, "=")
+    word = next((each for each in chosen.overrides if each.startswith(f"+{key}=")), None)
     if word is None:
         return None
     group, _, choice = word.removeprefix("+").partition("=")
@@ -281,8 +298,6 @@ def _of_the_grammar(text: str, arguments: list[str]) -> str | None:
         names = [word.partition("=")[0].lstrip("+") for word in arguments if word.endswith("=null")]
         group = next((name for name in names if "." not in name), "GROUP")
         return f"{group}=null: is a group, and takes one of its choices; see --help for all"
-    if "more than once in the final defaults list" in text:
-        return added_to_a_list(arguments, "=")
     if found := re.search(r"Could not override '([\w/-]+)\.", text):
         if line := added_to_a_list(arguments):
             return line
