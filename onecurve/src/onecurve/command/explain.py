@@ -167,6 +167,8 @@ def _unknown_key(text: str, chosen: Chosen) -> str | None:
     if line := _argument_of_a_class(key, chosen):
         return line
     if having := chosen.choices_with(key):
+        if f"~{key}" in chosen.overrides:
+            return f"~{key}: there is no {key} to remove; leave it out"
         example = f"{key.partition('.')[0]}={having[0]}"
         return f"{key}: there is such a key only with {' or '.join(having)}; add {example}"
     if key in chosen.keys:
