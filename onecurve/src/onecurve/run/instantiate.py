@@ -133,7 +133,12 @@ def with_key(key: str, part: Any) -> Any:
             takes = signature(part).parameters
             takes_all = any(each.kind == Parameter.VAR_KEYWORD for each in takes.values())
             left_out = () if takes_all else OFFERED - takes.keys()
-            return part(*arguments, **{n: options[n] for n in options if n not in left_out})
+            made = part(*arguments, **{n: options[n] for n in options if n not in left_out})
+            if made is None or isinstance(made, dict) or hasattr(made, "step"):
+                return made
+            raise UserError(
+                f"{key}._target_: returned a {type(made).__name__}; return a {key} of PyTorch"
+            )
 
     return call
 
