@@ -10,11 +10,7 @@ from torch.nn import functional as F
 
 
 class RandomCrop(nn.Module):
-    """Pad each image with black, then crop it to its old size at a random place.
-
-    Args:
-        padding: Black pixels on each side.
-    """
+    """Pad each image with black, then crop it to its old size at a random place."""
 
     def __init__(self, padding: int) -> None:
         super().__init__()
@@ -34,11 +30,7 @@ class RandomCrop(nn.Module):
 
 
 class RandomHorizontalFlip(nn.Module):
-    """Flip each image, left to right, with some probability.
-
-    Args:
-        p: The probability.
-    """
+    """Flip each image, left to right, with some probability."""
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()

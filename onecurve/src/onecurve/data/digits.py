@@ -18,22 +18,9 @@ class Digits(ImageDataModule):
 
     Source: test part of "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, 1998),
     as `sklearn.datasets.load_digits` ships it.
-
-    Args:
-        val_size: Images held out for validation.
-        test_size: Images held out for the test.
-        split_seed: Seed of the split.
-        options: Those of `ImageDataModule`.
     """
 
-    def __init__(
-        self,
-        *,
-        val_size: int,
-        test_size: int,
-        split_seed: int,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *, val_size: int, test_size: int, split_seed: int, **options: Any) -> None:
         super().__init__(**options)
         self.val_size = val_size
         self.test_size = test_size
@@ -50,11 +37,7 @@ class Digits(ImageDataModule):
 
 
 def read_digits() -> tuple[Tensor, Tensor]:
-    """All images (N, 1, 8, 8), uint8, and labels (N,), int64.
-
-    Raises:
-        UserError: If scikit-learn is not installed.
-    """
+    """All images (N, 1, 8, 8), uint8, and labels (N,), int64."""
     table = torch.from_numpy(np.loadtxt(_file(), delimiter=","))
     # Grey values are 0..16.
     images = table[:, :64].mul(255 / 16).round().to(torch.uint8).view(-1, 1, 8, 8)

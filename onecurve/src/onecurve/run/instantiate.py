@@ -74,12 +74,9 @@ def validated(key: str, node: Any) -> Any:
     model = _config_of(_resolved(key, target)) if isinstance(target, str) else None
     if model is None:
         return node
-    own = {name: value for name, value in node.items() if not name.startswith("_")}
-    found = model.checked(own)
+    found = model.checked(node)
     for problem in found.problems:
-        # A partial is given the rest later.
-        if problem.kind != "missing" or not (node.get("_partial_") or "_args_" in node):
-            raise UserError(problem.line(key))
+        raise UserError(problem.line(key))
     return node | found.changed
 
 
