@@ -10,7 +10,11 @@ from torch.nn import functional as F
 
 
 class RandomCrop(nn.Module):
-    """Pad each image with black, then crop it to its old size at a random place."""
+    """Pad each image with black, then crop it to its old size at a random place.
+
+    Args:
+        padding: Black pixels on each side.
+    """
 
     def __init__(self, padding: int) -> None:
         super().__init__()
@@ -30,7 +34,11 @@ class RandomCrop(nn.Module):
 
 
 class RandomHorizontalFlip(nn.Module):
-    """Flip each image, left to right, with some probability."""
+    """Flip each image, left to right, with some probability.
+
+    Args:
+        p: The probability.
+    """
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()

@@ -37,7 +37,11 @@ class Digits(ImageDataModule):
 
 
 def read_digits() -> tuple[Tensor, Tensor]:
-    """All images (N, 1, 8, 8), uint8, and labels (N,), int64."""
+    """All images (N, 1, 8, 8), uint8, and labels (N,), int64.
+
+    Raises:
+        UserError: If scikit-learn is not installed.
+    """
     table = torch.from_numpy(np.loadtxt(_file(), delimiter=","))
     # Grey values are 0..16.
     images = table[:, :64].mul(255 / 16).round().to(torch.uint8).view(-1, 1, 8, 8)

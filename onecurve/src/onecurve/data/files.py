@@ -25,7 +25,11 @@ class UnreadableImageError(UserError):
 
 
 def list_images(path: str | Path) -> list[Path]:
-    """List the images in a folder and in all folders below it, sorted; or the one file given."""
+    """List the images in a folder and in all folders below it, sorted; or the one file given.
+
+    Raises:
+        UserError: If there is no such file or folder.
+    """
     path = Path(path).expanduser()
     if path.is_file():
         return [path]
@@ -45,7 +49,14 @@ def list_images(path: str | Path) -> list[Path]:
 def read_image(path: str | Path, channels: int, image_size: int, resize: str) -> Tensor:
     """Read an image file as uint8 (channels, image_size, image_size).
 
-    The channels are 1 for grey, 3 for colour, 4 for colour and transparency, whatever the file has.
+    Args:
+        path: The file.
+        channels: 1 for grey, 3 for colour, 4 for colour and transparency, whatever the file has.
+        image_size: Height and width of the result.
+        resize: `pad` or `stretch`, see `resize_images`.
+
+    Raises:
+        UserError: If the file cannot be read as an image.
     """
     try:
         with Image.open(path) as image:
@@ -62,7 +73,11 @@ def read_image(path: str | Path, channels: int, image_size: int, resize: str) ->
 
 
 def check_image(path: str | Path) -> None:
-    """Reject a file that is no image, or whose damage is visible without decoding its pixels."""
+    """Check a file without decoding its pixels.
+
+    Raises:
+        UserError: If it is not an image, or its damage is visible without decoding.
+    """
     try:
         with Image.open(path) as image:
             image.verify()
@@ -71,19 +86,25 @@ def check_image(path: str | Path) -> None:
 
 
 def _unreadable(path: str | Path, error: Exception) -> UnreadableImageError:
-    is_no_image = isinstance(error, UnidentifiedImageError)
-    reason = "not an image" if is_no_image else " ".join(str(error).split())
+    reason = (
+        "not an image"
+        if isinstance(error, UnidentifiedImageError)
+        else " ".join(str(error).split())
+    )
     return UnreadableImageError(
         f"{path}: cannot be read as an image ({reason}); replace or remove it"
     )
 
 
 def resize_images(images: Tensor, size: int, mode: str) -> Tensor:
-    """Bring uint8 images (N, C, H, W) to `size` x `size` pixels.
+    """Bring images to `size` x `size` pixels.
 
-    The mode `pad` centres the image in a black square (as LeNet-5's paper does with 28 -> 32) and
-    shrinks it first, in proportion, if it is too large. `stretch` scales height and width to the
-    square. Scaling is bilinear, with antialiasing.
+    Args:
+        images: (N, C, H, W), uint8.
+        size: Height and width of the result.
+        mode: `pad` centres the image in a black square (as LeNet-5's paper does with 28 -> 32) and
+            shrinks it first, in proportion, if it is too large. `stretch` scales height and width
+            to the square. Scaling is bilinear, with antialiasing.
     """
     if mode == "stretch":
         return scale_images(images, size, size)

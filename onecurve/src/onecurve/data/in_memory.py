@@ -11,10 +11,14 @@ Batch = tuple[Tensor, Tensor]
 
 
 class InMemoryImages(Dataset[Batch]):
-    """Images (N, C, H, W), uint8, and their labels (N,), int64.
+    """Labelled images in two tensors.
 
     PyTorch's DataLoader requests a whole batch at once if a dataset has `__getitems__`. That
     batch is complete, so the DataLoader needs `collate_fn=whole_batch`.
+
+    Args:
+        images: (N, C, H, W), uint8.
+        labels: (N,), int64.
     """
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:

@@ -9,10 +9,19 @@ from ..errors import UserError
 
 
 def stratified_split(labels: Tensor, held_out: Sequence[int], seed: int) -> list[Tensor]:
-    """Split samples with labels (N,) at random, class by class.
+    """Split samples at random, class by class.
 
-    Returned are the indices of each part, ascending: first what remains for training, then those of
-    each part of so many samples as `held_out` says.
+    Args:
+        labels: (N,), the class of each sample.
+        held_out: Number of samples in each part after the first one.
+        seed: The same seed gives the same split.
+
+    Returns:
+        The indices of each part, ascending: first what remains for training, then one tensor for
+        each entry of `held_out`.
+
+    Raises:
+        UserError: If nothing would remain for training, or a part would be empty.
     """
     sizes = [len(labels) - sum(held_out), *held_out]
     if min(sizes) < 1:

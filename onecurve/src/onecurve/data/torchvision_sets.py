@@ -33,7 +33,17 @@ log = logging.getLogger(__name__)
 
 
 class TorchvisionImages(ImageDataModule):
-    """A data set of torchvision, downloaded if its files are missing, and kept in memory."""
+    """A data set of torchvision, downloaded if its files are missing, and kept in memory.
+
+    Args:
+        name: The class in `torchvision.datasets`, one of `LOCATIONS`.
+        val_size: Images of the training set held out for validation.
+        split_seed: Seed of that split.
+        options: Those of `ImageDataModule`.
+
+    Raises:
+        UserError: If the name is another, or the files are not there and cannot be downloaded.
+    """
 
     def __init__(self, *, name: str, val_size: int, split_seed: int, **options: Any) -> None:
         super().__init__(**options)
