@@ -67,10 +67,7 @@ class Partition(NamedTuple):
             counts = _validated(balance, len(costs), num_stages)
         stops = list(accumulate(counts))
         ranges = [range(stop - count, stop) for count, stop in zip(counts, stops, strict=True)]
-        owner = [
-            2 * num_ranks - 1 - stage if v_shaped and stage >= num_ranks else stage % num_ranks
-            for stage in range(num_stages)
-        ]
+        owner = _owners(num_ranks, stages_per_rank, v_shaped)
         return cls(ranges, owner, [sum(costs[i] for i in range_) for range_ in ranges])
 
     @property
@@ -101,9 +98,13 @@ def stages_of_rank(
     rank: int, num_ranks: int, stages_per_rank: int, v_shaped: bool = False
 ) -> list[int]:
     """The stages that a rank holds: every `num_ranks`-th one, or, V-shaped, one down and one up."""
-    if v_shaped:
-        return [rank, 2 * num_ranks - 1 - rank]
-    return [rank + turn * num_ranks for turn in range(stages_per_rank)]
+    owners = _owners(num_ranks, stages_per_rank, v_shaped)
+    return [stage for stage, owner in enumerate(owners) if owner == rank]
+
+
+def _owners(num_ranks: int, stages_per_rank: int, v_shaped: bool) -> list[int]:
+    up = range(num_ranks)
+    return [*up, *reversed(up)] if v_shaped else [*up] * stages_per_rank
 
 
 def _cheapest(

@@ -161,8 +161,10 @@ def check_plan(
     """Reject a plan that cannot shard the module over `size` ranks."""
     parts = dict(module.named_modules(remove_duplicate=False))
     if all(style == "sequence" for style in plan.values()):
-        fit = [name for name, part in parts.items() if holds_parameters(part)]
-        fit = [name for name in fit if _can_be(parts[name], "vocab", size)]
+        tables = [part for part in parts.values() if isinstance(part, nn.Embedding)]
+        weights = {id(table.weight) for table in tables if _can_be(table, "vocab", size)}
+        # With their heads, if those are tied.
+        fit = [name for name, part in parts.items() if id(getattr(part, "weight", None)) in weights]
         raise UserError(
             f"{key}: nothing to shard in {type(module).__name__}: it has no Linear layer, used "
             f"once, whose outputs {size} ranks can share, and no known attention; "
