@@ -290,7 +290,7 @@ class LogsOfTheStepBefore(Small):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         found = [each.grad for each in self.parameters() if each.grad is not None]
-        self.log("before", nn.utils.get_total_norm(found))
+        self.log("before", float(nn.utils.get_total_norm(found)))
         return super().training_step(batch, batch_idx)
 
 

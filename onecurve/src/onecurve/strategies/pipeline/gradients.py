@@ -18,7 +18,6 @@ what asks for its numbers cannot have them, and says so. Optimizers are shown ne
 (`optimizers.py`).
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -36,10 +35,10 @@ from ...errors import NOT_OF_THE_PROJECT, UserError, in_short
 from ..collectives import with_hook
 from ..manual_backward import gradients_aside
 from .network import Network
+from .remote import NO_DATA
 
 BUCKET_BYTES = 25 * 2**20
-# What PyTorch says where a tensor has no data: also where one is assigned to `data` of another.
-NO_DATA = re.compile("meta|incompatible tensor type", re.IGNORECASE)
+INSTALLED = {"site-packages", "dist-packages"}
 # Where Lightning and PyTorch average weights.
 AVERAGES = {"weight_averaging.py", "stochastic_weight_avg.py", "swa_utils.py"}
 
@@ -125,7 +124,7 @@ def explained(
     names = {frame.name for frame in frames}
     in_step = "_call_task" in names
     # PyTorch has no class of its own for it.
-    lacks_data = isinstance(error, NotImplementedError | RuntimeError) and NO_DATA.search(message)
+    lacks_data = isinstance(error, RuntimeError) and NO_DATA.search(message)
     if "deepcopy" in names and "cannot pickle" in message and "ProcessGroup" in message:
         line = (
             "a module is copied whose layers are a pipeline; make the copy in __init__, or use "
@@ -153,8 +152,12 @@ def explained(
             "onecurve.StochasticWeightAveraging, or use strategy=ddp"
         )
     else:
-        own = [frame for frame in frames if not frame.filename.startswith(NOT_OF_THE_PROJECT)]
-        at = [f"{each.name} ({Path(each.filename).name}:{each.lineno})" for each in own]
+        at = [
+            f"{each.name} ({Path(each.filename).name}:{each.lineno})"
+            for each in frames
+            if not each.filename.startswith(NOT_OF_THE_PROJECT)
+            and not INSTALLED & {*Path(each.filename).parts}
+        ]
         line = (
             f"{at[-1] if at else 'a callback'} asks for a gradient or a weight that another rank "
             "has; use trainer.gradient_clip_val, self.clip_gradients(...) or "

@@ -20,10 +20,10 @@ from functools import partial
 from inspect import signature
 from typing import Any, Literal, cast
 
+import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor
-from torch.distributed import ProcessGroup as Group
 from torch.optim import Optimizer
 
 from ...compat.of_lightning import loaded_checkpoint
@@ -31,6 +31,7 @@ from ...compat.patching import replaced
 from ...errors import UserError
 from ...torch_versions import require
 from ..callback_api import CallbackAPI
+from ..fsdp.state import gather
 from ..layout import Part, report_changed
 from ..mesh.ranks import Ranks
 from ..parallelism import Parallelism
@@ -46,7 +47,7 @@ from .gradients import (
 from .limits import SCHEDULES, Schedule
 from .network import Network, find_networks, share_direct_tensors
 from .optimizers import set_up_optimizers as set_up
-from .partition import Partition, Placement, Stages, WholeSequences, collect
+from .partition import Partition, Placement, Stages, WholeSequences
 from .remote import add_remote_gradients, drawing
 from .report import report_partition
 from .runner import Runner
@@ -70,7 +71,7 @@ class PipelineParallel(Parallelism):
     networks: list[Network]
     stages: list[Stages]
     runner: Runner
-    _cpu_group: Group | None = None
+    _cpu_group: dist.ProcessGroup | None = None
     _accumulates: bool = False
     # Parameters that are in no layer.
     _beside: Sequence[Tensor] = ()
@@ -296,10 +297,24 @@ class PipelineParallel(Parallelism):
         return self.placement
 
     def _collect(self, items: Mapping[Any, Any], names: Mapping[Any, str]) -> dict[Any, Any]:
-        """Gather items on rank 0 from the ranks of its pipeline, on the CPU; nothing elsewhere."""
-        assert self._cpu_group is not None
-        owners = {key: self._placed.owner(name) or 0 for key, name in names.items()}
-        return collect(items, owners, self._cpu_group, self.ranks.is_first_of_stage)
+        """Gather items on rank 0 from the ranks of its pipeline, on the CPU; nothing elsewhere.
+
+        One by one, and their shards first, so all ranks call this. The name of each item tells
+        which rank has it; on all ranks the names are in the same order.
+        """
+        group, keep = self._cpu_group, self.ranks.is_first_of_stage
+        rank = dist.get_rank(group)
+        found: dict[Any, Any] = {}
+        for key, name in names.items():
+            owner = self._placed.owner(name) or 0
+            box = [gather(items.get(key), keep) if rank == owner else None]
+            if keep and owner != 0 and rank == owner:
+                dist.send_object_list(box, group=group, group_dst=0)
+            elif keep and owner != 0 and rank == 0:
+                dist.recv_object_list(box, group=group, group_src=owner)
+            if keep and rank == 0 and box[0] is not None:
+                found[key] = box[0]
+        return found
 
     def local_state(self, task: LightningModule) -> dict[str, Any]:
         self.check()

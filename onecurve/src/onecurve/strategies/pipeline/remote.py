@@ -8,6 +8,7 @@ Nor does PyTorch draw for a tensor without data. Here as many numbers are drawn 
 a hook that draws the weights of all layers draws those of this rank's as in one process.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -31,6 +32,8 @@ from ..mesh.ranks import each_rank_has
 INITIALIZERS = ("orthogonal_", "sparse_", "trunc_normal_")
 """Functions of torch.nn.init that do nothing to a tensor without data."""
 
+# What PyTorch says where a tensor has no data: also where one is assigned to `data` of another.
+NO_DATA = re.compile("meta|incompatible tensor type", re.IGNORECASE)
 # What `__torch_function__` gets for `tensor.device`; mypy takes `device` for a plain value.
 DEVICE: Any = getattr(Tensor.device, "__get__")  # noqa: B009
 DIVIDED = "_divided_by_a_pipeline"

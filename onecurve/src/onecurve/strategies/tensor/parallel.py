@@ -39,7 +39,7 @@ from .families import (
     within,
 )
 from .plan import check_plan, find_plan, report_plan
-from .regions import Region, full_sum, own_rows, runs_of, with_summed_gradients
+from .regions import Region, full_sum, own_rows, runs_of
 from .sharded_logits import leave_logits, sharded_logits
 
 
@@ -261,7 +261,11 @@ def _with_summed_gradients(
     }
     if not own or not torch.is_grad_enabled():
         return forward(*inputs, **options)
-    used = with_summed_gradients(mesh, *own.values())
+    # All in one message.
+    flat = torch.cat([parameter.flatten() for parameter in own.values()])
+    flat = redistribute(flat, mesh.get_group(), Replicate(), Replicate(), Partial())
+    parts = flat.split([parameter.numel() for parameter in own.values()])  # type: ignore[no-untyped-call]
+    used = [part.view_as(parameter) for part, parameter in zip(parts, own.values(), strict=True)]
     with parameters_replaced(layer, dict(zip(own, used, strict=True))):
         return forward(*inputs, **options)
 

@@ -362,10 +362,8 @@ def plan_table(module: nn.Module, plan: Mapping[str, str], size: int, sequence: 
 
 def _has_dropout(module: LightningModule, plan: Mapping[str, str]) -> bool:
     for name, part in module.named_modules():
-        inside = name in plan or any(
-            is_within(name, outer) or outer.rpartition(".")[0] == name.rpartition(".")[0]
-            for outer in plan
-        )
+        holder = name.rpartition(".")[0]
+        inside = any(is_within(name, outer) or outer.rpartition(".")[0] == holder for outer in plan)
         drops = isinstance(part, nn.Dropout) and part.p > 0
         attends = getattr(part, "dropout", 0.0) if name in plan else 0.0
         if inside and (drops or (isinstance(attends, float) and attends > 0)):
