@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -179,15 +179,11 @@ def apply_to_tensors(module: nn.Module, function: Callable[[Tensor], Tensor]) ->
     module._apply(function)  # type: ignore[no-untyped-call]
 
 
-@contextmanager
-def parameters_replaced(module: nn.Module, others: Mapping[str, Tensor]) -> Iterator[None]:
+def parameters_replaced(
+    module: nn.Module, others: Mapping[str, Tensor]
+) -> AbstractContextManager[None]:
     """Replace a module's own parameters in a context; `functional_call` would also call it."""
-    held = module._parameters
-    module._parameters = {**held, **others}  # type: ignore[dict-item]
-    try:
-        yield
-    finally:
-        module._parameters = held
+    return replaced(module, "_parameters", {**module._parameters, **others})
 
 
 def local_shard(tensor: Tensor) -> Tensor:
