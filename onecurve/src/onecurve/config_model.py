@@ -301,7 +301,6 @@ def _choices(parts: Sequence[Any]) -> list[Any]:
 
 
 def _must_be(field: FieldInfo, value: Any, key: str, default: Any, holds: bool) -> str:
-    """The part of the line that says what is allowed, with a value that works."""
     parts = alternatives(annotation_of(field))
     if all(map(choices, parts)):
         allowed = _choices(parts)

@@ -146,9 +146,7 @@ class ProgressInTerminal(ProgressLines):
 
     on_test_end = on_predict_end = on_validation_end
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, *_: Any, **__: Any) -> None:
         self._stop()
 
     def _add(self, name: str, total: float) -> TaskID | None:

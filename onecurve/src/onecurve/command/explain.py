@@ -184,7 +184,6 @@ def _list_in_a_file(text: str) -> str | None:
 
 
 def _of_another_kind(text: str, chosen: Chosen) -> str | None:
-    """A line for a list where the configuration has a mapping, or the reverse."""
     found = re.search("Error merging override (.+)", text)
     if found is None:
         return None

@@ -109,7 +109,6 @@ class MetricsFile(ExperimentWriter):
             raise
 
     def _replace(self, rows: list[Row]) -> None:
-        """Replace the file by one with the present columns."""
         unfinished = self.path.with_suffix(".csv.new")
         try:
             unfinished.write_text(self._text(rows, header=True), newline="")

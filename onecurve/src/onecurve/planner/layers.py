@@ -216,7 +216,6 @@ def _shard(layer: nn.Module, styles: Mapping[str, str], size: int, traffic: Traf
 
 
 def _dimension(style: str | None, module: nn.Module, name: str) -> int | None:
-    """The dimension along which a module's own parameter is sharded."""
     if style not in STYLES or not (is_linear(module) or isinstance(module, nn.Embedding)):
         return None
     dimension = STYLES[style].dims.get(name)

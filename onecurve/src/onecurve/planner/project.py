@@ -265,7 +265,6 @@ def _reasons(others: dict[Sizes, str]) -> list[str]:
 
 
 def _command(each: Estimate, cfg: DictConfig, request: Request) -> str:
-    """The command that trains with a mesh: the overrides of this one, and the mesh."""
     typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     dropped = ("plan.", "trainer.devices=", "trainer.num_nodes=", "trainer.accelerator=")
     words = [word for word in typed if not word.lstrip("+").startswith((*dropped, "strategy"))]
