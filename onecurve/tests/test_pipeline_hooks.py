@@ -103,6 +103,33 @@ class SumsUpInPlace(Small):
         self.log("norm", total.sqrt())
 
 
+class KeepsGradients(Small):
+    """Reads gradients in the hooks in which those of the batch before are there still."""
+
+    def read(self) -> None:
+        for parameter in self.parameters():
+            if parameter.grad is not None:
+                float(parameter.grad.norm())
+
+
+class ReadsAtTheStart(KeepsGradients):
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.read()
+
+
+class ReadsAtTheEnd(KeepsGradients):
+    def on_train_epoch_end(self) -> None:
+        self.read()
+
+
+class LogsANorm(Small):
+    """Of gradients, as a tensor that nobody reads before Lightning does."""
+
+    def on_after_backward(self) -> None:
+        found = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+        self.log("size", sum(gradient.norm() for gradient in found))  # type: ignore[arg-type]
+
+
 class WithTeacher(Small):
     """Has a second network, which is the first one's after each step."""
 
@@ -116,11 +143,13 @@ class WithTeacher(Small):
 
 
 REFUSED: dict[Any, str] = {
-    HasACallback: "Norms.on_before_optimizer_step asks for a gradient or a weight that another",
-    SumsUpInPlace: "SumsUpInPlace.on_before_optimizer_step asks for a gradient or a weight that",
+    HasACallback: "take (test_pipeline_hooks.py:",
+    SumsUpInPlace: "on_before_optimizer_step (test_pipeline_hooks.py:",
+    **dict.fromkeys((ReadsAtTheStart, ReadsAtTheEnd), "read (test_pipeline_hooks.py:"),
+    LogsANorm: "self.log of size gets a number of weights or gradients that another rank has",
     WithTeacher: "for an average of weights",
     ScalesByHand: "a step of ScalesByHand uses layers, or their parameters or gradients",
-    ScalesInStep: "ScalesInStep.optimizer_step asks for a gradient or a weight that another rank",
+    ScalesInStep: "change (test_pipeline_hooks.py:",
 }
 
 

@@ -290,7 +290,7 @@ class LogsOfTheStepBefore(Small):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         found = [each.grad for each in self.parameters() if each.grad is not None]
-        self.log("before", nn.utils.get_total_norm(found))
+        self.log("before", float(nn.utils.get_total_norm(found)))
         return super().training_step(batch, batch_idx)
 
 
@@ -336,7 +336,7 @@ LAYERS: dict[Any, dict[str, Any]] = {
     OneWeightTwiceInAStage: {"balance": [4, 2]},
 }
 REJECTED: dict[Any, str] = {
-    LogsOfTheStepBefore: "asks for a gradient or a weight that another rank has",
+    LogsOfTheStepBefore: "uses layers, or their parameters or gradients, in another way than",
     PenalizedInPlace: "in another way than by calling net",
     OfPairs: "the blocks in net.pairs.0 make the stages, and net.forward uses what passes between",
     OfGradients: "create_graph=True",

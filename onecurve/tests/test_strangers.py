@@ -915,7 +915,7 @@ LINES: dict[str, Any] = {
     ),
     "logs": (LogsAWeight, "tensor", "LogsAWeight logs a number that it computes from sharded"),
     "numbers": (ReadsNumbers, "fsdp", "are read by numpy() or tolist(); call its full_tensor()"),
-    "histograms": (DrawsHistograms, "pipeline", "the numbers of a parameter are read that another"),
+    "histograms": (DrawsHistograms, "pipeline", "on_train_epoch_end (test_strangers.py:"),
     "skips": (SkipsABatch, "ddp", "training_step of SkipsABatch returned None, which skips a"),
     "anomaly": (
         Stranger,

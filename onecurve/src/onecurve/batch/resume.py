@@ -286,8 +286,8 @@ class TrainingEpochs:
         if in_window and self.trainer.is_global_zero:
             print(
                 f"resume: the checkpoint was written after {in_window} of "
-                f"{self.trainer.accumulate_grad_batches} accumulated batches, and has no "
-                "gradients: the next optimizer step is that of the others alone"
+                f"{self.trainer.accumulate_grad_batches} accumulated batches, without their "
+                "gradients: the next optimizer step has those of the remaining batches alone"
             )
         waiting = combined.flattened
         loaders = [each.loader for each in waiting]

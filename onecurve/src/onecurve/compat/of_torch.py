@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.amp import GradScaler
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.tensor import DTensor
@@ -179,15 +180,11 @@ def apply_to_tensors(module: nn.Module, function: Callable[[Tensor], Tensor]) ->
     module._apply(function)  # type: ignore[no-untyped-call]
 
 
-@contextmanager
-def parameters_replaced(module: nn.Module, others: Mapping[str, Tensor]) -> Iterator[None]:
+def parameters_replaced(
+    module: nn.Module, others: Mapping[str, Tensor]
+) -> AbstractContextManager[None]:
     """Replace a module's own parameters in a context; `functional_call` would also call it."""
-    held = module._parameters
-    module._parameters = {**held, **others}  # type: ignore[dict-item]
-    try:
-        yield
-    finally:
-        module._parameters = held
+    return replaced(module, "_parameters", {**module._parameters, **others})
 
 
 def local_shard(tensor: Tensor) -> Tensor:
@@ -263,6 +260,21 @@ def does_not_unscale(optimizer: Optimizer) -> None:
     Lightning and GradScaler read this attribute; there is no public setting.
     """
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+
+
+@contextmanager
+def unscaling_within(
+    scaler: GradScaler, context: Callable[[Optimizer], AbstractContextManager[Any]]
+) -> Iterator[None]:
+    """Let a scaler read the gradients of an optimizer within a context, also a fused one's."""
+    unscale = scaler._unscale_grads_
+
+    def unscale_within(optimizer: Optimizer, *args: Any) -> Any:
+        with context(optimizer):
+            return unscale(optimizer, *args)
+
+    with replaced(scaler, "_unscale_grads_", unscale_within):
+        yield
 
 
 def never_captured(optimizer: Optimizer) -> None:

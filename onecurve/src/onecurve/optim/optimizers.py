@@ -264,7 +264,7 @@ def make_contiguous(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
         if not group.get("fused"):
             continue
-        trained = [parameter for parameter in group["params"] if parameter.grad is not None]
+        trained: list[Any] = [p for p in _here(group["params"]) if p.grad is not None]
         if not _is_fit(trained, optimizer):
             _unfuse(optimizer)
             return

@@ -116,7 +116,17 @@ class StepLog:
     ) -> None:
         if not self.counts and not isinstance(value, Metric):
             value, options = _made_neutral(value, options)
-        self._log(key, value, *args, **options)
+        self._give(key, value, *args, **options)
+
+    def _give(self, name: str, value: Any, *args: Any, **options: Any) -> None:
+        if isinstance(value, Tensor) and value.is_meta:
+            strategy: Any = self._module.trainer.strategy
+            raise UserError(
+                f"strategy={strategy.name}: self.log of {name} gets a number of weights or "
+                "gradients that another rank has; use self.trainer.strategy.gradient_norm() for a "
+                "norm, or strategy=ddp"
+            )
+        self._log(name, value, *args, **options)
 
     def _logged_by_step(self, kept: Sequence[tuple[Any, ...]], step: str) -> list[Metric]:
         """The metrics whose value for this batch is logged, once each."""
@@ -152,7 +162,7 @@ class StepLog:
         elif ends_batch(self._module):
             self._log_of_batch(*self._of_batch(*args, **options))
         else:
-            self._log(*args, **options)
+            self._give(*args, **options)
 
     def _of_batch(self, name: str, value: Any, *args: Any, **options: Any) -> Any:
         # The step may change the tensor in place later.

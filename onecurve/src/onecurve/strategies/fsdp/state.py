@@ -40,7 +40,10 @@ def cut_like(full: Any, like: Any) -> Any:
     """Shard a tensor that every rank has in full like another one, without communication.
 
     Anything else, even a DTensor, is returned as it is; so is the tensor if `like` is not sharded.
+    In place of one that another rank holds, on the meta device, `like` is returned.
     """
+    if isinstance(like, Tensor) and like.is_meta:
+        return like
     if not isinstance(like, DTensor) or not isinstance(full, Tensor) or isinstance(full, DTensor):
         return full
     return distribute_tensor(full, like.device_mesh, like.placements, src_data_rank=None)
@@ -50,7 +53,9 @@ def cut_optimizer_state(state: Mapping[str, Any], optimizer: Optimizer) -> dict[
     """Shard the ``state_dict()`` that the same optimizer has with unsharded parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     shards = {
-        number: _cut_entry(entry, parameters[number]) for number, entry in state["state"].items()
+        number: _cut_entry(entry, parameters[number])
+        for number, entry in state["state"].items()
+        if not parameters[number].is_meta
     }
     return {**state, "state": shards}
 

@@ -37,6 +37,7 @@ from ...compat.of_torch import (
 from ...compat.patching import replaced
 from ...errors import UserError, in_short
 from ..layers import CONTAINERS
+from .remote import NO_DATA
 from .shapes import Tensors, empty, with_tensors_on
 
 PLAIN = (bool, int, float, complex, str, Enum, torch.dtype, torch.device)
@@ -143,6 +144,10 @@ class Blocks:
             yield
             if self.calls:
                 raise self._rejection(f"calls {len(self.calls)} of {len(self.blocks)} of them")
+        except RuntimeError as error:
+            if self.calls and NO_DATA.search(str(error)):
+                raise self._rejection("uses what passes between them, or skips some") from error
+            raise
         finally:
             setattr(self._parent, self.attribute, self._held)
             self._forget()

@@ -12,54 +12,35 @@ the number of accumulated batches, the weight of an uneven share, the scale of 1
 
 A rank has the gradients of its own layers. A hook that takes a norm over "all" of them, as
 Lightning's `grad_norm` does in `on_before_optimizer_step`, would get another number on every rank.
-(PyTorch's `clip_grad_norm_` does not: see `clip.py`.) So for the length of a hook, or of a step in
-manual optimization, the gradient of a remote parameter is a tensor on the meta device: what changes
-each gradient alone works on it, and what asks for its numbers cannot have them, and says so.
-Optimizers are shown neither (`optimizers.py`).
+(PyTorch's `clip_grad_norm_` does not: see `clip.py`.) So after a backward pass the gradient of a
+remote parameter is a tensor on the meta device: what changes each gradient alone works on it, and
+what asks for its numbers cannot have them, and says so. Optimizers are shown neither
+(`optimizers.py`).
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial, wraps
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 
-from ...compat.of_lightning import results_of
-from ...compat.of_torch import at_end_of_backward, sees_outputs
-from ...compat.patching import replaced
-from ...errors import UserError, in_short
+from ...compat.of_torch import at_end_of_backward, local_shard, sees_outputs
+from ...errors import NOT_OF_THE_PROJECT, UserError, in_short
 from ..collectives import with_hook
 from ..manual_backward import gradients_aside
 from .network import Network
-from .remote import shown
+from .remote import NO_DATA
 
 BUCKET_BYTES = 25 * 2**20
-HOOKS = (
-    "on_after_backward",
-    "on_before_optimizer_step",
-    "configure_gradient_clipping",
-    "optimizer_step",
-    "on_train_batch_end",
-    "on_before_zero_grad",
-    "optimizer_zero_grad",
-)
-# Callbacks of Lightning and of this library ask the strategy.
-KNOWN = ("lightning", "onecurve")
-# What PyTorch says where a tensor has no data: also where one is assigned to `data` of another.
-NO_DATA = re.compile("meta|incompatible tensor type", re.IGNORECASE)
+INSTALLED = {"site-packages", "dist-packages"}
 # Where Lightning and PyTorch average weights.
 AVERAGES = {"weight_averaging.py", "stochastic_weight_avg.py", "swa_utils.py"}
-# Where a user's code is not.
-PACKAGES = {"torch", "lightning_utilities", *KNOWN}
 
 
 class Stash:
@@ -120,13 +101,14 @@ def scaler_of(precision: Precision) -> torch.amp.GradScaler | None:
     return precision.scaler if isinstance(precision, MixedPrecision) else None
 
 
-def agree_on_overflow(gradients: list[Tensor], device: torch.device) -> None:
+def agree_on_overflow(parameters: Iterable[Tensor], device: torch.device) -> None:
     """Make the gradient scalers of all ranks skip a step that one of them must skip.
 
     If a rank has a gradient that is not finite, all get one.
     """
     finite = torch.tensor(1.0, device=device)
-    parts = [part.to_local() if isinstance(part, DTensor) else part for part in gradients]
+    held = [p.grad for p in parameters if p.grad is not None and not p.is_meta]
+    parts = [local_shard(gradient) for gradient in held]
     for part in parts:
         finite *= part.isfinite().all()
     dist.all_reduce(finite, op=dist.ReduceOp.MIN)
@@ -134,64 +116,31 @@ def agree_on_overflow(gradients: list[Tensor], device: torch.device) -> None:
         parts[0].div_(finite)
 
 
-def watch_hooks(trainer: Trainer, until: ExitStack) -> None:
-    """Show gradients of remote parameters to the hooks of the task and of users' callbacks."""
-    module = trainer.lightning_module
-    _watch(module, "clip_gradients", False, until)
-    for name in HOOKS:
-        if getattr(type(module), name) is not getattr(LightningModule, name):
-            _watch(module, name, True, until)
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if type(callback).__module__.partition(".")[0] not in KNOWN:
-            for name in HOOKS:
-                if callable(getattr(callback, name, None)):
-                    _watch(callback, name, True, until)
-
-
-def _watch(owner: Any, name: str, shows: bool, until: ExitStack) -> None:
-    inner: Callable[..., Any] = getattr(owner, name)
-
-    @wraps(inner)
-    def watched(*args: Any, **options: Any) -> Any:
-        try:
-            with shown(shows):
-                return inner(*args, **options)
-        # PyTorch has no class of its own for it.
-        except (NotImplementedError, RuntimeError) as error:
-            if not shows or not NO_DATA.search(str(error)) or _is_in_step(error):
-                raise
-            raise UserError(
-                f"strategy=pipeline: {type(owner).__name__}.{name} asks for a gradient or a weight "
-                "that another rank has; use trainer.gradient_clip_val, self.clip_gradients(...) or "
-                "self.trainer.strategy.gradient_norm(), which know all gradients, "
-                "onecurve.ExponentialMovingAverage for an average of weights, or strategy=ddp"
-            ) from None
-
-    until.enter_context(replaced(owner, name, watched))
-
-
-def _is_in_step(error: BaseException) -> bool:
-    return any(frame.name == "_call_task" for frame in extract_tb(error.__traceback__))
-
-
 def explained(
     error: BaseException, module: LightningModule, network: Network, strategy: str
 ) -> UserError | None:
     """Explain an error that is caused by layers of other ranks; None for any other error."""
     message, frames = str(error), extract_tb(error.__traceback__)
-    copies = any(frame.name == "deepcopy" for frame in frames)
-    if copies and "cannot pickle" in message and "ProcessGroup" in message:
-        return UserError(
-            f"strategy={strategy}: a module is copied whose layers are a pipeline; make the copy "
-            "in __init__, or use strategy=ddp"
+    names = {frame.name for frame in frames}
+    in_step = "_call_task" in names
+    # PyTorch has no class of its own for it.
+    lacks_data = isinstance(error, RuntimeError) and NO_DATA.search(message)
+    if "deepcopy" in names and "cannot pickle" in message and "ProcessGroup" in message:
+        line = (
+            "a module is copied whose layers are a pipeline; make the copy in __init__, or use "
+            "strategy=ddp"
         )
-    in_step = _is_in_step(error)
-    if not isinstance(error, NotImplementedError | RuntimeError) or not NO_DATA.search(message):
-        layers = network.owner.modules()
-        return hooked_layers(module, error) if in_step and any(map(sees_outputs, layers)) else None
-    if in_step:
+    elif in_step and lacks_data:
         return layers_used_outside_network(module, network)
-    if "aten::equal" in message:
+    elif in_step and any(map(sees_outputs, network.owner.modules())):
+        line = (
+            f"a step of {type(module).__name__} fails ({in_short(error)}), and hooks of its layers "
+            "(register_forward_hook) run on the rank that has the layer, for each micro-batch; let "
+            "the network return what the step needs, or use strategy=fsdp"
+        )
+    elif not lacks_data:
+        return None
+    elif "aten::equal" in message:
         line = (
             "parameters are compared (BaseFinetuning does it to unfreeze them), of which another "
             "rank has some; unfreeze by requires_grad alone, or use strategy=ddp"
@@ -203,33 +152,25 @@ def explained(
             "onecurve.StochasticWeightAveraging, or use strategy=ddp"
         )
     else:
-        at = [frame for frame in frames if not PACKAGES & {*Path(frame.filename).parts}][-1:]
-        where = "".join(
-            f" in {frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in at
-        )
+        at = [
+            f"{each.name} ({Path(each.filename).name}:{each.lineno})"
+            for each in frames
+            if not each.filename.startswith(NOT_OF_THE_PROJECT)
+            and not INSTALLED & {*Path(each.filename).parts}
+        ]
         line = (
-            f"the numbers of a parameter are read{where} that another rank has; leave that to "
-            "the layer that holds it, or use strategy=ddp"
+            f"{at[-1] if at else 'a callback'} asks for a gradient or a weight that another rank "
+            "has; use trainer.gradient_clip_val, self.clip_gradients(...) or "
+            "self.trainer.strategy.gradient_norm(), which know all gradients, "
+            "onecurve.ExponentialMovingAverage for an average of weights, or strategy=ddp"
         )
     return UserError(f"strategy={strategy}: {line}")
 
 
-def hooked_layers(module: nn.Module, error: BaseException) -> UserError:
-    """For a step that fails where hooks of layers keep something for it."""
-    return UserError(
-        f"strategy=pipeline: a step of {type(module).__name__} fails ({in_short(error)}), and "
-        "hooks of its layers (register_forward_hook) run on the rank that has the layer, for each "
-        "micro-batch; let the network return what the step needs, or use strategy=fsdp"
-    )
-
-
 def layers_used_outside_network(module: LightningModule, network: Network) -> UserError:
     """The error for a step that uses layers of other ranks outside of the network."""
-    results = results_of(module.trainer)
-    if results is not None:
-        results.clear()  # Lightning would move what was logged of it as it ends
     return UserError(
         f"strategy=pipeline: a step of {type(module).__name__} uses layers, or their parameters "
         f"or gradients, in another way than by calling {network.called}, and one rank holds them; "
-        "use weight_decay of the optimizer for a penalty, or strategy=fsdp"
+        "use weight_decay of the optimizer for a penalty, or strategy=ddp"
     )

@@ -14,11 +14,12 @@ from types import MethodType
 from typing import Any
 
 from torch import Tensor
+from torch.amp import GradScaler
 from torch.optim import LBFGS, Optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ...compat.of_torch import local_shard, tensor_leaves
+from ...compat.of_torch import local_shard, tensor_leaves, unscaling_within
 from ...compat.patching import replaced
 from ...errors import UserError
 from .remote import works_in_place
@@ -29,11 +30,14 @@ READS = ("item", "tolist", "numpy", "__float__")
 OVERWRITES = ("copy_", "zero_", "fill_")
 
 
-def set_up_optimizers(optimizers: Iterable[Optimizer], until: ExitStack) -> None:
-    """Reject LBFGS, and keep the others from remote parameters.
+def set_up_optimizers(
+    optimizers: Iterable[Optimizer], scaler: GradScaler | None, until: ExitStack
+) -> None:
+    """Reject LBFGS, and keep the others from remote parameters, and so a gradient scaler.
 
     What they prepare beforehand, as Adagrad does, is dropped.
     """
+    of_optimizers: dict[Optimizer, _Seen] = {}
     for optimizer in optimizers:
         if isinstance(optimizer, LBFGS):
             raise UserError(
@@ -43,9 +47,11 @@ def set_up_optimizers(optimizers: Iterable[Optimizer], until: ExitStack) -> None
             )
         for parameter in [each for each in optimizer.state if each.is_meta]:
             del optimizer.state[parameter]
-        seen = _Seen(optimizer)
+        of_optimizers[optimizer] = seen = _Seen(optimizer)
         until.callback(optimizer.register_step_pre_hook(seen.wrap_closure).remove)
         until.enter_context(replaced(optimizer, "step", seen.stepping()))
+    if scaler is not None:
+        until.enter_context(unscaling_within(scaler, lambda each: of_optimizers[each].held()))
 
 
 class _Seen:
@@ -56,7 +62,6 @@ class _Seen:
         # PyTorch's own update each parameter by itself.
         self._is_known = type(optimizer).__module__.startswith("torch.")
         self._full: Lists = ()
-        self._held: Lists = ()
         self._followed: FirstStep | None = None
 
     def stepping(self) -> Any:
@@ -73,35 +78,45 @@ class _Seen:
         return tuple(wrapped), named
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
+    def held(self) -> Iterator[Lists]:
+        """Within the context, the groups list the parameters that this rank holds."""
         self._full = [group["params"] for group in self._optimizer.param_groups]
-        self._held = [[each for each in group if not each.is_meta] for group in self._full]
-        self._show(self._held)
-        try:
-            if self._is_known or self._held == self._full:
+        held = [[each for each in group if not each.is_meta] for group in self._full]
+        with self._showing(held):
+            yield held
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        with self.held() as held:
+            if self._is_known or held == self._full:
                 yield
                 return
             self._is_known = True
-            self._followed = FirstStep(type(self._optimizer).__name__, self._held, self._full)
+            self._followed = FirstStep(type(self._optimizer).__name__, held, self._full)
             with self._followed:
                 yield
-        finally:
-            self._followed = None
-            self._show(self._full)
+        self._followed = None
 
     @contextmanager
     def _outside(self) -> Iterator[None]:
-        self._show(self._full)
         pause = replaced(self._followed, "is_outside", True) if self._followed else nullcontext()
-        try:
-            with pause:
-                yield
-        finally:
-            self._show(self._held)
+        with self._showing(self._full), pause:
+            yield
 
-    def _show(self, lists: Lists) -> None:
-        for group, parameters in zip(self._optimizer.param_groups, lists, strict=True):
-            group["params"] = parameters
+    @contextmanager
+    def _showing(self, lists: Lists) -> Iterator[None]:
+        groups = self._optimizer.param_groups
+        before = [group["params"] for group in groups]
+        _set(groups, lists)
+        try:
+            yield
+        finally:
+            _set(groups, before)
+
+
+def _set(groups: list[dict[str, Any]], lists: Lists) -> None:
+    for group, parameters in zip(groups, lists, strict=True):
+        group["params"] = parameters
 
 
 class FirstStep(TorchFunctionMode):

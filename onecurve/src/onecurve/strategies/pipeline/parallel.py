@@ -15,24 +15,23 @@ micro-batch.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from inspect import signature
 from typing import Any, Literal, cast
 
+import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor
-from torch.distributed import ProcessGroup as Group
 from torch.optim import Optimizer
 
-from ...checkpoint.lazy_tensors import model_state_here
 from ...compat.of_lightning import loaded_checkpoint
 from ...compat.patching import replaced
 from ...errors import UserError
 from ...torch_versions import require
 from ..callback_api import CallbackAPI
-from ..fsdp.state import cut_like
+from ..fsdp.state import gather
 from ..layout import Part, report_changed
 from ..mesh.ranks import Ranks
 from ..parallelism import Parallelism
@@ -44,13 +43,12 @@ from .gradients import (
     ending_with,
     explained,
     scaler_of,
-    watch_hooks,
 )
 from .limits import SCHEDULES, Schedule
 from .network import Network, find_networks, share_direct_tensors
 from .optimizers import set_up_optimizers as set_up
-from .partition import Partition, Placement, Stages, WholeSequences, collect
-from .remote import drawing, shown
+from .partition import Partition, Placement, Stages, WholeSequences
+from .remote import add_remote_gradients, drawing
 from .report import report_partition
 from .runner import Runner
 from .schedule import StageModule
@@ -73,9 +71,8 @@ class PipelineParallel(Parallelism):
     networks: list[Network]
     stages: list[Stages]
     runner: Runner
-    _cpu_group: Group | None = None
+    _cpu_group: dist.ProcessGroup | None = None
     _accumulates: bool = False
-    _is_reported: bool = False
     # Parameters that are in no layer.
     _beside: Sequence[Tensor] = ()
 
@@ -178,7 +175,6 @@ class PipelineParallel(Parallelism):
                 self.step,
                 self.precision,
                 placed=lambda name: self._placed.owner(name) is not None,
-                why_not=None if blocks is None else f"{blocks.path} is called block by block",
             )
         self._patches = ExitStack()
         self._patches.enter_context(drawing())
@@ -193,8 +189,7 @@ class PipelineParallel(Parallelism):
 
     def set_up_optimizers(self, trainer: Trainer, optimizers: list[Optimizer]) -> None:
         if self.ranks.sizes.pipeline > 1:
-            set_up(optimizers, self._patches)
-            watch_hooks(trainer, self._patches)
+            set_up(optimizers, scaler_of(self.precision), self._patches)
 
     def begin(self, task: LightningModule) -> None:
         self.runner.begin(bool(loaded_checkpoint(task.trainer).get(BY_SCHEDULE)))
@@ -224,13 +219,11 @@ class PipelineParallel(Parallelism):
     def run(self, name: str, batch: Any, step: Callable[[], Any]) -> Any:
         """Run a step of the task, in which calls of the network go through the pipeline."""
         task, blocks = self.step.module, self.networks[0].blocks
-        with ExitStack() as stack:
-            if blocks is not None and blocks.holder is task:
-                stack.enter_context(blocks.standing_in())  # a step may go through them itself
-            stack.enter_context(shown())
+        # A step may go through the blocks itself.
+        of_task = blocks if blocks is not None and blocks.holder is task else None
+        with of_task.standing_in() if of_task else nullcontext():
             result = self.runner.run(name, batch, step)
-        if not self._is_reported and self.runner.inputs:
-            self._is_reported = True
+        if self.runner.inputs:
             self._report(task.trainer, self.runner.inputs)
             self.runner.inputs = ()
         return result
@@ -263,15 +256,16 @@ class PipelineParallel(Parallelism):
 
     def before_backward(self, task: LightningModule, loss: Tensor) -> Tensor:
         """Average gradients before a hook sees them, as DistributedDataParallel does."""
-        return ending_with(loss, partial(self.average_gradients, task))
+        return ending_with(loss, partial(self._finish_backward, task))
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
         with replaced(self, "_accumulates", True):
             yield
 
-    def average_gradients(self, task: LightningModule) -> None:
+    def _finish_backward(self, task: LightningModule) -> None:
         """Average over the replicas, once for all accumulated batches."""
+        add_remote_gradients(task)
         if self._accumulates:
             return
         if self.ranks.sizes.data_parallel > 1:
@@ -281,9 +275,7 @@ class PipelineParallel(Parallelism):
                 full += [] if self.ranks.sizes.shares_layers else stages.parameters()
             average([p.grad for p in full if p.grad is not None], self.ranks.samples_group)
         if scaler_of(self.precision) is not None:
-            with shown(False):
-                held = [p.grad for p in task.parameters() if p.grad is not None]
-            agree_on_overflow(held, self.ranks.device)
+            agree_on_overflow(task.parameters(), self.ranks.device)
 
     def counted(self, parameters: list[Tensor]) -> list[Tensor]:
         """Parameters that are in no layer are counted by the first rank of a pipeline."""
@@ -305,10 +297,24 @@ class PipelineParallel(Parallelism):
         return self.placement
 
     def _collect(self, items: Mapping[Any, Any], names: Mapping[Any, str]) -> dict[Any, Any]:
-        """Gather items on rank 0 from the ranks of its pipeline, on the CPU; nothing elsewhere."""
-        assert self._cpu_group is not None
-        owners = {key: self._placed.owner(name) or 0 for key, name in names.items()}
-        return collect(items, owners, self._cpu_group, self.ranks.is_first_of_stage)
+        """Gather items on rank 0 from the ranks of its pipeline, on the CPU; nothing elsewhere.
+
+        One by one, and their shards first, so all ranks call this. The name of each item tells
+        which rank has it; on all ranks the names are in the same order.
+        """
+        group, keep = self._cpu_group, self.ranks.is_first_of_stage
+        rank = dist.get_rank(group)
+        found: dict[Any, Any] = {}
+        for key, name in names.items():
+            owner = self._placed.owner(name) or 0
+            box = [gather(items.get(key), keep) if rank == owner else None]
+            if keep and owner != 0 and rank == owner:
+                dist.send_object_list(box, group=group, group_dst=0)
+            elif keep and owner != 0 and rank == 0:
+                dist.recv_object_list(box, group=group, group_src=owner)
+            if keep and rank == 0 and box[0] is not None:
+                found[key] = box[0]
+        return found
 
     def local_state(self, task: LightningModule) -> dict[str, Any]:
         self.check()
@@ -321,42 +327,13 @@ class PipelineParallel(Parallelism):
 
     def full_optimizer_state(self, task: LightningModule, optimizer: Optimizer) -> dict[str, Any]:
         state = optimizer.state_dict()
-        return {**state, "state": self._collect(state["state"], _names(task, optimizer))}
-
-    def load_state(self, task: LightningModule, given: Mapping[str, Any], strict: bool) -> None:
-        if self.placement is None:
-            super().load_state(task, given, strict)
-            return
-        own = task.state_dict()
-        here = model_state_here(given, own)
-        if strict and (different := sorted(set(here) ^ set(own))):
-            raise UserError(
-                f"the checkpoint is of another network: they differ in {', '.join(different[:5])}; "
-                "give one of this network"
-            )
-        held = {
-            name: cut_like(value, own.get(name))
-            for name, value in here.items()
-            if self.placement.holds(name)
-        }
-        task.load_state_dict(held, strict=False)
-
-    def load_optimizer_state(
-        self, task: LightningModule, optimizer: Optimizer, given: Mapping[str, Any]
-    ) -> None:
-        names = _names(task, optimizer)
-        held = {i: v for i, v in given["state"].items() if self._placed.holds(names[i])}
-        super().load_optimizer_state(task, optimizer, {**given, "state": held})
+        name_of = {parameter: name for name, parameter in task.named_parameters()}
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        names = {number: name_of[parameter] for number, parameter in enumerate(parameters)}
+        return {**state, "state": self._collect(state["state"], names)}
 
     def each_full(
         self, task: LightningModule, tensors: Mapping[str, Tensor]
     ) -> Iterator[tuple[str, Tensor]]:
         for name, _ in task.named_parameters():
             yield from self._collect(tensors, {name: name}).items()
-
-
-def _names(task: LightningModule, optimizer: Optimizer) -> dict[int, str]:
-    """The name of each parameter by its id in the optimizer's state."""
-    names = {parameter: name for name, parameter in task.named_parameters()}
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    return {number: names[parameter] for number, parameter in enumerate(parameters)}

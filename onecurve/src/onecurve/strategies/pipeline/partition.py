@@ -6,7 +6,7 @@ stage is a step that the others wait for.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...errors import UserError
-from ..fsdp.state import gather
 from ..mesh.ranks import Ranks
 from .remote import DIVIDED, Remote, RemoteParameter, replace_tensors
 from .shapes import Flags, LayerShapes, Tensors, empty
@@ -67,10 +66,7 @@ class Partition(NamedTuple):
             counts = _validated(balance, len(costs), num_stages)
         stops = list(accumulate(counts))
         ranges = [range(stop - count, stop) for count, stop in zip(counts, stops, strict=True)]
-        owner = [
-            2 * num_ranks - 1 - stage if v_shaped and stage >= num_ranks else stage % num_ranks
-            for stage in range(num_stages)
-        ]
+        owner = _owners(num_ranks, stages_per_rank, v_shaped)
         return cls(ranges, owner, [sum(costs[i] for i in range_) for range_ in ranges])
 
     @property
@@ -101,9 +97,13 @@ def stages_of_rank(
     rank: int, num_ranks: int, stages_per_rank: int, v_shaped: bool = False
 ) -> list[int]:
     """The stages that a rank holds: every `num_ranks`-th one, or, V-shaped, one down and one up."""
-    if v_shaped:
-        return [rank, 2 * num_ranks - 1 - rank]
-    return [rank + turn * num_ranks for turn in range(stages_per_rank)]
+    owners = _owners(num_ranks, stages_per_rank, v_shaped)
+    return [stage for stage, owner in enumerate(owners) if owner == rank]
+
+
+def _owners(num_ranks: int, stages_per_rank: int, v_shaped: bool) -> list[int]:
+    up = range(num_ranks)
+    return [*up, *reversed(up)] if v_shaped else [*up] * stages_per_rank
 
 
 def _cheapest(
@@ -300,37 +300,6 @@ class Stages(NamedTuple):
             shapes = self.boundary(inputs, len(self.owner))
             outputs = tuple(empty(shape, self.ranks.device) for shape in shapes)
         return self.share(outputs, self.last)
-
-
-def collect(
-    items: Mapping[Any, Any], owners: Mapping[Any, int], group: dist.ProcessGroup, keep: bool
-) -> dict[Any, Any]:
-    """Bring items to rank 0 of a pipeline, one by one: nothing but the result is held in full.
-
-    Args:
-        items: What this rank has. Shards are gathered first, so all ranks call this.
-        owners: For every key, in the same order on all ranks, the rank that has it.
-        group: The ranks of the pipeline, with a backend for the CPU.
-        keep: Whether this rank's pipeline is the one that collects.
-
-    Returns:
-        On rank 0 all items, tensors on the CPU; elsewhere nothing.
-    """
-    rank = dist.get_rank(group)
-    result: dict[Any, Any] = {}
-    for key, owner in owners.items():
-        item = gather(items.get(key), keep) if rank == owner else None
-        if not keep:
-            continue
-        if owner != 0 and rank == owner:
-            dist.send_object_list([item], group=group, group_dst=0)
-        elif owner != 0 and rank == 0:
-            box: list[Any] = [None]
-            dist.recv_object_list(box, group=group, group_src=owner)
-            item = box[0]
-        if rank == 0 and item is not None:
-            result[key] = item
-    return result
 
 
 def _check_shared_tensors(stages: Sequence[dict[str, nn.Module]]) -> None:

@@ -8,9 +8,10 @@ Nor does PyTorch draw for a tensor without data. Here as many numbers are drawn 
 a hook that draws the weights of all layers draws those of this rank's as in one process.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -31,6 +32,8 @@ from ..mesh.ranks import each_rank_has
 INITIALIZERS = ("orthogonal_", "sparse_", "trunc_normal_")
 """Functions of torch.nn.init that do nothing to a tensor without data."""
 
+# What PyTorch says where a tensor has no data: also where one is assigned to `data` of another.
+NO_DATA = re.compile("meta|incompatible tensor type", re.IGNORECASE)
 # What `__torch_function__` gets for `tensor.device`; mypy takes `device` for a plain value.
 DEVICE: Any = getattr(Tensor.device, "__get__")  # noqa: B009
 DIVIDED = "_divided_by_a_pipeline"
@@ -107,27 +110,17 @@ def _as_remote(tensor: Tensor) -> Tensor:
 
 
 class RemoteParameter(Remote, nn.Parameter):
-    """A parameter without memory, because another rank holds it."""
-
-    is_shown = False
-    """Whether a user's hook or step looks at gradients now."""
+    """A parameter without memory, because another rank holds it; so is its gradient."""
 
     def __new__(cls, data: Tensor, requires_grad: bool = True) -> "RemoteParameter":
         return super().__new__(cls, data.as_subclass(Tensor), requires_grad)
 
-    @property
-    def grad(self) -> Tensor | None:
-        """None; a tensor on the meta device while a user's code looks at gradients."""
-        return torch.empty_like(self) if self.is_shown and self.requires_grad else None
 
-    @grad.setter
-    def grad(self, value: Tensor | None) -> None:
-        assert value is None or value.is_meta, "a gradient of what has no memory"
-
-
-def shown(is_shown: bool = True) -> AbstractContextManager[None]:
-    """Within this context, remote parameters have gradients without numbers, or none."""
-    return replaced(RemoteParameter, "is_shown", is_shown)
+def add_remote_gradients(task: nn.Module) -> None:
+    """Let remote parameters have gradients, if without numbers, as those of this rank have now."""
+    for parameter in task.parameters():
+        if isinstance(parameter, RemoteParameter) and parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
 
 
 def replace_tensors(modules: Iterable[nn.Module], others: Mapping[Tensor, Tensor]) -> None:

@@ -57,8 +57,6 @@ class Runner:
     precision: Precision
     placed: Callable[[str], bool]
     """Whether a parameter is in a layer, by its name."""
-    why_not: str | None
-    """Why no schedule can take the loss; None if one may."""
 
     loss_check: "LossCheck" = field(init=False)
     """The comparison of losses in the current fit."""
@@ -96,7 +94,7 @@ class Runner:
         """
         mixed, device = isinstance(self.precision, MixedPrecision), self.stages.ranks.device
         self.loss_check = LossCheck(self.task, mixed, at_once=device.type == "cpu")
-        self.by_schedule = True if is_known and self.why_not is None else None
+        self.by_schedule = True if is_known and self.network.blocks is None else None
         if self.schedule == "gpipe":
             self.by_schedule = False
 
@@ -268,8 +266,8 @@ class Runner:
 
     def _why_not(self, loss: Tensor, called: list[tuple[Tensors, Tensors]]) -> str | None:
         name = type(self.task).__name__
-        if self.why_not is not None:
-            return self.why_not
+        if self.network.blocks is not None:
+            return f"{self.network.blocks.path} is called block by block"
         if not self.task.automatic_optimization:
             return f"{name} optimizes manually"
         if names := hooked(self.task):

@@ -160,6 +160,8 @@ def with_tensors_on(device: torch.device, layers: dict[str, nn.Module]) -> dict[
         for value in (value for part in layer.modules() for value in vars(part).values()):
             if isinstance(value, torch.Generator):  # whose own copy is read from a tensor
                 copies[id(value)] = value.clone_state()
+            elif isinstance(value, Tensor):  # such as a weight that is computed at each call
+                copies[id(value)] = torch.empty_like(value, device=device)
     result = {}
     for name, layer in layers.items():
         try:
@@ -178,5 +180,5 @@ def _cannot_measure(name: str, error: Exception) -> UserError:
     return UserError(
         f"strategy=pipeline: layer {name} cannot be measured without data "
         f"({type(error).__name__}: {in_short(error)}); change it so that no shape and no branch "
-        "depends on values, or use strategy=fsdp"
+        "depends on values, or on the size of the batch, or use strategy=fsdp"
     )

@@ -24,7 +24,9 @@ def heads_forward(
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Replaces ``layer.forward``: takes and returns (N, T, width) or (T, N, width), and weights."""
-    inputs = _entered(region, query, key, value)
+    different = {id(given): given for given in (query, key, value)}
+    entered = {name: region.enter(given) for name, given in different.items()}
+    inputs = [entered[id(given)] for given in (query, key, value)]
     batched = inputs[0].ndim == 3
     if not batched:
         inputs = [tensor.unsqueeze(0) for tensor in inputs]
@@ -63,17 +65,6 @@ def heads_forward(
         raise NotImplementedError("attention weights per head, when ranks share the heads")
     mean = full_sum(seen_by.sum(1) / layer.num_heads, region.mesh)
     return made, mean if batched else mean.squeeze(0)
-
-
-def _entered(region: Region, *given: Tensor) -> list[Tensor]:
-    """Enter each distinct tensor once; several of one shape share one message."""
-    different = {id(tensor): tensor for tensor in given}
-    if len(different) > 1 and len({tensor.shape for tensor in given}) == 1:
-        together = region.enter(torch.cat([*different.values()]))
-        entered = dict(zip(different, together.chunk(len(different)), strict=True))
-    else:
-        entered = {key: region.enter(tensor) for key, tensor in different.items()}
-    return [entered[id(tensor)] for tensor in given]
 
 
 def local(parameter: Any) -> Any:

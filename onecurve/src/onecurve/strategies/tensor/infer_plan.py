@@ -82,7 +82,7 @@ class InferredPlan:
         if isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
             if self._may_shard(name, layer):
                 self.plan |= {_in(name, "linear1"): "colwise", _in(name, "linear2"): "rowwise"}
-        elif type(layer) is nn.Sequential or isinstance(layer, nn.Sequential):
+        elif isinstance(layer, nn.Sequential):
             if type(layer).forward is nn.Sequential.forward:
                 self._pair((_in(name, child), part) for child, part in layer.named_children())
         elif (family := self._family(layer)) and self._may_shard(name, layer):

@@ -39,7 +39,7 @@ from .families import (
     within,
 )
 from .plan import check_plan, find_plan, report_plan
-from .regions import Region, full_sum, own_rows, runs_of, with_summed_gradients
+from .regions import Region, full_sum, own_rows, runs_of
 from .sharded_logits import leave_logits, sharded_logits
 
 
@@ -102,7 +102,8 @@ def apply_plan(
     regions = {name: run.region for run in runs for name in run.names}
     styles = {name: style for name, style in plan.items() if style != "sequence"}
     entries: dict[str, _Entry] = {}
-    shard = _Sharding(mesh)
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    sharded: set[nn.Module] = set()
     # In this order a module comes before its submodules.
     for name, style in sorted(styles.items()):
         part = parts[name]
@@ -113,56 +114,45 @@ def apply_plan(
             share_counts(part, mesh.size())
             entries[name] = _Entry(name, part, region, within(styles, name))
             continue
-        shard(part, style)
+        sharded |= _shard(part, style, mesh, made)
         if isinstance(part, nn.MultiheadAttention):
             part.forward = partial(heads_forward, part, region)  # type: ignore[method-assign]
             # With a hook, nn.TransformerEncoderLayer does not bypass `forward` by its fast path.
             part.register_forward_pre_hook(lambda *_: None)
         elif isinstance(part, nn.Embedding):
             part.forward = partial(_embedding, part, mesh)  # type: ignore[method-assign]
-        elif style == "fused":
-            outer, _, own = name.rpartition(".")
-            sections = sections_of(parts[outer], within(styles, outer), own)
-            assert entry is not None
-            part.forward = partial(_fused, part, mesh, sections or [], entry)
         else:
-            part.forward = partial(FORWARD[style], part, region, entry)
+            outer, _, own = name.rpartition(".")
+            is_fused = style == "fused"
+            sections = sections_of(parts[outer], within(styles, outer), own) if is_fused else None
+            part.forward = partial(_linear, part, style, sections or [], region, entry)
     for name, part in parts.items():
         # Each rank uses an unsharded parameter in there for its part of the result only.
-        if part not in shard.done and any(is_within(name, outer) for outer in (*entries, *regions)):
+        if part not in sharded and any(is_within(name, outer) for outer in (*entries, *regions)):
             part.forward = partial(_with_summed_gradients, part, part.forward, mesh)
     for run in runs:
         _split_sequence(parts[run.names[0]], parts[run.names[-1]], run.region)
 
 
-class _Sharding:
-    """Turns parameters of layers into DTensors; a shared parameter stays shared."""
-
-    def __init__(self, mesh: DeviceMesh) -> None:
-        self.mesh = mesh
-        self.made: dict[nn.Parameter, nn.Parameter] = {}
-        self.done: set[nn.Module] = set()
-
-    def __call__(self, part: nn.Module, style: str) -> None:
-        for path, dim in STYLES[style].dims.items():
-            holder, _, name = path.rpartition(".")
-            layer = part.get_submodule(holder)
-            self.done.add(layer)
-            full = getattr(layer, name, None)
-            if full is None or isinstance(full, DTensor):
-                continue
-            if full not in self.made:
-                place = [Shard(1 - dim if is_transposed(layer) and full.ndim > 1 else dim)]
-                own = distribute_tensor(full.detach(), self.mesh, place, src_data_rank=None)
-                # A copy, so that the memory of the full one is freed.
-                self.made[full] = nn.Parameter(own.clone(), full.requires_grad)
-            setattr(layer, name, self.made[full])
-
-
-def _rows(layer: nn.Linear) -> Tensor:
-    """This rank's shard of the weight, (out, in)."""
-    weight: Tensor = local(layer.weight)
-    return weight.T if is_transposed(layer) else weight
+def _shard(
+    part: nn.Module, style: str, mesh: DeviceMesh, made: dict[nn.Parameter, nn.Parameter]
+) -> set[nn.Module]:
+    """Turn parameters into DTensors; one that is shared stays so. Returns the layers of them."""
+    layers = set()
+    for path, dim in STYLES[style].dims.items():
+        holder, _, name = path.rpartition(".")
+        layer = part.get_submodule(holder)
+        layers.add(layer)
+        full = getattr(layer, name, None)
+        if full is None or isinstance(full, DTensor):
+            continue
+        if full not in made:
+            place = [Shard(1 - dim if is_transposed(layer) and full.ndim > 1 else dim)]
+            own = distribute_tensor(full.detach(), mesh, place, src_data_rank=None)
+            # A copy, so that the memory of the full one is freed.
+            made[full] = nn.Parameter(own.clone(), full.requires_grad)
+        setattr(layer, name, made[full])
+    return layers
 
 
 class _Entry:
@@ -216,7 +206,7 @@ class _Entry:
             raise UserError(
                 f"strategy.plan: {self.name} holds only some of its heads or features on this "
                 f"rank, but expects all of them ({in_short(error)}); write -1 for their number in "
-                "views, give strategy.plan={...} without it, or use strategy=fsdp"
+                "views, or use strategy=fsdp"
             ) from error
         finally:
             self._read = None
@@ -227,39 +217,26 @@ class _Entry:
         return value.ndim == 0 or value.shape[-1] not in self._widths
 
 
-def _colwise(layer: nn.Linear, region: Region, entry: _Entry | None, inputs: Tensor) -> Tensor:
-    used = entry.read(inputs) if entry else region.enter(inputs)
-    return F.linear(used, _rows(layer), local(layer.bias))
-
-
-def _colwise_gather(
-    layer: nn.Linear, region: Region, entry: _Entry | None, inputs: Tensor
+def _linear(
+    layer: nn.Linear,
+    style: str,
+    sections: list[int],
+    region: Region,
+    entry: _Entry | None,
+    inputs: Tensor,
 ) -> Tensor:
-    return region.leave(_colwise(layer, region, entry, inputs), Shard(-1))
-
-
-def _vocab(layer: nn.Linear, region: Region, entry: _Entry | None, inputs: Tensor) -> Tensor:
-    logits: Tensor = leave_logits(region.mesh, _colwise(layer, region, entry, inputs))
-    return logits
-
-
-def _rowwise(layer: nn.Linear, region: Region, entry: _Entry | None, inputs: Tensor) -> Tensor:
-    return region.leave(F.linear(inputs, _rows(layer), summand(region, layer.bias)), Partial())
-
-
-def _fused(
-    layer: nn.Linear, mesh: DeviceMesh, sections: list[int], entry: _Entry, inputs: Tensor
-) -> Tensor:
-    own = own_rows(_rows(layer), local(layer.bias), sections, mesh)
-    return F.linear(entry.read(inputs), *own)
-
-
-FORWARD: dict[str, Callable[..., Tensor]] = {
-    "colwise": _colwise,
-    "colwise_gather": _colwise_gather,
-    "rowwise": _rowwise,
-    "vocab": _vocab,
-}
+    """What a sharded Linear layer returns: see the styles in `plan.py`."""
+    weight = local(layer.weight)
+    weight = weight.T if is_transposed(layer) else weight  # (out, in)
+    if style == "rowwise":
+        return region.leave(F.linear(inputs, weight, summand(region, layer.bias)), Partial())
+    bias = local(layer.bias)
+    if style == "fused":
+        weight, bias = own_rows(weight, bias, sections, region.mesh)
+    outputs = F.linear(entry.read(inputs) if entry else region.enter(inputs), weight, bias)
+    if style == "vocab":
+        return leave_logits(region.mesh, outputs)  # type: ignore[no-any-return]
+    return region.leave(outputs, Shard(-1)) if style == "colwise_gather" else outputs
 
 
 def _embedding(layer: nn.Embedding, mesh: DeviceMesh, indices: Tensor) -> Tensor:
@@ -284,7 +261,11 @@ def _with_summed_gradients(
     }
     if not own or not torch.is_grad_enabled():
         return forward(*inputs, **options)
-    used = with_summed_gradients(mesh, *own.values())
+    # All in one message.
+    flat = torch.cat([parameter.flatten() for parameter in own.values()])
+    flat = redistribute(flat, mesh.get_group(), Replicate(), Replicate(), Partial())
+    parts = flat.split([parameter.numel() for parameter in own.values()])  # type: ignore[no-untyped-call]
+    used = [part.view_as(parameter) for part, parameter in zip(parts, own.values(), strict=True)]
     with parameters_replaced(layer, dict(zip(own, used, strict=True))):
         return forward(*inputs, **options)
 

@@ -161,8 +161,10 @@ def check_plan(
     """Reject a plan that cannot shard the module over `size` ranks."""
     parts = dict(module.named_modules(remove_duplicate=False))
     if all(style == "sequence" for style in plan.values()):
-        fit = [name for name, part in parts.items() if holds_parameters(part)]
-        fit = [name for name in fit if _can_be(parts[name], "vocab", size)]
+        tables = [part for part in parts.values() if isinstance(part, nn.Embedding)]
+        weights = {id(table.weight) for table in tables if _can_be(table, "vocab", size)}
+        # With their heads, if those are tied.
+        fit = [name for name, part in parts.items() if id(getattr(part, "weight", None)) in weights]
         raise UserError(
             f"{key}: nothing to shard in {type(module).__name__}: it has no Linear layer, used "
             f"once, whose outputs {size} ranks can share, and no known attention; "
@@ -360,10 +362,8 @@ def plan_table(module: nn.Module, plan: Mapping[str, str], size: int, sequence: 
 
 def _has_dropout(module: LightningModule, plan: Mapping[str, str]) -> bool:
     for name, part in module.named_modules():
-        inside = name in plan or any(
-            is_within(name, outer) or outer.rpartition(".")[0] == name.rpartition(".")[0]
-            for outer in plan
-        )
+        holder = name.rpartition(".")[0]
+        inside = any(is_within(name, outer) or outer.rpartition(".")[0] == holder for outer in plan)
         drops = isinstance(part, nn.Dropout) and part.p > 0
         attends = getattr(part, "dropout", 0.0) if name in plan else 0.0
         if inside and (drops or (isinstance(attends, float) and attends > 0)):

@@ -20,14 +20,6 @@ def full_sum(tensor: Tensor, mesh: DeviceMesh, of: str = "sum") -> Tensor:
     return redistribute(tensor, mesh.get_group(), Partial(of), Replicate())
 
 
-def with_summed_gradients(mesh: DeviceMesh, *full: Tensor) -> list[Tensor]:
-    """Views of tensors whose gradients are summed over the ranks, all in one message."""
-    flat = torch.cat([tensor.flatten() for tensor in full])
-    used = redistribute(flat, mesh.get_group(), Replicate(), Replicate(), Partial())
-    parts = used.split([tensor.numel() for tensor in full])  # type: ignore[no-untyped-call]
-    return [part.view_as(tensor) for part, tensor in zip(parts, full, strict=True)]
-
-
 class Region:
     """Sharded layers, and the placement of the tensors between them.
 

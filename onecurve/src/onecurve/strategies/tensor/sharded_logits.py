@@ -46,9 +46,10 @@ class ShardedLogits(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function on shards if that gives the same result, else on the full tensor."""
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
-        if name == "__get__":
+        is_property = name == "__get__"
+        if is_property:
             name = getattr(func.__self__, "__name__", "")
-        if name in OF_ITSELF:
+        if name in OF_ITSELF or (is_property and name not in TENSORS):
             with DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if name in BY_SUMS and isinstance(args[0], ShardedLogits):
@@ -79,13 +80,11 @@ class ShardedLogits(Tensor):
 
 aten = torch.ops.aten
 OF_AUTOGRAD = {aten.add.Tensor, aten.view.default, aten.alias.default, aten.detach.default}
+# All other properties, and these methods, are the same for shards.
+TENSORS = {"T", "mT", "H", "mH", "data", "grad", "real", "imag"}
 OF_ITSELF = {
-    *("shape", "dtype", "device", "ndim", "layout", "size", "dim", "numel", "nelement"),
-    *("__len__", "is_floating_point", "is_complex", "is_cuda", "is_sparse", "ndimension"),
-    *("is_quantized", "is_nested", "is_meta", "is_cpu", "is_mps", "is_xpu", "names", "itemsize"),
-    *("element_size", "get_device", "is_mkldnn", "is_sparse_csr", "is_inference", "is_neg"),
-    *("requires_grad", "grad_fn", "is_leaf", "register_hook", "retains_grad", "output_nr"),
-    *("_is_view", "_base", "_version"),
+    *("size", "dim", "ndimension", "numel", "nelement", "element_size", "__len__", "get_device"),
+    *("is_floating_point", "is_complex", "is_inference", "is_neg", "register_hook", "_is_view"),
 }
 ON_SHARDS = {
     *("float", "double", "half", "bfloat16", "to", "cpu", "cuda", "type"),
