@@ -857,7 +857,7 @@ class SetsWeights(Stranger):
 
 class DrawsParts(Stranger):
     def on_train_start(self) -> None:
-        for part in self.model[0].weight.data.chunk(2):  # type: ignore[index, union-attr]
+        for part in self.model[2].weight.data.chunk(2):  # type: ignore[index, union-attr]
             nn.init.orthogonal_(part)
 
 

@@ -118,7 +118,7 @@ class RemoteParameter(Remote, nn.Parameter):
 
 def add_gradients(remote: Mapping[RemoteParameter, Tensor]) -> None:
     """Let parameters have these gradients without numbers, where those of this rank have theirs."""
-    with DisableTorchFunctionSubclass():  # type: ignore[no-untyped-call]
+    with DisableTorchFunctionSubclass():
         for parameter, gradient in remote.items():
             if parameter.requires_grad:
                 parameter.grad = gradient
