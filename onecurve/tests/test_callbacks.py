@@ -22,13 +22,17 @@ def test_a_long_epoch_gets_lines_in_between(train: Cli) -> None:
     assert len([line for line in out.splitlines() if line.startswith("epoch 1/2")]) > 10
 
 
-def test_a_step_is_a_batch_to_a_task_of_two_optimizers(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("max_steps", "batches"), [(-1, 6), (4, 2), (99, 6)])
+def test_a_step_is_a_batch_to_a_task_of_two_optimizers(
+    capsys: pytest.CaptureFixture[str], max_steps: int, batches: int
+) -> None:
+    """Lightning counts the steps of both, and ends by them."""
     lines: Any = progress(refresh_rate=1, seconds_between_lines=0)
-    trainer = quiet_trainer(
-        onecurve.Single(), max_epochs=2, callbacks=[lines], enable_progress_bar=True
-    )
+    options = {"max_epochs": 2, "max_steps": max_steps, "callbacks": [lines]}
+    trainer = quiet_trainer(onecurve.Single(), enable_progress_bar=True, **options)
     trainer.fit(Gan(), data())
-    assert re.findall(r"step (\S+)", capsys.readouterr().out)[::4] == ["1/6", "4/6"]
+    shown = dict.fromkeys(re.findall(r"step (\S+)", capsys.readouterr().out))
+    assert list(shown) == [f"{step}/{batches}" for step in range(1, batches + 1)]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.callbacks import EarlyStopping
 from several_fits import quiet_trainer
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import (
@@ -104,9 +105,10 @@ class Task(L.LightningModule):
 
 
 def fit(
-    task: Task, epochs: int, checkpoint: Path | None = None, *callbacks: L.Callback
+    task: Task, epochs: int, checkpoint: Path | None = None, *callbacks: L.Callback, **options: Any
 ) -> L.Trainer:
-    trainer = quiet_trainer(onecurve.Single(), max_epochs=epochs, callbacks=list(callbacks))
+    options |= {"max_epochs": epochs, "callbacks": list(callbacks)}
+    trainer = quiet_trainer(onecurve.Single(), **options)
     data = DataLoader(TensorDataset(torch.ones(2 * STEPS_AN_EPOCH, 2)), batch_size=2)
     trainer.fit(task, data, ckpt_path=checkpoint)
     return trainer
@@ -206,12 +208,14 @@ class WaitsForItsLoss(Task):
 
 
 class SavesInside(L.Callback):
-    def __init__(self, path: Path, hook: str) -> None:
+    def __init__(self, path: Path, hook: str, in_last_step: bool = False) -> None:
         setattr(self, hook, self.save)
         self.path = path
+        self.in_last_step = in_last_step
 
     def save(self, trainer: L.Trainer, *_: Any) -> None:
-        if trainer.current_epoch == 1 and not self.path.exists():
+        is_due = trainer.is_last_batch or not self.in_last_step
+        if trainer.current_epoch == 1 and is_due and not self.path.exists():
             trainer.save_checkpoint(self.path)
 
 
@@ -223,6 +227,59 @@ def test_a_plateau_is_noticed_at_the_end_of_a_resumed_epoch(hook: str, tmp_path:
     fit(rest, 3, path)
     assert rest.rates[-1] == whole.rates[-1]
     assert rest.rates == whole.rates[-len(rest.rates) :]
+
+
+class Draws(WaitsForItsLoss):
+    """Shuffles, draws in its validation, and records both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[Any, ...]] = []
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.seen.append((self.current_epoch, batch_idx, loss.item(), self.rates[-1]))
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        drawn = torch.rand(())
+        self.log("loss", drawn)
+        self.seen.append(("validates", self.current_epoch, self.global_step, drawn.item()))
+
+    def on_train_epoch_start(self) -> None:
+        self.seen.append(("begins", self.current_epoch))
+
+
+@pytest.mark.parametrize("interval", [1.0, 0.5])
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_end"])
+def test_a_validation_that_was_due_comes_first(hook: str, interval: float, tmp_path: Path) -> None:
+    """Early stopping and a plateau count it, and the next epoch has the order of one run."""
+    path = tmp_path / "last.ckpt"
+
+    def fitted(resume: Path | None, *callbacks: L.Callback) -> tuple[Any, int]:
+        torch.manual_seed(1)
+        stops, task = EarlyStopping("loss", patience=99), Draws()
+        options: Any = {"max_epochs": 4, "val_check_interval": interval}
+        trainer = quiet_trainer(onecurve.Single(), callbacks=[stops, *callbacks], **options)
+        rows = torch.arange(4.0 * STEPS_AN_EPOCH).view(-1, 2)
+        loader = DataLoader(TensorDataset(rows), batch_size=2, shuffle=True)
+        trainer.fit(task, loader, ckpt_path=resume)
+        return task.seen, stops.wait_count
+
+    whole, waited = fitted(None, SavesInside(path, hook, in_last_step=interval == 1.0))
+    rest, waited_too = fitted(path)
+    assert rest == whole[-len(rest) :]
+    assert (rest[0][0] == "validates") == (hook == "on_train_batch_end" and interval == 1.0)
+    assert waited_too == waited
+
+
+def test_gradients_that_a_checkpoint_does_not_hold_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "inside.ckpt"
+    fit(Task(), 2, None, SavesInside(path, "on_train_batch_end"), accumulate_grad_batches=2)
+    fit(Task(), 2, path, accumulate_grad_batches=2)
+    assert "was written after 1 of 2 accumulated batches" in capsys.readouterr().out
 
 
 def test_a_step_of_a_resumed_epoch_sees_that_it_is_resumed(tmp_path: Path) -> None:

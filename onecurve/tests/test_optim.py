@@ -12,7 +12,7 @@ from torch import nn
 from onecurve.errors import UserError
 from onecurve.optim import schedulers
 from onecurve.optim.optimizers import build_optimizer
-from onecurve.run.instantiate import build_task
+from onecurve.run.instantiate import build_task, with_key
 
 STEPS = 100
 OPTIMIZERS = {
@@ -63,6 +63,11 @@ def test_classes_of_pytorch_are_an_optimizer_and_a_scheduler() -> None:
     assert type(optimizer.defaults["etas"]) is list
     scheduler = task.build_scheduler(optimizer, total_steps=STEPS, monitor="loss", mode="min")
     assert scheduler.step_size == 3
+
+
+def test_a_scheduler_that_is_none_is_named() -> None:
+    with pytest.raises(UserError, match=r"scheduler\._target_: returned a str; return a scheduler"):
+        with_key("scheduler", lambda optimizer: "cosine")(sgd(), total_steps=STEPS)
 
 
 @pytest.mark.parametrize("algorithm", OPTIMIZERS)

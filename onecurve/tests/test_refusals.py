@@ -52,6 +52,7 @@ OF_HYDRA = {
     "optimizer.learning_rate=1": "optimizer.learning_rate … did you mean optimizer.lr?",
     "optimizer.wd=1": "optimizer.wd … did you mean optimizer.weight_decay?",
     "~callbacks.checkpiont": "callbacks.checkpiont … did you mean callbacks.checkpoint",
+    "~callbacks.ema": "~callbacks.ema: there is no callbacks.ema to remove; leave it out",
     "strategy.microbatches=2": "only with pipeline or mesh; add strategy=pipeline",
     "launch.secret=short": "launch.secret: nodes no longer sign … launch.node_rank=0, 1",
     "callbacks=null": "callbacks=null: is a group … --help",

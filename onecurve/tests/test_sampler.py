@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from several_fits import Case, Small, data, fits_in_ranks
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from several_fits import Case, Small, data, fits_in_ranks, quiet_trainer
 from torch import Tensor
 from torch.utils.data import (
     DataLoader,
@@ -98,6 +99,18 @@ def test_all_ranks_together_see_the_loaders_batches(name: str, ranks: int) -> No
     assert seen(loader, ranks) == [*epochs[0], *epochs[1]]
     sizes = [size_of_batch(loader, number) for number in range(len(epochs[0]))]
     assert sizes == [len(batch) for batch in epochs[0]]
+
+
+class OfTwo(Small):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self(torch.cat([part[0] for part in batch.values() if part])).square().mean()
+
+
+def test_a_loader_that_has_ended_counts_no_samples() -> None:
+    short, long = (DataLoader(TensorDataset(torch.ones(n, 6)), 2) for n in (2, 6))
+    trainer = quiet_trainer(onecurve.Single(), max_epochs=1)
+    trainer.fit(OfTwo(), CombinedLoader({"a": short, "b": long}, "max_size"))
+    assert trainer.strategy.samples_seen == 8  # type: ignore[attr-defined]
 
 
 def test_shares_differ_by_at_most_one_sample_and_none_is_empty() -> None:

@@ -911,7 +911,11 @@ LINES: dict[str, Any] = {
         "strategy.plan: model.0.attention holds only some of its heads or features",
     ),
     "nothing": (OfNeighbours, "tensor", "nothing to shard in OfNeighbours: it has no Linear layer"),
-    "copies": (Copies, "fsdp", "Copies copies a module whose parameters are sharded"),
+    "copies": (
+        Copies,
+        "fsdp",
+        "Copies, or a callback such as Lightning's averages of weights, copies a module",
+    ),
     "copies layers": (Copies, "pipeline", "a module is copied whose layers are a pipeline"),
     "in place": (PenalizedInPlace, "fsdp", "the loss of PenalizedInPlace depends on sharded"),
     "weight": (UsesAWeight, "fsdp", "UsesAWeight computes with a sharded parameter"),

@@ -10,6 +10,7 @@ A class can define its model inside of itself::
 A wrong value gets one line, which this file builds from the types: what is allowed, and an example.
 """
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,7 +61,10 @@ class Config(BaseModel):
 
     @classmethod
     def checked(cls, given: Mapping[str, Any]) -> "Checked[Self]":
-        """Validate values by key."""
+        """Validate a node of a configuration: values by key, beside those of Hydra's own."""
+        # A partial gets the missing arguments when it is called.
+        is_open = given.get("_partial_") or "_args_" in given
+        given = {key: value for key, value in given.items() if not re.fullmatch("_.*_", str(key))}
         known = fields(cls)
         changed: dict[str, Any] = {}
         problems: dict[Any, Problem] = {}
@@ -74,29 +78,30 @@ class Config(BaseModel):
                     if repr(meant) != repr(value):
                         changed[name] = meant
         try:
-            return Checked(
-                cls.model_validate({**given, **changed}), list(problems.values()), changed
-            )
+            model = cls.model_validate({**given, **changed})
         except ValidationError as error:
+            model = cls.model_construct(**{**given, **changed})
             for each in error.errors(include_url=False, include_input=False):
+                if is_open and each["type"] == "missing":
+                    continue
                 key = str(each["loc"][0]) if each["loc"] else None
                 reason = _reason(each)
                 # For a union, keep the most specific reason.
                 if key not in problems or reason:
                     problems[key] = Problem(cls, key, each["type"], reason, given)
-            return Checked(None, list(problems.values()), changed)
+        return Checked(model, list(problems.values()), changed)
 
 
 Model = TypeVar("Model", bound=Config)
 
 
 class Checked(NamedTuple, Generic[Model]):
-    """The result of validating values: a model, unless one of them is wrong.
+    """The result of validating values: a model, of wrong ones as well, and what is wrong with them.
 
     Some values were `changed`, to 1000 from `1e3` and to "88" from 88.
     """
 
-    model: Model | None
+    model: Model
     problems: "list[Problem]"
     changed: dict[str, Any]
 
@@ -296,7 +301,6 @@ def _choices(parts: Sequence[Any]) -> list[Any]:
 
 
 def _must_be(field: FieldInfo, value: Any, key: str, default: Any, holds: bool) -> str:
-    """The part of the line that says what is allowed, with a value that works."""
     parts = alternatives(annotation_of(field))
     if all(map(choices, parts)):
         allowed = _choices(parts)
@@ -334,17 +338,14 @@ def _described(part: Any) -> Words:
 
 
 def _number_within(bounds: Mapping[Any, float], is_whole: bool) -> str | None:
-    above, least, most, below = (bounds.get(kind) for kind in BOUNDS)
-    low = least if least is not None else above
-    high = most if most is not None else below
-    middle = (low + high) / 2 if low is not None and high is not None else None
-    tried = (
-        *(least, None if above is None else above + 1, middle),
-        *(most, None if below is None else below - 1, 0),
-    )
-    for number in tried:
-        if number is None or (is_whole and number % 1):
-            continue
-        if all(WITHIN[kind](number, bound) for kind, bound in bounds.items()):
-            return f"{number:.15g}"
-    return None
+    low, high = bounds.get(Ge, bounds.get(Gt)), bounds.get(Le, bounds.get(Lt))
+    tried = [] if low is None else [low, low + 1]
+    tried += [] if low is None or high is None else [(low + high) / 2]
+    tried += [0] if high is None else [high, high - 1, 0]
+    fits = [
+        number
+        for number in tried
+        if not (is_whole and number % 1)
+        if all(WITHIN[kind](number, bound) for kind, bound in bounds.items())
+    ]
+    return f"{fits[0]:.15g}" if fits else None

@@ -65,10 +65,8 @@ def stop(error: UserError) -> NoReturn:
 def plain_console(width: int | None = None) -> "Console":
     """A console that prints texts as they are, those in the cells of tables included.
 
-    Rich would read ``[cat]`` in them as a style, and ``:cat:`` as an emoji.
-
-    Args:
-        width: Columns; None for those of the terminal.
+    Rich would read ``[cat]`` in them as a style, and ``:cat:`` as an emoji. Without a width it has
+    the columns of the terminal.
     """
     from rich.console import Console
 

@@ -211,12 +211,6 @@ def draw_base_seed(loader: DataLoader[Any]) -> None:
     iter(DataLoader(range(1), generator=loader.generator))  # type: ignore[arg-type]
 
 
-def draw_order(loader: DataLoader[Any]) -> None:
-    """Draw what PyTorch's samplers draw before their first sample."""
-    if has_indices(loader) and type(loader.sampler).__module__.startswith("torch."):
-        next(iter(loader.sampler), None)
-
-
 def generators_of(loader: Any) -> list[torch.Generator]:
     """The generators of a loader and its samplers, from which the order may be drawn."""
     batches = getattr(loader, "batch_sampler", None)
@@ -256,13 +250,15 @@ def has_indices(loader: DataLoader[Any]) -> bool:
     return is_ordinary(loader) and not isinstance(loader.dataset, IterableDataset)
 
 
-def size_of_batch(loader: Any, batch_idx: int) -> int | None:
+def size_of_batch(loader: Any, batch_idx: int, starts_again: bool = True) -> int | None:
     """Samples of a global batch; None if the loader's samplers do not tell."""
     if isinstance(loader, SharedLoader):
         return loader.share(batch_idx).total
     batches = getattr(loader, "batch_sampler", None)
     if type(batches) is not BatchSampler or not isinstance(batches.sampler, Sized):
         return None
+    if batch_idx >= len(batches) and not starts_again:
+        return 0
     left = len(batches.sampler) - batch_idx % len(batches) * batches.batch_size
     return min(batches.batch_size, left)
 

@@ -1,7 +1,8 @@
 """Makes a checkpoint of any step resume exactly, also inside an epoch.
 
 A checkpoint holds three states of the generators in ``random``: *now*; *iterator*, before the
-iterators of the epoch's loaders were made; and *first*, before the first batch was read. A resume
+iterators of the epoch's loaders were made; and *first*, before the first batch was read; and
+whether a validation was due, which Lightning would leave out. A resume
 inside an epoch redraws the order of samples from the latter two, skips the batches that have been
 trained on by iterating the samplers only, and continues from *now*. So it sees the remaining
 samples under any strategy and world size, whatever sampler the loader has. What has no sampler and
@@ -21,29 +22,26 @@ from lightning.pytorch import Trainer
 from torch.utils.data import DataLoader, SequentialSampler
 
 from ..compat.of_lightning import (
-    batches_read_ahead,
+    callbacks_with_metric,
     combined_alike,
     forget_states_of_loaders,
     loaders_of,
     monitored,
     resume_plateaus,
+    validate_first,
     validates_now,
 )
 from ..compat.patching import replaced
 from ..errors import UserError
 from .loader import (
     RankLoader,
-    draw_base_seed,
-    draw_order,
     generators_of,
     has_indices,
-    kept_generators,
 )
 from .random import (
     RankStream,
     State,
     from_tensors,
-    get_state,
     kept_state,
     set_state,
     to_tensors,
@@ -63,7 +61,9 @@ class Place:
         checkpoint: Lightning's dictionary; its count of epochs is corrected in place.
 
     Attributes:
-        is_inside: Whether the epoch had begun and was not over.
+        is_inside: Whether batches of the epoch are left.
+        is_ending: Whether none is left, and the epoch had not come to its end.
+        validates: Whether a validation was due that had not begun.
         batches: Batches of the epoch that had been trained on.
         epoch: The epoch that continues, or begins.
         of_loaders: The states of the training loaders that can save their position.
@@ -71,12 +71,26 @@ class Place:
     """
 
     def __init__(self, checkpoint: dict[str, Any]) -> None:
+        self.random: dict[str, Any] = checkpoint.get("random") or {}
         loop = checkpoint.get("loops", {}).get("fit_loop", {})
         progress = loop.get("epoch_loop.batch_progress", {})
-        self.batches: int = progress.get("current", {}).get("processed", 0)
+        batch = progress.get("current", {"processed": 0, "completed": 0})
+        epoch = loop.get("epoch_progress", {}).get("current", {"ready": 0, "processed": 0})
+        self.batches: int = batch["processed"]
         self.is_inside: bool = self.batches > 0 and not progress["is_last_batch"]
-        begun = loop.get("epoch_progress", {}).get("current", {}).get("ready", 0)
-        self.epoch: int = begun - self.is_inside
+        self.epoch: int = epoch["ready"] - self.is_inside
+        in_step = self.batches > batch["completed"]
+        self.validates: bool = in_step and self.random.get("validates", False)
+        if in_step and not self.is_inside and not self.validates:
+            # Otherwise Lightning would begin the next epoch without its hooks.
+            loop["epoch_loop.state_dict"]["_batches_that_stepped"] += 1
+            for counts in loop["epoch_progress"].values():
+                counts["processed"] = counts["completed"] = counts["ready"]
+        if in_step and (self.validates or not self.is_inside):
+            for kind in ("total", "current"):
+                progress[kind]["completed"] = progress[kind]["processed"]
+        is_over = self.batches > 0 and not self.is_inside
+        self.is_ending: bool = is_over and epoch["processed"] < epoch["ready"]
         if self.is_inside:
             # Lightning also counts an epoch as completed that `max_steps` has ended early.
             for counts in loop["epoch_progress"].values():
@@ -84,7 +98,6 @@ class Place:
         states = list(loop.get("state_dict", {}).get("combined_loader") or [])
         # Before release 0.3, loaders over indices saved a position, with the key "consumed".
         self.of_loaders = [state for state in states if state and "consumed" not in state]
-        self.random: dict[str, Any] = checkpoint.get("random") or {}
 
 
 class TrainingEpochs:
@@ -115,6 +128,8 @@ class TrainingEpochs:
         self._without_workers: list[Any] = []
         self._loop = trainer.fit_loop.epoch_loop
         self._on_run_start = partial(type(self._loop).on_run_start, self._loop)
+        self._on_advance_end = partial(type(trainer.fit_loop).on_advance_end, trainer.fit_loop)
+        self._only_validates = False
         validation = self._loop.val_loop
         counted = partial(type(validation).increment_progress_to_evaluation_end, validation)
         # The restored state already includes what the validation drew.
@@ -122,6 +137,7 @@ class TrainingEpochs:
         self._patches = ExitStack()
         for loop, name, method in (
             (self._loop, "on_run_start", self._epoch_starts),
+            (trainer.fit_loop, "on_advance_end", self._epoch_ends),
             (validation, "increment_progress_to_evaluation_end", counted_only),
         ):
             self._patches.enter_context(replaced(loop, name, method))
@@ -154,11 +170,11 @@ class TrainingEpochs:
             forget_states_of_loaders(self.trainer)
             if is_stateful(loader):
                 _put(loader, place)
-            if place.is_inside:
-                return Begun(loader)
             if place.random:
                 set_state(from_tensors(place.random["now"]))
                 _set_generators([loader], place.random["generators"], "now")
+            if place.is_inside or place.is_ending:
+                return Begun(loader)
         self._note_iterators([loader])
         if place is not None:
             self._seed_apart(loader, place.epoch)
@@ -191,22 +207,15 @@ class TrainingEpochs:
         There Lightning makes the iterators of every epoch but the first. It then reads the first
         batch.
         """
-        fit_loop = self.trainer.fit_loop
         place, self.place = self.place, None
-        if place is not None and "monitored" in place.random:
-            resume_plateaus(self.trainer, **place.random["monitored"])
-        if place is not None and place.of_loaders and place.is_inside and not place.random:
-            raise UserError(
-                "resume: the checkpoint was written inside an epoch with more training loaders "
-                f"than there are; give as many, {WAY_OUT}"
-            )
-        if place is not None and place.is_inside:
-            self._resume(data_fetcher, place)
-            self._on_run_start(data_fetcher)
-            return
+        if place is not None:
+            self._take_up(place, data_fetcher)
+            if place.is_inside or place.is_ending:
+                self._on_run_start(data_fetcher)
+                return
         self.samples = 0
         is_new = self.trainer.current_epoch > 0 and not (
-            fit_loop.is_resuming or self._loop.restarting
+            self.trainer.fit_loop.is_resuming or self._loop.restarting
         )
         if is_new:
             self.synchronize()
@@ -221,46 +230,65 @@ class TrainingEpochs:
             own.generator = generator
         self._first = self.stream.common_state
 
+    def _take_up(self, place: Place, data_fetcher: Any) -> None:
+        """Resume what is left of an epoch: batches, a validation, or its end alone."""
+        if "monitored" in place.random:
+            resume_plateaus(self.trainer, **place.random["monitored"])
+        if place.of_loaders and place.is_inside and not place.random:
+            raise UserError(
+                "resume: the checkpoint was written inside an epoch with more training loaders "
+                f"than there are; give as many, {WAY_OUT}"
+            )
+        if place.validates:
+            validate_first(self.trainer)
+        if place.is_inside:
+            self._resume(data_fetcher, place)
+        elif place.is_ending:
+            combined = loaders_of(self.trainer.fit_loop)
+            assert combined is not None
+            combined.flattened = self._without_workers = [each.loader for each in self._loaders]
+            self._only_validates = place.validates
+
     def state(self) -> dict[str, Any]:
         """The random state for a checkpoint, as plain data."""
-        now = to_tensors(self._after_validation())
+        now = to_tensors(self.stream.common_state)
         generators = {"now": _states_of(self._loaders), **self._own}
         state: dict[str, Any] = {"now": now, "generators": generators, "seed": self.stream.seed}
         state["loaders"] = len(self._loaders)
         state["monitored"] = monitored(self.trainer)
+        state["validates"] = validates_now(self.trainer)
         if self._iterator is not None and self._first is not None:
             state["iterator"] = to_tensors(self._iterator)
             state["first"] = to_tensors(self._first)
             state["samples"] = self.samples
         return state
 
-    def _after_validation(self) -> State:
-        """The common stream's state after the validation that is due, if any.
+    def _epoch_ends(self) -> None:
+        """Replaces `on_advance_end` of Lightning's fit loop.
 
-        A checkpoint that a step saves before its validation is resumed after that validation, which
-        draws one seed per loader, even without workers, and the order of a loader that shuffles.
+        In an epoch of which only the validation was left, other hooks would find nothing that this
+        process has trained.
         """
-        state = self.stream.common_state
-        progress: Any = self._loop.batch_progress.current
-        fetcher = batches_read_ahead(self.trainer.fit_loop)
-        in_step = progress.processed > progress.completed
-        if not in_step or fetcher is None or not validates_now(self.trainer, fetcher):
-            return state
-        combined = loaders_of(self._loop.val_loop)
-        with kept_state():
-            set_state(state)
-            for loader in combined.flattened if combined is not None else []:
-                own = getattr(loader, "loader", loader)
-                if isinstance(own, DataLoader):
-                    with kept_generators(own):
-                        draw_base_seed(own)
-                        draw_order(own)
-            return get_state()
+        trainer, only_validates = self.trainer, self._only_validates
+        self._only_validates = False
+        with ExitStack() as hooks:
+            if only_validates:
+                callbacks, module = callbacks_with_metric(trainer), trainer.lightning_module
+                hooks.enter_context(replaced(trainer, "callbacks", callbacks))
+                hooks.enter_context(replaced(module, "on_train_epoch_end", lambda: None))
+            self._on_advance_end()
 
     def _resume(self, data_fetcher: Any, place: Place) -> None:
         combined = loaders_of(self.trainer.fit_loop)
         assert combined is not None
         random = place.random
+        in_window = place.batches % self.trainer.accumulate_grad_batches
+        if in_window and self.trainer.is_global_zero:
+            print(
+                f"resume: the checkpoint was written after {in_window} of "
+                f"{self.trainer.accumulate_grad_batches} accumulated batches, without their "
+                "gradients: the next optimizer step has those of the remaining batches alone"
+            )
         waiting = combined.flattened
         loaders = [each.loader for each in waiting]
         if random.get("loaders", len(loaders)) != len(loaders):

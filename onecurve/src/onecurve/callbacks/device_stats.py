@@ -26,9 +26,7 @@ class DeviceStats(Callback):
         self._before = time.perf_counter(), time.process_time()
         self._last_step = trainer.global_step
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         if trainer.global_step - self._last_step < self.every_n_steps:
             return
         self._last_step = trainer.global_step
@@ -66,19 +64,25 @@ class PeakMemory(Callback):
         self.final_facts: dict[str, float] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        device = trainer.strategy.root_device
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-        else:
-            machine.reset_peak_memory()
+        reset_peak(trainer.strategy.root_device)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         device = trainer.strategy.root_device
-        if device.type == "cuda":
-            peak = torch.cuda.max_memory_allocated(device)
-        else:
-            peak = machine.peak_memory()
-        most = torch.tensor(peak / 2**20, dtype=torch.float32, device=device)
+        most = torch.tensor(peak_bytes(device) / 2**20, dtype=torch.float32, device=device)
         if trainer.world_size > 1:
             dist.all_reduce(most, op=dist.ReduceOp.MAX)
         self.final_facts = {"peak_memory_mib": round(float(most), 1)}
+
+
+def reset_peak(device: torch.device) -> None:
+    """Measure the peak memory from now on: see `peak_bytes`."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        machine.reset_peak_memory()
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most that PyTorch has allocated on a GPU, or that this process took elsewhere."""
+    is_gpu = device.type == "cuda"
+    return torch.cuda.max_memory_allocated(device) if is_gpu else machine.peak_memory()

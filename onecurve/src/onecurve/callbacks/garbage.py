@@ -13,10 +13,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 class GarbageCollection(Callback):
     """Turns automatic collection off in training, and on again however that ends.
 
-    The oldest generation is collected only at the end of an epoch.
-
-    Args:
-        every_n_steps: Batches, of training and of validation, from one collection to the next.
+    Batches of training and of validation count. The oldest generation is collected only at the end
+    of an epoch.
     """
 
     def __init__(self, every_n_steps: int = 50) -> None:

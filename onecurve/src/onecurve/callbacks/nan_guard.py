@@ -83,7 +83,6 @@ class NanGuard(Callback):
         )
 
     def _find(self, module: LightningModule, strategy: Any) -> Finding | None:
-        """The origin, among the findings of all ranks."""
         inputs = self._batch[0] if isinstance(self._batch, tuple | list) else self._batch
         findings = [] if _is_finite(inputs) else [Finding(0, 0, "the batch itself")]
         parameters = list(enumerate(module.named_parameters()))

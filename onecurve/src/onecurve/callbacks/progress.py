@@ -84,7 +84,7 @@ class ProgressLines(ProgressBar):
 
     def _time_left(self, trainer: Trainer) -> list[str]:
         """For the rest of the run, at the pace so far, validation included."""
-        done, total = steps_done(trainer), trainer.estimated_stepping_batches
+        done, total = steps_done(trainer), _steps_in_all(trainer)
         steps = done - self._first_step
         if not steps or not 0 < total < math.inf:
             return []
@@ -105,8 +105,7 @@ class ProgressInTerminal(ProgressLines):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
-        total = trainer.estimated_stepping_batches
-        self._run = self._add(_epoch(trainer), total)
+        self._run = self._add(_epoch(trainer), _steps_in_all(trainer))
         self._update_run(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
@@ -147,9 +146,7 @@ class ProgressInTerminal(ProgressLines):
 
     on_test_end = on_predict_end = on_validation_end
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, *_: Any, **__: Any) -> None:
         self._stop()
 
     def _add(self, name: str, total: float) -> TaskID | None:
@@ -172,6 +169,7 @@ class ProgressInTerminal(ProgressLines):
         self._bars.update(
             self._run,
             completed=steps_done(trainer),
+            total=_steps_in_all(trainer),
             description=_epoch(trainer),
             facts="  ".join(facts),
         )
@@ -203,13 +201,24 @@ def steps_done(trainer: Trainer) -> int:
     return trainer.fit_loop.total_batch_idx + 1
 
 
+def _steps_in_all(trainer: Trainer) -> float:
+    """The steps of the whole run, as `steps_done` counts them, as far as is known."""
+    steps, most = trainer.global_step, trainer.max_steps
+    if trainer.lightning_module.automatic_optimization or most < 0 or not steps:
+        return trainer.estimated_stepping_batches
+    # The run ends after so many steps of all optimizers together.
+    epochs = math.inf if trainer.max_epochs == -1 else trainer.max_epochs or 1
+    batches = math.ceil(most * steps_done(trainer) / steps)
+    return min(trainer.num_training_batches * epochs, batches)
+
+
 def _epoch(trainer: Trainer) -> str:
     epochs = trainer.max_epochs if (trainer.max_epochs or -1) > 0 else "?"
     return f"epoch {trainer.current_epoch + 1}/{epochs}"
 
 
 def _step(trainer: Trainer) -> str:
-    total = trainer.estimated_stepping_batches
+    total = _steps_in_all(trainer)
     return f"step {steps_done(trainer)}" + (f"/{total}" if 0 < total < math.inf else "")
 
 

@@ -57,14 +57,10 @@ class Throughput(Callback):
         self._clock.start("data")
         self._first = self._last = self._now(trainer)
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, *_: Any, **__: Any) -> None:
         self._clock.enter("step")
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         if trainer.global_step - self._last.step < self.every_n_steps:
             return
         now = self._now(trainer)

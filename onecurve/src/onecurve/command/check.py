@@ -9,7 +9,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import machine
@@ -34,7 +34,9 @@ def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | N
     chosen = Chosen(config_name, overrides)
     try:
         unused = _unused_groups(config)
-        _leave_out(config, unused)
+        with open_dict(config):
+            for group in unused:
+                config.pop(group, None)
         for key, value in dotted(OmegaConf.to_container(config)):
             if value == "???":
                 raise UserError(f"{key} is needed: add {key}=...")
@@ -129,16 +131,11 @@ def _unused_groups(config: DictConfig) -> list[str]:
     plain: Any = OmegaConf.to_container(config)
     others = {key: node for key, node in plain.items() if key not in groups}
     written = [str(value) for _, value in dotted(others) if not isinstance(value, dict)]
-    return [group for group in groups if not any(map(_reference(group).search, written))]
 
+    def is_referred_to(group: str) -> bool:
+        return any(re.search(r"\$\{[^}]*\b" + group + r"[.}\[]", text) for text in written)
 
-def _leave_out(config: DictConfig, groups: list[str]) -> None:
-    """Remove groups, whatever their keys refer to."""
-    is_struct = OmegaConf.is_struct(config)
-    OmegaConf.set_struct(config, False)
-    for group in groups:
-        config.pop(group, None)
-    OmegaConf.set_struct(config, is_struct)
+    return [group for group in groups if not is_referred_to(group)]
 
 
 def _not_used(groups: list[str], overrides: list[str]) -> str | None:
@@ -184,7 +181,3 @@ def _of_class(classes: dict[str, ast.ClassDef], name: str) -> list[str] | None:
     if bases == ["LightningModule"]:
         return []
     return _of_class(classes, bases[0]) if len(bases) == 1 else None
-
-
-def _reference(group: str) -> re.Pattern[str]:
-    return re.compile(r"\$\{[^}]*\b" + group + r"[.}\[]")

@@ -41,6 +41,7 @@ from .explain import explain
 from .hydra_hooks import checked_run, reject_without_checks
 from .resolvers import PROJECT, register_resolvers
 
+FULL_ERROR = "HYDRA_FULL_ERROR"
 ENV_FILE = ".env"
 # As a shell and Docker read it; nothing in it is replaced or run.
 ENV_LINE = re.compile(
@@ -146,20 +147,20 @@ def _record(
 
 
 def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
-    before = os.environ.get("HYDRA_FULL_ERROR")
-    # Makes Hydra raise its errors instead of printing them, so that the nearest key can be added.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    typed = sys.argv
+    typed, shows_all = sys.argv, os.environ.get(FULL_ERROR) == "1"
     try:
         reject_without_checks(typed[1:])
         arguments = resume.expand(typed[1:], config_dir, config_name)
         # Hydra would not understand `-m` between two overrides.
         sys.argv = [typed[0], *sorted(arguments, key=lambda word: word not in resume.SWEEP_FLAGS)]
-        with composed_once(_mode_asked_for(sys.argv[1:])):
+        # Makes Hydra raise its errors instead of printing them, so that the nearest key can be
+        # added.
+        full = unchanged_environment([FULL_ERROR], {FULL_ERROR: "1"})
+        with full, composed_once(_mode_asked_for(sys.argv[1:])):
             main()
     except Ended as end:
         if isinstance(end.error, UserError):
-            if before == "1" and end.error.__cause__ is not None:
+            if shows_all and end.error.__cause__ is not None:
                 traceback.print_exception(end.error.__cause__)
             stop(end.error)
         if end.error is not None:
@@ -172,7 +173,7 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
         if interrupted(error):
             say("stopped by Ctrl-C")
             sys.exit(130)
-        if before == "1":
+        if shows_all:
             raise
         if refusal := user_error_behind(error):
             stop(refusal)
@@ -186,9 +187,6 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
         sys.exit(1)
     finally:
         sys.argv = typed
-        os.environ.pop("HYDRA_FULL_ERROR")
-        if before is not None:
-            os.environ["HYDRA_FULL_ERROR"] = before
 
 
 def _below_hydra(trace: TracebackType | None) -> TracebackType | None:

@@ -167,6 +167,8 @@ def _unknown_key(text: str, chosen: Chosen) -> str | None:
     if line := _argument_of_a_class(key, chosen):
         return line
     if having := chosen.choices_with(key):
+        if f"~{key}" in chosen.overrides:
+            return f"~{key}: there is no {key} to remove; leave it out"
         example = f"{key.partition('.')[0]}={having[0]}"
         return f"{key}: there is such a key only with {' or '.join(having)}; add {example}"
     if key in chosen.keys:
@@ -182,7 +184,6 @@ def _list_in_a_file(text: str) -> str | None:
 
 
 def _of_another_kind(text: str, chosen: Chosen) -> str | None:
-    """A line for a list where the configuration has a mapping, or the reverse."""
     found = re.search("Error merging override (.+)", text)
     if found is None:
         return None

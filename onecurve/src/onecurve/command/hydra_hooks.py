@@ -55,10 +55,15 @@ class RefuseBeforeRun(Callback):
         """The configuration was composed, and nothing is on disk yet."""
         HydraConfig.instance().set_config(config)
         with ending_the_command(config):
-            job = without_hydra(config)
+            job = config.copy()
+            OmegaConf.set_struct(job, False)
+            job.pop("hydra")
             overrides = overrides_of(config.hydra.overrides.task)
             line = check(job, kwargs["config_name"], overrides)
-            _replace(config, job)
+            with open_dict(config):
+                for name in set(config) - {"hydra", *job}:
+                    del config[name]
+                config.merge_with(job)
             context = _hold(config, meet(config))
             RUN.set(context)
             # Of several members one prints on each terminal.
@@ -111,21 +116,6 @@ def _hold(config: DictConfig, context: RunContext) -> RunContext:
 
     context.members.broadcast("directory", hold)
     return replace(context, held=held[0]) if held else context
-
-
-def without_hydra(config: DictConfig) -> DictConfig:
-    """The composed configuration without Hydra's own part."""
-    job = config.copy()
-    OmegaConf.set_struct(job, False)
-    job.pop("hydra")
-    return job
-
-
-def _replace(config: DictConfig, job: DictConfig) -> None:
-    with open_dict(config):
-        for name in set(config) - {"hydra", *job}:
-            del config[name]
-        config.merge_with(job)
 
 
 def stop_once(error: UserError) -> NoReturn:

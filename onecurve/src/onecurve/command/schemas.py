@@ -228,10 +228,8 @@ def of_model(model: type[Config], more: Mapping[str, Schema] = LIST) -> Schema:
 def _of_targets(targets: Iterable[str], defined: dict[str, Schema]) -> Schema:
     """The schema of an object: what the class or function takes that stands there.
 
-    Args:
-        targets: Those that the files name. Without a `_target_` it is one of them; another is left
-            alone.
-        defined: The definitions of a file's schema, to which theirs are added.
+    Without a `_target_` it is one of those that the files name; another is left alone. Theirs are
+    added to the definitions of the file's schema.
     """
     known = {target: model for target in targets if (model := of_target(target))}
     rules: list[Schema] = []

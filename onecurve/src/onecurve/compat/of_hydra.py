@@ -15,15 +15,10 @@ from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-# The classes compose configurations; `testing.fixtures` caches their results for tests.
-__all__ = [
-    "ConfigLoaderImpl",
-    "Hydra",
-    "composed_once",
-    "defaults_list",
-    "hydra_options",
-    "split_sweep",
-]
+from .patching import replaced
+
+# `testing.fixtures` replaces a function of defaults_list for tests.
+__all__ = ["Hydra", "composed_once", "defaults_list", "hydra_options", "split_sweep"]
 
 
 def hydra_options() -> ArgumentParser:
@@ -44,11 +39,8 @@ def composed_once(run_mode: RunMode) -> Iterator[None]:
 
     Hydra composes it an additional time beforehand, to read ``hydra.mode``, which takes a quarter
     of the time until the error for a wrong value appears. Here the first composition is kept, and
-    becomes the run's if the configuration does not set the mode. A public way to set the mode would
-    make this unnecessary.
-
-    Args:
-        run_mode: The mode that the options select: MULTIRUN for ``--multirun``.
+    becomes the run's if the configuration does not set the mode; the options select `run_mode`. A
+    public way to set the mode would make this unnecessary.
     """
     get_mode, load = Hydra.get_mode, ConfigLoaderImpl.load_configuration
     kept: dict[tuple[str, ...], DictConfig | Exception] = {}
@@ -88,10 +80,8 @@ def composed_once(run_mode: RunMode) -> Iterator[None]:
         known.hydra.overrides.hydra.append(overrides[-1])
         return known
 
-    hydra_class: Any = Hydra
-    loader_class: Any = ConfigLoaderImpl
-    hydra_class.get_mode, loader_class.load_configuration = mode_of, load_kept
-    try:
+    with (
+        replaced(Hydra, "get_mode", mode_of),
+        replaced(ConfigLoaderImpl, "load_configuration", load_kept),
+    ):
         yield
-    finally:
-        hydra_class.get_mode, loader_class.load_configuration = get_mode, load

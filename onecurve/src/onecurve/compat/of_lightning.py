@@ -14,6 +14,8 @@ from lightning.fabric.utilities.device_dtype_mixin import _update_properties as 
 from lightning.fabric.utilities.logger import _flatten_dict as flatten_dict
 from lightning.fabric.utilities.optimizer import _optimizers_to_device as move_optimizers
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
+from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.overrides.distributed import (
     _IndexBatchSamplerWrapper as IndexBatchSamplerWrapper,
 )
@@ -61,6 +63,11 @@ def is_one_after_the_other(combined: CombinedLoader) -> bool:
     return combined._mode == "sequential"
 
 
+def starts_again(combined: CombinedLoader) -> bool:
+    """Whether a loader starts again until the longest one ends."""
+    return combined._mode == "max_size_cycle"
+
+
 def combined_alike(combined: CombinedLoader, loaders: Any) -> CombinedLoader:
     """Combine other loaders in the same mode."""
     return CombinedLoader(loaders, combined._mode)
@@ -89,9 +96,26 @@ def batches_read_ahead(loop: Any) -> Any:
     return loop._data_fetcher
 
 
-def validates_now(trainer: Trainer, fetcher: Any) -> bool:
-    """Whether a validation follows the current batch."""
-    return trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
+def validates_now(trainer: Trainer) -> bool:
+    """Whether a validation follows the training step whose hooks are running."""
+    loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
+    step: Any = loop.batch_progress.current
+    in_step = step.processed > step.completed
+    return in_step and fetcher is not None and loop._should_check_val_fx(fetcher)
+
+
+def validate_first(trainer: Trainer) -> None:
+    """Let a resumed fit begin with the validation before which its checkpoint was written."""
+    validation = trainer.fit_loop.epoch_loop.val_loop
+    validation.restarting = False
+    validation._restart_stage = RestartStage.RESTARTED_MID_EVALUATION
+
+
+def callbacks_with_metric(trainer: Trainer) -> list[Callback]:
+    """What stops early and saves, if its metric, where it has one, has been logged."""
+    known = {None, *trainer.callback_metrics}
+    found = callbacks_of(trainer, EarlyStopping) + callbacks_of(trainer, Checkpoint)
+    return [each for each in found if getattr(each, "monitor", None) in known]
 
 
 def transferred(module: LightningModule, batch: Any) -> Any:

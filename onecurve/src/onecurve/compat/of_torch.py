@@ -180,15 +180,11 @@ def apply_to_tensors(module: nn.Module, function: Callable[[Tensor], Tensor]) ->
     module._apply(function)  # type: ignore[no-untyped-call]
 
 
-@contextmanager
-def parameters_replaced(module: nn.Module, others: Mapping[str, Tensor]) -> Iterator[None]:
+def parameters_replaced(
+    module: nn.Module, others: Mapping[str, Tensor]
+) -> AbstractContextManager[None]:
     """Replace a module's own parameters in a context; `functional_call` would also call it."""
-    held = module._parameters
-    module._parameters = {**held, **others}  # type: ignore[dict-item]
-    try:
-        yield
-    finally:
-        module._parameters = held
+    return replaced(module, "_parameters", {**module._parameters, **others})
 
 
 def local_shard(tensor: Tensor) -> Tensor:

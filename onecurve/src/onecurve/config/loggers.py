@@ -97,7 +97,6 @@ class SameRunCometLogger(_Logger, extra="allow"):
 
 
 def _has_wandb_key() -> bool:
-    """Whether wandb finds an API key without asking for it."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:

@@ -217,7 +217,6 @@ def _waits_for_validation(run: ComposedRun) -> bool:
 
 
 def _nodes_typed(run: ComposedRun) -> str:
-    """The override that sets the number of nodes."""
     asked = run.get("launch.nodes")
     return f"trainer.num_nodes={run.num_nodes}" if asked is None else f"launch.nodes={asked}"
 

@@ -7,7 +7,6 @@ they are imported. The keys are dotted names in the package::
     MODELS = {"data.houses.Houses": Houses}
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -245,20 +244,11 @@ def _described(
         model = model_of(place, node, config_name or "") if isinstance(node, dict) else None
         if model is None:
             continue
-        # Not Hydra's, such as `_partial_`.
-        given = {key: value for key, value in node.items() if not re.fullmatch("_.*_", str(key))}
-        # A partial gets the missing arguments when it is called.
-        is_open = node.get("_partial_") or "_args_" in node
-        made, found, changed = model.checked(given)
-        wrong = [
-            (place, each)
-            for each in found
-            if not (is_open and each.kind == "missing")
-            if not is_right(key_of(place, each), each)
-        ]
+        made, found, changed = model.checked(node)
+        wrong = [(place, each) for each in found if not is_right(key_of(place, each), each)]
         problems += wrong
         if not wrong:
-            described.append((place, made or model.model_construct(**{**given, **changed})))
+            described.append((place, made))
             meant |= {f"{place}.{name}".lstrip("."): value for name, value in changed.items()}
     return described, problems, meant
 

@@ -1,1 +1,4 @@
-"""Data modules of images that fit in memory, and are read in batches."""
+"""Data modules of images that fit in memory, and are read in batches.
+
+`onecurve.config.data` says what they take.
+"""

@@ -18,22 +18,9 @@ class Digits(ImageDataModule):
 
     Source: test part of "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, 1998),
     as `sklearn.datasets.load_digits` ships it.
-
-    Args:
-        val_size: Images held out for validation.
-        test_size: Images held out for the test.
-        split_seed: Seed of the split.
-        options: Those of `ImageDataModule`.
     """
 
-    def __init__(
-        self,
-        *,
-        val_size: int,
-        test_size: int,
-        split_seed: int,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *, val_size: int, test_size: int, split_seed: int, **options: Any) -> None:
         super().__init__(**options)
         self.val_size = val_size
         self.test_size = test_size

@@ -24,7 +24,7 @@ from ..batch.random import draw_from, global_seed, kept_state
 from ..errors import UserError, say
 from ..figures import image_grid
 from .classification import Collector, show_results
-from .images import as_arrays, pictures, titles
+from .images import as_arrays, labelled, pictures, titles
 from .options import Options
 from .writers import find_writer
 
@@ -35,12 +35,7 @@ class Displays(Callback):
     """Shows what all ranks have computed, by a logger of rank 0.
 
     What is off costs nothing. Displays of classification are left out, with a line, for other
-    tasks.
-
-    Args:
-        writer: The logger that shows them: "tensorboard" or "wandb".
-        run_dir: The run directory, in which are the command and the configuration.
-        options: The other keys of `Options`.
+    tasks. The arguments are the keys of `Options`.
     """
 
     def __init__(self, writer: str, run_dir: str, **options: Any) -> None:
@@ -119,8 +114,8 @@ class Displays(Callback):
         pl_module: LightningModule,
         outputs: Any,
         batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        *_: Any,
+        **__: Any,
     ) -> None:
         if self._collector and not self._collector.take(batch, trainer.strategy):
             self._collector.close()
@@ -163,7 +158,6 @@ class Displays(Callback):
 
 
 def _show_text(writer: Any, run_dir: Path) -> None:
-    """The command and the resolved configuration."""
     environment = json.loads((run_dir / "environment.json").read_text())
     writer.text("command", shlex.join(environment["command"]))
     writer.text("configuration", (run_dir / "config.yaml").read_text())
@@ -205,14 +199,10 @@ def _show_graph(writer: Any, task: LightningModule, inputs: tuple[Tensor, ...] |
 
 def _first_images(batch: Any, count: int) -> Batch | None:
     """The first images of a batch with their targets, on the CPU; None for other batches."""
-    if not (isinstance(batch, tuple | list) and len(batch) >= 2):
+    pair = labelled(batch)
+    if not pair or pair[0].ndim != 4 or pair[0].shape[:1] != pair[1].shape[:1]:
         return None
-    images, targets = batch[0], batch[1]
-    if not (isinstance(images, Tensor) and isinstance(targets, Tensor)):
-        return None
-    if images.ndim != 4 or targets.shape[:1] != images.shape[:1] or targets.is_floating_point():
-        return None
-    return images[:count].cpu(), targets[:count].cpu()
+    return pair[0][:count].cpu(), pair[1][:count].cpu()
 
 
 def _show_images(writer: Any, trainer: Trainer, shares: Sequence[Batch | None], count: int) -> None:

@@ -12,7 +12,7 @@ from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassPre
 from torchmetrics.utilities.plot import plot_confusion_matrix, plot_curve
 
 from ..figures import image_grid, new_figure
-from .images import as_arrays, class_names, pictures
+from .images import as_arrays, class_names, labelled, pictures
 
 THRESHOLDS = 101
 MOST_NUMBERS, MOST_CURVES = 20, 10
@@ -82,10 +82,10 @@ class Collector:
         """Count a batch after its step, if it has labels (N,) and outputs (N, C), on all ranks."""
         outputs, self._outputs = self._outputs, None
         features, self._features = self._features, []
-        if not _is_classified(batch, outputs):
+        pair = labelled(batch)
+        if outputs is None or outputs.ndim != 2 or not pair or pair[1].shape != outputs.shape[:1]:
             return False
-        assert outputs is not None
-        inputs, targets = batch[0], batch[1]
+        inputs, targets = pair
         outputs = outputs.float()
         probabilities = outputs.softmax(dim=1)
         self.counts = self.counts or _counts(outputs.shape[1], outputs.device)
@@ -140,16 +140,6 @@ def last_layer(task: nn.Module) -> nn.Module | None:
 def _counts(classes: int, device: torch.device) -> list[Any]:
     curves = MulticlassPrecisionRecallCurve(classes, thresholds=THRESHOLDS, validate_args=False)
     return [MulticlassConfusionMatrix(classes, validate_args=False).to(device), curves.to(device)]
-
-
-def _is_classified(batch: Any, outputs: Tensor | None) -> bool:
-    if outputs is None or outputs.ndim != 2:
-        return False
-    if not (isinstance(batch, tuple | list) and len(batch) >= 2):
-        return False
-    targets = batch[1]
-    labels = isinstance(targets, Tensor) and targets.shape == outputs.shape[:1]
-    return labels and not targets.is_floating_point() and isinstance(batch[0], Tensor)
 
 
 def _cpu(features: list[Tensor]) -> list[Tensor]:

@@ -1,20 +1,8 @@
 """A network's inputs as images, with titles; a data module may say how it made them."""
 
-from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
-
-
-@runtime_checkable
-class NamesClasses(Protocol):
-    """A data module with names for its classes.
-
-    Attributes:
-        class_names: What the labels 0, 1, ... mean.
-    """
-
-    class_names: Sequence[str]
 
 
 @runtime_checkable
@@ -52,7 +40,7 @@ def pictures(inputs: Tensor, data: Any) -> Tensor | None:
 
 def class_names(data: Any, count: int) -> list[str]:
     """The data module's names of classes, if it has enough, or else their numbers."""
-    names = (data.class_names or ()) if isinstance(data, NamesClasses) else ()
+    names = getattr(data, "class_names", None) or ()
     return [str(name) for name in (names if len(names) >= count else range(count))][:count]
 
 
@@ -65,6 +53,16 @@ def titles(targets: Tensor, data: Any) -> list[str] | None:
     labels = targets.tolist()
     names = class_names(data, max(labels) + 1)
     return [names[label] for label in labels]
+
+
+def labelled(batch: Any) -> tuple[Tensor, Tensor] | None:
+    """The inputs and the labels (whole numbers) that a batch begins with; None for others."""
+    if not (isinstance(batch, tuple | list) and len(batch) >= 2):
+        return None
+    inputs, labels = batch[0], batch[1]
+    if not (isinstance(inputs, Tensor) and isinstance(labels, Tensor)):
+        return None
+    return None if labels.is_floating_point() else (inputs, labels)
 
 
 def as_arrays(images: Tensor) -> list[Any]:

@@ -84,7 +84,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _checks(device: str, only: list[str], logs: Path, end: float) -> Iterator[Result]:
-    """What each entry has found, one after the other."""
 
     def run(name: str, seconds: float, function: Callable[..., Any], *arguments: Any) -> Result:
         ranks = arguments[0].ranks if isinstance(arguments[0], Entry) else 1
@@ -146,7 +145,6 @@ def with_time_limit(seconds: int, log: Path, function: Callable[[], Any]) -> Any
 
 
 def _last_line(failure: str) -> str:
-    """Of a traceback: the exception."""
     lines = [line for line in failure.splitlines() if line.strip()]
     return lines[0] if len(lines) == 1 else f"{lines[0]}: {in_short(Exception(lines[-1]))}"
 

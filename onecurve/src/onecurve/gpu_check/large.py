@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.loggers.logger import DummyLogger
 
 import onecurve
 
-from .. import machine
+from ..callbacks.device_stats import peak_bytes, reset_peak
 from ..callbacks.throughput import Throughput
 from ..planner.hardware import HARDWARE, Hardware, cpu
 from ..planner.meshes import best
@@ -39,31 +39,24 @@ class Measured(Throughput):
         self.facts: dict[str, float] = {}
         self.profile = cProfile.Profile()
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
+    def on_train_batch_start(self, trainer: Trainer, *arguments: Any, **named: Any) -> None:
+        super().on_train_batch_start(trainer, *arguments, **named)
         if trainer.global_step == 0:
             self.step_begun = time.perf_counter()
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        step, on_gpu = trainer.global_step, pl_module.device.type == "cuda"
-        if step in (1, WINDOW, 2 * WINDOW) and on_gpu:
+    def on_train_batch_end(self, trainer: Trainer, *arguments: Any, **named: Any) -> None:
+        step, device = trainer.global_step, trainer.strategy.root_device
+        if step in (1, WINDOW, 2 * WINDOW) and device.type == "cuda":
             torch.cuda.synchronize()
         if step == 1:
             now = time.perf_counter()
             self.facts["seconds_of_first_step"] = now - self.step_begun
             self.facts["seconds_to_end_of_first_step"] = now - self.begun
         if step == WINDOW:
-            machine.reset_peak_memory()
-            if on_gpu:
-                torch.cuda.reset_peak_memory_stats()
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+            reset_peak(device)
+        super().on_train_batch_end(trainer, *arguments, **named)
         if step == 2 * WINDOW:
-            peak = torch.cuda.max_memory_allocated() if on_gpu else machine.peak_memory()
-            self.facts["peak_bytes"] = peak
+            self.facts["peak_bytes"] = peak_bytes(device)
             self.step_begun = time.perf_counter()
             self.profile.enable()
         if step == 2 * WINDOW + PROFILED:
@@ -90,6 +83,7 @@ def measured(device: str) -> dict[str, Any]:
     with torch.device(device):
         task = transformer(size)
     task.to(device)  # tells Lightning
+    parameters = sum(each.numel() for each in task.parameters())
     strategy = FSDP()
     strategy.compiled = "layer"
     steps = 2 * WINDOW + PROFILED
@@ -113,7 +107,7 @@ def measured(device: str) -> dict[str, Any]:
     return {
         "outcome": "measured" if loss == loss else "differs",
         "reason": "" if loss == loss else "the loss is no number",
-        "parameters": sum(each.numel() for each in _without_memory(size).parameters()),
+        "parameters": parameters,
         "tokens_a_step": size.batch * size.length,
         "final_loss": loss,
         "tokens_per_second": speed["samples_per_second"] * size.length,
@@ -137,15 +131,9 @@ def _seconds_of_ours(profile: cProfile.Profile) -> float:
     return seconds
 
 
-def _without_memory(size: Size) -> Any:
-    with torch.device("meta"):
-        return transformer(size)
-
-
 def _planned(size: Size, device: str, peak: float) -> dict[str, Any]:
-    """What the planner expects of it, and what it is held against."""
-    task = _without_memory(size)
-    words = torch.empty(1, size.length, dtype=torch.long, device="meta")
+    with torch.device("meta"):
+        task, words = transformer(size), torch.empty(1, size.length, dtype=torch.long)
     network = Network(
         find_layers(task) or {},
         (words,),

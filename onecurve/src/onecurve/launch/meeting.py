@@ -263,11 +263,6 @@ class Nodes(Meeting):
 
 
 def _meet_nodes(config: "DictConfig") -> Nodes:
-    """Meet the other nodes at `launch.rendezvous`, or at Kubeflow's address.
-
-    Raises:
-        UserError: If too few nodes come, or one of them has other overrides.
-    """
     # Imported here, because scripts without a command line import this module, too.
     from ..run.redaction import overrides_of, redact_command
 

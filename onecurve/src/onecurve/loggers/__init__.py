@@ -1,1 +1,1 @@
-"""Where metrics go: Lightning's loggers, buffered."""
+"""Lightning's loggers, buffered and resumable; `onecurve.config.loggers` says what they take."""

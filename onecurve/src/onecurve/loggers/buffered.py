@@ -53,12 +53,8 @@ class MetricsFile(ExperimentWriter):
     """metrics.csv: no row is lost or partial, and a resumed run continues it.
 
     Lightning's own deletes an existing file, empties it before it adds a column, and leaves a
-    partial row on a full disk.
-
-    Args:
-        log_dir: The run directory.
-        keep: How many rows of an earlier file to keep; None starts a new file.
-        waiting: Rows to write after these.
+    partial row on a full disk. `keep` rows of an earlier file are kept (None starts a new one), and
+    those that were `waiting` are written after these.
     """
 
     def __init__(self, log_dir: str, keep: int | None = None, waiting: Sequence[Row] = ()) -> None:
@@ -113,7 +109,6 @@ class MetricsFile(ExperimentWriter):
             raise
 
     def _replace(self, rows: list[Row]) -> None:
-        """Replace the file by one with the present columns."""
         unfinished = self.path.with_suffix(".csv.new")
         try:
             unfinished.write_text(self._text(rows, header=True), newline="")
@@ -135,13 +130,6 @@ class BufferedCSVLogger(CSVLogger):
     """Writes metrics.csv when ``flush_logs_every_n_steps`` rows are buffered, and at the end.
 
     On a full disk the rows stay buffered, and are saved in checkpoints.
-
-    Args:
-        save_dir: Where its folder is created.
-        name: The experiment's name, a folder in `save_dir`; empty for no such folder.
-        version: The version's name, a folder in that of the experiment; empty for none.
-        flush_logs_every_n_steps: Number of rows that are buffered.
-        options: The other arguments of CSVLogger.
     """
 
     _keep: int | None = None
@@ -150,20 +138,9 @@ class BufferedCSVLogger(CSVLogger):
     _experiment: MetricsFile | None
 
     def __init__(
-        self,
-        save_dir: str,
-        name: str | None = "",
-        version: int | str | None = "",
-        flush_logs_every_n_steps: int = 100,
-        **options: Any,
+        self, save_dir: str, name: str | None = "", version: int | str | None = "", **options: Any
     ) -> None:
-        super().__init__(
-            save_dir,
-            name,
-            version,
-            flush_logs_every_n_steps=flush_logs_every_n_steps,
-            **options,
-        )
+        super().__init__(save_dir, name, version, **options)
 
     @property
     @rank_zero_experiment
@@ -213,13 +190,8 @@ class BufferedTensorBoardLogger(TensorBoardLogger):
     Python's global lock, which costs several times what writing does.
     """
 
-    def __init__(
-        self,
-        save_dir: str,
-        seconds_between_writes: float,
-        **options: object,
-    ) -> None:
-        super().__init__(save_dir, **options)  # type: ignore[arg-type]
+    def __init__(self, save_dir: str, seconds_between_writes: float, **options: Any) -> None:
+        super().__init__(save_dir, **options)
         self._seconds_between_writes = seconds_between_writes
         self._last_write = time.monotonic()
         self._waiting: list[tuple[str, float, int | None, float]] = []

@@ -16,14 +16,7 @@ class SameRunCometLogger(CometLogger):
     Offline, a run writes an archive into a folder of its directory, and another one each time it is
     resumed: `comet upload runs/NAME/comet/*/*.zip` merges all of them into one
     experiment. A run that is killed writes none. Steps after the checkpoint that a run resumes from
-    are logged again.
-
-    Args:
-        save_dir: The run directory.
-        online: Whether to log to Comet's server at once, which takes an API key.
-        experiment_key: The experiment's key; None continues the one in `save_dir`, or creates a new
-            one.
-        options: The other arguments of CometLogger, and of comet_ml.ExperimentConfig.
+    are logged again. Further arguments are those of CometLogger, and of comet_ml.ExperimentConfig.
     """
 
     def __init__(

@@ -24,13 +24,6 @@ class SameRunMLFlowLogger(MLFlowLogger):
     Values are buffered and written every `seconds_between_writes`, and at the end: a database is
     slower than the step of a small network. Steps after the checkpoint that a run resumes from are
     logged again.
-
-    Args:
-        save_dir: The run directory.
-        tracking_uri: A database such as ``sqlite:///runs/mlflow.db``, or the address of a server.
-        seconds_between_writes: Time for which values are buffered.
-        run_id: The run's id; None continues the one in `save_dir`, or creates a new one.
-        options: The other arguments of MLFlowLogger.
     """
 
     def __init__(

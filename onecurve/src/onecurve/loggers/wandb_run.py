@@ -12,11 +12,6 @@ class SameRunWandbLogger(WandbLogger):
 
     Steps after the checkpoint that a run resumes from are logged again, with the same values under
     the same ``trainer/global_step``.
-
-    Args:
-        save_dir: Where Weights & Biases creates its folder.
-        version: The run's id; None continues the run in `save_dir`, or creates a new one.
-        options: The other arguments of WandbLogger.
     """
 
     def __init__(self, save_dir: str = ".", version: str | None = None, **options: Any) -> None:

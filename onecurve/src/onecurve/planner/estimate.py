@@ -83,13 +83,8 @@ def _seconds(work: Work, samples: float, hardware: Hardware) -> float:
 class Estimate:
     """A mesh and how it is run; its ranks are told apart by their place in the pipeline.
 
-    What it holds is known at once; how long it takes, after `simulate`.
-
-    Args:
-        request: What is planned.
-        sizes: Of the mesh.
-        stages: Of its pipeline.
-        checkpointing: What the backward pass recomputes: see `Conditions`.
+    What it holds is known at once; how long it takes, after `simulate`. For what activation
+    checkpointing recomputes see `Conditions`.
     """
 
     idle: float  # the bubble: share of the time in which ranks wait for other stages

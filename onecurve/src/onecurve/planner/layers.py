@@ -25,7 +25,7 @@ from ..compat.of_torch import without_data
 from ..compat.patching import replaced
 from ..strategies.pipeline.shapes import call_layer, with_tensors_on
 from ..strategies.tensor.families import STYLES, is_divided, is_linear, is_transposed, share_counts
-from .operations import ATTENTION, Recorder, Work, grows_with, is_gone, owner_of, work
+from .operations import ATTENTION, Recorder, WeakRef, Work, grows_with, work
 
 Tensors = tuple[Tensor, ...]
 Autocast = Callable[[], AbstractContextManager[Any]]
@@ -98,7 +98,10 @@ def run_layer(
         if isinstance(layer, nn.Module):
             run = _on_rank(layer, conditions, styles, traffic)
         # The graph would hold leaves, which the inputs of a layer are not.
-        leaves = [_empty(value).requires_grad_(value.requires_grad) for value in inputs]
+        leaves = [
+            torch.empty(x.shape, dtype=x.dtype, device=CPU, requires_grad=x.requires_grad)
+            for x in inputs
+        ]
         entering = tuple(value.clone() if value.requires_grad else value for value in leaves)
         with recorder, autocast(), _recording_attention(traffic):
             result = run(*entering)
@@ -111,10 +114,10 @@ def run_layer(
             trained = [value for value in outputs if value.requires_grad]
             edges = [get_gradient_edge(value) for value in trained]
             shaped = [(value.shape, value.dtype) for value in trained]
-            owners = [owner_of(value.untyped_storage()) for value in entering]
+            owners = [WeakRef(value.untyped_storage()) for value in entering]
             del entering, outputs, result, trained, leaves
             held = recorder.held()
-            holds_input = bool(edges) and not all(map(is_gone, owners))
+            holds_input = bool(edges) and not all(owner.expired() for owner in owners)
             if edges:
                 gradients = [torch.empty(shape, dtype=dtype) for shape, dtype in shaped]
                 torch.autograd.backward(edges, gradients)
@@ -213,7 +216,6 @@ def _shard(layer: nn.Module, styles: Mapping[str, str], size: int, traffic: Traf
 
 
 def _dimension(style: str | None, module: nn.Module, name: str) -> int | None:
-    """The dimension along which a module's own parameter is sharded."""
     if style not in STYLES or not (is_linear(module) or isinstance(module, nn.Embedding)):
         return None
     dimension = STYLES[style].dims.get(name)
@@ -294,10 +296,6 @@ def _shorter(value: Tensor, size: int) -> Tensor:
         return value
     shape = torch.Size((value.shape[0], value.shape[1] // size, *value.shape[2:]))
     return _meta(shape, value.dtype, value.requires_grad)
-
-
-def _empty(value: Tensor) -> Tensor:
-    return torch.empty(value.shape, dtype=value.dtype, device=CPU)
 
 
 def _meta(shape: torch.Size, dtype: torch.dtype, requires_grad: bool) -> Tensor:

@@ -22,16 +22,7 @@ Numbers = NDArray[np.float64]
 
 ATTENTION = "scaled_dot_product"
 aten = torch.ops.aten
-
-
-def owner_of(storage: torch.UntypedStorage) -> StorageWeakRef:
-    """A weak reference to a storage."""
-    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
-
-
-def is_gone(storage: StorageWeakRef) -> bool:
-    """Whether a storage has been freed."""
-    return bool(storage.expired())  # type: ignore[no-untyped-call]
+WeakRef: Any = StorageWeakRef  # PyTorch declares no types of it
 
 
 class Operation(NamedTuple):
@@ -62,8 +53,8 @@ class Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[Operation] = []
-        self._known: dict[int, tuple[StorageWeakRef, int]] = {}
-        self._allocated: dict[int, tuple[StorageWeakRef, float]] = {}
+        self._known: dict[int, tuple[Any, int]] = {}
+        self._allocated: dict[int, tuple[Any, float]] = {}
         self._numbers = 0
 
     def number(self, tensor: Tensor) -> int:
@@ -71,9 +62,9 @@ class Recorder(TorchDispatchMode):
         storage = tensor.untyped_storage()
         address = address_of(storage)
         known = self._known.get(address)
-        if known is None or is_gone(known[0]):
+        if known is None or known[0].expired():
             self._numbers += 1
-            known = self._known[address] = (owner_of(storage), self._numbers)
+            known = self._known[address] = (WeakRef(storage), self._numbers)
         return known[1]
 
     def held(self) -> dict[int, float]:
@@ -81,7 +72,7 @@ class Recorder(TorchDispatchMode):
         return {
             number: size
             for number, (storage, size) in self._allocated.items()
-            if not is_gone(storage)
+            if not storage.expired()
         }
 
     def __torch_dispatch__(
@@ -100,7 +91,7 @@ class Recorder(TorchDispatchMode):
             for tensor in outputs:
                 if (number := self.number(tensor)) not in reads:
                     storage = tensor.untyped_storage()
-                    self._allocated[number] = (owner_of(storage), float(storage.nbytes()))
+                    self._allocated[number] = (WeakRef(storage), float(storage.nbytes()))
         if is_view or without_overload(func) in NO_WORK:
             return result
         count = flops_of(func)

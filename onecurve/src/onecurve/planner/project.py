@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningDataModule, LightningModule
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 from torch import Tensor, nn
@@ -16,7 +16,8 @@ from .. import machine
 from ..errors import UserError, plain_console
 from ..run import record
 from ..run.context import RunContext
-from ..run.instantiate import build_task, building
+from ..run.instantiate import build, build_task, building
+from ..run.predict import network_inputs
 from ..run.record import invocation
 from ..strategies.layers import find_layers
 from ..strategies.mesh.sizes import Sizes
@@ -54,13 +55,13 @@ def request_of(cfg: DictConfig) -> Request:
     """What a configuration asks to plan."""
     hardware, ranks, per_node = _ranks_of(cfg)
     plan = cfg.plan
-    network = _network_of(cfg)
     batch = OmegaConf.select(cfg, "data.batch_size")
     if not isinstance(batch, int):
         raise UserError(
             "data.batch_size: a plan needs the samples of a step, over all ranks; add "
             "data.batch_size=64"
         )
+    network = _network_of(cfg)
     usual = Request._field_defaults
     schedules = tuple(each for each in usual["schedules"] if each in available())
     is_auto = plan.activation_checkpointing == "auto"
@@ -140,24 +141,12 @@ def _build_without_memory(cfg: DictConfig) -> LightningModule:
 
 
 def _examples(cfg: DictConfig, task: LightningModule) -> tuple[Tensors, Any]:
-    data_config = cfg.data.copy()
-    OmegaConf.set_struct(data_config, False)
-    if "batch_size" in data_config:
-        data_config.batch_size = EXAMPLES
+    data = build("data", {**cfg.data, "batch_size": EXAMPLES}, LightningDataModule)
     with building("data"):
-        data = instantiate(data_config)
-        if hasattr(data, "prepare_data"):
-            data.prepare_data()
+        data.prepare_data()
         data.setup("fit")
-        batch = next(iter(data.train_dataloader()))
-    if hasattr(data, "on_after_batch_transfer"):
-        with building("data"):
-            data.trainer = None
-            batch = data.on_after_batch_transfer(batch, 0)
-    pair = prepared(task, batch)
-    first = batch[0] if pair is None and isinstance(batch, tuple | list) else batch
-    inputs = first if pair is None else pair.inputs
-    inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+        batch = data.on_after_batch_transfer(next(iter(data.train_dataloader())), 0)
+    pair, inputs = prepared(task, batch), network_inputs(task, batch)
     if not inputs or not all(isinstance(value, Tensor) and value.ndim for value in inputs):
         raise UserError(
             f"{type(task).__name__}: the inputs of its network are not tensors with a row for "
@@ -276,7 +265,6 @@ def _reasons(others: dict[Sizes, str]) -> list[str]:
 
 
 def _command(each: Estimate, cfg: DictConfig, request: Request) -> str:
-    """The command that trains with a mesh: the overrides of this one, and the mesh."""
     typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     dropped = ("plan.", "trainer.devices=", "trainer.num_nodes=", "trainer.accelerator=")
     words = [word for word in typed if not word.lstrip("+").startswith((*dropped, "strategy"))]

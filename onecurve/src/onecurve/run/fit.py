@@ -161,7 +161,6 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
 
 
 def _checkpoint_to_resume(cfg: DictConfig, attempt: Attempt) -> Path | None:
-    """The file to resume from: after a restart of the ranks the newest of this run itself."""
     number, checkpoint = attempt
     if number:
         where = f"from {Path(checkpoint).name}" if checkpoint else "from the start"

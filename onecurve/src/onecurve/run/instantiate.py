@@ -74,12 +74,9 @@ def validated(key: str, node: Any) -> Any:
     model = _config_of(_resolved(key, target)) if isinstance(target, str) else None
     if model is None:
         return node
-    own = {name: value for name, value in node.items() if not name.startswith("_")}
-    found = model.checked(own)
+    found = model.checked(node)
     for problem in found.problems:
-        # A partial is given the rest later.
-        if problem.kind != "missing" or not (node.get("_partial_") or "_args_" in node):
-            raise UserError(problem.line(key))
+        raise UserError(problem.line(key))
     return node | found.changed
 
 
@@ -133,7 +130,12 @@ def with_key(key: str, part: Any) -> Any:
             takes = signature(part).parameters
             takes_all = any(each.kind == Parameter.VAR_KEYWORD for each in takes.values())
             left_out = () if takes_all else OFFERED - takes.keys()
-            return part(*arguments, **{n: options[n] for n in options if n not in left_out})
+            made = part(*arguments, **{n: options[n] for n in options if n not in left_out})
+            if made is None or isinstance(made, dict) or hasattr(made, "step"):
+                return made
+            raise UserError(
+                f"{key}._target_: returned a {type(made).__name__}; return a {key} of PyTorch"
+            )
 
     return call
 

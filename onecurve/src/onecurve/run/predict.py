@@ -257,20 +257,12 @@ def _write(
     class_names: Sequence[str],
     figure: bool = False,
 ) -> tuple[int, Written]:
-    """Write the predictions of a data set.
+    """Write the predictions of a data set; returns the number of rows, and what was written.
 
-    Args:
-        predictions: Numbers (N,) or (N, C), or a dictionary of columns (N,): `output.csv`. Of image
-            files, probabilities (N, C) become the class of each. Bytes (N, C, H, W) of grey values
-            or colours: pictures in the folder `output`. A list of strings: `output.txt`. Everything
-            else: `output.pt`, for ``torch.load``.
-        output: The path, without the suffix or with one of these.
-        files: The image file of each row; without them rows are numbered.
-        class_names: The names of C classes or columns, if there are as many.
-        figure: Whether to draw the image files with their classes, too.
-
-    Returns:
-        The number of rows, and for each file what is in it, and its path.
+    Numbers (N,) or (N, C), or a dictionary of columns (N,), become `output.csv`; of image files,
+    probabilities (N, C) become the class of each. Bytes (N, C, H, W) of grey values or colours
+    become pictures in the folder `output`, a list of strings `output.txt`, and everything else
+    `output.pt`, for ``torch.load``. Rows without files are numbered, columns without names as well.
     """
     shape = predictions.shape if isinstance(predictions, Tensor) else None
     if files and shape == (len(files), len(class_names)):
@@ -395,7 +387,6 @@ def _are_pictures(value: Any) -> bool:
 
 
 def _image_loader(data: Any, path: str) -> tuple[list[Path], DataLoader[Any]]:
-    """The image files at a path, and a loader that reads them by the data module."""
     files: list[Path] = data.find_images(path)
     if not files:
         raise UserError(

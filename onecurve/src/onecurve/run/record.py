@@ -126,7 +126,6 @@ def _size(path: Path) -> int:
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
-    """Remove folders, each in the next, as far as they are empty."""
     with suppress(OSError):
         for folder in folders:
             folder.rmdir()
@@ -157,7 +156,6 @@ def _version(package: str) -> str | None:
 
 
 def _git_state() -> dict[str, Any] | None:
-    """Commit, branch and whether there are uncommitted changes; None outside a repository."""
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return None

@@ -25,9 +25,7 @@ from .context import SIGNALS, Stopped
 class StopOnSignal(Checkpoint):
     """Saves and ends training after a signal. As a Checkpoint it is called among the last.
 
-    Args:
-        file: Where to save.
-        listening: Where this rank leaves its PID for its agent, see `RunContext`.
+    For `listening` see `RunContext`.
     """
 
     def __init__(self, file: Path, listening: Path | None = None) -> None:
@@ -50,9 +48,7 @@ class StopOnSignal(Checkpoint):
         if self.pid_file is not None:
             self.pid_file.touch()
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         """Stop if any rank had a signal before this step, and no gradients are accumulated.
 
         In the last step of an epoch save, and stop after the validation.
@@ -84,9 +80,7 @@ class StopOnSignal(Checkpoint):
         if agreed:
             self._stop(trainer, agreed)
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, *_: Any, **__: Any) -> None:
         self._restore_handlers()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

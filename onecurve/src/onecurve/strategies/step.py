@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 
@@ -33,7 +34,7 @@ from ..batch.share import (
     uneven_shares,
 )
 from ..batch.stream import StreamLoader
-from ..compat.of_lightning import ends_batch, loaders_of, loaders_under_way
+from ..compat.of_lightning import ends_batch, loaders_of, loaders_under_way, starts_again
 from ..compat.patching import replaced
 from ..errors import UserError, say
 from .mesh.ranks import Ranks, each_rank_has
@@ -171,7 +172,7 @@ class TaskStep:
         assert combined is not None
         shared = shared_in_step(combined, loop.batch_idx)
         if not shared:
-            return self._unshared(combined.flattened, *args)
+            return self._unshared(combined, *args)
         self.compare_streams(shared)
         shares = [loader.share(loop.batch_idx) for loader in shared]
         if not self._reported_uneven and (line := uneven_shares(shares, self.size)):
@@ -195,11 +196,12 @@ class TaskStep:
         loss = loss if self._of_share == 1.0 else self.weigh(loss, self._of_share)
         return loss if self._of_window == 1.0 else loss * self._of_window
 
-    def _unshared(self, loaders: list[Any], *args: Any) -> STEP_OUTPUT:
+    def _unshared(self, combined: CombinedLoader, *args: Any) -> STEP_OUTPUT:
         if self.ranks is not None:
             return self._run("training_step", *args)
         index = self.module.trainer.fit_loop.batch_idx
-        sizes = [size_of_batch(loader, index) for loader in loaders]
+        again = starts_again(combined)
+        sizes = [size_of_batch(loader, index, again) for loader in combined.flattened]
         known = [size for size in sizes if size is not None]
         self.samples = sum(known) if known and len(known) == len(sizes) else None
         count = rows(args[0]) if self.samples is None else self.samples

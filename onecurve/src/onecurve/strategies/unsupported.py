@@ -44,8 +44,9 @@ WORDS = {
     "DataLoader, another batch size, or on several GPUs Trainer(sync_batchnorm=True)",
     "SyncBatchNorm": "SyncBatchNorm, which sync_batchnorm=True makes of BatchNorm, is for GPUs "
     "alone; use sync_batchnorm=False, or strategy=single",
-    "does not support deepcopy": "{task} copies a module whose parameters are sharded; make the "
-    "copy in __init__, or use strategy=ddp",
+    "does not support deepcopy": "{task}, or a callback such as Lightning's averages of weights, "
+    "copies a module whose parameters are sharded; make the copy in __init__, use "
+    "onecurve.StochasticWeightAveraging, or use strategy=ddp",
     "aten.equal": "parameters are compared (BaseFinetuning does it to unfreeze them), and some are "
     "sharded differently from others; unfreeze by requires_grad alone, or use strategy=fsdp",
     "out of bounds for storage of size 0": "parameters of {task} were freed before a backward pass "

@@ -152,7 +152,6 @@ def _study(sweep: SweepResults) -> optuna.Study:
 
 
 def _axis_values(texts: Sequence[str]) -> Sequence[float | str]:
-    """Numbers if all texts are, else the texts."""
     numbers = [number for text in texts if (number := as_number(text)) is not None]
     if len(numbers) == len(texts):
         return [int(number) if number.is_integer() else number for number in numbers]

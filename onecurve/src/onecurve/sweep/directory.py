@@ -86,11 +86,7 @@ def _validate_named(
 
 
 def _is_unfinished(directory: Path, record: dict[str, Any]) -> bool:
-    try:
-        text = (directory / RECORD).read_text()
-    except OSError:
-        return False
-    if f"fingerprint: {record['fingerprint']}\n" not in text:
+    if read_record(directory).get("fingerprint") != record["fingerprint"]:
         return False
     if record["jobs"] is None:
         return not (directory / COMPLETE).exists()

@@ -5,8 +5,7 @@ import math
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..checkpoint.file import newest_checkpoint
 from ..command.check import check
+from ..compat.patching import replaced
 from ..errors import say, user_error_behind
 from ..launch import one_run
 from ..run import record, redaction
@@ -154,7 +154,8 @@ def _run(work: str, config: DictConfig, context: RunContext) -> Metrics:
         if is_search(config):
             OmegaConf.update(config, "callbacks.pruning", PRUNING, force_add=True)
         own = [word for word in overrides if not word.startswith("sweep")]
-        with _command_line(f"{hydra.job.name}.py", *own):
+        # The job's record names the command that runs the job alone.
+        with replaced(sys, "argv", [f"{hydra.job.name}.py", *own]):
             return one_run.start(work, config, context)
     except BaseException as error:
         invalid = user_error_behind(error)
@@ -184,17 +185,6 @@ def _requeue(status: int) -> None:
         handler = signal.getsignal(usr2)
         if callable(handler):
             handler(usr2, None)
-
-
-@contextmanager
-def _command_line(*words: str) -> Iterator[None]:
-    """Let the job's record name the command that runs the job alone."""
-    before = sys.argv
-    sys.argv = list(words)
-    try:
-        yield
-    finally:
-        sys.argv = before
 
 
 def _divergence(metrics: Metrics, run_dir: Path) -> str | None:

@@ -80,7 +80,6 @@ class Search:
         return FileLock(folder / "study")
 
     def _next_trial(self) -> FrozenTrial | None:
-        """An interrupted trial, or a new one; None if there are enough."""
         with self._locked_study():
             trials = self.study.get_trials(deepcopy=False)
             for trial in trials:

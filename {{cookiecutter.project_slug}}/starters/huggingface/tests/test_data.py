@@ -72,6 +72,7 @@ def test_a_tokenizer_stays_when_texts_come_and_tokens_are_made_again(texts: Path
 def test_too_little_text_gets_advice(texts: Path) -> None:
     with pytest.raises(UserError, match=r"no \w+ text in 0 files; add files, or take a larger"):
         load(texts, root="texts/1.txt")
+    assert not (texts / "cache").exists()
 
 
 def test_rows_of_a_file_are_each_in_one_part(tmp_path: Path) -> None:

@@ -87,11 +87,7 @@ class TextBlocks(Tokenized):
             file = self._tokens(part, those, self.tokenizer)
             blocks = Blocks(file, self.block_size, self.tokenizer.pad_token_id)
             if not len(blocks):
-                raise UserError(
-                    f"data.root={self.root}: no {NAMES[part]} text in {len(those)} files; add "
-                    "files, or take a larger share, such as data.val_fraction=0.2 "
-                    "data.test_fraction=0.2"
-                )
+                raise self._no_text(part, those)
             self.samples[part] = blocks
 
     def _split(self) -> dict[str, list[Source]]:
@@ -99,7 +95,16 @@ class TextBlocks(Tokenized):
         parts: dict[str, list[Source]] = {part: [] for part in NAMES}
         for source in sorted(sources(self.root), key=lambda source: place_of(source.name)):
             parts[self.part_of(source.name)].append(source)
+        for part, those in parts.items():
+            if not those:
+                raise self._no_text(part, those)
         return parts
+
+    def _no_text(self, part: str, those: Sequence[Source]) -> UserError:
+        return UserError(
+            f"data.root={self.root}: no {NAMES[part]} text in {len(those)} files; add files, or "
+            "take a larger share, such as data.val_fraction=0.2 data.test_fraction=0.2"
+        )
 
     def _tokens(self, part: str, those: Sequence[Source], tokenizer: Any) -> Path:
         """The file of a part's tokens: a different one for each tokenizer and set of texts."""
