@@ -37,7 +37,6 @@ class Bytes(NamedTuple):
 
     @property
     def total(self) -> float:
-        """All of it."""
         return sum(self)
 
 
