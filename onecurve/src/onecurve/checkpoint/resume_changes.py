@@ -87,14 +87,20 @@ def _change_optimizers(
             yield f"optimizer.{key}={new} (was {old})"
 
 
-def scale_rates(holder: dict[str, Any], factor: float) -> None:
-    """Multiply the learning rates of a parameter group, or of a scheduler and its parts."""
+def scale_rates(holder: dict[str, Any], *factors: float) -> None:
+    """Multiply the learning rates of a parameter group, or of a scheduler and its parts.
+
+    `factors`: one for each group of the scheduler's optimizer, or one for all.
+    """
     for name in RATES:
-        if (rate := holder.get(name)) is not None:
-            is_list = isinstance(rate, list)
-            holder[name] = [each * factor for each in rate] if is_list else rate * factor
+        rate = holder.get(name)
+        if isinstance(rate, list):
+            each = zip(rate, factors if len(factors) > 1 else factors * len(rate), strict=True)
+            holder[name] = [one * factor for one, factor in each]
+        elif rate is not None:
+            holder[name] = rate * factors[0]
     for part in holder.get("_schedulers", ()):
-        scale_rates(part if isinstance(part, dict) else vars(part), factor)
+        scale_rates(part if isinstance(part, dict) else vars(part), *factors)
 
 
 def _changed(
@@ -186,22 +192,12 @@ def _put(
         saved["initial_lr"] / group["initial_lr"] if group["initial_lr"] else 1.0
         for saved, group in zip(groups, own, strict=True)
     ]
-    state |= _scaled_state(scheduler.state_dict(), found)
+    state |= scheduler.state_dict()
+    scale_rates(state, *found)
     for saved, group, factor in zip(groups, own, found, strict=True):
         saved["lr"] = group["lr"] * factor
         if getattr(scheduler, "cycle_momentum", False):
             saved |= {key: group[key] for key in ("momentum", "betas") if key in group}
-
-
-def _scaled_state(state: dict[str, Any], factors: Sequence[float]) -> dict[str, Any]:
-    """The state of a scheduler for other learning rates."""
-    rates = {
-        key: [rate * factor for rate, factor in zip(state[key], factors, strict=True)]
-        for key in ("base_lrs", "_last_lr")
-        if key in state
-    }
-    parts = {"_schedulers": [_scaled_state(part, factors) for part in state.get("_schedulers", ())]}
-    return state | rates | (parts if "_schedulers" in state else {})
 
 
 INSTEAD = (

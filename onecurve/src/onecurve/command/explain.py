@@ -57,7 +57,6 @@ class Chosen:
         return self.values.get(key)
 
     def is_null(self, key: str) -> bool:
-        """Whether the key exists and is null."""
         return key in self.values and self.values[key] is None
 
     @cached_property

@@ -99,11 +99,8 @@ class DP(Single):
 def split(arguments: Arguments, count: int, samples: int | None = None) -> list[Arguments]:
     """Split every tensor among the arguments of a call into `count` parts along dimension 0.
 
-    Every part gets the other arguments too. A batch of fewer samples makes fewer parts.
-
-    Raises:
-        UserError: If there are no tensors, if their first dimensions differ, or if the batch is
-            the second dimension.
+    Every part gets the other arguments too. A batch of fewer samples makes fewer parts. Rejected
+    are no tensors, first dimensions that differ, and a batch that is the second dimension.
     """
     tensors = tensor_leaves(arguments)
     if not tensors:
@@ -129,11 +126,7 @@ def split(arguments: Arguments, count: int, samples: int | None = None) -> list[
 
 
 def joined(outputs: list[Any]) -> Any:
-    """Concatenate the outputs of the parts, tensor by tensor, on the first part's device.
-
-    Raises:
-        UserError: If an output has no batch dimension.
-    """
+    """Concatenate the outputs of the parts, tensor by tensor, on the first part's device."""
 
     def join(*tensors: Any) -> Any:
         first = tensors[0]

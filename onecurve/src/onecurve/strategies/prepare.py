@@ -56,8 +56,7 @@ def prepares(module: LightningModule) -> bool:
 def prepared(module: LightningModule, batch: Any, rows: Share | None = None) -> Prepared | None:
     """Inputs and targets of a batch, or of these rows of the global batch.
 
-    Returns:
-        None if the task has no `prepare` and the batch is not a pair.
+    None if the task has no `prepare` and the batch is not a pair.
     """
     if not prepares(module):
         pair = isinstance(batch, tuple | list) and len(batch) == 2
@@ -135,11 +134,8 @@ def example_of(trainer: Trainer) -> tuple[Tensor, ...] | None:
 
     Samples are read and moved to the device as in training, without consuming samples or random
     numbers. Streams and custom samplers are not read, because reading may change what they yield
-    next. All ranks call this.
-
-    Returns:
-        None if no inputs can be found, for example if a batch is not ``(inputs, targets)`` and the
-        task has no `prepare`.
+    next; nor is a batch that is not ``(inputs, targets)`` where the task has no `prepare`: the
+    result is None then. All ranks call this.
     """
     module = trainer.lightning_module
     example: Any = module.example_input_array

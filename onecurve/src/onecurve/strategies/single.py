@@ -31,11 +31,7 @@ class Single(OneCurve, SingleDeviceStrategy):
     parallel_devices: list[torch.device] | None = None
 
     def setup_environment(self) -> None:
-        """Reject several processes: each of them would train the same network on all samples.
-
-        Raises:
-            UserError: If this process is one of several.
-        """
+        """Reject several processes: each of them would train the same network on all samples."""
         ranks = machine.ranks_around()
         if ranks is not None and ranks.world_size > 1:
             raise UserError(

@@ -52,10 +52,7 @@ class TaskStep:
 
     Attributes:
         ranks: The ranks of the run; None in one process.
-        module: The task of the current fit or evaluation.
-        name: The strategy's name in ``strategy=...``.
-        rank: This rank's number among the ranks that see different samples.
-        size: The number of those ranks.
+        rank, size: This rank's number among the ranks that see different samples, and theirs.
         epochs: The epochs of the current fit; None in an evaluation.
         samples_seen: Training samples that all ranks have processed since this process began.
         share: This rank's share of the current training batch; None if ranks do not share it.

@@ -231,11 +231,7 @@ class OneCurve(CallbackAPI):
         return model if self.parallelisms else super()._setup_model(model)
 
     def apply_ac_and_compile(self, layers: Iterable[nn.Module] | None = None) -> None:
-        """Apply activation checkpointing and torch.compile: see `ac_compile`.
-
-        Args:
-            layers: The layers that this rank holds; by default all layers of the task.
-        """
+        """Apply activation checkpointing and torch.compile to these layers, or to all."""
         # The loss is not compiled if logits may be sharded. With context parallelism they are full.
         sizes = self.sizes
         if sizes.context > 1 and self.compiled != "none":
@@ -271,11 +267,7 @@ class OneCurve(CallbackAPI):
         return loader
 
     def shared(self, loader: Any) -> Any:
-        """Wrap a loader so that it yields this rank's share.
-
-        Raises:
-            UserError: If the ranks cannot share its batches.
-        """
+        """Wrap a loader so that it yields this rank's share; reject what ranks cannot share."""
         step = self._step
         self._loaders += 1
         training = bool(self._connected_module.trainer.training)

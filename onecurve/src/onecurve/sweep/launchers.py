@@ -176,7 +176,6 @@ class Interrupt:
         (self._sweep_dir / STOPPED).touch()
 
     def restore(self) -> None:
-        """Handle SIGINT as before the sweep."""
         signal.signal(signal.SIGINT, self._previous)
 
 

@@ -51,28 +51,11 @@ def mesh(
 ) -> Mesh:
     """A strategy for ranks on a mesh; the product of the axes must be the number of ranks.
 
-    Args:
-        replicate: Copies of the network; each sees its own samples.
-        pipeline: Groups of consecutive layers.
-        shard: Shards of every parameter; each rank sees its own samples. "auto" for the ranks that
-            the other axes leave.
-        context: Shards of every sequence.
-        tensor: Shards of each layer's matrices.
-        plan: See `Tensor`; used if tensor is more than 1.
-        sequence: See `Tensor`.
-        wrap: See `FSDP`.
-        min_params: See `FSDP`.
-        reshard_after_forward: See `FSDP`. In a pipeline "auto" frees nothing, because every
-            micro-batch would have to gather the parameters again.
-        cpu_offload: See `FSDP`.
-        activation_checkpointing: What the backward pass recomputes: see `ac_compile`.
-        schedule: See `Pipeline`; used if pipeline is more than 1.
-        microbatches: See `Pipeline`.
-        stages_per_rank: See `Pipeline`.
-        balance: See `Pipeline`.
-        split: See `Pipeline`.
-        timeout_seconds: How long a rank waits for the others in a collective before it fails.
-        backend: The process group backend: see `OneCurve`.
+    The axes are those of `Sizes`; `shard` may be "auto" for the ranks that the others leave. The
+    other arguments are those of `FSDP`, of `Tensor` (`plan`, `sequence`: used with several ranks
+    along that axis) and of `Pipeline` (`schedule` to `split`, likewise). In a pipeline
+    ``reshard_after_forward="auto"`` frees nothing, because every micro-batch would have to gather
+    the parameters again.
     """
     parallelisms: list[Parallelism] = []
     if pipeline > 1:
