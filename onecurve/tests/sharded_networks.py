@@ -44,9 +44,8 @@ class Embedding(nn.Module):
         self.tokens = nn.Embedding(ENTRIES, WIDTH)
         self.positions = nn.Embedding(LENGTH + 1, WIDTH)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        vectors: Tensor = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
-        return vectors
+    def forward(self, tokens: Tensor) -> Any:
+        return self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
 
     def tensor_plan(self) -> dict[str, str]:
         return {"tokens": "vocab"}
@@ -68,12 +67,11 @@ class Fused(nn.Module):
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
         self.output = nn.Linear(WIDTH, WIDTH)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Any:
         samples, length, _ = inputs.shape
         qkv = self.qkv(inputs).view(samples, length, -1, 3, self.head_dim)
         seen = F.scaled_dot_product_attention(*qkv.permute(3, 0, 2, 1, 4), is_causal=True)
-        outputs: Tensor = self.output(seen.transpose(1, 2).flatten(2))
-        return outputs
+        return self.output(seen.transpose(1, 2).flatten(2))
 
     def tensor_plan(self) -> dict[str, str]:
         return {"": "heads"}
@@ -90,7 +88,7 @@ class Grouped(nn.Module):
         self.value = nn.Linear(WIDTH, WIDTH // 2, bias=False)
         self.output = nn.Linear(WIDTH, WIDTH, bias=False)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Any:
         samples, length, _ = inputs.shape
         q = self.query(inputs).view(samples, length, self.heads, 4).transpose(1, 2)
         k, v = (
@@ -98,8 +96,7 @@ class Grouped(nn.Module):
             for layer in (self.key, self.value)
         )
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        outputs: Tensor = self.output(seen.transpose(1, 2).flatten(2))
-        return outputs
+        return self.output(seen.transpose(1, 2).flatten(2))
 
 
 class Gated(nn.Module):
@@ -111,9 +108,8 @@ class Gated(nn.Module):
         self.down = nn.Linear(3 * WIDTH, WIDTH)
         self.up = nn.Linear(WIDTH, 3 * WIDTH)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.down(F.silu(self.gate(inputs)) * self.up(inputs))
-        return outputs
+    def forward(self, inputs: Tensor) -> Any:
+        return self.down(F.silu(self.gate(inputs)) * self.up(inputs))
 
 
 def pair(dropout: float = 0.0) -> nn.Sequential:
@@ -130,10 +126,9 @@ class Block(nn.Module):
         self.mlp_norm, self.mlp = nn.RMSNorm(WIDTH), mlp
         self.scale = nn.Parameter(torch.ones(WIDTH))
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Any:
         inputs = inputs + self.attention(self.attention_norm(inputs))
-        outputs: Tensor = inputs + self.scale * self.mlp(self.mlp_norm(inputs))
-        return outputs
+        return inputs + self.scale * self.mlp(self.mlp_norm(inputs))
 
 
 def gpt(attention: type[nn.Module] = Fused, tied: bool = False) -> nn.Sequential:
@@ -225,15 +220,14 @@ class NanoGPTAttention(nn.Module):
         self.n_head = 4
         self.c_attn, self.c_proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Any:
         samples, length, width = inputs.shape
         query, key, value = (
             each.view(samples, length, self.n_head, width // self.n_head).transpose(1, 2)
             for each in self.c_attn(inputs).split(width, dim=2)
         )
         seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        outputs: Tensor = self.c_proj(seen.transpose(1, 2).reshape(samples, length, width))
-        return outputs
+        return self.c_proj(seen.transpose(1, 2).reshape(samples, length, width))
 
 
 class PhiAttention(nn.Module):
@@ -245,15 +239,14 @@ class PhiAttention(nn.Module):
         self.qkv = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
         self.out = nn.Linear(WIDTH, WIDTH)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Any:
         widths = [number * self.head_dim for number in (self.heads, self.kv_heads, self.kv_heads)]
         query, key, value = (
             each.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for each in self.qkv(inputs).split(widths, dim=2)
         )
         seen = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
-        outputs: Tensor = self.out(seen.transpose(1, 2).flatten(2))
-        return outputs
+        return self.out(seen.transpose(1, 2).flatten(2))
 
     def tensor_plan(self) -> dict[str, str]:
         return {"": "heads", "qkv": "fused"}
@@ -264,10 +257,9 @@ class PhiMlp(nn.Module):
         super().__init__()
         self.gate_up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Any:
         gate, up = self.gate_up(inputs).chunk(2, dim=-1)
-        outputs: Tensor = self.down(F.silu(gate) * up)
-        return outputs
+        return self.down(F.silu(gate) * up)
 
     def tensor_plan(self) -> dict[str, str]:
         return {"": "colwise", "gate_up": "fused"}
@@ -297,9 +289,8 @@ class Added(nn.Module):
         super().__init__()
         self.dense, self.LayerNorm = nn.Linear(inputs, WIDTH), nn.LayerNorm(WIDTH)
 
-    def forward(self, inputs: Tensor, before: Tensor) -> Tensor:
-        outputs: Tensor = self.LayerNorm(self.dense(inputs) + before)
-        return outputs
+    def forward(self, inputs: Tensor, before: Tensor) -> Any:
+        return self.LayerNorm(self.dense(inputs) + before)
 
 
 class BertLayer(nn.Module):
@@ -313,10 +304,9 @@ class BertLayer(nn.Module):
         self.intermediate.dense = nn.Linear(WIDTH, 2 * WIDTH)
         self.output = Added(2 * WIDTH)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Any:
         hidden = self.attention.output(self.attention.self(inputs), inputs)
-        outputs: Tensor = self.output(F.gelu(self.intermediate.dense(hidden)), hidden)
-        return outputs
+        return self.output(F.gelu(self.intermediate.dense(hidden)), hidden)
 
 
 def named() -> nn.Sequential:

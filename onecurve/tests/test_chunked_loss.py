@@ -97,9 +97,8 @@ class Next(Classification):
         tokens, following = batch[0][:, :-1], batch[0][:, 1:].contiguous()
         return ((tokens, following) if self.chunked else tokens), following
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.network(inputs if len(inputs) > 1 else inputs[0])
-        return outputs
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.network(inputs if len(inputs) > 1 else inputs[0])
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if self.chunked:

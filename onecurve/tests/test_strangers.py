@@ -69,9 +69,8 @@ class Stranger(LightningModule):
         super().__init__()
         self.model = network()
 
-    def outputs(self, batch: Any) -> Tensor:
-        made: Tensor = self.model(batch["inputs"])
-        return made
+    def outputs(self, batch: Any) -> Any:
+        return self.model(batch["inputs"])
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         loss = F.mse_loss(self.outputs(batch), batch["labels"])
@@ -106,9 +105,8 @@ class ByKeyword(Stranger):
     def forward(self, **batch: Tensor) -> Any:
         return self.model(**batch)
 
-    def outputs(self, batch: Any) -> Tensor:
-        made: Tensor = self(**batch)["logits"]
-        return made
+    def outputs(self, batch: Any) -> Any:
+        return self(**batch)["logits"]
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         found = self(**batch)
@@ -119,13 +117,11 @@ class ByKeyword(Stranger):
 class OfABatch(Stranger):
     """Its `forward` takes the batch as it is."""
 
-    def forward(self, batch: Any) -> Tensor:
-        made: Tensor = self.model(batch["inputs"])
-        return made
+    def forward(self, batch: Any) -> Any:
+        return self.model(batch["inputs"])
 
-    def outputs(self, batch: Any) -> Tensor:
-        made: Tensor = self(batch)
-        return made
+    def outputs(self, batch: Any) -> Any:
+        return self(batch)
 
 
 class Scaled(Stranger):
@@ -191,9 +187,8 @@ class Encodes(nn.Module):
         super().__init__()
         self.shift, self.layers = nn.Parameter(torch.ones(WIDTH)), pair()
 
-    def encode(self, inputs: Tensor) -> Tensor:
-        made: Tensor = self.layers(inputs + self.shift)
-        return made
+    def encode(self, inputs: Tensor) -> Any:
+        return self.layers(inputs + self.shift)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.encode(inputs)
@@ -207,9 +202,8 @@ class CallsAMethod(Stranger):
         super().__init__(Encodes)
         self.head = nn.Linear(WIDTH, WIDTH)
 
-    def outputs(self, batch: Any) -> Tensor:
-        made: Tensor = self.head(self.model.encode(batch["inputs"]))
-        return made
+    def outputs(self, batch: Any) -> Any:
+        return self.head(self.model.encode(batch["inputs"]))
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.model(batch["inputs"])
@@ -293,9 +287,8 @@ class OfItsOwn(ByHand):
 
 
 class OfItsOwnAveraged(OfItsOwn):
-    def averaged(self, gradient: Tensor) -> Tensor:
-        averaged: Tensor = self.trainer.strategy.reduce(gradient)
-        return averaged
+    def averaged(self, gradient: Tensor) -> Any:
+        return self.trainer.strategy.reduce(gradient)
 
 
 class Recurrent(Stranger):
@@ -304,11 +297,10 @@ class Recurrent(Stranger):
     def __init__(self) -> None:
         super().__init__(lambda: nn.GRU(WIDTH, WIDTH, batch_first=True))
 
-    def outputs(self, batch: Any) -> Tensor:
+    def outputs(self, batch: Any) -> Any:
         inputs = batch["inputs"]
         start = next(self.parameters()).new_zeros(1, len(inputs), WIDTH)
-        made: Tensor = self.model(inputs, start)[0]
-        return made
+        return self.model(inputs, start)[0]
 
 
 class NormedByWeight(Stranger):
@@ -342,9 +334,8 @@ class OfADistribution(Stranger):
     def __init__(self) -> None:
         super().__init__(partial(Gaussian, WIDTH, WIDTH))
 
-    def outputs(self, batch: Any) -> Tensor:
-        made: Tensor = getattr(self.model(batch["inputs"]), RETURNS[str(type(self.model))])
-        return made
+    def outputs(self, batch: Any) -> Any:
+        return getattr(self.model(batch["inputs"]), RETURNS[str(type(self.model))])
 
 
 class Attention(nn.Module):
@@ -375,13 +366,12 @@ class FeedForward(nn.Module):
             setattr(self, name, nn.Linear(WIDTH, 2 * WIDTH))
         setattr(self, names[-1], nn.Linear(2 * WIDTH, WIDTH))
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Any:
         first, *gates, last = (getattr(self, name) for name in self.names)
         hidden = F.silu(first(inputs))
         for gate in gates:
             hidden = hidden * gate(inputs)
-        outputs: Tensor = last(hidden)
-        return outputs
+        return last(hidden)
 
 
 class Block(nn.Module):
@@ -390,10 +380,9 @@ class Block(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.attention, self.mlp = attention, mlp
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Any:
         inputs = inputs + self.attention(hidden_states=self.norm1(inputs))[0]
-        outputs: Tensor = inputs + self.mlp(self.norm2(inputs))
-        return outputs
+        return inputs + self.mlp(self.norm2(inputs))
 
 
 def families() -> nn.Module:
@@ -405,10 +394,9 @@ def families() -> nn.Module:
 class AndItsInput(nn.Module):
     """Makes of what comes in something that it adds to that."""
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Any:
         made = super().forward(F.layer_norm(inputs, (WIDTH,)))
-        outputs: Tensor = inputs + (made[0] if isinstance(made, tuple) else made)
-        return outputs
+        return inputs + (made[0] if isinstance(made, tuple) else made)
 
 
 class AttentionAndItsInput(AndItsInput, Attention):
@@ -536,12 +524,11 @@ class LooksAtTheMode(Stranger):
     def __init__(self) -> None:
         super().__init__(OtherInEvaluation)
 
-    def outputs(self, batch: Any) -> Tensor:
+    def outputs(self, batch: Any) -> Any:
         made: Any = self.model(batch["inputs"])
         if not self.training:
             return made  # type: ignore[no-any-return]
-        outputs: Tensor = made[0] + made[1].mean(-1, keepdim=True)
-        return outputs
+        return made[0] + made[1].mean(-1, keepdim=True)
 
 
 STRATEGIES: dict[str, Callable[[], Any]] = {
@@ -636,13 +623,11 @@ class OfNeighbours(Stranger):
     def __init__(self) -> None:
         super().__init__(Neighbours)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        made: Tensor = self.model(inputs)
-        return made
+    def forward(self, inputs: Tensor) -> Any:
+        return self.model(inputs)
 
-    def outputs(self, batch: Any) -> Tensor:
-        made: Tensor = self(batch["inputs"])
-        return made
+    def outputs(self, batch: Any) -> Any:
+        return self(batch["inputs"])
 
 
 APART = {
@@ -677,9 +662,8 @@ class Flattens(Attention):
 
 
 class Copies(Stranger):
-    def outputs(self, batch: Any) -> Tensor:
-        made: Tensor = deepcopy(self.model)(batch["inputs"])
-        return made
+    def outputs(self, batch: Any) -> Any:
+        return deepcopy(self.model)(batch["inputs"])
 
 
 class PenalizedInPlace(Stranger):
@@ -725,9 +709,8 @@ class Unfreezes(Stranger):
         super().__init__()
         self.scale_by = nn.LayerNorm(WIDTH)
 
-    def outputs(self, batch: Any) -> Tensor:
-        made: Tensor = self.scale_by(super().outputs(batch))
-        return made
+    def outputs(self, batch: Any) -> Any:
+        return self.scale_by(super().outputs(batch))
 
     def configure_callbacks(self) -> Any:
         return [Late()]
@@ -790,9 +773,8 @@ class ScalesRows(Stranger):
         super().__init__()
         self.table = nn.Embedding(5, WIDTH, **scaling or {"max_norm": 0.5})
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        made: Tensor = self.model(inputs + self.table(inputs.sum(-1).abs().long() % 5))
-        return made
+    def forward(self, inputs: Tensor) -> Any:
+        return self.model(inputs + self.table(inputs.sum(-1).abs().long() % 5))
 
 
 class Normalized(Stranger):
@@ -805,9 +787,8 @@ class Normalized(Stranger):
         made: Tensor = self.model(inputs.sum(1))
         return made[:, None].expand_as(inputs)
 
-    def outputs(self, batch: Any) -> Tensor:
-        made: Tensor = self(batch["inputs"])
-        return made
+    def outputs(self, batch: Any) -> Any:
+        return self(batch["inputs"])
 
 
 class UsesSome(Scaled):
