@@ -32,9 +32,8 @@ def cosine(
 
     Source: Loshchilov and Hutter, "SGDR: Stochastic gradient descent with warm restarts", 2017.
 
-    Args:
-        warmup: share of the run in which the learning rate increases, 0 to 1.
-        final: last learning rate, as a share of the highest.
+    `warmup` is the share of the run in which the learning rate increases, 0 to 1; `final` is the
+    last learning rate, as a share of the highest.
     """
     steps = finite_steps("cosine", total_steps)
     warmup_steps = round(warmup * steps)
