@@ -21,7 +21,7 @@ def followed(line: str, typed: list[str]) -> Iterator[list[str]]:
     the line says that this is to go.
     """
     refused = re.split("[=:]", line.removeprefix("error: "))[0].lstrip("+~")
-    goes = re.search("leave it out, or|instead|blank", line) is not None
+    goes = re.search("leave it out, or|instead|a space", line) is not None
     if "-m" in typed:  # one job of the sweep
         typed = [re.sub(r"^(\w+=\w+),.*", r"\1", word) for word in typed if word != "-m"]
     for proposed in PROPOSED.findall(line):

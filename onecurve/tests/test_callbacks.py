@@ -115,7 +115,7 @@ def test_the_first_validation_shows_a_metric_that_nothing_logs(
         "train/loss, val/acc, val/loss; such as monitor=val/acc mode=max; what was trained is "
         "saved: resume=last monitor=val/acc mode=max"
     )
-    early = "the first epoch will show whether it comes"
+    early = "the first epoch will show whether it is logged"
     # What a rank of an earlier test's server says goes where that test was listening.
     if "strategy=ddp" not in options:
         assert (early in outcome.err) == (options == ("callbacks=[checkpoint]",))
@@ -139,7 +139,7 @@ def test_a_timer_stops_with_a_checkpoint_to_go_on_from(
     assert stopped.status == 138
     assert "stopped by SIGUSR1 after step " in stopped.err
     if strategy == "single":
-        assert "to go on: resume=last callbacks.timer.duration=DD:HH:MM:SS" in stopped.out
+        assert "to continue: resume=last callbacks.timer.duration=DD:HH:MM:SS" in stopped.out
     assert stopped.metrics["status"] == "interrupted"
     assert 0 < len(column(stopped.run, "train/loss")) < 3 * EPOCH
     used_up = cli("train.py", "resume=last")

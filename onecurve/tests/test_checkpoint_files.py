@@ -91,7 +91,7 @@ def test_what_is_no_checkpoint_is_noticed(tmp_path: Path) -> None:
     whole = file.read_bytes()
     for size in (0, 10, 1000, -1, -10):
         file.write_bytes(whole[:size])
-        assert damage(file) == "it is cut short, or not written by a training run"
+        assert damage(file) == "it is truncated, or not written by a training run"
     # Two records of one name.
     write_checkpoint({"one": torch.ones(1), "two": torch.zeros(1)}, file)
     file.write_bytes(file.read_bytes().replace(b"data/1", b"data/0"))

@@ -47,6 +47,9 @@ def test_a_line_that_is_none(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"\.env, line 2: must be NAME=VALUE") as refused:
             read_env_file(tmp_path)
         assert "secret" not in str(refused.value)
+    (tmp_path / ".env").write_bytes(b"A=\xff\n")
+    with pytest.raises(UserError, match="cannot be read: it is not UTF-8; correct that, or remove"):
+        read_env_file(tmp_path)
 
 
 def test_a_command_has_them_wherever_one_stands(tmp_path: Path) -> None:

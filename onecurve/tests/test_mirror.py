@@ -131,7 +131,7 @@ def test_jobs_of_a_sweep_have_folders_of_their_own(train: Cli, cli: Cli, tmp_pat
     assert sorted(each.name for each in bucket.iterdir()) == names
     assert all(set(listed(bucket / name)) == {"best.ckpt", "last.ckpt"} for name in names)
     asked = cli("train.py", *TINY, f"resume=file://{bucket}")
-    assert f"is that of several runs; add the name of one: {', '.join(names)}" in asked.err
+    assert f"holds several runs; add the name of one: {', '.join(names)}" in asked.err
     on = train(*SHORT, f"resume=file://{bucket}/{names[0]}")
     assert on.metrics["global_step"] == 22
     # In place, as a run of its own, it goes on sending to the same folder.
@@ -144,7 +144,7 @@ def test_jobs_of_a_sweep_have_folders_of_their_own(train: Cli, cli: Cli, tmp_pat
     (tmp_path / "runs/sweep" / names[0] / "metrics.json").write_text('{"status": "failed"}')
     again = cli("train.py", "-m", *sweep, "optimizer.lr=0.1,0.01", "sweep/launcher=serial")
     assert again.status == 0, again.err
-    assert "going on from last.ckpt" in again.out
+    assert "continuing from last.ckpt" in again.out
 
 
 @pytest.mark.long

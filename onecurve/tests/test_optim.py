@@ -66,7 +66,7 @@ def test_classes_of_pytorch_are_an_optimizer_and_a_scheduler() -> None:
 
 
 def test_a_scheduler_that_is_none_is_named() -> None:
-    with pytest.raises(UserError, match="scheduler._target_: returned a str; return a scheduler"):
+    with pytest.raises(UserError, match=r"scheduler\._target_: returned a str; return a scheduler"):
         with_key("scheduler", lambda optimizer: "cosine")(sgd(), total_steps=STEPS)
 
 

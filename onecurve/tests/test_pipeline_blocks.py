@@ -241,7 +241,7 @@ REJECTED: dict[Any, str] = {
     gives_a_trained_number: "calls one with a tensor () that is trained and of no sample",
     collects: "in another way than by calling net",
     caches: "calls one with a OwnCache (give generate use_cache=False); return the layers",
-    OfResiduals: "by calling each block in blocks with what the one before returns (let that",
+    OfResiduals: "forward uses what passes between them, or skips some (let blocks return",
 }
 
 

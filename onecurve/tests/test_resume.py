@@ -177,7 +177,7 @@ def test_a_damaged_checkpoint_is_passed_over(train: Cli, cli: Cli, warm: Cli) ->
     last = run / "checkpoints/last.ckpt"
     last.write_bytes(last.read_bytes()[:-10])
     resumed = warm("train.py", "resume=last")
-    assert "passed over last.ckpt: it is cut short" in resumed.out
+    assert "skipped last.ckpt: it is truncated" in resumed.out
     assert same(weights(run), weights(whole))
     for file in (run / "checkpoints").iterdir():
         file.write_bytes(file.read_bytes()[:100])

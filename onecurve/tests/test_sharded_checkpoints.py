@@ -156,7 +156,7 @@ def test_what_is_not_whole_is_passed_over(
     assert len(refused.err.splitlines()) == 1
     more = cli("train.py", f"resume={run}", "trainer.max_epochs=3")
     assert more.status == 0, more.err
-    assert f"passed over last.ckpt: {said}" in more.out
+    assert f"skipped last.ckpt: {said}" in more.out
     assert damage(last) is None
 
 

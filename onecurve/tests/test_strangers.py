@@ -25,7 +25,7 @@ from several_fits import Case, fits, fits_in_ranks, quiet_trainer
 from sharded_networks import fused
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import clip_grad_norm_, weight_norm
+from torch.nn.utils import clip_grad_norm_, prune, weight_norm
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.tensorboard import SummaryWriter
 from torchmetrics import MeanMetric, MetricTracker, RunningMean, SumMetric
@@ -319,6 +319,14 @@ class NormedByWeight(Stranger):
             super().__init__(lambda: nn.Sequential(weight_norm(nn.Linear(WIDTH, WIDTH)), *pair()))
 
 
+class Pruned(Stranger):
+    """Has a weight that is computed from one with more numbers at each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        prune.l1_unstructured(self.model[0], "weight", 0.5)  # type: ignore[index, no-untyped-call]
+
+
 class Gaussian(nn.Linear):
     def forward(self, inputs: Tensor) -> Any:
         return torch.distributions.Normal(super().forward(inputs), 1.0)
@@ -572,7 +580,7 @@ EQUAL = [
     (OfABatch, "context"),
     *((OfADistribution, name) for name in ("fsdp", "kept")),
     *((ClipsItself, name) for name in ("pipeline", *MESHES)),
-    (LooksAtTheMode, "pipeline"),
+    *((task, "pipeline") for task in (LooksAtTheMode, Pruned)),
     *((AssignsWeights, name) for name in ("fsdp", "tensor")),
     *((Counts, name) for name in ("ddp", "pipeline", "tensor")),
     *((task, "ddp") for task in (BackwardByHand, OfItsOwnAveraged)),
@@ -840,6 +848,32 @@ class DrawsHistograms(Stranger):
                 writer.add_histogram(name, parameter)  # type: ignore[no-untyped-call]
 
 
+class SetsWeights(Stranger):
+    def on_train_start(self) -> None:
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.set_(torch.zeros_like(parameter))  # type: ignore[no-untyped-call]
+
+
+class DrawsParts(Stranger):
+    def on_train_start(self) -> None:
+        for part in self.model[2].weight.data.chunk(2):  # type: ignore[index, union-attr]
+            nn.init.orthogonal_(part)
+
+
+class PlacedBetween(nn.Module):
+    """Adds positions after its first block, as YOLOS does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH)) for _ in range(2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for block in self.blocks:
+            inputs = block(inputs) + torch.ones(LENGTH, WIDTH, dtype=inputs.dtype)
+        return inputs
+
+
 class SkipsABatch(Stranger):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return super().training_step(batch, batch_idx) if batch_idx == 0 else None
@@ -914,6 +948,13 @@ LINES: dict[str, Any] = {
         "to unfreeze them), of which another rank has some",
     ),
     "logs": (LogsAWeight, "tensor", "LogsAWeight logs a number that it computes from sharded"),
+    "other memory": (SetsWeights, "tensor", "SetsWeights gives a sharded weight other memory"),
+    "parts": (DrawsParts, "tensor", "initialize parts of a weight in __init__"),
+    "between": (
+        partial(Stranger, PlacedBetween),
+        "pipeline",
+        "the blocks in model.blocks make the stages, and model.forward uses what passes between",
+    ),
     "numbers": (ReadsNumbers, "fsdp", "are read by numpy() or tolist(); call its full_tensor()"),
     "histograms": (DrawsHistograms, "pipeline", "on_train_epoch_end (test_strangers.py:"),
     "skips": (SkipsABatch, "ddp", "training_step of SkipsABatch returned None, which skips a"),

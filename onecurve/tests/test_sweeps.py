@@ -145,7 +145,7 @@ def test_a_killed_sweep_goes_on(warm: Cli, tmp_path: Path) -> None:
     assert statuses(sweep) == dict.fromkeys(range(1, 4), "finished")
     assert "resuming a sweep of 3 jobs" in done.out
     assert done.out.count("finished already") == 1
-    assert done.out.count("resume: going on from last.ckpt") == 1
+    assert done.out.count("resume: continuing from last.ckpt") == 1
     epochs = (tmp_path / "epochs.txt").read_text().split()
     begun = list(zip(epochs[::2], epochs[1::2], strict=True))
     for seed in (0, 2):

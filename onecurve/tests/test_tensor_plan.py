@@ -216,7 +216,9 @@ def test_without_pairs_every_possible_layer_is_sharded() -> None:
 
 
 def test_the_error_names_layers_that_a_plan_could_shard() -> None:
-    tied = Task(nn.Sequential(nn.Embedding(4, 8), nn.Linear(8, 5), nn.Linear(8, 4, bias=False)))
+    class Named(nn.Linear): ...
+
+    tied = Task(nn.Sequential(nn.Embedding(4, 8), Named(8, 8), nn.Linear(8, 4, bias=False)))
     tied.network[2].weight = tied.network[0].weight  # type: ignore[index, union-attr]
     with pytest.raises(UserError, match=r"give network\.0, network\.2 the style vocab in strategy"):
         check_plan(tied, find_plan(tied, {"": tied}, None, 2), 2)

@@ -116,7 +116,7 @@ def test_resuming_from_something_else_is_refused(
     cut.write_bytes((run / "checkpoints/last.ckpt").read_bytes()[:1000])
     foreign = tmp_path / "foreign.ckpt"
     torch.save({"weights": torch.zeros(1)}, foreign)
-    for file, reason in ((cut, "cut short"), (foreign, "one that a training run wrote")):
+    for file, reason in ((cut, "truncated"), (foreign, "one that a training run wrote")):
         for script, key in (("train.py", "resume"), ("evaluate.py", "checkpoint")):
             line = refused(script, f"{key}={file}")
             assert reason in line

@@ -14,7 +14,7 @@ def folder() -> Path:
 
 
 def main() -> None:
-    """Print the folder and the title of each page; with ``--open``, open it in the browser."""
+    """Print the folder and the title of each page; with --open, open it in the browser."""
     parser = argparse.ArgumentParser(prog="python -m onecurve.docs", description=main.__doc__)
     parser.add_argument("--open", action="store_true", help="open the folder in the browser")
     arguments = parser.parse_args()

@@ -61,7 +61,6 @@ class NanGuard(Callback):
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Check, and end the run if any rank finds something."""
         if trainer.global_step % self.every_n_steps:
             return
         strategy: Any = trainer.strategy

@@ -48,7 +48,6 @@ class Throughput(Callback):
             self._watch_fetching(trainer.profiler)  # type: ignore[attr-defined]
 
     def teardown(self, *args: Any, **kwargs: Any) -> None:
-        """Leave the Trainer and its profiler as they were."""
         self._wrapped.close()
 
     on_exception = teardown  # after an error Lightning calls no `teardown`
@@ -147,7 +146,6 @@ class Stopwatch:
         self._since = 0.0
 
     def start(self, section: str) -> None:
-        """Begin, with this section."""
         self._section, self._since = section, time.perf_counter()
 
     def enter(self, section: str) -> None:

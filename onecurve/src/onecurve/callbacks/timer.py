@@ -38,7 +38,7 @@ class StopAfter(Timer):
         is_over = self.time_elapsed() >= (self._duration or 0)
         if is_over and not self._is_over and trainer.is_global_zero:
             print(
-                f"timer: {self._spent()} of training are over; to go on: "
+                f"timer: {self._spent()} of training are over; to continue: "
                 "resume=last callbacks.timer.duration=DD:HH:MM:SS, with more time",
                 flush=True,
             )

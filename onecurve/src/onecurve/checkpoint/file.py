@@ -31,7 +31,7 @@ INDEX_FORMAT = 1
 
 # A file that is being written, with the PID of its writer.
 UNFINISHED = re.compile(r"\..+\.ckpt\.(\d+)")
-CUT_SHORT = "it is cut short, or not written by a training run"
+CUT_SHORT = "it is truncated, or not written by a training run"
 # Flags, attributes, disk and compression of every record that torch writes.
 AS_TORCH_WRITES = (0x808, 0, 0, zipfile.ZIP_STORED)
 

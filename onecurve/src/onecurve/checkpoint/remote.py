@@ -194,7 +194,7 @@ def _unlisted(files: Any, path: str, address: str) -> dict[str, Any]:
         below = files.ls(path, detail=False) if files.exists(path) else []
         runs = sorted(each.rpartition("/")[2] for each in below if files.exists(f"{each}/{LIST}"))
         if runs:
-            raise UserError(f"is that of several runs; add the name of one: {some_of(runs)}")
+            raise UserError(f"holds several runs; add the name of one: {some_of(runs)}")
         raise UserError(
             "there is no checkpoint, and no run that was mirrored; give the address that a run had "
             "as checkpoint.mirror_to"

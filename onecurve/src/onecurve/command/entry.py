@@ -228,7 +228,8 @@ def read_env_file(project: Path) -> None:
     except FileNotFoundError:
         return
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: cannot be read: {type(error).__name__}") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UserError(f"{file}: cannot be read: {reason}; correct that, or remove it") from None
     for number, line in enumerate(map(str.strip, lines), start=1):
         if not line or line.startswith("#"):
             continue

@@ -57,7 +57,6 @@ class Chosen:
         return self.values.get(key)
 
     def is_null(self, key: str) -> bool:
-        """Whether the key exists and is null."""
         return key in self.values and self.values[key] is None
 
     @cached_property
@@ -170,7 +169,7 @@ def _unknown_key(text: str, chosen: Chosen) -> str | None:
         if f"~{key}" in chosen.overrides:
             return f"~{key}: there is no {key} to remove; leave it out"
         example = f"{key.partition('.')[0]}={having[0]}"
-        return f"{key}: there is such a key only with {' or '.join(having)}; add {example}"
+        return f"{key}: this key exists only with {' or '.join(having)}; add {example}"
     if key in chosen.keys:
         return f"{key}: is no group of {chosen.config_name}.py; leave it out"
     return no_such_key(key, chosen.keys)
@@ -292,9 +291,9 @@ def _of_the_grammar(text: str, arguments: list[str]) -> str | None:
             return f"{word}: has a line break in it; leave it out"
         key, _, value = word.partition("=")
         if parsed(f"{key}=1") is None:
-            return f"{word}: {key} is no key that Hydra can read; see `--cfg job` for all keys"
+            return f"{word}: {key} is not a valid key for Hydra; see `--cfg job` for all keys"
         quoted = shlex.quote(override(key, value))
-        return f"{word}: is not what Hydra can read; if it is a text, quote it twice: {quoted}"
+        return f"{word}: cannot be parsed by Hydra; if it is text, quote it twice: {quoted}"
     if "Config group override must be a string or a list" in text:
         names = [word.partition("=")[0].lstrip("+") for word in arguments if word.endswith("=null")]
         group = next((name for name in names if "." not in name), "GROUP")
@@ -303,20 +302,20 @@ def _of_the_grammar(text: str, arguments: list[str]) -> str | None:
         if line := added_to_a_list(arguments):
             return line
         if f"~{found[1]}" in arguments:
-            return f"~{found[1]}: takes away what another word changes; leave one of them out"
+            return f"~{found[1]}: removes what another override changes; leave one of them out"
     return None
 
 
 def _divided(arguments: list[str]) -> str | None:
-    """A list or mapping with a blank in it, of which the shell has made several words."""
+    """A list or mapping with a space in it, of which the shell has made several words."""
     for first, word in enumerate(arguments):
         if "[" in word or "{" in word:
             for last in range(first + 2, len(arguments) + 1):
                 joined = " ".join(arguments[first:last])
                 if parsed(word) is None and parsed(joined) is not None:
                     return (
-                        f"{joined}: a blank ends a word of the shell; leave it out, or quote the "
-                        f"argument: {shlex.quote(joined)}"
+                        f"{joined}: a space ends an argument for the shell; remove it, or quote "
+                        f"the argument: {shlex.quote(joined)}"
                     )
     return None
 

@@ -86,7 +86,7 @@ def _in_place(value: str, run_dir: Path, overrides: list[str]) -> list[str]:
     changed = [f"+{word}" if word.partition("=")[0] in added else word for word in overrides]
     newest, passed_over = newest_checkpoint(run_dir)
     for reason in passed_over:
-        print(f"resume: passed over {reason}")
+        print(f"resume: skipped {reason}")
     where = f"from {newest.name}" if newest else "from the start: it has no checkpoint yet"
     print(f"resume: continuing {run_dir} {where}")
     if overrides:

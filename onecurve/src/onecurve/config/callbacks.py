@@ -30,7 +30,7 @@ class BestAndLast(Config):
     )
     last_every_n_steps: Count | None = Field(None, description="Also save last.ckpt every n steps.")
     last_every_minutes: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Also save last.ckpt after so many minutes, not only at validations."
+        None, description="Also save last.ckpt every n minutes, not only at validations."
     )
     every_n_train_steps: int | None = Field(None, description="Save every n training steps.")
     every_n_epochs: int | None = Field(None, description="Save every n epochs.")
@@ -77,7 +77,7 @@ class EarlyStopping(Config):
 
     monitor: str = Field(description="The metric.")
     mode: Mode = Field("min", description=DIRECTION)
-    patience: int = Field(3, ge=0, description="Stop after so many validations without progress.")
+    patience: int = Field(3, ge=0, description="Validations without progress before it stops.")
     min_delta: float = Field(0.0, description="The smallest change that counts as an improvement.")
     strict: bool = Field(True, description="Whether a missing metric is an error.")
     check_finite: bool = Field(True, description="Stop at a value that is not finite.")

@@ -54,7 +54,7 @@ class NoScheduler(Config):
 
 
 class Step(Config, extra="allow"):
-    """Multiply by a factor every so many epochs: StepLR."""
+    """Multiply by a factor every n epochs: StepLR."""
 
     step_size: int = Field(ge=1, description="Epochs.")
     gamma: float = Field(0.1, description="The factor.")

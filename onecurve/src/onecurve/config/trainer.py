@@ -74,7 +74,9 @@ class Trainer(Config):
     limit_val_batches: Batches | None = Field(None, description="Likewise, in validation.")
     limit_test_batches: Batches | None = Field(None, description="Likewise, in the test.")
     limit_predict_batches: Batches | None = Field(None, description="Likewise, in prediction.")
-    overfit_batches: Batches = Field(0.0, description="Train on so many batches repeatedly.")
+    overfit_batches: Batches = Field(
+        0.0, description="Train on this number, or share, of batches only."
+    )
     fast_dev_run: bool | Count = Field(False, description="Run one batch of each kind, or n.")
     sync_batchnorm: bool = Field(False, description="BatchNorm statistics over all ranks.")
     deterministic: bool | Literal["warn"] | None = Field(

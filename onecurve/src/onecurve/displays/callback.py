@@ -101,7 +101,6 @@ class Displays(Callback):
             _show_histograms(self._writer, trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin to collect predictions."""
         shown = self.options
         wanted = shown.confusion_matrix or shown.pr_curves or shown.predictions or shown.embedding
         fits = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking

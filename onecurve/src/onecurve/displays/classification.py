@@ -74,7 +74,6 @@ class Collector:
             self._hooks.append(self._last.register_forward_pre_hook(self._on_last_layer))
 
     def close(self) -> None:
-        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 

@@ -38,7 +38,6 @@ class TensorBoardWriter:
         self._add("text", name, "    " + text.replace("\n", "\n    "), step)
 
     def graph(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        """The modules and what passes between them."""
         self._add("graph", module, inputs)
 
     def charts(self, names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Check training on the card of this machine: see onecurve's page on it.
+"""Check training on the GPU of this machine: see onecurve's page on it.
 
 Every entry has ranks of its own, so that one that fails or hangs stops no other. What is left is
 gpu_check.json with all of it, and gpu_check.md to read.
@@ -72,13 +72,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "python -m onecurve.gpu_check", description="Check and measure training here."
+        "python -m onecurve.gpu_check", description="Check and measure training on this machine."
     )
     parser.add_argument("--out", default="gpu_check", help="the folder for the page (%(default)s)")
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
-    parser.add_argument("--minutes", type=float, default=8, help="at most (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=8, help="time limit (%(default)s)")
     parser.add_argument(
-        "--only", nargs="+", default=["*"], metavar="GLOB", help="entries, such as 'mlp ddp *'"
+        "--only", nargs="+", default=["*"], metavar="GLOB", help="check these, such as 'mlp ddp *'"
     )
     return parser
 

@@ -64,7 +64,6 @@ class Entry(NamedTuple):
         return " ".join(filter(None, words))
 
     def make_strategy(self) -> Any:
-        """What trains it."""
         options = OPTIONS.get(self.option, {})
         if self.ranks > 1:
             options = {**options, "backend": "gloo"}  # NCCL wants a card for each rank

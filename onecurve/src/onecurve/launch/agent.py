@@ -75,7 +75,6 @@ class OneNode(StaticTCPRendezvous):
         super().__init__(HOST, 0, 0, 1, parameters.run_id, 0)
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """This node is number 0 of 1."""
         store = listening_store(HOST)
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(HOST, store.port))
 

@@ -68,7 +68,6 @@ class SameRunMLFlowLogger(MLFlowLogger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Buffer each value with its step and the time."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)

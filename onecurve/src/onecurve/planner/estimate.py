@@ -37,21 +37,12 @@ class Bytes(NamedTuple):
 
     @property
     def total(self) -> float:
-        """All of it."""
         return sum(self)
 
 
 def is_sharded(sizes: Sizes) -> bool:
     """Whether FSDP2 holds the parameters: wherever more is sharded than a list of layers."""
     return sizes.shard > 1 or sizes.context > 1 or sizes.tensor > 1
-
-
-def kept_at_least(request: Request, sizes: Sizes) -> float:
-    """What ranks keep from step to step, on average: a lower bound for the fullest rank."""
-    network = request.network
-    shards = sizes.shard * sizes.context
-    held = network.of_layers([range(len(network.layers))], sizes.tensor, shards)
-    return _kept(request, held).total / sizes.pipeline
 
 
 def _kept(request: Request, held: Held) -> Bytes:

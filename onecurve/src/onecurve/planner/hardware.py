@@ -100,7 +100,6 @@ class Group(NamedTuple):
 
     @property
     def nodes(self) -> int:
-        """How many nodes the group spans."""
         return -(-self.size // self.on_a_node)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ..errors import UserError
 from ..strategies.mesh.sizes import Sizes
 from ..strategies.pipeline.limits import SCHEDULES, takes
-from .estimate import Estimate, is_sharded, kept_at_least
+from .estimate import Estimate, is_sharded
 from .network import Request
 from .pipeline import stages_of
 
@@ -80,14 +80,8 @@ def why_not(request: Request, sizes: Sizes) -> str:
 
 def best(request: Request, sizes: Sizes) -> Estimate | str:
     """The fastest way to run a mesh, or why none fits."""
-
-    def too_much(size: float) -> str:
-        return f"memory: needs {in_words(size)} of {in_words(request.room)}"
-
     found: Estimate | None = None
     reason = ""
-    if (least := kept_at_least(request, sizes)) > request.room:
-        return too_much(least)
     share = -(-request.batch // sizes.data_parallel)
     costs = request.network.costs(share)
     for schedule, count in _ways(request, sizes):
@@ -105,7 +99,7 @@ def best(request: Request, sizes: Sizes) -> Estimate | str:
                 found = this if found is None or this.seconds < found.seconds else found
                 break
         else:
-            reason = too_much(needed)
+            reason = f"memory: needs {in_words(needed)} of {in_words(request.room)}"
     return found or reason or "no schedule takes a share of the batch"
 
 

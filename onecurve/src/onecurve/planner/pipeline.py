@@ -119,7 +119,6 @@ class Stages(NamedTuple):
     samples: float
 
     def of_rank(self, rank: int) -> list[int]:
-        """The stages of a rank."""
         return [stage for stage, owner in enumerate(self.owner) if owner == rank]
 
     def moments(self, rank: int) -> list[dict[int, int]]:

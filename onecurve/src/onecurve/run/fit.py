@@ -248,7 +248,7 @@ class MonitoredMetrics(Callback):
         monitors = [getattr(each, "monitor", "") for each in callbacks_of(trainer, Callback)]
         for name in dict.fromkeys(map(str, monitors)):
             if trainer.is_global_zero and name not in logged and name.partition("/")[0] in groups:
-                say(f"{_line(name, logged)}; the first epoch will show whether it comes")
+                say(f"{_line(name, logged)}; the first epoch will show whether it is logged")
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException

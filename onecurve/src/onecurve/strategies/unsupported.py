@@ -34,7 +34,8 @@ READ = (
 )
 DIFFERENTLY = (
     "{task} computes with gradients or weights that are sharded in different ways; use "
-    "self.trainer.strategy.gradient_norm() for a norm, or strategy=fsdp"
+    "self.trainer.strategy.gradient_norm() for a norm, initialize parts of a weight in __init__, "
+    "or use strategy=fsdp"
 )
 WORDS = {
     "parameters that were not used": f"the step before used only some of the parameters; {UNUSED}",
@@ -67,6 +68,8 @@ WORDS = {
     "Cross device mesh comm": DIFFERENTLY,
     "aten.copy_.default got mixed": "sharded weights are copied, as Lightning's averages of "
     "weights do; use onecurve.ExponentialMovingAverage or onecurve.StochasticWeightAveraging, or "
+    "use strategy=ddp",
+    "aten.set_": "{task} gives a sharded weight other memory by set_; write weight.data = ..., or "
     "use strategy=ddp",
     "_is_any_true": "detect_anomaly=True looks into gradients that are sharded, which PyTorch "
     "cannot; use it with strategy=ddp, or strategy=single",

@@ -148,7 +148,7 @@ def _run(work: str, config: DictConfig, context: RunContext) -> Metrics:
             say(line)
         newest = members.broadcast("newest", lambda: str(newest_checkpoint(run_dir)[0] or ""))
         if newest and "resume" in config:
-            print(f"resume: going on from {Path(newest).name}", flush=True)
+            print(f"resume: continuing from {Path(newest).name}", flush=True)
             config.resume = newest
         OmegaConf.update(config, "sweep.job", int(hydra.job.num), force_add=True)
         if is_search(config):

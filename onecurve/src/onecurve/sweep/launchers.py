@@ -48,7 +48,7 @@ def validate_launcher(config: DictConfig) -> None:
     if ranks is None and nodes > 1:
         raise UserError(
             f"-m: PET_NNODES={nodes}: each of these nodes would run the whole sweep; use one node, "
-            "or one command a run"
+            "or one command per run"
         )
     validate_nodes(config, config.hydra)
     if launcher_of(config.hydra) != SLURM:
@@ -74,12 +74,12 @@ def validate_nodes(config: DictConfig, hydra: HydraConf | DictConfig) -> None:
     if asked is not None:
         raise UserError(
             f"launch.nodes={asked}: a sweep (-m) takes its nodes from trainer.num_nodes; use "
-            "launch.nodes=null, or one command a run"
+            "launch.nodes=null, or one command per run"
         )
     if _nodes(config) > 1 and launcher_of(hydra) != SLURM:
         raise UserError(
-            f"trainer.num_nodes={_nodes(config)}: a sweep (-m) runs on one node, unless by "
-            "sweep/launcher=slurm; use trainer.num_nodes=1, or one command a run"
+            f"trainer.num_nodes={_nodes(config)}: a sweep (-m) runs on one node, except with "
+            "sweep/launcher=slurm; use trainer.num_nodes=1, or one command per run"
         )
 
 
@@ -176,7 +176,6 @@ class Interrupt:
         (self._sweep_dir / STOPPED).touch()
 
     def restore(self) -> None:
-        """Handle SIGINT as before the sweep."""
         signal.signal(signal.SIGINT, self._previous)
 
 

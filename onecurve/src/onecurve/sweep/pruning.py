@@ -30,7 +30,6 @@ class Pruning(Callback):
         self.validations = state_dict["validations"]
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report the objective, and end the trial if it is pruned."""
         if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING:
             return
         self.validations += 1

@@ -70,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("directories", nargs="*", type=Path, metavar="SWEEP_DIR")
     parser.add_argument(
-        "--to", type=Path, help="where the files go (default: SWEEP_DIR; of several, here)"
+        "--to", type=Path, help="where to write (default: SWEEP_DIR, or here for several)"
     )
     arguments = parser.parse_args()
     directories: list[Path] = arguments.directories

@@ -125,7 +125,6 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """Whether it came to its planned end."""
         return self.status == "finished"
 
     @property

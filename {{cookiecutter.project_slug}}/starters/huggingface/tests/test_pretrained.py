@@ -78,6 +78,12 @@ def test_lora_trains_its_matrices_alone(cli: Cli, strategy: str, targets: str) -
     adapted = AutoModelForCausalLM.from_pretrained(outcome.run / "pretrained")
     read = [value for name, value in adapted.named_parameters() if "lora_B" in name]
     assert sorted(value.norm() for value in read) == sorted(value.norm() for value in matrices)
+    line = cli("train.py", LLAMA[0], f"model.name={outcome.run}/pretrained").err.splitlines()[-1]
+    assert line.startswith(f"error: model.name={outcome.run}/pretrained: is an adapter; use the ")
+    assert "model.name=pretrained model.lora=2, and, to train" in line
+    further = cli("train.py", *TWO_STEPS, *LLAMA, *lora, f"init={outcome.run}/checkpoints/best.ckpt")
+    assert "not in the file" not in further.out, further.out
+    assert further.status == 0, further.err
 
 
 @pytest.mark.usefixtures("small_data")

@@ -40,6 +40,9 @@ from ..layers import CONTAINERS
 from .remote import NO_DATA
 from .shapes import Tensors, empty, with_tensors_on
 
+BETWEEN = (
+    "uses what passes between them, or skips some (let blocks return all that is needed later)"
+)
 PLAIN = (bool, int, float, complex, str, Enum, torch.dtype, torch.device)
 
 
@@ -146,7 +149,7 @@ class Blocks:
                 raise self._rejection(f"calls {len(self.calls)} of {len(self.blocks)} of them")
         except RuntimeError as error:
             if self.calls and NO_DATA.search(str(error)):
-                raise self._rejection("uses what passes between them, or skips some") from error
+                raise self._rejection(BETWEEN) from error
             raise
         finally:
             setattr(self._parent, self.attribute, self._held)
@@ -220,7 +223,7 @@ class Blocks:
             if leaf is left:
                 return Before(number)
         if leaf.is_meta:
-            raise self._rejection("uses what passes between them, or skips some")
+            raise self._rejection(BETWEEN)
         known = self._outer.get(id(leaf))
         if known is not None and not (self.calls and isinstance(known[1], Before)):
             return known[1]

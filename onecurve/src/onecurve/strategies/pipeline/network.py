@@ -56,12 +56,9 @@ class Network(NamedTuple):
     @property
     def called(self) -> str:
         """What a step is to call."""
-        if self.name or self.blocks is None:
-            return self.name or "self(inputs)"
-        return (
-            f"each block in {self.blocks.path} with what the one before returns (let that return "
-            "all that is needed later)"
-        )
+        if self.blocks is not None and not self.name:
+            return f"the blocks in {self.blocks.path} one after the other"
+        return self.name or "self(inputs)"
 
 
 def find_networks(

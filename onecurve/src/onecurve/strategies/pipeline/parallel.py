@@ -20,6 +20,7 @@ from functools import partial
 from inspect import signature
 from typing import Any, Literal, cast
 
+import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins.precision import Precision
@@ -48,7 +49,7 @@ from .limits import SCHEDULES, Schedule
 from .network import Network, find_networks, share_direct_tensors
 from .optimizers import set_up_optimizers as set_up
 from .partition import Partition, Placement, Stages, WholeSequences
-from .remote import add_remote_gradients, drawing
+from .remote import RemoteParameter, add_gradients, drawing
 from .report import report_partition
 from .runner import Runner
 from .schedule import StageModule
@@ -75,6 +76,8 @@ class PipelineParallel(Parallelism):
     _accumulates: bool = False
     # Parameters that are in no layer.
     _beside: Sequence[Tensor] = ()
+    # What other ranks hold, and gradients without numbers.
+    _remote: Mapping[RemoteParameter, Tensor]
 
     def __init__(
         self,
@@ -152,6 +155,8 @@ class PipelineParallel(Parallelism):
         self._placed.free_others()
         named = task.named_parameters()
         self._beside = [p for name, p in named if self._placed.owner(name) is None]
+        remote = [each for each in task.parameters() if isinstance(each, RemoteParameter)]
+        self._remote = {each: torch.empty_like(each) for each in remote}
         remaining = iter(parts)
         for stages in self.stages:
             for index, held in enumerate(stages.partition.ranges):
@@ -265,7 +270,7 @@ class PipelineParallel(Parallelism):
 
     def _finish_backward(self, task: LightningModule) -> None:
         """Average over the replicas, once for all accumulated batches."""
-        add_remote_gradients(task)
+        add_gradients(self._remote)
         if self._accumulates:
             return
         if self.ranks.sizes.data_parallel > 1:

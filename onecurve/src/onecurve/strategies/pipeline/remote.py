@@ -116,11 +116,12 @@ class RemoteParameter(Remote, nn.Parameter):
         return super().__new__(cls, data.as_subclass(Tensor), requires_grad)
 
 
-def add_remote_gradients(task: nn.Module) -> None:
-    """Let remote parameters have gradients, if without numbers, as those of this rank have now."""
-    for parameter in task.parameters():
-        if isinstance(parameter, RemoteParameter) and parameter.requires_grad:
-            parameter.grad = torch.empty_like(parameter)
+def add_gradients(remote: Mapping[RemoteParameter, Tensor]) -> None:
+    """Let parameters have these gradients without numbers, where those of this rank have theirs."""
+    with DisableTorchFunctionSubclass():
+        for parameter, gradient in remote.items():
+            if parameter.requires_grad:
+                parameter.grad = gradient
 
 
 def replace_tensors(modules: Iterable[nn.Module], others: Mapping[Tensor, Tensor]) -> None:

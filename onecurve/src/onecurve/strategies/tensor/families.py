@@ -8,8 +8,10 @@ are PyTorch's, and transformers' Conv1D (GPT-2), whose weight is transposed.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from copy import copy
 from math import gcd
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeGuard
 
 from torch import nn
@@ -230,8 +232,8 @@ def counts_of(module: nn.Module) -> dict[str, int]:
 def _numbers(module: nn.Module, paths: Iterable[str]) -> dict[str, int]:
     counts = {}
     for path in paths:
-        holder, _, name = path.rpartition(".")
-        counts[path] = getattr(getattr(module, holder, None) if holder else module, name, None)
+        with suppress(AttributeError):
+            counts[path] = attrgetter(path)(module)
     return {path: count for path, count in counts.items() if type(count) is int and count > 0}
 
 

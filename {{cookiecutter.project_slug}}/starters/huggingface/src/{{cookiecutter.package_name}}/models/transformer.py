@@ -53,8 +53,15 @@ def pretrained(
     except (OSError, ValueError) as error:
         raise UserError(
             f"model.name={name}: cannot be loaded ({in_short(error)}); give a folder that "
-            "save_pretrained wrote, or a name on the Hugging Face hub, such as model.name=gpt2"
+            "save_pretrained wrote, or a name on the Hugging Face hub, or, without a network, use "
+            f"model={'llama_tiny' if labels is None else 'bert_tiny'}"
         ) from None
+    for adapter in getattr(model, "peft_config", {}).values():
+        raise UserError(
+            f"model.name={name}: is an adapter; use the model that it is for, "
+            f"model.name={adapter.base_model_name_or_path} model.lora={adapter.r}, and, to train "
+            "the adapter further, init=runs/.../checkpoints/best.ckpt of its run"
+        )
     network = _prepared(model, labels is None, gradient_checkpointing)
     if lora is None:
         return network
