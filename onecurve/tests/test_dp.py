@@ -50,17 +50,6 @@ class Number(Classification):
 
 
 @pytest.mark.compares
-def test_it_has_the_curve_of_single(train: Cli) -> None:
-    same = (FLOAT64, "data.batch_size=50", "trainer.accumulate_grad_batches=2")
-    same += ("trainer.gradient_clip_val=0.3",)
-    single, dp = train(*same), train(*same, "strategy=dp", "trainer.devices=3")
-    assert dp.metrics["world_size"] == 1
-    for name in ("train/loss", "val/loss", "val/acc", "test/loss", "test/acc"):
-        difference = largest_difference(column(single.run, name), column(dp.run, name))
-        assert difference <= ROUNDING, f"{name} differs by {difference:.1e}"
-
-
-@pytest.mark.compares
 def test_every_call_of_a_step_is_split(train: Cli) -> None:
     same = (*ONE_LEFT, FLOAT64)
     single = train(*same, "task._target_=test_dp.OnTheWhole")

@@ -62,7 +62,7 @@ RUNS = {
 }
 # Each strategy once, and each kind once in `make test`; all cells are in benchmarks/parity.py.
 ONCE = [
-    ("dp of 3", "lenet"),
+    *(("dp of 3", run) for run in ("lenet", "transformer")),
     *((strategy, "a frozen layer") for strategy in ("fsdp", "zbv")),
     ("1f1b", "transformer"),
 ]
