@@ -34,6 +34,9 @@ def cosine(
 
     `warmup` is the share of the run in which the learning rate increases, 0 to 1; `final` is the
     last learning rate, as a share of the highest.
+
+    Raises:
+        UserError: The length of the run is not known.
     """
     steps = finite_steps("cosine", total_steps)
     warmup_steps = round(warmup * steps)
@@ -63,7 +66,11 @@ def step(
 def one_cycle(
     optimizer: Optimizer, *, total_steps: float, monitor: str, mode: str, **options: Any
 ) -> LRScheduler:
-    """Increase to the optimizer's learning rate, then decrease: `OneCycleLR` and its arguments."""
+    """Increase to the optimizer's learning rate, then decrease: `OneCycleLR` and its arguments.
+
+    Raises:
+        UserError: The length of the run is not known, or the optimizer has no momentum to cycle.
+    """
     steps = finite_steps("one_cycle", total_steps)
     highest = [group["lr"] for group in optimizer.param_groups]
     try:
