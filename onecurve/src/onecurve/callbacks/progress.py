@@ -165,11 +165,12 @@ class ProgressInTerminal(ProgressLines):
     def _update_run(self, trainer: Trainer) -> None:
         if self._bars is None or self._run is None:
             return
+        total = _steps_in_all(trainer)
         facts = [_step(trainer), self._speed(trainer), *self._time_left(trainer)]
         self._bars.update(
             self._run,
             completed=steps_done(trainer),
-            total=_steps_in_all(trainer),
+            total=total if total < math.inf else None,
             description=_epoch(trainer),
             facts="  ".join(facts),
         )
