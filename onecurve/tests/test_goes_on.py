@@ -6,7 +6,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from several_fits import quiet_trainer
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import (
@@ -271,6 +271,15 @@ def test_a_validation_that_was_due_comes_first(hook: str, interval: float, tmp_p
     assert rest == whole[-len(rest) :]
     assert (rest[0][0] == "validates") == (hook == "on_train_batch_end" and interval == 1.0)
     assert waited_too == waited
+
+
+def test_what_is_saved_after_a_validation_that_was_due_is_complete(tmp_path: Path) -> None:
+    path, made = tmp_path / "last.ckpt", onecurve.ExponentialMovingAverage
+    fit(WaitsForItsLoss(), 2, None, made(), SavesInside(path, "on_train_batch_end", True))
+    saves = ModelCheckpoint(tmp_path, "{epoch}", "loss")
+    fit(WaitsForItsLoss(), 2, path, made(), saves, enable_checkpointing=True)
+    saved = torch.load(tmp_path / "epoch=1.ckpt", weights_only=True)
+    assert saved["callbacks"]["ExponentialMovingAverage"] == {"count": 2 * STEPS_AN_EPOCH}
 
 
 def test_gradients_that_a_checkpoint_does_not_hold_are_named(

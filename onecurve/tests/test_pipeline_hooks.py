@@ -22,7 +22,6 @@ from several_fits import (
     quiet_trainer,
 )
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 import onecurve
 
@@ -251,24 +250,3 @@ def test_a_trained_task_may_be_given_to_other_trainers() -> None:
     strategies = [pipeline(), pipeline(), onecurve.DDP()]
     name = "test_pipeline_hooks.trained_by_several_trainers"
     assert warm_ranks.run(name, (strategies, 2), processes=2) == pytest.approx(alone, rel=ROUNDING)
-
-
-class LoadsAgain(Small):
-    """Makes a loader for each epoch, whose workers would stay for the next one."""
-
-    def train_dataloader(self) -> DataLoader[Any]:
-        options = {"shuffle": True, "num_workers": 1, "persistent_workers": True}
-        return DataLoader(data().dataset, 8, **options)
-
-
-def generator_after_a_fit(strategy: Any, devices: int) -> Tensor:
-    torch.manual_seed(0)
-    options = {"max_epochs": 2, "reload_dataloaders_every_n_epochs": 1}
-    quiet_trainer(strategy, devices, **options).fit(LoadsAgain())
-    return torch.get_rng_state()
-
-
-def test_loaders_that_are_made_again_draw_as_in_one_process() -> None:
-    """The first batch, by which layers are measured, is read without their workers."""
-    found = onecurve.launch(generator_after_a_fit, pipeline(), 2, devices=2)
-    assert torch.equal(found, generator_after_a_fit("auto", 1))

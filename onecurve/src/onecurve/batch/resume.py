@@ -18,10 +18,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from torch.utils.data import DataLoader, SequentialSampler
 
 from ..compat.of_lightning import (
+    callbacks_of,
     callbacks_with_metric,
     combined_alike,
     forget_states_of_loaders,
@@ -273,9 +274,10 @@ class TrainingEpochs:
         self._only_validates = False
         with ExitStack() as hooks:
             if only_validates:
-                callbacks, module = callbacks_with_metric(trainer), trainer.lightning_module
-                hooks.enter_context(replaced(trainer, "callbacks", callbacks))
-                hooks.enter_context(replaced(module, "on_train_epoch_end", lambda: None))
+                able = callbacks_with_metric(trainer)
+                for each in (trainer.lightning_module, *callbacks_of(trainer, Callback)):
+                    if each not in able:
+                        hooks.enter_context(replaced(each, "on_train_epoch_end", None))
             self._on_advance_end()
 
     def _resume(self, data_fetcher: Any, place: Place) -> None:

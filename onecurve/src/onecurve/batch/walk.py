@@ -36,9 +36,6 @@ class Walk:
         self.counts = loader.batch_sampler is not None
         self.samples = 0
 
-    def __len__(self) -> int:
-        return len(self.loader)
-
     def __iter__(self) -> Iterator[Any]:
         if self.draws_seed:
             draw_base_seed(self.loader)
@@ -74,9 +71,6 @@ class Reading:
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
-
-    def __len__(self) -> int:
-        return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
         left = iter(self.loader)

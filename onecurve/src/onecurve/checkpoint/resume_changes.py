@@ -209,12 +209,7 @@ INSTEAD = (
 def reject_other_optimizers(
     states: Sequence[Mapping[str, Any]], optimizers: Sequence[Optimizer]
 ) -> None:
-    """Reject the state of another algorithm: PyTorch would load it and fail in the first step.
-
-    A checkpoint without any is accepted: then the optimizers start fresh, as in Lightning.
-    """
-    if not states:
-        return
+    """Reject the state of another algorithm: PyTorch would load it and fail in the first step."""
     if len(states) != len(optimizers):
         raise UserError(
             f"optimizer: the checkpoint has the state of {len(states)}, and there are "

@@ -32,16 +32,11 @@ def cosine(
 
     Source: Loshchilov and Hutter, "SGDR: Stochastic gradient descent with warm restarts", 2017.
 
-    Args:
-        optimizer: the optimizer.
-        total_steps: optimizer steps in the run.
-        monitor: not used.
-        mode: not used.
-        warmup: share of the run in which the learning rate increases, 0 to 1.
-        final: last learning rate, as a share of the highest.
+    `warmup` is the share of the run in which the learning rate increases, 0 to 1; `final` is the
+    last learning rate, as a share of the highest.
 
     Raises:
-        UserError: the length of the run is not known.
+        UserError: The length of the run is not known.
     """
     steps = finite_steps("cosine", total_steps)
     warmup_steps = round(warmup * steps)
@@ -74,7 +69,7 @@ def one_cycle(
     """Increase to the optimizer's learning rate, then decrease: `OneCycleLR` and its arguments.
 
     Raises:
-        UserError: the length of the run is not known, or the optimizer has no momentum to cycle.
+        UserError: The length of the run is not known, or the optimizer has no momentum to cycle.
     """
     steps = finite_steps("one_cycle", total_steps)
     highest = [group["lr"] for group in optimizer.param_groups]
@@ -94,11 +89,7 @@ def plateau(
 
 
 def finite_steps(name: str, total_steps: float) -> int:
-    """Return the length of the run in steps, at least 1.
-
-    Raises:
-        UserError: the run has no end.
-    """
+    """The length of the run in steps, at least 1; a run without an end is rejected."""
     if not math.isfinite(total_steps):
         raise UserError(
             f"scheduler={name}: needs the length of the run; "

@@ -12,7 +12,6 @@ for `torch.randperm`, nor where the number of draws depends on values, as in `to
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from copy import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -162,13 +161,7 @@ def _of_loader(trainer: Trainer) -> Any:
         return None
     module = trainer.lightning_module
     with kept_state(), kept_generators(written):
-        if isinstance(loader, RankLoader):
-            first = loader.first()
-        else:
-            # Without workers, which may persist, and draw their seed when they start.
-            here = copy(loader)
-            vars(here).update(num_workers=0, timeout=0, persistent_workers=False)
-            first = next(iter(here))
+        first = loader.first() if isinstance(loader, RankLoader) else next(iter(loader))
         batch = trainer.precision_plugin.convert_input(first)
         batch = transferred(module, batch)
         made = prepared(module, trainer.strategy.batch_to_device(batch, dataloader_idx=0))

@@ -42,7 +42,8 @@ def through_stages(stages: Stages, inputs: Tensors, chunks: int) -> Tensors:
         On every rank the network's outputs, which gradients pass back through.
     """
     owner, rank = stages.owner, stages.ranks.coordinates.pipeline
-    trains = torch.is_grad_enabled() and stages.need_gradient(inputs)
+    is_trained = any(stages.trained()) or any(value.requires_grad for value in inputs)
+    trains = torch.is_grad_enabled() and is_trained
     with torch.set_grad_enabled(trains):
         # Ranks whose own part is frozen take part in the backward pass all the same.
         leaf = torch.ones((), device=stages.ranks.device, requires_grad=trains)

@@ -63,12 +63,12 @@ class PipelineParallel(Parallelism):
     """Pipelines side by side: every rank with layers of its own. See `Pipeline` for its arguments.
 
     Attributes:
-        placement: Which rank of a pipeline holds what; None until the network is partitioned.
+        placement: Which rank of a pipeline holds what; set once the network is partitioned.
     """
 
     holds_state = True
 
-    placement: Placement | None = None
+    placement: Placement
     networks: list[Network]
     stages: list[Stages]
     runner: Runner
@@ -110,7 +110,7 @@ class PipelineParallel(Parallelism):
     # This rank's part
 
     def is_applied(self, task: LightningModule) -> bool:
-        return self.placement is not None
+        return hasattr(self, "placement")
 
     def plan(self, task: LightningModule, parts: list[Part]) -> list[Part]:
         """Partition the network."""
@@ -152,9 +152,9 @@ class PipelineParallel(Parallelism):
 
     def apply(self, task: LightningModule, parts: list[Part]) -> list[Part]:
         """Keep this rank's layers, and make a module of each stage."""
-        self._placed.free_others()
+        self.placement.free_others()
         named = task.named_parameters()
-        self._beside = [p for name, p in named if self._placed.owner(name) is None]
+        self._beside = [p for name, p in named if self.placement.owner(name) is None]
         remote = [each for each in task.parameters() if isinstance(each, RemoteParameter)]
         self._remote = {each: torch.empty_like(each) for each in remote}
         remaining = iter(parts)
@@ -179,7 +179,7 @@ class PipelineParallel(Parallelism):
                 self.microbatches,
                 self.step,
                 self.precision,
-                placed=lambda name: self._placed.owner(name) is not None,
+                placed=lambda name: self.placement.owner(name) is not None,
             )
         self._patches = ExitStack()
         self._patches.enter_context(drawing())
@@ -290,16 +290,11 @@ class PipelineParallel(Parallelism):
         return [parameter for parameter in parameters if id(parameter) not in beside]
 
     def explained(self, error: BaseException, task: LightningModule) -> BaseException | None:
-        if self.placement is None:
+        if not self.is_applied(task):
             return None
         return explained(error, task, self.networks[0], self.name)
 
     # State
-
-    @property
-    def _placed(self) -> Placement:
-        assert self.placement is not None
-        return self.placement
 
     def _collect(self, items: Mapping[Any, Any], names: Mapping[Any, str]) -> dict[Any, Any]:
         """Gather items on rank 0 from the ranks of its pipeline, on the CPU; nothing elsewhere.
@@ -311,7 +306,7 @@ class PipelineParallel(Parallelism):
         rank = dist.get_rank(group)
         found: dict[Any, Any] = {}
         for key, name in names.items():
-            owner = self._placed.owner(name) or 0
+            owner = self.placement.owner(name) or 0
             box = [gather(items.get(key), keep) if rank == owner else None]
             if keep and owner != 0 and rank == owner:
                 dist.send_object_list(box, group=group, group_dst=0)
@@ -323,7 +318,9 @@ class PipelineParallel(Parallelism):
 
     def local_state(self, task: LightningModule) -> dict[str, Any]:
         self.check()
-        return {name: v for name, v in task.state_dict().items() if self._placed.holds(name)}
+        here = (None, self.ranks.coordinates.pipeline)
+        state = task.state_dict()
+        return {name: v for name, v in state.items() if self.placement.owner(name) in here}
 
     def full_state(self, task: LightningModule) -> dict[str, Any]:
         self.check()

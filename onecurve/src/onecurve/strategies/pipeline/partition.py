@@ -205,10 +205,6 @@ class Placement:
         places = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
         return next((self._owner[at] for at in places if at in self._owner), None)
 
-    def holds(self, name: str) -> bool:
-        """Whether this rank holds a parameter or buffer."""
-        return self.owner(name) in (None, self._rank)
-
 
 class WholeSequences:
     """Sequences that are not sharded; those that are: `context.parallel.Pieces`."""
@@ -270,10 +266,6 @@ class Stages(NamedTuple):
     def trained(self) -> Flags:
         """Which parameters are trained: a callback may freeze some, or a GAN toggle them."""
         return tuple(p.requires_grad for layer in self.layers.values() for p in layer.parameters())
-
-    def need_gradient(self, inputs: Tensors) -> bool:
-        """Whether there is anything to train, in any stage or before the first one."""
-        return any(self.trained()) or any(value.requires_grad for value in inputs)
 
     def parameters(self) -> list[Tensor]:
         """The parameters of this rank."""
