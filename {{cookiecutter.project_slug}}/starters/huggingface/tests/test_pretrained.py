@@ -81,7 +81,8 @@ def test_lora_trains_its_matrices_alone(cli: Cli, strategy: str, targets: str) -
     line = cli("train.py", LLAMA[0], f"model.name={outcome.run}/pretrained").err.splitlines()[-1]
     assert line.startswith(f"error: model.name={outcome.run}/pretrained: is an adapter; use the ")
     assert "model.name=pretrained model.lora=2, and, to train" in line
-    further = cli("train.py", *TWO_STEPS, *LLAMA, *lora, f"init={outcome.run}/checkpoints/best.ckpt")
+    weights = f"init={outcome.run}/checkpoints/best.ckpt"
+    further = cli("train.py", *TWO_STEPS, *LLAMA, *lora, weights)
     assert "not in the file" not in further.out, further.out
     assert further.status == 0, further.err
 
