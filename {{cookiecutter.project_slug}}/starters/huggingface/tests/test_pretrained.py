@@ -59,8 +59,8 @@ def test_what_was_saved_is_trained_further(cli: Cli) -> None:
 @pytest.mark.usefixtures("small_data")
 @pytest.mark.parametrize(("strategy", "targets"), [("single", "all-linear"), ("fsdp", "null")])
 def test_lora_trains_its_matrices_alone(cli: Cli, strategy: str, targets: str) -> None:
-    lora = ("model.lora=2", f"model.lora_targets={targets}")
-    outcome = cli("train.py", *TWO_STEPS, *SAVES, *LLAMA, *lora, *STRATEGIES[strategy])
+    typed = (*TWO_STEPS, *LLAMA, "model.lora=2", f"model.lora_targets={targets}")
+    outcome = cli("train.py", *typed, *SAVES, *STRATEGIES[strategy])
     assert outcome.status == 0, outcome.err
     base = AutoModelForCausalLM.from_pretrained("pretrained").state_dict()
     trained = in_checkpoint(outcome.run)
@@ -79,10 +79,8 @@ def test_lora_trains_its_matrices_alone(cli: Cli, strategy: str, targets: str) -
     read = [value for name, value in adapted.named_parameters() if "lora_B" in name]
     assert sorted(value.norm() for value in read) == sorted(value.norm() for value in matrices)
     line = cli("train.py", LLAMA[0], f"model.name={outcome.run}/pretrained").err.splitlines()[-1]
-    assert line.startswith(f"error: model.name={outcome.run}/pretrained: is an adapter; use the ")
-    assert "model.name=pretrained model.lora=2, and, to train" in line
-    weights = f"init={outcome.run}/checkpoints/best.ckpt"
-    further = cli("train.py", *TWO_STEPS, *LLAMA, *lora, weights)
+    assert "adapter; use the model that it is for, model.name=pretrained model.lora=2, and" in line
+    further = cli("train.py", *typed, f"init={outcome.run}/checkpoints/best.ckpt")
     assert "not in the file" not in further.out, further.out
     assert further.status == 0, further.err
 

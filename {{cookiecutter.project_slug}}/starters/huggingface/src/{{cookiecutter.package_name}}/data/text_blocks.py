@@ -95,9 +95,8 @@ class TextBlocks(Tokenized):
         parts: dict[str, list[Source]] = {part: [] for part in NAMES}
         for source in sorted(sources(self.root), key=lambda source: place_of(source.name)):
             parts[self.part_of(source.name)].append(source)
-        for part, those in parts.items():
-            if not those:
-                raise self._no_text(part, those)
+        if empty := [part for part in NAMES if not parts[part]]:
+            raise self._no_text(empty[0], [])
         return parts
 
     def _no_text(self, part: str, those: Sequence[Source]) -> UserError:

@@ -18,9 +18,6 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
-IGNORED = -100
-"""A label that does not count: padding's."""
-
 
 def pretrained(
     name: str,
@@ -103,9 +100,7 @@ def from_config(
     return _prepared(model, labels is None, gradient_checkpointing)
 
 
-def causal_lm_loss(
-    logits: Tensor, labels: Tensor, vocab_size: int, ignore_index: int = IGNORED, **_: Any
-) -> Tensor:
+def causal_lm_loss(logits: Tensor, labels: Tensor, ignore_index: int = -100, **_: Any) -> Tensor:
     """The mean cross entropy of the token after each position.
 
     The loss of transformers computes in float32 even if everything else is in float64:
@@ -114,14 +109,11 @@ def causal_lm_loss(
     Args:
         logits: (N, T, V).
         labels: The tokens themselves (N, T).
-        vocab_size: V.
-        ignore_index: A label that is ignored.
+        ignore_index: A label that does not count, such as padding's.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     following = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
-    return F.cross_entropy(
-        logits.reshape(-1, vocab_size), following.reshape(-1), ignore_index=ignore_index
-    )
+    return F.cross_entropy(logits.flatten(0, 1), following.flatten(), ignore_index=ignore_index)
 
 
 def _prepared(model: Any, predicts_next: bool, gradient_checkpointing: bool) -> nn.Module:
@@ -145,11 +137,10 @@ def _prepared(model: Any, predicts_next: bool, gradient_checkpointing: bool) -> 
 
 
 def _classes(labels: Sequence[str] | None) -> dict[str, Any]:
-    """Return the names and the number of classes, as arguments of a configuration."""
+    """Return the names of the classes as arguments of a configuration, which counts them."""
     if labels is None:
         return {}
     return {
         "id2label": dict(enumerate(labels)),
         "label2id": {name: number for number, name in enumerate(labels)},
-        "num_labels": len(labels),
     }
