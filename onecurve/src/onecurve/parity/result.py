@@ -51,8 +51,12 @@ def row_of_resume(whole: "Watch", resumed: "Watch", tolerance: float) -> Row:
     after = whole.save_after or 0
     rows = [_of_weights(END, whole.end, resumed.end, whole.step, tolerance)]
     for name in whole.curves.keys() - whole.of_epochs:
-        rest = [(step, value) for step, value in whole.curves[name] if step > after]
-        rows.append(_of_curves(name, rest, resumed.curves.get(name, []), tolerance))
+        again = resumed.curves.get(name, [])
+        # Of a validation that was due when the checkpoint was written, and is resumed with.
+        due = sum(step == 0 for step, _ in again)
+        before = [point for point in whole.curves[name] if point[0] == after]
+        rest = [point for point in whole.curves[name] if point[0] > after]
+        rows.append(_of_curves(name, before[max(0, len(before) - due) :] + rest, again, tolerance))
     apart = [row for row in rows if row.step is not None]
     first = min(apart, key=lambda row: (row.step, row.quantity != LOSS), default=Row("", 0, 0))
     absolute, relative = max(row.absolute for row in rows), max(row.relative for row in rows)
