@@ -78,8 +78,8 @@ def validate_nodes(config: DictConfig, hydra: HydraConf | DictConfig) -> None:
         )
     if _nodes(config) > 1 and launcher_of(hydra) != SLURM:
         raise UserError(
-            f"trainer.num_nodes={_nodes(config)}: a sweep (-m) runs on one node, except with "
-            "sweep/launcher=slurm; use trainer.num_nodes=1, or one command per run"
+            f"trainer.num_nodes={_nodes(config)}: a sweep (-m) runs on one node, unless "
+            "sweep/launcher=slurm submits it; use trainer.num_nodes=1, or one command per run"
         )
 
 
