@@ -1,12 +1,12 @@
 """Makes a checkpoint of any step resume exactly, also inside an epoch.
 
 A checkpoint holds three states of the generators in ``random``: *now*; *iterator*, before the
-iterators of the epoch's loaders were made; and *first*, before the first batch was read; and
-whether a validation was due, which Lightning would leave out. A resume
+iterators of the epoch's loaders were made; and *first*, before the first batch was read. A resume
 inside an epoch redraws the order of samples from the latter two, skips the batches that have been
-trained on by iterating the samplers only, and continues from *now*. So it sees the remaining
-samples under any strategy and world size, whatever sampler the loader has. What has no sampler and
-cannot restore its position is read again, and its batches are dropped. The hooks used:
+trained on by iterating the samplers only, and continues from *now*. If a validation was due, which
+Lightning would leave out, it comes first. So a resume sees the remaining samples under any strategy
+and world size, whatever sampler the loader has. What has no sampler and cannot restore its position
+is read again, and its batches are dropped. The hooks used:
 
     setup_data: process_dataloader for each loader, then their iterators (in the first epoch)
     on_run_start of the epoch loop: the iterators of every later epoch, before its first batch
@@ -34,11 +34,7 @@ from ..compat.of_lightning import (
 )
 from ..compat.patching import replaced
 from ..errors import UserError
-from .loader import (
-    RankLoader,
-    generators_of,
-    has_indices,
-)
+from .loader import RankLoader, generators_of, has_indices
 from .random import (
     RankStream,
     State,

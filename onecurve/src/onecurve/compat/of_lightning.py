@@ -98,7 +98,7 @@ def batches_read_ahead(loop: Any) -> Any:
 
 def validates_now(trainer: Trainer) -> bool:
     """Whether a validation follows the training step whose hooks are running."""
-    loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
+    loop, fetcher = trainer.fit_loop.epoch_loop, batches_read_ahead(trainer.fit_loop)
     step: Any = loop.batch_progress.current
     in_step = step.processed > step.completed
     return in_step and fetcher is not None and loop._should_check_val_fx(fetcher)

@@ -126,7 +126,11 @@ def split(arguments: Arguments, count: int, samples: int | None = None) -> list[
 
 
 def joined(outputs: list[Any]) -> Any:
-    """Concatenate the outputs of the parts, tensor by tensor, on the first part's device."""
+    """Concatenate the outputs of the parts, tensor by tensor, on the first part's device.
+
+    Raises:
+        UserError: If an output has no batch dimension.
+    """
 
     def join(*tensors: Any) -> Any:
         first = tensors[0]
