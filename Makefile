@@ -110,7 +110,7 @@ test-rounding: bake ## run the tests that compare numbers, with the kernels of t
 	    --numprocesses 2 --dist worksteal -m compares $(ARGS)) || failed=1; \
 	done; test -z "$$failed"
 
-lint: .venv/installed ## check style, types, layers and workflows of the template and the library; changes nothing
+lint: .venv/installed ## check style, types, walls, budgets and workflows of the template and the library; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy
@@ -119,6 +119,7 @@ lint: .venv/installed ## check style, types, layers and workflows of the templat
 	$(IN_LIBRARY) ruff format --check .
 	$(IN_LIBRARY) mypy
 	cd $(LIBRARY) && PYTHONPATH=src '$(CURDIR)/$(BIN)/lint-imports' --no-logo --no-cache
+	$(BIN)/python .ci/budgets.py
 
 format: .venv/installed ## format the template's own code and the library
 	$(BIN)/ruff check --fix --exit-zero .
@@ -135,9 +136,9 @@ bench: bake ## run the benchmarks, on a project with the defaults; make bench BE
 	  echo "benchmarks/$$name.py"; $(BIN)/python "benchmarks/$$name.py" $(ARGS) || failed="$$failed $$name"; \
 	done; test -z "$$failed" || { echo "above a limit:$$failed"; exit 1; }
 
-# A machine without a network or .venv: PYTHONPATH=onecurve/src python3 -m onecurve.gpu_check
+# A machine without a network or .venv: PYTHONPATH=onecurve/src:benchmarks python3 -m gpu_check
 gpu: .venv/installed ## check and measure training on the GPU of this machine, in 8 minutes at most; see build/gpu
-	PYTHONPATH='$(LIBRARY)/src' $(BIN)/python -m onecurve.gpu_check --out build/gpu $(ARGS)
+	PYTHONPATH='$(LIBRARY)/src:benchmarks' $(BIN)/python -m gpu_check --out build/gpu $(ARGS)
 
 docs: .venv/installed ## make the site: the template's pages, a project's, the library's, benchmarks; see build/docs/site
 	@rm -rf build/docs && mkdir -p build/docs/pages

@@ -32,10 +32,10 @@ from hydra.utils import instantiate
 from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 
-from onecurve.command.resolvers import register_resolvers
+from onecurve.app.command.resolvers import register_resolvers
+from onecurve.app.run import fit
+from onecurve.launch.context import RunContext
 from onecurve.launch.process import log_to_file
-from onecurve.run import fit
-from onecurve.run.context import RunContext
 
 CONFIGS = Path(__file__).resolve().parent.parent / "build" / "my-project" / "configs"
 # Against the loop with PyTorch's default optimizer, and against that with the fused one.

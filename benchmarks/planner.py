@@ -55,10 +55,10 @@ def tables() -> bool:
     """The best mesh of each network on each number of GPUs."""
     from llama import planned
 
+    from onecurve.app.plan import runs_as
     from onecurve.planner.hardware import HARDWARE
     from onecurve.planner.meshes import all_meshes, in_words
     from onecurve.planner.network import Request
-    from onecurve.planner.project import runs_as
 
     hardware = HARDWARE["h100"]
     print(f"Llama 3 on H100, sequences of {LENGTH}, one for each GPU, bf16-mixed")

@@ -39,14 +39,14 @@ def wrap(module, name, before=None, after=None):
             if after: mark(after)
     setattr(module, name, wrapped)
 
-from onecurve.run import record
+from onecurve.app.run import record
 start = record.start
 def started(*arguments, **options):
     start(*arguments, **options)
     mark("compose")
     from onecurve.launch.worker import resolved
-    resolved("onecurve.run.fit.work")
-    from onecurve.run import fit
+    resolved("onecurve.app.run.fit.work")
+    from onecurve.app.run import fit
     from onecurve.data.images import ImageDataModule
     from lightning.pytorch.strategies import Strategy
     from onecurve.strategies.strategy import OneCurve

@@ -16,8 +16,9 @@ from filelock import FileLock
 from onecurve.torch_versions import too_old
 
 ROOT = Path(__file__).parent / "project"
-# The library, the project, the classes of tests: for this process and those that it starts.
-IMPORTED = [str(folder) for folder in (ROOT.parents[1] / "src", ROOT, ROOT.parent)]
+# The library, the project, the classes of tests, gpu_check: for this process and those it starts.
+LIBRARY = ROOT.parents[1]
+IMPORTED = [str(at) for at in (LIBRARY / "src", ROOT, ROOT.parent, LIBRARY.parent / "benchmarks")]
 sys.path[:] = [*IMPORTED, *(path for path in sys.path if path not in IMPORTED)]
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [*IMPORTED, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -28,9 +29,10 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 import warm_ranks  # noqa: E402
 from processes import Command, end  # noqa: E402
 
-from onecurve.command import hydra_hooks  # noqa: E402
-from onecurve.launch import agent, one_run  # noqa: E402
-from onecurve.run.context import RunContext  # noqa: E402
+from onecurve.app import one_run  # noqa: E402
+from onecurve.app.command import hydra_hooks  # noqa: E402
+from onecurve.launch import agent  # noqa: E402
+from onecurve.launch.context import RunContext  # noqa: E402
 from onecurve.testing.runs import Cli, Outcome, column, jobs_of, largest_difference, run_directories  # noqa: E402
 
 __all__ = ["Cli", "Outcome", "column", "jobs_of", "largest_difference", "run_directories"]
@@ -218,7 +220,7 @@ def is_accepted(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
                 patch.setattr(one_run, "start", lambda *_: ACCEPTED.add(words) or {})
                 # Not with another node.
                 alone = RunContext(tmp_path / "alone")
-                patch.setattr(hydra_hooks, "meet", lambda _: alone)
+                patch.setattr(hydra_hooks, "meet", lambda *_: alone)
                 # Nor is what was composed written to files.
                 cli("train.py", *words, "hydra.output_subdir=null")
         return words in ACCEPTED

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from onecurve.launch import one_run
-from onecurve.run import record
-from onecurve.run.context import RunContext
+from onecurve.app import one_run
+from onecurve.app.run import record
+from onecurve.launch.context import RunContext
 
 Metrics = dict[str, float]
 

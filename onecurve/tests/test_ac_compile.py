@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils.flop_counter import FlopCounterMode
 
-from onecurve.config.commands import has_compiler
+from onecurve.app.config.commands import has_compiler
 from onecurve.strategies.ac_compile import apply_ac_and_compile
 
 # 97 samples: three batches of 32, and one of a single sample.

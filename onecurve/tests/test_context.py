@@ -7,6 +7,7 @@ import pytest
 import torch
 import warm_ranks
 from conftest import ROUNDING, largest_difference, one_of_a_kind, unless_too_old
+from gpu_check.tasks import small_tokens, small_transformer
 from several_fits import Case, fits_alone, fits_in_ranks
 from sharded_sequences import CASES, WIDTH
 from torch import Tensor
@@ -15,7 +16,6 @@ from torch.nn import functional as F
 
 import onecurve
 from onecurve.errors import UserError
-from onecurve.gpu_check.tasks import small_tokens, small_transformer
 from onecurve.strategies.context_parallel import (
     Piece,
     current,

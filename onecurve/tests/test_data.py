@@ -14,7 +14,7 @@ from lightning import LightningModule
 from PIL import Image
 from several_fits import quiet_trainer
 
-from onecurve.command.resolvers import register_resolvers
+from onecurve.app.command.resolvers import register_resolvers
 from onecurve.data.augment import RandomCrop, RandomHorizontalFlip
 from onecurve.data.files import list_images, read_image, resize_images
 from onecurve.data.images import ImageDataModule

@@ -11,8 +11,8 @@ from processes import Command, end, listens
 from small.digits import Digits
 from torch.distributed.elastic.multiprocessing import SignalException
 
+from onecurve.app.run.redaction import is_secret
 from onecurve.launch.agent import passing_on
-from onecurve.run.redaction import is_secret
 
 TYPED, READ = "sk-typed-0123456789", "read-from-the-environment"
 PRIVATE = ("data._target_=test_doors.Private", f"+data.api_key={TYPED}", "test=false")

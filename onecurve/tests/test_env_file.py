@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from onecurve.command.entry import read_env_file
+from onecurve.app.command.entry import read_env_file
 from onecurve.errors import UserError
 
 APPLICATION = """
 from pathlib import Path
 import hydra
-from onecurve.command.entry import command
+from onecurve.app.command.entry import command
 
 @hydra.main(config_path="configs", config_name="train", version_base="1.3")
 def main(config):

@@ -20,10 +20,10 @@ from torch.optim.lr_scheduler import (
 from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
+from onecurve.app.run.stop import end_of_training
 from onecurve.checkpoint.format import reject_other_network
 from onecurve.errors import UserError
 from onecurve.optim.schedulers import cosine
-from onecurve.run.stop import end_of_training
 
 STEPS_AN_EPOCH = 4
 

@@ -1,4 +1,4 @@
-"""`python -m onecurve.gpu_check`, on a CPU: it compares, measures, and tells what did not pass."""
+"""`python -m gpu_check`, on a CPU: it compares, measures, and tells what did not pass."""
 
 import json
 import os
@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from onecurve.gpu_check import check
-from onecurve.gpu_check.entries import LARGE, TOLERANCES, Entry
+from gpu_check import check
+from gpu_check.entries import LARGE, TOLERANCES, Entry
 
 ONLY_TORCH = Path(__file__).parent / "only_torch"
 
@@ -23,7 +22,7 @@ def found(folder: Path) -> dict[str, Any]:
 @pytest.mark.long
 def test_a_machine_with_torch_and_lightning_alone_is_checked(tmp_path: Path) -> None:
     only = ["mlp ddp 32-true", "transformer pipeline bf16-true", "transformer tensor * 2 ranks"]
-    command = [sys.executable, "-m", "onecurve.gpu_check", "--device", "cpu", "--out", "there"]
+    command = [sys.executable, "-m", "gpu_check", "--device", "cpu", "--out", "there"]
     path = os.pathsep.join(map(str, [ONLY_TORCH, *sys.path]))
     done = subprocess.run(
         [*command, "--only", *only], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},

@@ -14,7 +14,7 @@ from conftest import ROOT, TINY, Cli, column, run_directories
 from processes import nothing_stays_of
 from test_sweeps import statuses
 
-from onecurve.sweep.launchers import share
+from onecurve.app.sweep.launchers import share
 
 
 @pytest.fixture(autouse=True)

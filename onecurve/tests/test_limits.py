@@ -15,10 +15,10 @@ from lightning.pytorch.callbacks import EarlyStopping
 from pydantic import AfterValidator, Field, create_model
 
 from onecurve import Config, UserError
-from onecurve.config import validate
-from onecurve.config.validate import of_target
+from onecurve.app.config import validate
+from onecurve.app.config.validate import of_target
+from onecurve.app.run.instantiate import validated
 from onecurve.config_model import Words, existing, text
-from onecurve.run.instantiate import validated
 
 CALLBACK = """
 import onecurve
@@ -101,7 +101,7 @@ def test_a_model_in_the_projects_table_validates_without_torch(
     assert shown == [f"error: {TYPED[typed]}"]
     assert done.returncode == 2
     imported = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if "|" in line}
-    assert "onecurve.command.check" in imported
+    assert "onecurve.app.command.check" in imported
     assert imported.isdisjoint({"torch", "lightning", "own", "own.noise"})
     assert list(tmp_path.iterdir()) == []
 
@@ -153,6 +153,10 @@ def test_a_model_in_a_class_reports_missing_and_unknown_keys(noise: str) -> None
     assert refused(_target_=f"{noise}s") == (
         "callbacks.noise._target_=noise_of_mine.GradientNoises: there is no GradientNoises in "
         "noise_of_mine; did you mean noise_of_mine.GradientNoise?"
+    )
+    moved = "onecurve.displays.callback.Displays: there is no displays in onecurve; did you mean "
+    assert refused(_target_="onecurve.displays.callback.Displays") == (
+        f"callbacks.noise._target_={moved}onecurve.app.displays.callback.Displays?"
     )
     assert validated("x", {"_target_": noise, "scale": 1, "every": 1e3})["every"] == 1000
     # The rest is given when it is called.

@@ -13,8 +13,8 @@ from conftest import EPOCH, Cli, Refused, column
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_checkpoint_files import files_of_at_most
 
-from onecurve.loggers.buffered import BufferedCSVLogger
-from onecurve.loggers.wandb_run import earlier_run
+from onecurve.app.loggers.buffered import BufferedCSVLogger
+from onecurve.app.loggers.wandb_run import earlier_run
 
 
 def test_tensorboard_has_the_curves(train: Cli) -> None:

@@ -9,10 +9,10 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
+from onecurve.app.run.instantiate import build_task, with_key
 from onecurve.errors import UserError
 from onecurve.optim import schedulers
 from onecurve.optim.optimizers import build_optimizer
-from onecurve.run.instantiate import build_task, with_key
 
 STEPS = 100
 OPTIMIZERS = {

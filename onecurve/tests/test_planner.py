@@ -8,7 +8,7 @@ from conftest import Cli
 from torch import nn
 
 from onecurve import torch_versions
-from onecurve.config.groups import Plan
+from onecurve.app.config.groups import Plan
 from onecurve.planner.hardware import HARDWARE, gather, group_of, reduce
 from onecurve.planner.meshes import all_meshes, products
 from onecurve.planner.network import Network, Precision, Request

@@ -13,10 +13,10 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from onecurve.app.plan import request_of
 from onecurve.planner.estimate import Estimate
 from onecurve.planner.network import Request
 from onecurve.planner.pipeline import stages_of
-from onecurve.planner.project import request_of
 from onecurve.strategies.mesh.sizes import Sizes
 
 

@@ -17,10 +17,10 @@ from small.task import Classification
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
+from onecurve.app.run.notebook import load, predicted
+from onecurve.app.run.predict import work
 from onecurve.errors import UserError
-from onecurve.run.context import RunContext
-from onecurve.run.notebook import load, predicted
-from onecurve.run.predict import work
+from onecurve.launch.context import RunContext
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from small.task import Classification
 from torch import nn
 
 from onecurve import machine
-from onecurve.config import commands, trainer
+from onecurve.app.config import commands, trainer
 
 
 class NoSequence(Classification):

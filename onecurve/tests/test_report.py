@@ -10,8 +10,8 @@ import yaml
 from conftest import Cli
 from small_sweep import figures, make_job, spreadsheet
 
-from onecurve.sweep.report import write_report
-from onecurve.sweep.results import read_sweeps
+from onecurve.app.sweep.report import write_report
+from onecurve.app.sweep.results import read_sweeps
 
 
 def test_a_sweep_becomes_a_table_and_two_files(tmp_path: Path, cli: Cli) -> None:

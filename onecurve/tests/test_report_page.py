@@ -7,8 +7,8 @@ import pytest
 import yaml
 from small_sweep import LOSSES, figures, make_job
 
-from onecurve.sweep.report import compare_strategies, write_report
-from onecurve.sweep.results import MOST_POINTS, read_sweeps
+from onecurve.app.sweep.report import compare_strategies, write_report
+from onecurve.app.sweep.results import MOST_POINTS, read_sweeps
 
 
 class Elements(HTMLParser):

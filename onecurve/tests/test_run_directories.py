@@ -17,7 +17,7 @@ SHORT = ("trainer.max_epochs=1", "test=false")
 SLOW = ("callbacks=[checkpoint,progress]", "trainer.max_epochs=100000")
 HOLD = """
 import sys, time, pathlib
-from onecurve.run.record import lock_run
+from onecurve.app.run.record import lock_run
 held = lock_run(pathlib.Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(100)

@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 from test_limits import VALUES, model_with
 
-from onecurve.command.schemas import (
+from onecurve.app.command.schemas import (
     GROUPS,
     ConfigFile,
     line_of,
@@ -156,7 +156,7 @@ def test_keys_are_explained() -> None:
 
 def test_the_command_writes_them_without_torch(tmp_path: Path) -> None:
     def write() -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-X", "importtime", "-m", "onecurve.command.schemas"]
+        command = [sys.executable, "-X", "importtime", "-m", "onecurve.app.command.schemas"]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     def refused(line: str) -> None:

@@ -12,14 +12,14 @@ from omegaconf import OmegaConf
 from small_sweep import make_job, spreadsheet
 from torch import nn
 
+from onecurve.app.command.resume import expand
+from onecurve.app.run import fit
+from onecurve.app.run.fit import show_metrics, show_training
+from onecurve.app.run.instantiate import trainer_errors, with_keys
+from onecurve.app.run.record import Invocation, override, text_of
+from onecurve.app.sweep.report import write_report
 from onecurve.callbacks.model_summary import LayerTable
-from onecurve.command.resume import expand
-from onecurve.run import fit
-from onecurve.run.fit import show_metrics, show_training
-from onecurve.run.instantiate import trainer_errors, with_keys
-from onecurve.run.record import Invocation, override, text_of
 from onecurve.strategies.tensor.plan import report_plan
-from onecurve.sweep.report import write_report
 
 # To rich a style, the end of one that was never begun, and a picture.
 NAMES = ("f[bold]", "f[/cat]", "f:cat:")

@@ -29,7 +29,7 @@ from omegaconf import DictConfig
 from processes import Command
 from test_failures import ranks
 
-from onecurve.run.record import try_lock
+from onecurve.app.run.record import try_lock
 
 __all__ = ["fake_jobs"]
 
@@ -173,7 +173,7 @@ def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
     """Nor does a process that it has forked, and that outlives it for a while."""
     script = (
         "import os, signal, sys, time; from pathlib import Path; "
-        "from onecurve.run.record import try_lock; lock = try_lock(Path(sys.argv[1])); "
+        "from onecurve.app.run.record import try_lock; lock = try_lock(Path(sys.argv[1])); "
         "print(os.fork(), flush=True); time.sleep(60)"
     )
     lock = tmp_path / "folder/.lock"

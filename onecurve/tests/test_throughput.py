@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import ALL, EPOCH, Cli, column
+from gpu_check.tasks import FEATURES, mlp
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers.logger import DummyLogger
 from several_fits import quiet_trainer
@@ -18,7 +19,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from onecurve import Single
 from onecurve.callbacks.throughput import Throughput
-from onecurve.gpu_check.tasks import FEATURES, mlp
 
 SHARES = [f"throughput/{name}_share" for name in ("data", "step", "validation", "checkpoint")]
 

@@ -7,10 +7,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Cli, one_of_a_kind
-from torch import Tensor, nn
-
-from onecurve import FSDP, Pipeline, Single, UserError, mesh, parity, torch_versions
-from onecurve.gpu_check.tasks import (
+from gpu_check.tasks import (
     CLASSES,
     FEATURES,
     Task,
@@ -19,6 +16,9 @@ from onecurve.gpu_check.tasks import (
     small_tokens,
     small_transformer,
 )
+from torch import Tensor, nn
+
+from onecurve import FSDP, Pipeline, Single, UserError, mesh, parity, torch_versions
 from onecurve.torch_versions import TABLE, too_old
 
 HERE = tuple(map(int, torch.__version__.split(".")[:2]))

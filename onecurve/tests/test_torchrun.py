@@ -10,9 +10,9 @@ from conftest import ROOT, Cli, Refused
 from lightning.pytorch import Callback, Trainer
 from nodes import TRAIN, Start, StartBy, finish, free_port, has_the_curve_of_one_node, one_run
 
+from onecurve.launch.context import Attempt, Members
 from onecurve.launch.meeting import agree
 from onecurve.machine import Ranks
-from onecurve.run.context import Attempt, Members
 
 
 @pytest.mark.compares

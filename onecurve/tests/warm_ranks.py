@@ -30,8 +30,8 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from onecurve.launch import agent, worker
 from onecurve.launch.addresses import HOST, listening_store
+from onecurve.launch.context import unless_stopped
 from onecurve.launch.forkserver import end_with_the_parent, warm_up
-from onecurve.run.context import unless_stopped
 
 # What a run leaves behind grows.
 MOST_RUNS = 60

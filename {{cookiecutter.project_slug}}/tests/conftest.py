@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
-from onecurve.command.resolvers import register_resolvers
+from onecurve.app.command.resolvers import register_resolvers
 
 pytest_plugins = ["onecurve.testing.fixtures", "small_data"]
 

@@ -8,7 +8,7 @@ import small_data
 import yaml
 from conftest import CONFIGS, STRATEGIES, TWO_STEPS
 from jsonschema import Draft7Validator
-from onecurve.command.schemas import ConfigFile, config_files, line_of, schema_name, schemas
+from onecurve.app.command.schemas import ConfigFile, config_files, line_of, schema_name, schemas
 from onecurve.testing.runs import Cli, column
 
 # Further overrides that a choice needs, also in small_data.py; all others are tried with the

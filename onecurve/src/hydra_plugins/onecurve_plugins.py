@@ -24,7 +24,7 @@ class OptunaSweeper(Sweeper):
     def setup(self, **of_hydra: Any) -> None:
         """Called by Hydra before `sweep`, with the configuration and how to run a job."""
         # Here, as Hydra imports this file at every start.
-        from onecurve.sweep.search import Search
+        from onecurve.app.sweep.search import Search
 
         self.search = Search(**of_hydra)
 

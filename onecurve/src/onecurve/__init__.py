@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from .chunked_loss import chunked_cross_entropy
     from .config_model import Config
     from .errors import UserError
+    from .launch.context import RankFailed
     from .launch.in_ranks import launch
     from .parity.runs import parity
-    from .run.context import RankFailed
     from .strategies.context_parallel import positions
     from .strategies.ddp import DDP
     from .strategies.dp import DP
@@ -68,7 +68,7 @@ _HOMES = {
     "FSDP": "strategies.fsdp.strategy",
     "LocalFiles": "checkpoint.storage",
     "Pipeline": "strategies.pipeline.strategy",
-    "RankFailed": "run.context",
+    "RankFailed": "launch.context",
     "ShardedFolders": "checkpoint.storage",
     "Single": "strategies.single",
     "StochasticWeightAveraging": "averaging.swa",

@@ -18,37 +18,37 @@ if TYPE_CHECKING:
 
 def train(script: str) -> None:
     """Train: one run, or with ``-m`` a sweep."""
-    _run(script, "onecurve.run.fit.work")
+    _run(script, "onecurve.app.run.fit.work")
 
 
 def evaluate(script: str) -> None:
     """Evaluate a checkpoint on the test set."""
-    _run(script, "onecurve.run.fit.evaluate")
+    _run(script, "onecurve.app.run.fit.evaluate")
 
 
 def predict(script: str) -> None:
     """Predict with a checkpoint."""
-    _run(script, "onecurve.run.predict.work")
+    _run(script, "onecurve.app.run.predict.work")
 
 
 def export(script: str) -> None:
     """Export the network of a checkpoint: torch.export, ONNX."""
-    _run(script, "onecurve.run.export.work")
+    _run(script, "onecurve.app.run.export.work")
 
 
 def parity(script: str) -> None:
     """Compare a strategy with a plain Trainer; the exit status is 1 if they differ."""
-    _run(script, "onecurve.parity.work.work")
+    _run(script, "onecurve.app.parity.work")
 
 
 def plan(script: str) -> None:
     """Estimate which mesh to use."""
-    _run(script, "onecurve.planner.project.work")
+    _run(script, "onecurve.app.plan.work")
 
 
 def report() -> None:
     """Print the table of all jobs of sweeps, and write sweep.csv and sweep.html."""
-    from .sweep.report import main
+    from .app.sweep.report import main
 
     main()
 
@@ -56,7 +56,7 @@ def report() -> None:
 def _run(script: str, work: str) -> None:
     import hydra
 
-    from .command.entry import command, run
+    from .app.command.entry import command, run
 
     name, configs = Path(script).stem, Path(script).resolve().parent / "configs"
 

@@ -54,7 +54,7 @@ class Config(BaseModel):
         """Yield one error line for each combination with other keys that cannot run.
 
         Args:
-            run: The composed run, an `onecurve.composed_run.ComposedRun`.
+            run: The composed run, an `onecurve.app.composed_run.ComposedRun`.
             key: The key of the object in the configuration, such as "callbacks.swa".
         """
         yield from ()

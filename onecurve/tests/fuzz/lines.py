@@ -10,8 +10,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from omegaconf import OmegaConf
 
-from onecurve.command.resolvers import register_resolvers
-from onecurve.config.validate import dotted
+from onecurve.app.command.resolvers import register_resolvers
+from onecurve.app.config.validate import dotted
 
 # A run of one step, whatever is drawn after it.
 SHORT = (

@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 from several_fits import quiet_trainer
 
 import onecurve
-from onecurve.run.predict import Predictions, add_predict_step
+from onecurve.app.run.predict import Predictions, add_predict_step
 
 from . import data
 from .rows import ROWS, Row

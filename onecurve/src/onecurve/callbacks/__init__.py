@@ -1,1 +1,1 @@
-"""Callbacks for every strategy: one file each; `onecurve.config.callbacks` says what they take."""
+"""Callbacks for every strategy: one file each."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -17,10 +17,30 @@ from ..compat.of_lightning import (
     metrics_to_log,
     set_initial_hyperparameters,
 )
-from ..loggers.buffered import ResumableLogger
 from .format import FORMAT, task_arguments
 from .remote import is_address
 from .resume_changes import apply_changes
+
+
+@runtime_checkable
+class ResumableLogger(Protocol):
+    """A logger that is rewound to the checkpoint if a run resumes in the same directory.
+
+    A logger without these methods logs some steps twice.
+    """
+
+    def position(self) -> dict[str, Any]:
+        """The position, as plain data for a checkpoint, once everything logged is on the disk.
+
+        Called on rank 0.
+        """
+
+    def go_on_from(self, position: dict[str, Any] | None) -> None:
+        """Drop everything logged after a position; called before anything else is logged.
+
+        Args:
+            position: What `position` returned; None if the checkpoint has none of this logger.
+        """
 
 
 class ResumeState(Callback):

@@ -1,4 +1,1 @@
-"""Data modules of images that fit in memory, and are read in batches.
-
-`onecurve.config.data` says what they take.
-"""
+"""Data modules of images that fit in memory, and are read in batches."""

@@ -35,9 +35,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..errors import UserError
 from ..machine import is_alive, unchanged_environment
-from ..run.context import SIGNALS, RankFailed, unless_stopped
 from . import worker
 from .addresses import HOST, listening_store
+from .context import SIGNALS, RankFailed, unless_stopped
 from .meeting import Nodes
 from .process import log_file
 

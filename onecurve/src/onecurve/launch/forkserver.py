@@ -19,7 +19,7 @@ PRELOADED = (
     "lightning.pytorch",
     "torchvision",
     "torch.distributed.pipelining",
-    "onecurve.run.fit",
+    "onecurve.app.run.fit",
     "onecurve.launch.worker",  # the entry point of a rank
 )
 # The path of a socket has at most 107 bytes, including two components that multiprocessing adds.

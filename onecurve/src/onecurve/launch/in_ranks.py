@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from .. import machine
 from ..errors import UserError, user_error_behind
-from ..run.context import RankFailed
+from .context import RankFailed
 from .forkserver import warm_up
 
 Result = TypeVar("Result")

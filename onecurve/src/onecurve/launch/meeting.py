@@ -20,9 +20,9 @@ from ..checkpoint.file import newest_checkpoint
 from ..checkpoint.remote import fetch, find
 from ..errors import UserError
 from ..machine import Ranks, node_rank, nodes_asked, ranks_around
-from ..run.context import Attempt, Members, RunContext
 from . import addresses
 from .addresses import ANSWER, gone, joined_store, listening_store, store_of_attempt, wait
+from .context import Attempt, Members, RunContext
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -101,10 +101,11 @@ class Meeting(Members):
         return gone(f"{self.store.host}:{self.store.port}")
 
 
-def meet(config: "DictConfig") -> RunContext:
+def meet(config: "DictConfig", overrides: Callable[[], list[str]]) -> RunContext:
     """Meet the other processes of this run, if there are any, and agree on the run directory.
 
-    It is set as ``hydra.run.dir``. Others that do not come, or have other overrides, are rejected.
+    Its directory is set as ``hydra.run.dir``. Nodes that do not come, or have other `overrides`,
+    are rejected.
     """
     run_dir = Path(os.path.abspath(str(config.hydra.run.dir)))
     ranks = ranks_around()
@@ -112,7 +113,7 @@ def meet(config: "DictConfig") -> RunContext:
         context = meet_ranks(ranks, config, run_dir)
         run_dir = context.run_dir
     elif "launch" in config and nodes_asked(config)[1] > 1:
-        nodes = _meet_nodes(config)
+        nodes = _meet_nodes(config, overrides())
         run_dir = Path(nodes.broadcast("run_dir", lambda: str(run_dir)))
         context = RunContext(run_dir, nodes)
         if not nodes.is_first:
@@ -262,10 +263,7 @@ class Nodes(Meeting):
         }
 
 
-def _meet_nodes(config: "DictConfig") -> Nodes:
-    # Imported here, because scripts without a command line import this module, too.
-    from ..run.redaction import overrides_of, redact_command
-
+def _meet_nodes(config: "DictConfig", overrides: list[str]) -> Nodes:
     limit = float(config.launch.timeout_seconds)
     deadline = time.monotonic() + limit
     smallest, largest = nodes_asked(config)
@@ -299,7 +297,7 @@ def _meet_nodes(config: "DictConfig") -> Nodes:
             rank=rank,
             address=addresses.of_this_machine(host),
         )
-        _compare_commands(nodes, redact_command(overrides_of(config.hydra.overrides.task)))
+        _compare_commands(nodes, overrides)
     except RuntimeError:
         raise gone(endpoint) from None
     addresses.name_interface(nodes.address)

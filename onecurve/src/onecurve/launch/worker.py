@@ -20,8 +20,8 @@ from torch import distributed
 from .. import machine
 from ..errors import UserError, hide_frames_above_the_project, user_error_behind
 from ..machine import LIGHTNING_VARIABLES, Ranks, unchanged_environment
-from ..run.context import Metrics, RankFailed, RunContext, is_stopped, unless_stopped
 from .addresses import HOST, listening_store, name_interface, stay_on_this_machine
+from .context import Metrics, RankFailed, RunContext, is_stopped, unless_stopped
 from .forkserver import end_with_the_parent
 from .meeting import meet_ranks
 from .process import (
@@ -48,7 +48,7 @@ Work = Callable[..., Any]
 
 
 def resolved(work: Work | str) -> Work:
-    """Import the function with a dotted name, such as "onecurve.run.fit.work"."""
+    """Import the function with a dotted name, such as "onecurve.app.run.fit.work"."""
     if not isinstance(work, str):
         return work
     # Before the function's module imports Lightning.

@@ -5,8 +5,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from onecurve import Config
-from onecurve.config.data import Images
-from onecurve.config.optim import Plateau
+from onecurve.app.config.data import Images
+from onecurve.app.config.optim import Plateau
 
 
 class Digits(Images):

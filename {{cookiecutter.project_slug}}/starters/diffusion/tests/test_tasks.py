@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import TWO_STEPS, composed, shipped
-from onecurve.run.instantiate import build_task
+from onecurve.app.run.instantiate import build_task
 from onecurve.testing.runs import Cli, column
 from PIL import Image
 from torch import Tensor

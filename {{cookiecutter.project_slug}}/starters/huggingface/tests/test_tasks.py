@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import TWO_STEPS, composed, shipped
 from hydra.utils import instantiate
-from onecurve.run.instantiate import build_task
+from onecurve.app.run.instantiate import build_task
 from onecurve.testing import assert_parity
 from onecurve.testing.runs import Cli, column
 from torch.utils.data import DataLoader

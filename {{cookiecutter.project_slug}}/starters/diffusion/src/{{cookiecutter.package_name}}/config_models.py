@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from onecurve import Config
-from onecurve.config.data import Digits, Images, TorchvisionImages
+from onecurve.app.config.data import Digits, Images, TorchvisionImages
 from pydantic import Field
 
 Count = Annotated[int, Field(ge=1)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from onecurve import Config
-from onecurve.composed_run import ComposedRun
+from onecurve.app.composed_run import ComposedRun
 from onecurve.config_model import existing
 from pydantic import Field
 

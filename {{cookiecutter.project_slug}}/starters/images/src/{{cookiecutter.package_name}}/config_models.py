@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from onecurve import Config
-from onecurve.composed_run import ComposedRun
-from onecurve.config.data import Images
+from onecurve.app.composed_run import ComposedRun
+from onecurve.app.config.data import Images
 from pydantic import Field
 
 Count = Annotated[int, Field(ge=1)]

@@ -4,7 +4,7 @@ from typing import Any, Unpack
 
 import torch.nn.functional as F
 from matplotlib.figure import Figure
-from onecurve.displays.images import as_arrays, pictures
+from onecurve.app.displays.images import as_arrays, pictures
 from onecurve.figures import image_grid
 from torch import Tensor
 from torchmetrics.classification import MultilabelAUROC

@@ -5,7 +5,7 @@ from typing import Any, Unpack
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
-from onecurve.displays.images import as_arrays, pictures
+from onecurve.app.displays.images import as_arrays, pictures
 from onecurve.figures import new_figure
 from torch import Tensor
 from torchmetrics.classification import MulticlassJaccardIndex

@@ -1,0 +1,1 @@
+"""What makes `python train.py` of a configuration: composition, launch, record, sweeps."""

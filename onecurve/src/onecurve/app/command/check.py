@@ -1,0 +1,183 @@
+"""Validates the configuration of a job, before torch is imported or a file is written."""
+
+import ast
+import re
+from functools import cache
+from typing import Any
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from ... import machine
+from ...config_model import text
+from ...errors import UserError, of_syntax, user_error_behind
+from ..config.validate import dotted, file_of, refusals, validate
+from .explain import Chosen, added_to_a_list, choices, groups_of_lists, holds_a_list
+
+# Facts about a strategy, which cannot be overridden.
+FACTS = ("strategy.name", "strategy.processes")
+
+
+def check(config: DictConfig, config_name: str, overrides: list[str]) -> str | None:
+    """Reject the configuration of a job that cannot run.
+
+    In place, groups that its task makes no use of are removed, and `1e3` becomes 1000 where a whole
+    number is meant. Returned is a line about overrides that change nothing, if there are any.
+    """
+    loader = GlobalHydra.instance().config_loader()
+    parsed = OverridesParser.create(config_loader=loader).parse_overrides(overrides)
+
+    chosen = Chosen(config_name, overrides)
+    try:
+        unused = _unused_groups(config)
+        with open_dict(config):
+            for group in unused:
+                config.pop(group, None)
+        for key, value in dotted(OmegaConf.to_container(config)):
+            if value == "???":
+                raise UserError(f"{key} is needed: add {key}=...")
+        _reject_several_choices(config_name, parsed)
+        _reject_files_with_lists(config)
+        if line := added_to_a_list(overrides):
+            raise UserError(line)
+        deleted = [each.key_or_group for each in parsed if each.is_delete()]
+        described = validate(config, config_name, deleted, unused, chosen.default, chosen.is_null)
+        _reject_changed_facts(config, parsed, chosen)
+        if "trainer" in config and (line := next(refusals(config, described), None)):
+            raise UserError(line)
+        if "strategy" not in config and (ranks := machine.ranks_around()) and ranks.world_size > 1:
+            raise UserError(
+                f"{config_name}.py: is one process, but {ranks.starter} has started "
+                f"{ranks.world_size}; type the command once without {ranks.starter}"
+            )
+        return _not_used(unused, overrides)
+    except OmegaConfBaseException as error:
+        raise in_one_line(error, config) from None
+
+
+def in_one_line(error: OmegaConfBaseException, config: DictConfig) -> UserError:
+    """An error of OmegaConf's about an interpolation, as one line."""
+    if behind := user_error_behind(error):
+        return behind
+    lines = [line.strip() for line in str(error).splitlines()]
+    keys = [line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")]
+    if not keys or not keys[0]:
+        return UserError(" ".join(lines))
+    node = OmegaConf.to_container(config)
+    written = dict(dotted(node)).get(keys[0]) if isinstance(node, dict) else None
+    given = f"{keys[0]}={written}" if isinstance(written, str) else keys[0]
+    return UserError(f"{given}: {lines[0]}; give a value, or the name of a key that is there")
+
+
+def _reject_several_choices(config_name: str, parsed: list[Override]) -> None:
+    """Reject several files for a group that takes one: Hydra would merge them."""
+    lists = groups_of_lists(config_name)
+    for override in parsed:
+        value, group = override.value(), override.key_or_group
+        if not isinstance(value, list) or "." in group or group in lists:
+            continue
+        if options := choices(group):
+            one = next((str(each) for each in value if str(each) in options), options[0])
+            raise UserError(f"{group}={text(value)}: takes one, such as {group}={one}")
+
+
+def _reject_files_with_lists(config: DictConfig) -> None:
+    """Reject a group's file that holds a list: Hydra accepts it, and no model would validate it."""
+    loader: Any = GlobalHydra.instance().config_loader()
+    for group, choice in HydraConfig.get().runtime.choices.items():
+        if OmegaConf.is_list(OmegaConf.select(config, group, throw_on_resolution_failure=False)):
+            file = loader.repository.load_config(f"{group}/{choice}")
+            # One in `hydra.searchpath` is not found here; a list may be an experiment's, too.
+            if file is None or OmegaConf.is_list(file.config):
+                raise UserError(holds_a_list(f"{group}/{choice}"))
+
+
+def _reject_changed_facts(config: DictConfig, parsed: list[Override], chosen: Chosen) -> None:
+    for name in FACTS:
+        if any(each.key_or_group == name for each in parsed):
+            given, fact = OmegaConf.select(config, name), chosen.default(name)
+            if fact is not None and given != fact:
+                raise UserError(
+                    f"{name}={text(given)}: is {fact} for this strategy, and not a choice; leave "
+                    "it out, or choose another, such as strategy=ddp"
+                )
+
+
+# Groups that a task does not use: one that makes its own network needs no `model`.
+
+# The argument of a task that each group becomes.
+BECOMES = {
+    "model": "network",
+    "init": "network",
+    "optimizer": "optimizer",
+    "scheduler": "scheduler",
+}
+
+
+def _unused_groups(config: DictConfig) -> list[str]:
+    """The groups that become no argument of the task.
+
+    A group to whose keys others refer is used.
+    """
+    target = OmegaConf.select(config, "task._target_", throw_on_resolution_failure=False)
+    known = _taken(target) if isinstance(target, str) else None
+    if known is None:
+        return []
+    groups = [group for group, argument in BECOMES.items() if argument not in known]
+    plain: Any = OmegaConf.to_container(config)
+    others = {key: node for key, node in plain.items() if key not in groups}
+    written = [str(value) for _, value in dotted(others) if not isinstance(value, dict)]
+
+    def is_referred_to(group: str) -> bool:
+        return any(re.search(r"\$\{[^}]*\b" + group + r"[.}\[]", text) for text in written)
+
+    return [group for group in groups if not is_referred_to(group)]
+
+
+def _not_used(groups: list[str], overrides: list[str]) -> str | None:
+    """The line about overrides that change nothing; None if there are none."""
+    of = {word: re.split(r"[.=]", word.lstrip("+"))[0] for word in overrides}
+    words = [word for word, group in of.items() if group in groups]
+    if not words:
+        return None
+    what = " and no ".join(dict.fromkeys(BECOMES[of[word]] for word in words))
+    return f"{' '.join(words)}: not used, as the task takes no {what}; leave it out"
+
+
+@cache
+def _taken(task: str) -> list[str] | None:
+    """Names of what a task's `__init__` takes; None if its own file does not tell.
+
+    It is parsed and not imported: that `model` is not used is known before torch is imported, and
+    what `model` refers to may be missing.
+    """
+    module, _, name = task.rpartition(".")
+    file = file_of(module)
+    if file is None:
+        return None
+    try:
+        parts = ast.parse(file.read_bytes(), filename=str(file)).body
+    except SyntaxError as error:
+        raise of_syntax(error) from None
+    classes = {part.name: part for part in parts if isinstance(part, ast.ClassDef)}
+    return _of_class(classes, name)
+
+
+def _of_class(classes: dict[str, ast.ClassDef], name: str) -> list[str] | None:
+    found = classes.get(name)
+    if found is None or found.decorator_list:
+        return None
+    for part in found.body:
+        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+            given = part.args
+            named = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            return None if given.kwarg else named[1:]
+    bases = [ast.unparse(base).rpartition(".")[2] for base in found.bases]
+    # Lightning's own takes any arguments, and makes nothing of them.
+    if bases == ["LightningModule"]:
+        return []
+    return _of_class(classes, bases[0]) if len(bases) == 1 else None

@@ -1,0 +1,326 @@
+"""One line for an error of Hydra's, with the nearest group, choice or key that exists."""
+
+import os
+import re
+import shlex
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from ...compat.of_hydra import hydra_options
+from ...config_model import as_override
+from ...errors import nearest, no_such_key
+from ..config.validate import dotted, model_of, refers, resolved
+from ..run.record import override, parsed
+
+
+def choices(group: str) -> list[str]:
+    """The choices of a group, from all config sources.
+
+    Hydra's own loader copies its whole state first, which is slower than reading a file.
+    """
+    found: list[str] = _loader().repository.get_group_options(group, ObjectType.CONFIG)
+    return found
+
+
+class Chosen:
+    """Keys of the chosen files, and their defaults, before single keys are overridden."""
+
+    def __init__(self, config_name: str, overrides: list[str]) -> None:
+        self.config_name = config_name
+        self.overrides = overrides
+
+    def default(self, key: str) -> Any:
+        """The default of a key; None if it is null or missing.
+
+        It is read from a single file where possible, as composing all of them is slow.
+        """
+        group, _, name = key.partition(".")
+        choice = HydraConfig.get().runtime.choices.get(group) if name else None
+        files = {f"{group}/{choice}": name} if isinstance(choice, str) else {}
+        for file, inside in (files | {self.config_name: key}).items():
+            loaded = _loader().repository.load_config(file)
+            if loaded is None or loaded.header["package"]:
+                continue
+            value = dict(dotted(OmegaConf.to_container(loaded.config))).get(inside)
+            if value is not None and not refers(value):
+                return value
+        return self.values.get(key)
+
+    def is_null(self, key: str) -> bool:
+        return key in self.values and self.values[key] is None
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """Every group, and every dotted key."""
+        groups = _loader().repository.get_group_options("", ObjectType.GROUP)
+        return list(dict.fromkeys([*(name for name in groups if name != "hydra"), *self.values]))
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """The default of every dotted key."""
+        words = {word: word.partition("=")[0].lstrip("+") for word in self.overrides}
+        # No group has a dot in its name.
+        chosen = [word for word, key in words.items() if "." not in key and choices(key)]
+        try:
+            return self._composed(chosen)
+        except HydraException:
+            # A sweep chooses several, and some files compose only with what was overridden.
+            return self._composed([])
+
+    def choices_with(self, key: str) -> list[str]:
+        """Other choices of the group that have this key, those with the fewest keys first."""
+        group, _, name = key.partition(".")
+        name = name.partition(".")[0]
+        if not name or f"{group}.{name}" in self.values:
+            return []
+        found = {}
+        for choice in choices(group):
+            loaded = _loader().repository.load_config(f"{group}/{choice}")
+            if loaded is not None and name in loaded.config:
+                found[choice] = len(list(loaded.config))
+        return sorted(found, key=lambda choice: found[choice])
+
+    def _composed(self, chosen: list[str]) -> dict[str, Any]:
+        config = _loader().load_configuration(self.config_name, chosen, RunMode.RUN)
+        OmegaConf.set_struct(config, False)
+        config.pop("hydra")
+        return dict(dotted(resolved(config, is_checked=False)))
+
+
+def _loader() -> Any:
+    return GlobalHydra.instance().config_loader()
+
+
+ELSEWHERE = {"deepspeed": "fsdp"}  # names of other libraries for the same thing
+
+
+def explain(error: BaseException, config_dir: Path, config_name: str, arguments: list[str]) -> str:
+    """One line for an error of Hydra's; `arguments` are the command line without the program."""
+    text = " ".join(str(error).split())
+    if line := (
+        _path_without_a_key(text, config_name, arguments) or _of_the_grammar(text, arguments)
+    ):
+        return line
+    configs: AbstractContextManager[Any] = nullcontext()
+    if not GlobalHydra.instance().is_initialized():
+        configs = initialize_config_dir(str(config_dir.resolve()), version_base="1.3")
+    with configs:
+        chosen = Chosen(config_name, arguments)
+        return (
+            _chosen_already(text, chosen)
+            or _unknown_choice(text)
+            or _unknown_key(text, chosen)
+            or _list_in_a_file(text)
+            or _of_another_kind(text, chosen)
+            or _several_values(text)
+            or text
+        )
+
+
+def _unknown_choice(text: str) -> str | None:
+    found = re.search(r"Could not (?:load|find) '([\w./-]+)/([\w.-]*)'", text)
+    if found is None:
+        return None
+    group, choice = found.groups()
+    if group == "hydra/launcher":
+        extra = "joblib" if choice == "joblib" else "submitit"
+        return (
+            f"sweep/launcher: {choice} is not installed; use sweep/launcher=serial, or type "
+            f"`uv pip install -e '.[{extra}]'`"
+        )
+    if options := choices(group):
+        meant = [ELSEWHERE[name] for name in ELSEWHERE if choice.startswith(name)]
+        known = [option for option in meant if option in options]
+        example = (known or [nearest(choice, options) or options[0]])[0]
+        return f"{group}={choice}: must be one of {', '.join(options)}, such as {group}={example}"
+    above, _, inside = group.rpartition("/")
+    if choices(inside):
+        return (
+            f"{group}/{choice}: there is no such file; write `override /{inside}: {choice}` into "
+            f"the list of defaults of the file in {above}"
+        )
+    return None
+
+
+def _unknown_key(text: str, chosen: Chosen) -> str | None:
+    found = re.search(r"Could not override '([\w./@-]+)'|'([\w./@-]+)' does not exist", text)
+    if found is None:
+        return None
+    key = found[1] or found[2]
+    if "@" in key:
+        group, _, place = key.partition("@")
+        return (
+            f"{group}: is changed below {place.rpartition('.')[0]}, where there is none; begin the "
+            "file that changes it with the line `# @package _global_`"
+        )
+    if line := _argument_of_a_class(key, chosen):
+        return line
+    if having := chosen.choices_with(key):
+        if f"~{key}" in chosen.overrides:
+            return f"~{key}: there is no {key} to remove; leave it out"
+        example = f"{key.partition('.')[0]}={having[0]}"
+        return f"{key}: this key exists only with {' or '.join(having)}; add {example}"
+    if key in chosen.keys:
+        return f"{key}: is no group of {chosen.config_name}.py; leave it out"
+    return no_such_key(key, chosen.keys)
+
+
+def _list_in_a_file(text: str) -> str | None:
+    found = re.search(
+        r"In '([\w./-]+)': .*Cannot merge DictConfig with ListConfig full_key: object_type", text
+    )
+    return holds_a_list(found[1]) if found else None
+
+
+def _of_another_kind(text: str, chosen: Chosen) -> str | None:
+    found = re.search("Error merging override (.+)", text)
+    if found is None:
+        return None
+    key = found[1].partition("=")[0].lstrip("+")
+    default = chosen.values.get(key)
+    kind = "a list" if isinstance(default, list) else "a mapping"
+    return f"{found[1]}: must be {kind}, such as {as_override(key, default)}"
+
+
+def _several_values(text: str) -> str | None:
+    found = re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text)
+    return f"{found[1]}: several values are a sweep; add -m, or give one value" if found else None
+
+
+def _argument_of_a_class(key: str, chosen: Chosen) -> str | None:
+    """A line for a key that is not in the file of a class that takes more than its model has."""
+    place, _, _ = key.rpartition(".")
+    node = chosen.values.get(place)
+    # The library's own say what they take.
+    if not isinstance(node, dict) or str(node.get("_target_", "onecurve.")).startswith("onecurve."):
+        return None
+    model = model_of(place, node, chosen.config_name)
+    if model and model.model_config.get("extra") != "allow":
+        return None
+    line = no_such_key(key, chosen.keys)
+    if f"did you mean {place}." in line:
+        return line
+    return (
+        f"{key}: there is no such key; if it is an argument of {node['_target_']}, begin with a "
+        f"plus: +{key}=..."
+    )
+
+
+def _path_without_a_key(text: str, config_name: str, arguments: list[str]) -> str | None:
+    path = next((word for word in arguments if os.path.exists(word)), None)
+    if path is None or not ("missing EQUAL" in text or "override_grammar" in text):
+        return None
+    key = "resume" if config_name == "train" else "checkpoint"
+    return f"{path}: has no key, such as {shlex.quote(override(key, path))}"
+
+
+def added_to_a_list(arguments: list[str], typed: str = "=[") -> str | None:
+    """A line for `+callbacks=b` beside `callbacks=[a]`, which Hydra ignores, or `callbacks=a`."""
+    for word in arguments:
+        group, _, choice = word.removeprefix("+").partition("=")
+        given = next((each for each in arguments if each.startswith(group + typed)), None)
+        if word.startswith("+") and given and "." not in group:
+            names = [each.strip("[]") for each in (given.partition("=")[2], choice)]
+            both = shlex.quote(f"{group}=[{','.join(filter(None, names))}]")
+            return f"{word}: is not added to a list that is typed as well; use {both}"
+    return None
+
+
+def groups_of_lists(config_name: str) -> set[str]:
+    """The groups of which several files may be chosen: the defaults name a list."""
+    primary = _loader().repository.load_config(config_name)
+    return {
+        str(default.group)
+        for default in primary.defaults_list or ()
+        if hasattr(default, "group")
+        if isinstance(default.value, list)
+    }
+
+
+def _chosen_already(text: str, chosen: Chosen) -> str | None:
+    """A line for `+group=choice` of a group that the defaults, or another word, have already."""
+    found = re.search(
+        r"Multiple values for ([\w/@.-]+)\. To override|([\w/@.-]+) appears more than once in", text
+    )
+    if found is None:
+        return None
+    key = found[1] or found[2]
+    if key in groups_of_lists(chosen.config_name):
+        return added_to_a_list(chosen.overrides, "=")
+    word = next((each for each in chosen.overrides if each.startswith(f"+{key}=")), None)
+    if word is None:
+        return None
+    group, _, choice = word.removeprefix("+").partition("=")
+    return (
+        f"{word}: {group} is among the defaults already; leave the plus out, and use "
+        f"{group}={choice}"
+    )
+
+
+def holds_a_list(file: str) -> str:
+    """The line about a file that is called as Hydra calls it, such as "experiment/quick"."""
+    group, _, choice = file.rpartition("/")
+    return (
+        f"{group}={choice}: the file {file}.yaml holds a list, and a file of a group holds keys; "
+        "write KEY: VALUE, without a dash before it"
+    )
+
+
+def _of_the_grammar(text: str, arguments: list[str]) -> str | None:
+    """A line for a word that Hydra's grammar rejects, or for a group that is removed."""
+    if line := _divided(arguments):
+        return line
+    if found := re.search(r"Error parsing override '(.*?)' missing EQUAL", text):
+        word = found[1]
+        after = arguments[arguments.index(word) + 1 :] if word in arguments else []
+        # `key = value` is three words.
+        value = next((each for each in after[:2] if "=" not in each), "VALUE")
+        return f"{word}: has no value, such as {word}={value}"
+    if "override_grammar" in text and (word := _unreadable(arguments)):
+        if "\n" in word or "\r" in word:
+            return f"{word}: has a line break in it; leave it out"
+        key, _, value = word.partition("=")
+        if parsed(f"{key}=1") is None:
+            return f"{word}: {key} is not a valid key for Hydra; see `--cfg job` for all keys"
+        quoted = shlex.quote(override(key, value))
+        return f"{word}: cannot be parsed by Hydra; if it is text, quote it twice: {quoted}"
+    if "Config group override must be a string or a list" in text:
+        names = [word.partition("=")[0].lstrip("+") for word in arguments if word.endswith("=null")]
+        group = next((name for name in names if "." not in name), "GROUP")
+        return f"{group}=null: is a group, and takes one of its choices; see --help for all"
+    if found := re.search(r"Could not override '([\w/-]+)\.", text):
+        if line := added_to_a_list(arguments):
+            return line
+        if f"~{found[1]}" in arguments:
+            return f"~{found[1]}: removes what another override changes; leave one of them out"
+    return None
+
+
+def _divided(arguments: list[str]) -> str | None:
+    """A list or mapping with a space in it, of which the shell has made several words."""
+    for first, word in enumerate(arguments):
+        if "[" in word or "{" in word:
+            for last in range(first + 2, len(arguments) + 1):
+                joined = " ".join(arguments[first:last])
+                if parsed(word) is None and parsed(joined) is not None:
+                    return (
+                        f"{joined}: a space ends an argument for the shell; remove it, or quote "
+                        f"the argument: {shlex.quote(joined)}"
+                    )
+    return None
+
+
+def _unreadable(arguments: list[str]) -> str | None:
+    """The first override that Hydra cannot read, among what may be options as well."""
+    given, _ = hydra_options().parse_known_args(arguments)
+    return next((word for word in given.overrides if parsed(word) is None), None)

@@ -1,0 +1,298 @@
+"""JSON schemas of the YAML files, for editors: ``python -m onecurve.app.command.schemas``.
+
+They lie in a folder `.schemas` beside that of the files, each of which names its own in a line
+``# yaml-language-server: $schema=../../.schemas/GROUP.json``. A schema says of each key what the
+command line says of it: what the models have (`onecurve.app.config.validate`).
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import OmegaConf
+from yaml import YAMLError
+
+from ... import configs as library
+from ...config_model import Config
+from ...errors import UserError, stop
+from ..config.validate import COLLECTIONS, model_of, of_target
+from ..config.validate import GROUPS as MODELS
+
+# Where the groups of this library are.
+GROUPS = Path(library.__file__).parent
+FOLDER = ".schemas"
+GLOBAL = "_global_"
+DRAFT = "http://json-schema.org/draft-07/schema#"
+Schema = dict[str, Any]
+
+# `${seed}`, and `???` for what has to be given. It may stand wherever a value stands.
+REFERENCE: Schema = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
+NULL: Schema = {"type": "null"}
+SCALARS: Schema = {"type": ["string", "number", "boolean", "array", "null"]}
+HAS_TARGET: Schema = {"type": "object", "required": ["_target_"]}
+TEXT = ["string", "number", "boolean"]  # a name may look like a number: `data.class_names=[0,1]`
+
+
+def _either(*parts: Schema) -> Schema:
+    """One of several, or a reference to another key."""
+    return {} if {} in parts else {"anyOf": [*parts, REFERENCE]}
+
+
+# Hydra's own: at the top of a file, and beside any `_target_`.
+LIST: dict[str, Schema] = {"defaults": {"$ref": "#/definitions/defaults"}}
+OF_HYDRA: dict[str, Schema] = LIST | {
+    "_target_": {"type": "string"},
+    "_partial_": _either({"type": "boolean"}),
+    "_recursive_": _either({"type": "boolean"}),
+    "_convert_": _either({"enum": ["none", "partial", "object", "all"]}),
+    "_args_": _either({"type": "array"}),
+}
+
+
+class ConfigFile(NamedTuple):
+    """A configuration file, whose keys begin at the top if it `is_global`, as an experiment's.
+
+    The group is such as "sweep/sampler"; it is empty for train.yaml and its like.
+    """
+
+    group: str
+    path: Path
+    is_global: bool
+    content: dict[str, Any]
+    defaults: list[Any]
+
+    @property
+    def place(self) -> str:
+        """The dotted key at which its content is."""
+        return "" if self.is_global else self.group.replace("/", ".")
+
+
+def config_files(folder: Path) -> list[ConfigFile]:
+    """The files of a folder, in order of their names."""
+    return [_read(path, folder) for path in sorted(folder.rglob("*.yaml"))]
+
+
+def of_project(configs: Path) -> list[ConfigFile]:
+    """The files of a project, and those of this library that it does not replace."""
+    own = config_files(configs)
+    theirs = {(file.group, file.path.name) for file in own}
+    ours = config_files(GROUPS)
+    return [*own, *(file for file in ours if (file.group, file.path.name) not in theirs)]
+
+
+def _read(path: Path, folder: Path) -> ConfigFile:
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path))
+    except (YAMLError, OSError, UnicodeError) as error:
+        raise UserError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
+    keys = content if isinstance(content, dict) else {}
+    group = path.parent.relative_to(folder).as_posix().lstrip(".")
+    is_global = not group or bool(re.search(r"(?m)^# @package _global_$", path.read_text()))
+    plain = {str(key): value for key, value in keys.items() if key != "defaults"}
+    return ConfigFile(group, path, is_global, plain, keys.get("defaults") or [])
+
+
+def schemas(configs: Path) -> dict[str, Schema]:
+    """All schemas of a project by name: of groups, commands, and files that are `_global_`."""
+    files = of_project(configs)
+    of_groups = [file for file in files if not file.is_global]
+    primaries = [file for file in files if not file.group]
+    lists = _lists(files)
+    found: dict[str, Schema] = {}
+    for group in dict.fromkeys(file.place for file in of_groups):
+        defined: dict[str, Schema] = {"defaults": lists}
+        schema = _of_group(group, of_groups, defined)
+        found[group] = {"$schema": DRAFT, **schema, "definitions": defined}
+    for primary in primaries:
+        found[primary.path.stem] = _of_command(primary, of_groups, lists)
+    # Experiments are chosen where most is.
+    most = max(primaries, key=lambda file: len(_chosen(file)), default=None)
+    found[GLOBAL] = _of_command(most, of_groups, lists)
+    return found
+
+
+def schema_name(file: ConfigFile) -> str:
+    """The schema of a file."""
+    if not file.group:
+        return file.path.stem
+    return GLOBAL if file.is_global else file.place
+
+
+def line_of(file: ConfigFile) -> str:
+    """The line by which an editor finds the schema of a file."""
+    up = "../" * (file.group.count("/") + 2 if file.group else 1)
+    return f"# yaml-language-server: $schema={up}{FOLDER}/{schema_name(file)}.json"
+
+
+def write(configs: Path) -> None:
+    """Write those of a folder of files, and remove those of groups that are gone."""
+    folder = configs.parent / FOLDER
+    made = {folder / f"{name}.json": schema for name, schema in schemas(configs).items()}
+    folder.mkdir(exist_ok=True)
+    for old in set(folder.glob("*.json")) - set(made):
+        old.unlink()
+    for path, schema in made.items():
+        path.write_text(json.dumps(schema) + "\n")
+
+
+def _of_command(primary: ConfigFile | None, files: list[ConfigFile], lists: Schema) -> Schema:
+    """The schema of train.yaml and its like, or of what changes anything in it."""
+    defined: dict[str, Schema] = {"defaults": lists}
+    chosen = _chosen(primary) if primary else {file.group.split("/")[0] for file in files}
+    name = primary.path.stem if primary else ""
+    model = model_of("", {}, name)
+    assert model is not None
+    schema = of_model(model)
+    keys = schema["properties"]
+    for key in {*chosen, *keys} & {*chosen, *MODELS}:
+        described = keys.get(key, {}).get("description")
+        # Of evaluate.yaml, a path.
+        if key in chosen or keys[key].get("anyOf", [{}])[0].get("type") == "object":
+            keys[key] = _of_group(key, files if key in chosen else [], defined)
+            keys[key] |= {"description": described} if described else {}
+    for key in set(primary.content if primary else ()) - set(keys):
+        keys[key] = {}
+    # A value of the user's, for others to refer to; groups of the user's have files.
+    schema["additionalProperties"] = SCALARS
+    return {"$schema": DRAFT, **schema, "definitions": defined}
+
+
+def _of_group(place: str, files: list[ConfigFile], defined: dict[str, Schema]) -> Schema:
+    inside = [file.content for file in files if file.place == place]
+    if place in COLLECTIONS:
+        named: dict[str, list[str]] = {}
+        for content in inside:
+            for name, entry in content.items():
+                named.setdefault(name, []).extend(_targets([entry]))
+        every = list(dict.fromkeys(target for targets in named.values() for target in targets))
+        entries = {
+            name: _either(_of_targets(targets, defined), NULL) for name, targets in named.items()
+        }
+        return {
+            "type": "object",
+            "properties": entries | LIST,
+            # Another of these classes, under a name of the user's.
+            "additionalProperties": _either(_of_targets(every, defined), NULL),
+        }
+    if targets := _targets(inside):
+        return _of_targets(targets, defined)
+    model = model_of(place, {}) if place else None
+    return of_model(model) if model else {"type": "object"}
+
+
+def _targets(nodes: Iterable[Any]) -> list[str]:
+    named = [node.get("_target_") for node in nodes if isinstance(node, dict)]
+    return list(dict.fromkeys(str(target) for target in named if target))
+
+
+def _chosen(primary: ConfigFile) -> set[str]:
+    """The groups in its list of defaults, by the first part of their names."""
+    entries = [entry for entry in primary.defaults if isinstance(entry, dict)]
+    return {str(name).split()[-1].split("/")[0] for entry in entries for name in entry}
+
+
+def _lists(files: Iterable[ConfigFile]) -> Schema:
+    """A list of defaults. A choice that is none of these may be a file that was added since."""
+    groups: dict[str, list[str]] = {}
+    for file in files:
+        if file.group:
+            groups.setdefault(file.group, []).append(file.path.stem)
+    choices: dict[str, Schema] = {}
+    entries: dict[str, Schema] = {}
+    for group, names in groups.items():
+        one: Schema = {"anyOf": [{"enum": sorted(set(names))}, {"type": "string"}]}
+        choices[group] = {"anyOf": [one, NULL, {"type": "array", "items": one}]}
+        reference = {"$ref": f"#/definitions/defaults/definitions/{group.replace('/', '~1')}"}
+        entries |= dict.fromkeys((group, f"override /{group}", f"optional {group}"), reference)
+    entry: Schema = {"type": ["string", "object"], "properties": entries}
+    return {"type": "array", "items": entry, "definitions": choices}
+
+
+def of_model(model: type[Config], more: Mapping[str, Schema] = LIST) -> Schema:
+    """The schema of a mapping that a model describes, and of `more` keys."""
+    keys = model.model_json_schema(by_alias=True).get("properties", {})
+    found: Schema = {
+        "type": "object",
+        "properties": {name: _key(schema) for name, schema in keys.items()} | dict(more),
+    }
+    if text := model.__doc__:
+        found["description"] = text.partition("\n")[0]
+    if model.model_config.get("extra") != "allow":
+        found["additionalProperties"] = False
+    return found
+
+
+def _of_targets(targets: Iterable[str], defined: dict[str, Schema]) -> Schema:
+    """The schema of an object: what the class or function takes that stands there.
+
+    Without a `_target_` it is one of those that the files name; another is left alone. Theirs are
+    added to the definitions of the file's schema.
+    """
+    known = {target: model for target in targets if (model := of_target(target))}
+    rules: list[Schema] = []
+    for target, model in known.items():
+        defined.setdefault(target, of_model(model, OF_HYDRA))
+        chosen = HAS_TARGET | {"properties": {"_target_": {"const": target}}}
+        rules.append({"if": chosen, "then": {"$ref": f"#/definitions/{target}"}})
+    schema: Schema = {"type": "object", "properties": {"_target_": {"type": "string"}}}
+    if set(targets) == set(known) and known:
+        rules.append({"if": HAS_TARGET, "else": _any_of(known.values())})
+    return schema | ({"allOf": rules} if rules else {})
+
+
+def _any_of(models: Iterable[type[Config]]) -> Schema:
+    """What one of several classes takes, where nothing tells which; known keys are checked."""
+    keys: dict[str, list[Schema]] = {}
+    is_open = False
+    for model in models:
+        described = of_model(model, OF_HYDRA)
+        is_open |= "additionalProperties" not in described
+        for name, key in described["properties"].items():
+            known = keys.setdefault(name, [])
+            known += [key] if key not in known else []
+    merged: Schema = {
+        "properties": {
+            name: found[0] if len(found) == 1 else {"anyOf": found} for name, found in keys.items()
+        }
+    }
+    return merged if is_open else merged | {"additionalProperties": False}
+
+
+def _key(schema: Schema) -> Schema:
+    """What pydantic says of a key, or a reference to another."""
+    about = {name: schema[name] for name in ("description", "default") if schema.get(name)}
+    parts = schema.get("anyOf") or [
+        {name: value for name, value in schema.items() if name not in (*about, "title", "default")}
+    ]
+    return _either(*map(_part, parts)) | about
+
+
+def _part(schema: Schema) -> Schema:
+    schema = {name: value for name, value in schema.items() if name != "title"}
+    if schema.get("type") == "string" and not {"enum", "const", "pattern"} & set(schema):
+        return schema | {"type": TEXT}
+    if schema.get("type") == "object":
+        return {"type": "object"}
+    if isinstance(items := schema.get("items"), dict) and items:
+        entries = [_part(part) for part in items.get("anyOf", [items])]
+        return schema | {"items": _either(*entries)}
+    return schema
+
+
+def main(configs: str = "configs") -> None:
+    """Write those of a project, and of this library where it lies in the project."""
+    try:
+        if not Path(configs).is_dir():
+            raise UserError(f"{configs}: there is no such folder; give that of the YAML files")
+        write(Path(configs).resolve())
+        if GROUPS.is_relative_to(Path.cwd()):
+            write(GROUPS)
+    except UserError as error:
+        stop(error)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,282 @@
+"""Models of `strategy`, one for each class, and the combinations that they cannot run."""
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ...config_model import Config, fields
+from ...errors import changes, no_such_key
+from ...strategies.mesh.sizes import Sizes, filled
+from ...strategies.pipeline.limits import SCHEDULES, Schedule, nearest, takes
+from ...torch_versions import too_old
+from ..composed_run import ComposedRun
+
+Backend = Literal["auto", "gloo", "nccl"]
+Recomputed = Literal["none", "selective", "full"] | bool
+
+
+class Strategy(Config):
+    """Keys of every strategy."""
+
+    name: str = Field(description="Its name; not to be changed.")
+    processes: str = Field(description="Its number of processes; not to be changed.")
+    activation_checkpointing: Recomputed = Field(
+        "none",
+        description="What the backward pass recomputes: none, selective (all but matrix "
+        "products) or full.",
+    )
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        # Further arguments of Lightning's class are allowed, but not likely typos of known ones.
+        for name in self.model_extra or ():
+            if any(changes(name, each) < 3 for each in fields(type(self))):
+                yield no_such_key(f"{key}.{name}", [f"{key}.{each}" for each in fields(type(self))])
+
+
+class Single(Strategy, extra="allow"):
+    """One process on one device."""
+
+
+class DP(Single, extra="allow"):
+    """One process that splits each batch over its devices."""
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        yield from super().refusals(run, key)
+        if run.accelerator == "cpu" or run.devices < 2:
+            return
+        # The copies that dp makes in every step lose changes to a layer's forward.
+        asked = {
+            f"{key}.activation_checkpointing": self.activation_checkpointing,
+            "compile": run.get("compile"),
+        }
+        for name, value in asked.items():
+            if value not in (None, "none", False):
+                yield f"{name}={value}: is lost when dp copies layers to GPUs; use strategy=ddp"
+
+
+class Ranks(Strategy):
+    """Keys of strategies with several processes."""
+
+    timeout_seconds: float = Field(300, gt=0, description="How long a rank waits for the others.")
+    backend: Backend = Field(
+        "auto",
+        description="The process group backend: nccl, gloo, or auto for nccl on GPUs and gloo on "
+        "CPUs.",
+    )
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        yield from super().refusals(run, key)
+        if self.backend == "nccl" and run.accelerator != "cuda":
+            yield (
+                f"{key}.backend=nccl: NCCL connects GPUs, and this run is on {run.accelerator}; "
+                f"use {key}.backend=auto"
+            )
+
+
+class DDP(Ranks, extra="allow"):
+    """A copy of the network in each process; gradients are averaged after each backward pass."""
+
+    find_unused_parameters: bool = Field(False, description="Allow steps to skip parameters.")
+    gradient_as_bucket_view: bool = Field(True, description="Save memory: gradients are buffers.")
+    static_graph: bool = Field(False, description="Promise that all steps use the same parameters.")
+    communication_dtype: Literal["bf16", "fp16"] | None = Field(
+        None, description="Send gradients as bf16 or fp16; null sends them in their own type."
+    )
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        yield from super().refusals(run, key)
+        yield from _unshared_batch(run, run.world_size)
+
+
+class _Sharding(Ranks):
+    wrap: Literal["layer", "min_params"] | list[str] = Field(
+        "layer", description="What is gathered at once: layer, min_params, or class names."
+    )
+    min_params: int = Field(1000000, ge=1, description="For wrap=min_params: the size of a unit.")
+    reshard_after_forward: Literal["auto"] | bool = Field(
+        "auto",
+        description="Free gathered parameters between forward and backward pass; auto keeps those "
+        "of the last layers, whose backward pass follows at once.",
+    )
+    cpu_offload: bool = Field(False, description="Keep and update shards in the CPU's memory.")
+
+
+class _Tensors(Ranks):
+    plan: str | Mapping[str, str] = Field("auto", description="Styles by globs of module names.")
+    sequence: bool = Field(False, description="Shard along the sequence between sharded layers.")
+
+
+class _Stages(Ranks):
+    schedule: Schedule = Field("1f1b", description="One of PyTorch's pipeline schedules.")
+    microbatches: int = Field(4, ge=1, description="Parts of a batch; more of them idle less.")
+    stages_per_rank: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto", description="Stages per rank; auto takes the schedule's usual number."
+    )
+    balance: str | list[int] = Field("auto", description="Layers of each stage, such as [7,7].")
+    split: list[str] | None = Field(
+        None,
+        description="Modules at which stages may begin, such as [net.down2,net.up1]; null if the "
+        "network is a sequence of layers or of blocks.",
+    )
+
+    def of_schedule(self, run: ComposedRun, key: str, ranks: int, shares: int) -> Iterator[str]:
+        """Reject settings with which a schedule cannot run.
+
+        Each pipeline has so many ranks, and so many pipelines share a batch.
+        """
+        schedule, microbatches = self.schedule, self.microbatches
+        if run.get("trainer.sync_batchnorm"):
+            yield (
+                "trainer.sync_batchnorm=true: in a pipeline, BatchNorm's statistics are those of "
+                "each micro-batch; use trainer.sync_batchnorm=false, or strategy=ddp"
+            )
+        if line := too_old(f"strategy.schedule={schedule}", f"{key}.schedule={schedule}"):
+            yield line
+        limits = SCHEDULES[schedule]
+        if limits.fixed and self.stages_per_rank not in ("auto", limits.stages_per_rank):
+            yield (
+                f"{key}.stages_per_rank={self.stages_per_rank}: {key}.schedule={schedule} always "
+                f"has {limits.stages_per_rank}; use {key}.stages_per_rank=auto, or "
+                f"{key}.schedule=interleaved_1f1b"
+            )
+        if limits.splits_backward:
+            instead = f"{key}.schedule=interleaved_1f1b"
+            if self.activation_checkpointing == "selective":
+                yield (
+                    f"{key}.activation_checkpointing=selective: {key}.schedule={schedule} splits "
+                    "the backward pass, and would need the kept activations twice; use "
+                    f"{key}.activation_checkpointing=full, or {instead}"
+                )
+            if run.get("compile", "none") != "none":
+                yield (
+                    f"compile={run.get('compile')}: {key}.schedule={schedule} splits the backward "
+                    f"pass, but compiled layers cannot; use compile=none, or {instead}"
+                )
+        share = (run.batch_size or microbatches * shares) // shares
+        wanted = nearest(schedule, min(microbatches, share), ranks, share)
+        if microbatches > share:
+            yield (
+                f"{key}.microbatches={microbatches}: a pipeline gets {share} samples of a batch; "
+                f"use {key}.microbatches={wanted}"
+            )
+        if not takes(schedule, microbatches, ranks):
+            yield (
+                f"{key}.microbatches={microbatches}: {key}.schedule={schedule} on {ranks} ranks "
+                f"does not support it; use {key}.microbatches={wanted}, or {key}.schedule=gpipe"
+            )
+        if isinstance(self.balance, str) and self.balance != "auto":
+            yield (
+                f"{key}.balance={self.balance}: must be auto, or a list with the number of layers "
+                f"of each stage, such as '{key}.balance=[7,7]'"
+            )
+
+
+class FSDP(_Sharding):
+    """A shard of parameters, gradients and optimizer state in each process (FSDP2)."""
+
+    replicas: int = Field(1, ge=1, description="Groups of ranks that hold all shards each.")
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        yield from super().refusals(run, key)
+        yield from _uneven_replicas(run, key, self.replicas)
+        yield from _unshared_batch(run, run.world_size)
+
+
+class Tensor(_Tensors):
+    """A shard of every layer in each process."""
+
+    replicas: int = Field(1, ge=1, description="Groups of ranks that hold all layers each.")
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        yield from super().refusals(run, key)
+        yield from _uneven_replicas(run, key, self.replicas)
+        yield from _unshared_batch(run, self.replicas)
+
+
+class Pipeline(_Stages):
+    """Consecutive layers in each process, through which micro-batches pass."""
+
+    replicas: int = Field(1, ge=1, description="Pipelines side by side, which share the batch.")
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        yield from super().refusals(run, key)
+        yield from _uneven_replicas(run, key, self.replicas)
+        yield from _unshared_batch(run, self.replicas)
+        yield from self.of_schedule(run, key, run.world_size // self.replicas, self.replicas)
+
+
+class Mesh(_Sharding, _Tensors, _Stages):
+    """Several axes at once; their product is the number of processes."""
+
+    replicate: int = Field(1, ge=1, description="Copies of the network, with their own samples.")
+    pipeline: int = Field(1, ge=1, description="Groups of consecutive layers.")
+    shard: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto", description="Shards of every parameter; auto for the remaining processes."
+    )
+    context: int = Field(1, ge=1, description="Shards of every sequence.")
+    tensor: int = Field(1, ge=1, description="Shards of each layer's matrices.")
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        yield from super().refusals(run, key)
+        asked = {axis: getattr(self, axis) for axis in Sizes._fields}
+        try:
+            sizes = filled(run.world_size, **asked)
+        except ValueError:
+            said = {axis: size for axis, size in asked.items() if size not in (1, "auto")}
+            wanted = prod(map(int, said.values()))
+            more = f", or trainer.devices={wanted}" if run.num_nodes == 1 else ""
+            yield (
+                f"{' '.join(f'{key}.{axis}={size}' for axis, size in said.items()) or key}: "
+                f"{'a multiple of ' if asked['shard'] == 'auto' else ''}{wanted} ranks are needed, "
+                f"but there are {run.world_size}; use {_instead(asked, run.world_size, key)}{more}"
+            )
+            return
+        yield from _unshared_batch(run, sizes.data_parallel)
+        if sizes.pipeline == 1:
+            return
+        yield from self.of_schedule(run, key, sizes.pipeline, sizes.data_parallel)
+        is_sharded = sizes.shard * sizes.context * sizes.tensor > 1
+        splits = SCHEDULES[self.schedule].splits_backward
+        if is_sharded and splits and self.reshard_after_forward is True:
+            yield (
+                f"{key}.reshard_after_forward=true: {key}.schedule={self.schedule} computes "
+                "gradients of weights later than those of inputs, and needs the parameters until "
+                "then; use "
+                f"{key}.reshard_after_forward=false, or {key}.schedule=1f1b"
+            )
+
+
+def _instead(asked: dict[str, int | str], ranks: int, key: str) -> str:
+    """The overrides to use instead: the largest sizes that fit."""
+    left = ranks
+    fits = []
+    for axis, size in asked.items():
+        if size in (1, "auto"):
+            continue
+        fit = max(number for number in range(1, int(size) + 1) if left % number == 0)
+        left //= fit
+        if fit != size:
+            fits.append(f"{key}.{axis}={fit}")
+    if left > 1 and asked["shard"] != "auto":
+        fits = [each for each in fits if ".shard=" not in each] + [f"{key}.shard=auto"]
+    return " ".join(fits) or f"{key}.shard=auto"
+
+
+def _unshared_batch(run: ComposedRun, shares: int) -> Iterator[str]:
+    """Reject a global batch with fewer samples than ranks, or groups of them, that share it."""
+    size = run.batch_size
+    if size is not None and size < shares:
+        yield (
+            f"data.batch_size={size}: must be at least {shares}, because {shares} ranks share "
+            f"a batch; use data.batch_size={shares}, or fewer trainer.devices"
+        )
+
+
+def _uneven_replicas(run: ComposedRun, key: str, replicas: int) -> Iterator[str]:
+    if run.world_size % replicas:
+        yield (
+            f"{key}.replicas={replicas}: must divide the number of ranks, {run.world_size}, such "
+            f"as {key}.replicas=1"
+        )

@@ -1,0 +1,323 @@
+"""The models of `trainer` and of `launch`: devices, and how their processes start and meet."""
+
+import json
+from collections.abc import Iterator, Mapping
+from math import inf
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from ...config_model import Config, Words
+from ...launch import forkserver
+from ...launch.addresses import is_host_and_port, rendezvous
+from ...machine import count_cores, full_precision_name, nodes_asked
+from ..composed_run import ComposedRun
+from .groups import Count, Time
+
+TIMES = {"weeks", "days", "hours", "minutes", "seconds"}
+
+
+def _batches(value: Any) -> Any:
+    """Treat `5.0` as five batches; `1.0` means all of them, and 1 means one."""
+    is_count = isinstance(value, float) and value > 1 and value.is_integer()
+    return int(value) if is_count else value
+
+
+Batches = Annotated[
+    Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0, le=1)], BeforeValidator(_batches)
+]
+
+
+class Trainer(Config):
+    """Arguments of Lightning's Trainer, with its names and meanings."""
+
+    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"] = Field(
+        description="The hardware to use; auto takes a GPU if there is one."
+    )
+    devices: Any = Field(
+        description="Devices on this node. Without a GPU, auto is 1 for strategy=single, 2 parts "
+        "of a batch for dp, and 2 processes for the others."
+    )
+    num_nodes: Count | Literal["auto"] = Field(description="auto: the launcher's number, or 1.")
+    precision: Annotated[
+        Literal[
+            "32-true",
+            "bf16-mixed",
+            "16-mixed",
+            "bf16-true",
+            "16-true",
+            "64-true",
+            "transformer-engine",
+            "transformer-engine-float16",
+        ],
+        BeforeValidator(full_precision_name),
+    ] = Field("32-true", description="Of weights and computations; also 16, 32, 64 or bf16.")
+    max_epochs: Count | Literal[-1] | None = Field(None, description="-1 for no limit.")
+    min_epochs: Count | None = Field(None, description="The minimal number of epochs.")
+    max_steps: Count | Literal[-1] = Field(-1, description="Optimizer steps; -1 for no limit.")
+    min_steps: Count | None = Field(None, description="The minimal number of optimizer steps.")
+    max_time: Time | Mapping[str, Any] | None = Field(None, description="Such as {hours:12}.")
+    accumulate_grad_batches: int = Field(1, ge=1, description="Sum gradients over k batches.")
+    gradient_clip_val: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="Clip gradients to this norm or value."
+    )
+    gradient_clip_algorithm: Literal["norm", "value"] = Field(
+        "norm", description="What is clipped: the norm of all gradients, or each value."
+    )
+    check_val_every_n_epoch: Count | None = Field(
+        1, description="Epochs between validations; null lets val_check_interval span epochs."
+    )
+    val_check_interval: Count | Annotated[float, Field(gt=0, le=1)] | Time | None = Field(
+        None, description="Batches, or a share of an epoch, between two validations."
+    )
+    limit_train_batches: Batches | None = Field(None, description="A number, or a share of all.")
+    limit_val_batches: Batches | None = Field(None, description="Likewise, in validation.")
+    limit_test_batches: Batches | None = Field(None, description="Likewise, in the test.")
+    limit_predict_batches: Batches | None = Field(None, description="Likewise, in prediction.")
+    overfit_batches: Batches = Field(
+        0.0, description="Train on this number, or share, of batches only."
+    )
+    fast_dev_run: bool | Count = Field(False, description="Run one batch of each kind, or n.")
+    sync_batchnorm: bool = Field(False, description="BatchNorm statistics over all ranks.")
+    deterministic: bool | Literal["warn"] | None = Field(
+        None, description="Use deterministic algorithms only."
+    )
+    benchmark: bool | None = Field(None, description="Let cuDNN find the fastest algorithms.")
+    inference_mode: bool = Field(True, description="Evaluate under torch.inference_mode.")
+    use_distributed_sampler: bool = Field(True, description="Not used: batches are global.")
+    reload_dataloaders_every_n_epochs: int = Field(0, ge=0, description="0 for never.")
+    detect_anomaly: bool = Field(False, description="Look for NaN in the backward pass.")
+    barebones: bool = Field(False, description="Nothing but training, to measure speed.")
+    num_sanity_val_steps: int = Field(2, ge=-1, description="Validation before training; -1: all.")
+    log_every_n_steps: int = Field(50, ge=1, description="Optimizer steps between two logs.")
+    profiler: Literal["simple", "advanced", "pytorch"] | None = Field(
+        None, description="Measure where the time goes."
+    )
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        if not run.strategy:
+            return
+        if run.accelerator == "cuda" and run.most_devices == 0:
+            yield (
+                f"trainer.accelerator={self.accelerator}: no GPU is visible here; "
+                "use trainer.accelerator=cpu"
+            )
+        if run.accelerator == "mps" and not (run.one_device and run.most_devices):
+            yield (
+                f"trainer.accelerator={self.accelerator}: Apple's GPU is for strategy=single on "
+                "a Mac; use trainer.accelerator=cpu"
+            )
+        if run.devices < 1:
+            typed = json.dumps(self.devices).replace('"', "")
+            yield (
+                f"trainer.devices={typed}: must be auto, a number from 1, or a list of GPU "
+                f"numbers, such as trainer.devices={1 if run.one_device else 2}"
+            )
+        if run.one_device and run.devices > 1:
+            yield (
+                f"trainer.devices={self.devices}: strategy={run.strategy} uses one device; "
+                "use trainer.devices=1, or strategy=ddp"
+            )
+        yield from _against_ranks(run)
+        yield from _against_node(run)
+        if run.one_process and run.num_nodes > 1:
+            one = "trainer.num_nodes=1" if run.get("launch.nodes") is None else "launch.nodes=null"
+            yield (
+                f"{_nodes_typed(run)}: strategy={run.strategy} is one process on one node; "
+                f"use {one}, or strategy=ddp launch.rendezvous=HOST:PORT"
+            )
+        if run.devices > run.most_devices:
+            serve, only_tried = run.most_devices, ""
+            if run.accelerator == "cpu" and count_cores() < run.most_devices:
+                serve = count_cores()
+                only_tried = f" (more than its {serve} cores is only useful to try things out)"
+            yield (
+                f"trainer.devices={self.devices}: at most {run.most_devices} for "
+                f"trainer.accelerator={run.accelerator} on this machine{only_tried}; "
+                f"use trainer.devices={serve}"
+            )
+        if run.accelerator == "cpu" and self.precision.startswith("16-"):
+            yield (
+                f"trainer.precision={self.precision}: float16 needs a GPU; "
+                "use trainer.precision=bf16-mixed on a CPU"
+            )
+        for name, number in self.max_time.items() if isinstance(self.max_time, Mapping) else ():
+            if name not in TIMES or not isinstance(number, int | float) or not 0 <= number < inf:
+                yield (
+                    f"trainer.max_time.{name}={number}: must be a number of weeks, days, hours, "
+                    "minutes or seconds, such as trainer.max_time={hours:12}"
+                )
+        if self.limit_val_batches == 0 and _waits_for_validation(run):
+            yield (
+                f"trainer.limit_val_batches=0: callbacks need monitor={run.get('monitor')}, "
+                "which only validation logs; add monitor=train/loss mode=min"
+            )
+        every, epochs = self.check_val_every_n_epoch or 1, self.max_epochs or 0
+        if 0 < epochs < every and not self.fast_dev_run and _waits_for_validation(run):
+            yield (
+                f"trainer.check_val_every_n_epoch={every}: there is no validation within "
+                f"trainer.max_epochs={epochs}, but callbacks need "
+                f"monitor={run.get('monitor')}; use trainer.check_val_every_n_epoch={epochs}, or "
+                "monitor=train/loss mode=min"
+            )
+
+
+def _against_ranks(run: ComposedRun) -> Iterator[str]:
+    ranks = run.ranks
+    if ranks is None:
+        return
+    if run.one_process and ranks.world_size > 1:
+        yield (
+            f"strategy={run.strategy}: needs one process, but {ranks.starter} has started "
+            f"{ranks.world_size}; run the command once without it, or use strategy=ddp"
+        )
+    if run.num_nodes != ranks.nodes:
+        yield (
+            f"trainer.num_nodes={run.num_nodes}: {ranks.starter} has started {ranks.world_size} "
+            f"ranks, {ranks.on_this_node} of them here; use trainer.num_nodes=auto"
+        )
+    if ranks.world_size % ranks.on_this_node:
+        yield (
+            f"trainer.devices={run.config.trainer.devices}: {ranks.starter} has started "
+            f"{ranks.world_size} ranks, {ranks.on_this_node} of them here; start equally many on "
+            "every node, for example with --ntasks-per-node"
+        )
+    if run.devices != ranks.on_this_node:
+        yield (
+            f"trainer.devices={run.config.trainer.devices}: {ranks.starter} has started "
+            f"{ranks.on_this_node} ranks on this node; use trainer.devices=auto"
+        )
+
+
+def _against_node(run: ComposedRun) -> Iterator[str]:
+    node = run.node
+    if run.ranks is not None:
+        return
+    alone = "put PET_NNODES=1 before the command if this pod is to run it alone"
+    if node.nodes and node.nodes > 1 and run.one_process:
+        yield (
+            f"strategy={run.strategy}: needs one process, but PET_NNODES={node.nodes}, and each "
+            f"of these nodes would do the full run; use strategy=ddp, or {alone}"
+        )
+    elif node.nodes and run.num_nodes != node.nodes:
+        yield (
+            f"trainer.num_nodes={run.num_nodes}: must equal PET_NNODES={node.nodes}; "
+            f"use trainer.num_nodes=auto, or {alone}"
+        )
+    if node.devices and run.devices != node.devices and run.devices:
+        yield (
+            f"trainer.devices={run.config.trainer.devices}: strategy={run.strategy} uses "
+            f"{run.devices}, but PET_NPROC_PER_NODE={node.devices}; use trainer.devices=auto with "
+            f"strategy=ddp, or PET_NPROC_PER_NODE={run.devices}"
+        )
+
+
+def _waits_for_validation(run: ComposedRun) -> bool:
+    callbacks = run.get("callbacks") or {}
+    monitors = [str(entry.get("monitor")) for entry in callbacks.values() if entry]
+    return any(monitor.startswith("val/") for monitor in monitors)
+
+
+def _nodes_typed(run: ComposedRun) -> str:
+    asked = run.get("launch.nodes")
+    return f"trainer.num_nodes={run.num_nodes}" if asked is None else f"launch.nodes={asked}"
+
+
+Nodes = Annotated[
+    Count | Annotated[str, Field(pattern=r"^[1-9]\d*(:[1-9]\d*)?$")],
+    Words("a number of nodes, or MIN:MAX", "1:2"),
+]
+
+
+class Launch(Config):
+    """How the processes of a run are started, on every node."""
+
+    max_restarts: int = Field(ge=0, description="How often a failed run restarts its ranks.")
+    debug_rank: int = Field(ge=0, description="The rank that breakpoint() stops; the others wait.")
+    rendezvous: str | None = Field(description="HOST:PORT of a node at which all nodes meet.")
+    nodes: Nodes | None = Field(
+        None,
+        description="The number of nodes, or MIN:MAX for nodes that come and go; null for "
+        "trainer.num_nodes.",
+    )
+    node_rank: Annotated[int, Field(ge=0)] | Literal["auto"] | None = Field(
+        "auto",
+        description="This node's number, from 0; auto for Kubeflow's, null to let torch number "
+        "nodes.",
+    )
+    timeout_seconds: float = Field(gt=0, description="How long nodes wait for each other.")
+
+    def refusals(self, run: ComposedRun, key: str) -> Iterator[str]:
+        if not run.strategy:
+            return
+        several = not run.one_process and run.world_size > 1
+        if several and run.ranks is None and not forkserver.is_here():
+            yield (
+                f"strategy={run.strategy}: starts its processes by {forkserver.MISSING}; "
+                f"use strategy=single or strategy=dp, or {forkserver.ELSEWHERE}"
+            )
+        typed, nodes = self.rendezvous, run.num_nodes
+        if run.ranks is not None and typed is not None:
+            yield (
+                f"launch.rendezvous={typed}: not needed, because {run.ranks.starter} has started "
+                "the ranks; use launch.rendezvous=null"
+            )
+        if nodes == 1 and typed is not None:
+            yield (
+                f"launch.rendezvous={typed}: not needed for one node; add trainer.num_nodes=2, or "
+                "use launch.rendezvous=null"
+            )
+        if self.debug_rank and self.debug_rank >= max(1, run.world_size):
+            yield (
+                f"launch.debug_rank={self.debug_rank}: this run has the ranks 0 to "
+                f"{run.world_size - 1}; use one of them, such as launch.debug_rank=0"
+            )
+        yield from self._reject_nodes(run)
+        # One node ignores a rendezvous that is left over in its environment.
+        if nodes == 1 or run.ranks is not None:
+            return
+        place = rendezvous(run.config)
+        if place is None:
+            yield (
+                f"{_nodes_typed(run)}: the nodes need a place to meet; add "
+                "launch.rendezvous=HOST:PORT, where HOST is one of them, to the same command on "
+                "every node"
+            )
+        elif not is_host_and_port(place):
+            yield (
+                f"launch.rendezvous={place}: must be HOST:PORT with a port from 1 to 65535, such "
+                "as launch.rendezvous=10.0.0.1:29500"
+            )
+
+    def _reject_nodes(self, run: ComposedRun) -> Iterator[str]:
+        asked, rank = self.nodes, self.node_rank
+        if asked is not None:
+            smallest, largest = nodes_asked(run.config)
+            if smallest > largest:
+                yield (
+                    f"launch.nodes={asked}: must be MIN:MAX; use launch.nodes={largest}:{smallest}"
+                )
+            if run.ranks is not None:
+                yield (
+                    f"launch.nodes={asked}: {run.ranks.starter} has started the ranks; "
+                    "use launch.nodes=null"
+                )
+            fixed = largest if smallest == largest else None
+            if run.config.trainer.num_nodes not in ("auto", fixed):
+                yield (
+                    f"launch.nodes={asked}: but trainer.num_nodes={run.config.trainer.num_nodes}; "
+                    "use trainer.num_nodes=auto"
+                )
+        if not isinstance(rank, int) or run.ranks is not None:
+            return
+        smallest, largest = nodes_asked(run.config)
+        if smallest < largest:
+            yield (
+                f"launch.node_rank={rank}: torch numbers nodes that come and go; "
+                "use launch.node_rank=null"
+            )
+        elif rank >= largest:
+            yield (
+                f"launch.node_rank={rank}: the nodes are numbered from 0 to {largest - 1}; "
+                "use one of these, such as launch.node_rank=0"
+            )

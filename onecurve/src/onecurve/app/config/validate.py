@@ -1,0 +1,341 @@
+"""Validates a composed configuration against the models of its parts; errors are one line each.
+
+A part has the model of its class, of its group or of its command. A project can have a table of its
+own, ``MODELS`` in the module ``config_models`` of its package, for classes to be validated before
+they are imported. The keys are dotted names in the package::
+
+    MODELS = {"data.houses.Houses": Houses}
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
+
+from ...config_model import Config, Problem, fields, text
+from ...errors import UserError
+from ..composed_run import ComposedRun
+
+PROJECTS = "config_models"
+
+# Models by `_target_`. A module of models is imported when one of its targets is used.
+TARGETS = {
+    "lightning.pytorch.callbacks.LearningRateMonitor": "callbacks.LearningRateMonitor",
+    "onecurve.averaging.ema.ExponentialMovingAverage": "callbacks.ExponentialMovingAverage",
+    "onecurve.averaging.swa.StochasticWeightAveraging": "callbacks.StochasticWeightAveraging",
+    "onecurve.callbacks.batch_size_finder.BatchSizeSearch": "callbacks.BatchSizeSearch",
+    "onecurve.callbacks.device_stats.DeviceStats": "callbacks.EveryNSteps",
+    "onecurve.callbacks.early_stopping.EarlyStopping": "callbacks.EarlyStopping",
+    "onecurve.callbacks.gradient_accumulation.AccumulationSchedule": "callbacks.Accumulation",
+    "onecurve.callbacks.katib.KatibMetrics": "callbacks.KatibMetrics",
+    "onecurve.callbacks.lr_finder.LearningRateRangeTest": "callbacks.LearningRateRangeTest",
+    "onecurve.callbacks.model_summary.LayerTable": "callbacks.LayerTable",
+    "onecurve.callbacks.nan_guard.NanGuard": "callbacks.NanGuard",
+    "onecurve.callbacks.progress.progress": "callbacks.Progress",
+    "onecurve.callbacks.throughput.Throughput": "callbacks.EveryNSteps",
+    "onecurve.callbacks.timer.StopAfter": "callbacks.StopAfter",
+    "onecurve.checkpoint.callback.BestAndLast": "callbacks.BestAndLast",
+    "onecurve.checkpoint.weights.load_weights": "optim.LoadWeights",
+    "onecurve.data.augment.RandomCrop": "data.RandomCrop",
+    "onecurve.data.augment.RandomHorizontalFlip": "data.RandomHorizontalFlip",
+    "onecurve.data.digits.Digits": "data.Digits",
+    "onecurve.data.torchvision_sets.TorchvisionImages": "data.TorchvisionImages",
+    "onecurve.app.displays.callback.Displays": "callbacks.Displays",
+    "onecurve.app.loggers.buffered.BufferedCSVLogger": "loggers.BufferedCSVLogger",
+    "onecurve.app.loggers.buffered.BufferedTensorBoardLogger": "loggers.BufferedTensorBoardLogger",
+    "onecurve.app.loggers.comet_run.SameRunCometLogger": "loggers.SameRunCometLogger",
+    "onecurve.app.loggers.mlflow_run.SameRunMLFlowLogger": "loggers.SameRunMLFlowLogger",
+    "onecurve.app.loggers.wandb_run.SameRunWandbLogger": "loggers.SameRunWandbLogger",
+    "onecurve.optim.optimizers.build_optimizer": "optim.Optimizer",
+    "onecurve.optim.schedulers.cosine": "optim.Cosine",
+    "onecurve.optim.schedulers.no_scheduler": "optim.NoScheduler",
+    "onecurve.optim.schedulers.one_cycle": "optim.OneCycle",
+    "onecurve.optim.schedulers.plateau": "optim.Plateau",
+    "onecurve.optim.schedulers.step": "optim.Step",
+    "onecurve.strategies.ddp.DDP": "strategies.DDP",
+    "onecurve.strategies.dp.DP": "strategies.DP",
+    "onecurve.strategies.fsdp.strategy.FSDP": "strategies.FSDP",
+    "onecurve.strategies.mesh.strategy.mesh": "strategies.Mesh",
+    "onecurve.strategies.pipeline.strategy.Pipeline": "strategies.Pipeline",
+    "onecurve.strategies.single.Single": "strategies.Single",
+    "onecurve.strategies.tensor.strategy.Tensor": "strategies.Tensor",
+}
+# Models of groups without a class, by key.
+GROUPS = {
+    "checkpoint": "groups.Checkpoint",
+    "data": "groups.EvaluatedData",
+    "launch": "trainer.Launch",
+    "parity": "groups.Parity",
+    "paths": "groups.Paths",
+    "plan": "groups.Plan",
+    "predict": "groups.Predict",
+    "sweep": "groups.Sweep",
+    "trainer": "trainer.Trainer",
+}
+COMMANDS = {
+    "evaluate": "commands.Evaluate",
+    "export": "commands.Export",
+    "parity": "commands.Parity",
+    "plan": "commands.Plan",
+    "predict": "commands.Predict",
+    "train": "commands.Train",
+}
+# Groups that hold one class or function, and groups that hold several by name.
+OBJECTS = ("task", "data", "model", "init", "optimizer", "scheduler", "strategy")
+COLLECTIONS = ("callbacks", "logger")
+
+
+def model_of(place: str, node: Mapping[str, Any], command: str = "") -> type[Config] | None:
+    """The model of what is at a dotted key of a command's configuration; the top has no key."""
+    target = node.get("_target_")
+    if isinstance(target, str):
+        return of_target(target)
+    if not place:
+        return _model(COMMANDS.get(command, "commands.Command"))
+    return _model(GROUPS[place]) if place in GROUPS else None
+
+
+@cache
+def of_target(target: str) -> type[Config] | None:
+    """The model of a class or a function, from the library's table or the project's."""
+    if target in TARGETS:
+        return _model(TARGETS[target])
+    package, _, name = target.partition(".")
+    return of_project(package).get(name)
+
+
+@cache
+def of_project(package: str) -> dict[str, type[Config]]:
+    """The table of a project's package; the package, which may import torch, is not imported."""
+    name = f"{package}.{PROJECTS}"
+    file = file_of(name)
+    if file is None:
+        return {}
+    own = spec_from_file_location(name, file)
+    assert own is not None
+    assert own.loader is not None
+    module = module_from_spec(own)
+    own.loader.exec_module(module)
+    found: dict[str, type[Config]] = module.MODELS
+    return found
+
+
+def _model(name: str) -> type[Config]:
+    found: type[Config] = resolve_name(f"{__package__}.{name.replace('.', ':')}")
+    return found
+
+
+@cache
+def _folders_of(package: str) -> list[Path] | None:
+    """The folders of a top-level package, or the file of a top-level module; None if missing."""
+    try:
+        spec = find_spec(package) if package else None
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    folders = spec.submodule_search_locations
+    return [Path(folder) for folder in folders] if folders else [Path(spec.origin or "")]
+
+
+@cache
+def file_of(module: str) -> Path | None:
+    """The file of a module; None if it is missing."""
+    top, *rest = module.split(".")
+    paths = [folder.joinpath(*rest) for folder in _folders_of(top) or ()]
+    files = [file for path in paths for file in (path / "__init__.py", path.with_suffix(".py"))]
+    return next((file for file in files if file.is_file()), None)
+
+
+# The key of a part of the configuration, with its model, or with what is wrong.
+Described = tuple[str, Config]
+Found = tuple[str, Problem]
+
+
+def validate(
+    config: DictConfig,
+    config_name: str,
+    deleted: list[str],
+    without: list[str],
+    default: Callable[[str], Any],
+    is_null: Callable[[str], bool],
+) -> list[Described]:
+    """Validate every key by itself, reject the first that is wrong, and return parts with a model.
+
+    In place, values get the type of their key: `1e3` becomes an integer, or 88 a string.
+
+    Args:
+        config: The composed configuration.
+        config_name: Name of the primary configuration, such as "train".
+        deleted: Keys that the command line deletes.
+        without: Groups that the task does not use.
+        default: Of a key, the value that it has without overrides; None if it is missing.
+        is_null: Whether a key exists without overrides, and is null.
+    """
+    plain: Any = OmegaConf.to_container(config)
+    is_training = "task" in plain or "~task" in deleted
+    for line in _no_objects(plain, default) if is_training else ():
+        raise UserError(line)
+    for key, node in dotted(plain):
+        if isinstance(node, dict) and "_target_" in node and (wrong := _no_target(key, node)):
+            raise UserError(wrong)
+    written = dict(dotted(plain))
+    for key in deleted:
+        # Before interpolations are resolved, because one may refer to it.
+        if key not in without and _is_needed(key, {"": plain, **written}, config_name):
+            raise UserError(f"~{key}: a run needs it; leave ~{key} out")
+
+    def is_right(key: str, problem: Problem) -> bool:
+        if problem.kind == "missing":
+            return key in without
+        has_null = problem.name is not None and problem.values[problem.name] is None
+        # Null by default, or by interpolation of a key such as the run directory, not known yet.
+        return has_null and (refers(written[key]) or is_null(key))
+
+    described, problems, meant = _described(resolved(config), config_name, is_right)
+    # Missing keys come first, then unknown ones. Keys that refer to another key come last, so that
+    # the error names the other one.
+    order = {"missing": 0, "extra_forbidden": 1}
+    problems.sort(key=lambda at: (order.get(at[1].kind, 2), refers(written.get(key_of(*at)))))
+    for place, problem in problems:
+        raise UserError(problem.line(place, default(key_of(place, problem))))
+    for key, value in meant.items():
+        OmegaConf.update(config, key, value)
+    return described
+
+
+def refusals(config: DictConfig, described: list[Described]) -> Iterator[str]:
+    """Errors about combinations of keys that are valid by themselves, one line each."""
+    run = ComposedRun(config)
+    # Devices and ranks first: the rules of strategies rely on them.
+    for place, model in sorted(described, key=lambda at: at[0] not in ("", "trainer", "launch")):
+        yield from model.refusals(run, place)
+
+
+def validate_group(place: str, values: dict[str, Any]) -> None:
+    """Validate the keys of one group, as `validate` does."""
+    _, problems, _ = _described({place: values}, None, lambda _, problem: problem.kind == "missing")
+    for at, problem in problems:
+        raise UserError(problem.line(at))
+
+
+def key_of(place: str, problem: Problem) -> str:
+    """The dotted key that is wrong."""
+    return f"{place}.{problem.name or ''}".strip(".")
+
+
+def _described(
+    values: dict[str, Any], config_name: str | None, is_right: Callable[[str, Problem], bool]
+) -> tuple[list[Described], list[Found], dict[str, Any]]:
+    """Parts with a model, what is wrong with others, and keys whose values have another type.
+
+    Without a name, only of groups.
+    """
+    described: list[Described] = []
+    problems: list[Found] = []
+    meant: dict[str, Any] = {}
+    whole = [("", values)] if config_name is not None else []
+    for place, node in (*whole, *dotted(values)):
+        model = model_of(place, node, config_name or "") if isinstance(node, dict) else None
+        if model is None:
+            continue
+        made, found, changed = model.checked(node)
+        wrong = [(place, each) for each in found if not is_right(key_of(place, each), each)]
+        problems += wrong
+        if not wrong:
+            described.append((place, made))
+            meant |= {f"{place}.{name}".lstrip("."): value for name, value in changed.items()}
+    return described, problems, meant
+
+
+def _is_needed(key: str, nodes: Mapping[str, Any], config_name: str) -> bool:
+    place, _, name = key.rpartition(".")
+    node = nodes.get(place)
+    model = model_of(place, node, config_name) if isinstance(node, dict) else None
+    field = fields(model).get(name) if model else None
+    return field is not None and field.is_required() and name not in (node or ())
+
+
+def _no_objects(plain: dict[str, Any], default: Callable[[str], Any]) -> Iterator[str]:
+    """Errors about parts that need a class and do not name one."""
+    parts = {name: plain[name] for name in OBJECTS if isinstance(plain.get(name), dict)}
+    for group in COLLECTIONS:
+        entries = plain.get(group)
+        for name, entry in entries.items() if isinstance(entries, dict) else ():
+            if entry:
+                parts[f"{group}.{name}"] = entry
+    for key, node in parts.items():
+        if isinstance(node, dict) and "_target_" in node:
+            continue
+        if target := default(f"{key}._target_"):
+            yield f"{key}._target_ is needed: add {key}._target_={target}"
+        elif "." in key:
+            group = key.partition(".")[0]
+            yield (
+                f"{key}={text(node)}: has no class; use an existing one instead, such as "
+                f"+{group}=NAME, or name its class: +{key}._target_=..."
+            )
+
+
+def _no_target(key: str, node: dict[str, Any]) -> str | None:
+    """Why `_target_` cannot name a class or function, as far as can be told without importing."""
+    target = node["_target_"]
+    if not isinstance(target, str) or "." not in target.strip("."):
+        return (
+            f"{key}._target_={target}: must be the dotted name of a class or a function, such as "
+            f"{key}._target_=my_package.my_module.MyClass"
+        )
+    top, _, inside = target.partition(".")
+    if "${" in target or target in TARGETS:
+        return None
+    if _folders_of(top) is None:
+        return (
+            f"{key}._target_={target}: the package {top} is not installed; install it, or name "
+            "another class"
+        )
+    module = file_of(target.rpartition(".")[0])
+    # Earlier releases found rules of combinations in a file with this name.
+    old = module.with_name(f"{module.stem}_refusals.py") if module else None
+    if old and old.is_file():
+        return (
+            f"{old}: is no longer read; move its rules to a method `refusals` of a "
+            f"onecurve.Config, under {inside!r} of MODELS in {top}/config_models.py, and remove "
+            "this file"
+        )
+    return None
+
+
+# Dotted keys, and their values
+
+
+def dotted(config: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Every key of a nested dictionary with its value, such as ("optimizer.lr", 0.001)."""
+    found = []
+    for name, value in config.items():
+        found.append((f"{prefix}{name}", value))
+        if value and isinstance(value, dict):
+            found += dotted(value, f"{prefix}{name}.")
+    return found
+
+
+def resolved(config: DictConfig, is_checked: bool = True) -> Any:
+    """Plain containers with interpolations resolved, unless one refers to a missing value.
+
+    One that cannot be resolved is an error, unless keys may still be overridden (`is_checked`).
+    """
+    try:
+        return OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        if is_checked and not isinstance(error, InterpolationToMissingValueError):
+            raise
+        return OmegaConf.to_container(config)
+
+
+def refers(value: Any) -> bool:
+    """Whether a value is an interpolation of another key."""
+    return isinstance(value, str) and "${" in value

@@ -1,0 +1,315 @@
+"""Displays a run in TensorBoard or in Weights & Biases: images, curves and histograms.
+
+The displays of every task are here: its configuration, graph, data, weights, and what it shows by
+itself. Those of classification are in `classification.py`.
+"""
+
+import json
+import shlex
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+import yaml
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import LearningRateMonitor
+from lightning.pytorch.trainer.states import TrainerFn
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...batch.random import draw_from, global_seed, kept_state
+from ...errors import UserError, say
+from ...figures import image_grid
+from .classification import Collector, show_results
+from .images import as_arrays, labelled, pictures, titles
+from .options import Options
+from .writers import find_writer
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Displays(Callback):
+    """Shows what all ranks have computed, by a logger of rank 0.
+
+    What is off costs nothing. Displays of classification are left out, with a line, for other
+    tasks. The arguments are the keys of `Options`.
+    """
+
+    def __init__(self, writer: str, run_dir: str, **options: Any) -> None:
+        self.run_dir = Path(run_dir)
+        self.options = Options(writer=writer, run_dir=run_dir, **options)
+        self._writer: Any = None
+        self._is_on = False
+        self._is_new = False
+        self._names_wanted = False
+        self._classifies = True
+        self._collector: Collector | None = None
+
+    @property
+    def state_key(self) -> str:
+        """One for each logger."""
+        return f"{type(self).__name__}-{self.options.writer}"
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Find the writer; draw the graph before the network is sharded or split."""
+        if stage != "fit":
+            return
+        writer = find_writer(trainer, self.options.writer)
+        self._is_on = writer is not None
+        is_new = writer is not None and not writer.logger.goes_on
+        # Rank 0's answer counts: it may have begun the run by now.
+        self._is_new = self._names_wanted = trainer.strategy.broadcast(is_new)
+        self._writer = writer if trainer.is_global_zero else None
+        if self.options.graph and self._is_new:
+            example = trainer.strategy.example_inputs()  # type: ignore[attr-defined]
+            if self._writer:
+                _show_graph(self._writer, pl_module, example)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._writer and self._is_new and self.options.text:
+            _show_text(self._writer, self.run_dir)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Show the images of the first batch as the network sees them."""
+        if self._is_new and (count := self.options.images):
+            strategy: Any = trainer.strategy
+            shares = strategy.of_all_samples(_first_images(batch, count))
+            if self._writer:
+                _show_images(self._writer, trainer, shares, count)
+        self._is_new = False
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Show what a step starts from: learning rates, gradients and parameters."""
+        if not self._is_on:
+            return
+        step, options = trainer.global_step, self.options
+        if step % options.scalars_every_n_steps == 0:
+            values = _learning_rates(trainer) if options.learning_rates else {}
+            if options.gradient_norm:
+                norm = trainer.strategy.gradient_norm()  # type: ignore[attr-defined]
+                values["gradient_norm"] = norm.item()
+            if self._writer and values:
+                self._writer.logger.log_metrics(values, step)
+        if options.histograms and step % options.histograms_every_n_steps == 0:
+            _show_histograms(self._writer, trainer)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        shown = self.options
+        wanted = shown.confusion_matrix or shown.pr_curves or shown.predictions or shown.embedding
+        fits = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        if self._is_on and self._classifies and wanted and fits:
+            self._collector = Collector(pl_module, worst=shown.predictions, first=shown.embedding)
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        if self._collector and not self._collector.take(batch, trainer.strategy):
+            self._collector.close()
+            self._collector = None
+            self._classifies = False
+            if self._writer:
+                say(
+                    f"callbacks.{self.options.writer}: confusion_matrix, pr_curves, predictions "
+                    "and embedding are left out: they need outputs (N, C) and labels (N,)"
+                )
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self._is_on or trainer.sanity_checking:
+            return
+        options, epochs = self.options, trainer.current_epoch + 1
+        if self._collector:
+            self._collector.close()
+            if epochs % options.figures_every_n_epochs == 0:
+                self._show_collected(trainer)
+        if self._names_wanted and self._writer:
+            # Only now it is known what the task logs.
+            names = _logged_names(trainer)
+            if options.charts:
+                self._writer.charts(names)
+            if options.hparams:
+                self._writer.hparams(_overrides(self.run_dir), names)
+        self._names_wanted = False
+        every = options.task_every_n_epochs
+        if every and isinstance(pl_module, HasDisplays) and epochs % every == 0:
+            _show_task(self._writer, trainer, pl_module)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._show_collected(trainer)
+
+    def _show_collected(self, trainer: Trainer) -> None:
+        collector, self._collector = self._collector, None
+        results = collector.of_all_ranks(trainer.strategy) if collector else None
+        if self._writer and results:
+            show_results(self._writer, results, trainer, self.options)
+
+
+def _show_text(writer: Any, run_dir: Path) -> None:
+    environment = json.loads((run_dir / "environment.json").read_text())
+    writer.text("command", shlex.join(environment["command"]))
+    writer.text("configuration", (run_dir / "config.yaml").read_text())
+
+
+class _Forward(nn.Module):
+    """Only the network's part of a task: the rest cannot be traced."""
+
+    def __init__(self, task: LightningModule) -> None:
+        super().__init__()
+        for name, child in task.named_children():
+            if next(child.parameters(), None) is not None:
+                self.add_module(name, child)
+        self._forward = type(task).forward.__get__(task)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self._forward(*inputs)
+
+
+def _show_graph(writer: Any, task: LightningModule, inputs: tuple[Tensor, ...] | None) -> None:
+    """The modules and the tensors between them, for one sample."""
+    was_training = task.training
+    try:
+        if inputs is None:
+            raise ValueError("neither example_input_array nor prepare(batch) says what enters it")
+        task.eval()
+        one = tuple(value[:1].cpu() for value in inputs)
+        with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng():
+            warnings.simplefilter("ignore")
+            # The name of the class is the title of the graph.
+            named = type(type(task).__name__, (_Forward,), {})
+            writer.graph(named(task), one)
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        say(f"callbacks.tensorboard.graph: the network cannot be traced: {reason}")
+    finally:
+        task.train(was_training)
+
+
+def _first_images(batch: Any, count: int) -> Batch | None:
+    """The first images of a batch with their targets, on the CPU; None for other batches."""
+    pair = labelled(batch)
+    if not pair or pair[0].ndim != 4 or pair[0].shape[:1] != pair[1].shape[:1]:
+        return None
+    return pair[0][:count].cpu(), pair[1][:count].cpu()
+
+
+def _show_images(writer: Any, trainer: Trainer, shares: Sequence[Batch | None], count: int) -> None:
+    """Images as the network sees them, each with the name of its class, or its caption."""
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    images = lines = None
+    if known := [share for share in shares if share is not None]:
+        inputs, targets = (torch.cat(parts)[:count] for parts in zip(*known, strict=True))
+        images, lines = pictures(inputs, data), titles(targets, data)
+    if images is None or lines is None:
+        say("callbacks: images are left out: a batch must be (images (N, C, H, W), labels (N,))")
+        return
+    writer.figure("images", image_grid(as_arrays(images), lines), 0)
+
+
+def _logged_names(trainer: Trainer) -> list[str]:
+    """The metrics that the task logs, those of its test, which is to come, among them."""
+    logged = sorted(name for name in trainer.callback_metrics if "/" in name)
+    return logged + [name.replace("val/", "test/", 1) for name in logged if name.startswith("val/")]
+
+
+def _overrides(run_dir: Path) -> dict[str, Any]:
+    """The overrides of the command line by key; strategy and seed are always among them."""
+    config = yaml.safe_load((run_dir / "config.yaml").read_text())
+    values: dict[str, Any] = {"strategy": config["strategy"]["name"], "seed": config["seed"]}
+    typed: list[str] = yaml.safe_load((run_dir / ".hydra/overrides.yaml").read_text()) or []
+    for override in typed:
+        key, _, value = override.lstrip("+").partition("=")
+        if key.startswith(("~", "paths", "resume")):
+            continue
+        # A group such as model=mlp, or a list, is shown as it was typed.
+        resolved: Any = config
+        for name in key.split("."):
+            resolved = resolved.get(name) if isinstance(resolved, dict) else None
+        values[key] = resolved if isinstance(resolved, bool | int | float) else value
+    return values
+
+
+def _learning_rates(trainer: Trainer) -> dict[str, float]:
+    """One for each parameter group; none if the callback lr_monitor logs them."""
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    if any(isinstance(callback, LearningRateMonitor) for callback in callbacks):
+        return {}
+    groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+    names = [group.get("name", str(number)) for number, group in enumerate(groups)]
+    if len(groups) == 1:
+        return {"learning_rate": float(groups[0]["lr"])}
+    return {
+        f"learning_rate/{name}": float(group["lr"])
+        for name, group in zip(names, groups, strict=True)
+    }
+
+
+def _show_histograms(writer: Any, trainer: Trainer) -> None:
+    """Histograms of all parameters and gradients. All ranks call this; rank 0 has a writer."""
+    strategy: Any = trainer.strategy
+    named = [*trainer.lightning_module.named_parameters()]
+    kinds: dict[str, dict[str, Tensor]] = {
+        "parameters": {name: each.detach() for name, each in named if not each.is_meta},
+        "gradients": {name: each.grad for name, each in named if each.grad is not None},
+    }
+    for kind, tensors in kinds.items():
+        for name, tensor in strategy.each_whole(tensors):
+            if writer:
+                writer.histogram(f"{kind}/{name}", tensor.float().cpu(), trainer.global_step)
+
+
+@runtime_checkable
+class HasDisplays(Protocol):
+    """A task with displays of its own; the callback calls the method if there is one."""
+
+    def displays(self) -> Mapping[str, str | Tensor | Figure]:
+        """What to show, by name: a text, an image (uint8, (C, H, W)) or a figure of matplotlib's.
+
+        Every rank calls this at the end of a validation, in evaluation mode and without gradients,
+        and it may call `self(...)`; what rank 0 returns is shown. Random numbers are the same on
+        all ranks, and those of training are not affected.
+        """
+
+
+def _show_task(writer: Any, trainer: Trainer, task: HasDisplays) -> None:
+    """Show what a task's `displays` returns. All ranks call this; rank 0 has a writer."""
+    step = trainer.global_step
+    with torch.no_grad(), kept_state():
+        draw_from(global_seed(), step)
+        shown = task.displays()
+    for name, value in shown.items():
+        kind = _kind(value)
+        if kind is None:
+            raise UserError(
+                f"{type(task).__name__}.displays: {name!r} is {_described(value)}; "
+                "return a str, a uint8 tensor (C, H, W) or a figure of matplotlib's"
+            )
+        if writer:
+            getattr(writer, kind)(name, value, step)
+
+
+def _kind(value: Any) -> str | None:
+    """The method of a writer for it; None if there is none."""
+    if isinstance(value, Tensor):
+        is_image = value.dtype == torch.uint8 and value.ndim == 3 and value.shape[0] in (1, 3)
+        return "image" if is_image else None
+    if isinstance(value, str):
+        return "text"
+    return "figure" if isinstance(value, Figure) else None
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor {tuple(value.shape)} of {value.dtype}"
+    return f"of type {type(value).__name__}"

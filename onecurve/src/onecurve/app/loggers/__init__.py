@@ -1,0 +1,1 @@
+"""Lightning's loggers, buffered and resumable; `app.config.loggers` says what they take."""

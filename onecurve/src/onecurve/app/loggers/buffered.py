@@ -1,0 +1,254 @@
+"""Lightning's CSV and TensorBoard loggers, buffered, and resumable from a checkpoint.
+
+The Trainer calls `save` of every logger after every step. Opening, writing and closing a file each
+time costs as much as the step of a small network.
+
+A checkpoint contains the `position` of each logger, taken when everything logged is on the disk. A
+run that resumes in the same directory passes it to `go_on_from`, which drops everything after it.
+"""
+
+import csv
+import io
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning.fabric.loggers.logger import rank_zero_experiment
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+from lightning.pytorch.utilities import rank_zero_only
+
+from ...errors import say
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+Row = dict[str, Any]
+
+
+class MetricsFile(ExperimentWriter):
+    """metrics.csv: no row is lost or partial, and a resumed run continues it.
+
+    Lightning's own deletes an existing file, empties it before it adds a column, and leaves a
+    partial row on a full disk. `keep` rows of an earlier file are kept (None starts a new one), and
+    those that were `waiting` are written after these.
+    """
+
+    def __init__(self, log_dir: str, keep: int | None = None, waiting: Sequence[Row] = ()) -> None:
+        super().__init__(log_dir)
+        self.path = Path(self.metrics_file_path)
+        self.written = 0
+        self.metrics = [dict(row) for row in waiting]
+        if keep is not None and self.path.is_file():
+            rows, self.metrics_keys = self._read()
+            self._replace(rows[:keep])
+            self.written = len(rows[:keep])
+        else:
+            self.path.unlink(missing_ok=True)
+
+    def save(self) -> None:
+        """Write the buffered rows.
+
+        Raises:
+            OSError: If the disk is full. The file is unchanged, and the rows stay buffered.
+        """
+        if not self.metrics:
+            return
+        known = self.metrics_keys
+        keys = sorted({*known, *(key for row in self.metrics for key in row)})
+        if keys == known and self.path.is_file():
+            self._append()
+        else:
+            self.metrics_keys = keys
+            try:
+                self._replace([*(self._read()[0] if self.path.is_file() else []), *self.metrics])
+            except OSError:
+                self.metrics_keys = known
+                raise
+        self.written += len(self.metrics)
+        self.metrics = []
+
+    def _check_log_dir_exists(self) -> None:
+        """Lightning warns that the folder is not empty; a run directory never is."""
+
+    def _read(self) -> tuple[list[Row], list[str]]:
+        with self.path.open(newline="") as file:
+            reader = csv.DictReader(file)
+            return list(reader), list(reader.fieldnames or ())
+
+    def _append(self) -> None:
+        size = self.path.stat().st_size
+        try:
+            with self.path.open("a", newline="") as file:
+                file.write(self._text(self.metrics))
+        except OSError:
+            os.truncate(self.path, size)
+            raise
+
+    def _replace(self, rows: list[Row]) -> None:
+        unfinished = self.path.with_suffix(".csv.new")
+        try:
+            unfinished.write_text(self._text(rows, header=True), newline="")
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
+        unfinished.replace(self.path)
+
+    def _text(self, rows: list[Row], header: bool = False) -> str:
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, fieldnames=self.metrics_keys)
+        if header:
+            writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
+
+
+class BufferedCSVLogger(CSVLogger):
+    """Writes metrics.csv when ``flush_logs_every_n_steps`` rows are buffered, and at the end.
+
+    On a full disk the rows stay buffered, and are saved in checkpoints.
+    """
+
+    _keep: int | None = None
+    _waiting: Sequence[Row] = ()
+    _is_full: bool = False
+    _experiment: MetricsFile | None
+
+    def __init__(
+        self, save_dir: str, name: str | None = "", version: int | str | None = "", **options: Any
+    ) -> None:
+        super().__init__(save_dir, name, version, **options)
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> MetricsFile:
+        """The file, opened at the first access."""
+        if self._experiment is None:
+            self._experiment = MetricsFile(self.log_dir, self._keep, self._waiting)
+        return self._experiment
+
+    def position(self) -> dict[str, Any]:
+        """The number of rows in the file, and the rows that could not be written."""
+        self._write()
+        return {"rows": self.experiment.written, "waiting": self.experiment.metrics}
+
+    def go_on_from(self, position: dict[str, Any] | None) -> None:
+        """Truncate the file to the rows of a position."""
+        self._keep = position["rows"] if position else 0
+        self._waiting = position["waiting"] if position else ()
+        self._experiment = None
+
+    @rank_zero_only
+    def save(self) -> None:
+        if len(self.experiment.metrics) >= self._flush_logs_every_n_steps:
+            self._write()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Write the buffered values. Lightning calls this at the end, also after a failure."""
+        if self._experiment is not None:
+            self._write()
+
+    def _write(self) -> None:
+        try:
+            self.experiment.save()
+            self._is_full = False
+        except OSError as error:
+            if not self._is_full:
+                reason = f"could not be written: {error.strerror}"
+                say(f"logger: metrics.csv {reason}; its rows stay buffered")
+            self._is_full = True
+
+
+class BufferedTensorBoardLogger(TensorBoardLogger):
+    """Buffers scalars and writes them every ``seconds_between_writes``, and at the end.
+
+    TensorBoard's writer is a thread. Woken for every scalar, it competes with the training loop for
+    Python's global lock, which costs several times what writing does.
+    """
+
+    def __init__(self, save_dir: str, seconds_between_writes: float, **options: Any) -> None:
+        super().__init__(save_dir, **options)
+        self._seconds_between_writes = seconds_between_writes
+        self._last_write = time.monotonic()
+        self._waiting: list[tuple[str, float, int | None, float]] = []
+        self._last_step: int | None = None
+        self._at_last_step: dict[str, float] = {}
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Buffer each value with its step and the time, which TensorBoard shows."""
+        now = time.time()
+        values = {name: float(value) for name, value in metrics.items()}
+        self._waiting += [(name, value, step, now) for name, value in values.items()]
+        if step != self._last_step:
+            self._last_step, self._at_last_step = step, {}
+        self._at_last_step |= values
+
+    def position(self) -> dict[str, Any]:
+        """The last step and its values: TensorBoard purges by steps."""
+        self._write()
+        return {"step": self._last_step, "values": self._at_last_step}
+
+    def go_on_from(self, position: dict[str, Any] | None) -> None:
+        """Let TensorBoard purge everything logged after a position."""
+        step = position["step"] if position else None
+        self._kwargs["purge_step"] = step or 0
+        if position and step is not None:
+            self.log_metrics(position["values"], step)
+        self._wait_for_a_later_name()
+
+    def _wait_for_a_later_name(self) -> None:
+        """Wait until a new file's name, which begins with the time in seconds, comes last.
+
+        TensorBoard reads files in the order of their names.
+        """
+        made = [
+            path.name.split(".")[3] for path in Path(self.log_dir).glob("events.out.tfevents.*")
+        ]
+        newest = max((int(second) for second in made if second.isdigit()), default=0)
+        wait = newest + 1 - time.time()
+        # The clock of another machine may be far ahead.
+        if 0 < wait <= 2:
+            time.sleep(wait)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the run is resumed."""
+        return "purge_step" in self._kwargs
+
+    @rank_zero_only
+    def show(self, draw: "Callable[[SummaryWriter], object]") -> None:
+        """Pass TensorBoard's writer to a function."""
+        try:
+            draw(self.experiment)
+        except OSError:
+            self._begin_another_file()
+
+    @rank_zero_only
+    def save(self) -> None:
+        if time.monotonic() - self._last_write >= self._seconds_between_writes:
+            self._write()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Write the buffered values. Lightning calls this at the end, also after a failure."""
+        self._write()
+        super().finalize(status)
+
+    def _write(self) -> None:
+        self._last_write = time.monotonic()
+        try:
+            for name, value, step, at in self._waiting:
+                self.experiment.add_scalar(name, value, step, walltime=at)
+            super().save()
+            self._waiting.clear()
+        except OSError:
+            self._begin_another_file()
+
+    def _begin_another_file(self) -> None:
+        # On a full disk the writer's thread has died.
+        self._experiment = None
+        self._kwargs.pop("purge_step", None)

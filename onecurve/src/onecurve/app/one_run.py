@@ -1,0 +1,141 @@
+"""Runs a composed configuration: creates the record of the run, and starts its ranks.
+
+- If torchrun or srun has started the ranks, this process is one of them and does the work.
+- If one process is enough, this process does the work.
+- Otherwise `agent` starts the ranks of this node, for single runs and sweep jobs alike.
+
+torch is not imported before ranks are started.
+"""
+
+import sys
+import time
+from functools import partial
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from .. import machine
+from ..checkpoint.remote import claim, fetch, find, is_address
+from ..launch.context import (
+    Members,
+    Metrics,
+    RankFailed,
+    RunContext,
+    describe_failure,
+    unless_stopped,
+    was_stopped,
+)
+from ..launch.forkserver import warm_up
+from ..launch.meeting import mirror_of
+from ..launch.process import Verbose, log_to_file
+from .run import record, redaction
+
+# Keys of the configuration that may be addresses, and the names that users know them by.
+FETCHED = {"resume": "resume", "checkpoint": "checkpoint", "init.file": "init"}
+SECONDS_TO_HEAR_THE_CAUSE = 10
+
+
+def start(work: str, config: DictConfig, context: RunContext) -> Metrics:
+    """Start the ranks of a run, wait until it ends, and return the result of rank 0.
+
+    `work` is the dotted name of the function that each rank runs; it takes the resolved
+    configuration and the context. Failures are those of `agent.start_ranks`.
+    """
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    if instead := redaction.replacements(config):
+        plain[redaction.REPLACEMENTS] = instead
+        _redact_written_secrets(context, redaction.secrets(plain))
+    processes = _processes(config)
+    is_rank = machine.ranks_around() is not None
+    is_inline = is_rank or (processes == 1 and type(context.members) is Members)
+    if not is_inline:
+        warm_up()
+    if context.members.is_first:
+        record.start(context.run_dir, plain)
+    plain = _with_copies(plain, context)
+    said = HydraConfig.get().verbose if HydraConfig.initialized() else False
+    verbose: Verbose = (
+        said if isinstance(said, bool) else [said] if isinstance(said, str) else [*said]
+    )
+    # Imported here, because these import torch.
+    if is_inline and not is_rank:
+        from ..launch.worker import only_rank, resolved
+
+        do = resolved(work)
+        with only_rank(), log_to_file(context.run_dir, 0, verbose):
+            done: Metrics = do(plain, context)
+        return unless_stopped(done)
+    from ..launch.agent import start_ranks
+    from ..launch.worker import RankOptions, started_elsewhere
+
+    debug_rank = plain["launch"].get("debug_rank", 0)
+    options = RankOptions(context, context.run_dir, debug_rank=debug_rank, verbose=verbose)
+    if is_rank:
+        return started_elsewhere(work, plain, options)
+    try:
+        metrics: Metrics | None = start_ranks(
+            work,
+            (plain,),
+            options,
+            processes=processes,
+            max_restarts=plain["launch"]["max_restarts"],
+            timeout_seconds=plain["launch"]["timeout_seconds"],
+        )
+    except RankFailed as failure:
+        raise failure if context.members.count == 1 else _of_all_nodes(failure, context) from None
+    return metrics or {}
+
+
+def _of_all_nodes(failure: RankFailed, context: RunContext) -> RankFailed:
+    """The failure to report on this node: another node's, if its own ranks only lost contact.
+
+    The nodes share the run directory, and metrics.json in it says why a run has failed.
+    """
+    deadline = time.monotonic() + (SECONDS_TO_HEAR_THE_CAUSE if failure.lost_contact else 0)
+    while (found := record.read_metrics(context.run_dir)) and time.monotonic() < deadline:
+        if cause := found.get("error") or found.get("stopped"):
+            return RankFailed(f"another node ended: {cause}")
+        time.sleep(0.2)
+    if found:
+        where, cause = str(failure).partition("\n")[0], describe_failure(failure)
+        line = cause if cause in where else f"{where}: {cause}"
+        record.unfinished(context.run_dir, was_stopped(failure), line)
+    return failure
+
+
+def _redact_written_secrets(context: RunContext, secrets: set[str]) -> None:
+    """Redact files that Hydra has written, and `sys.argv`, which libraries record."""
+    if context.members.is_first:
+        run_dir = context.run_dir
+        files = [run_dir.parent / "multirun.yaml", *(run_dir / ".hydra").glob("*.yaml")]
+        redaction.redact_files(files, secrets)
+    sys.argv[:] = redaction.redact(sys.argv, secrets)
+
+
+def _with_copies(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
+    """Download checkpoints at addresses, and replace the addresses by the local copies.
+
+    The first process looks up the newest version for all, because it may change meanwhile.
+    """
+    for key, typed in FETCHED.items():
+        first, _, last = key.partition(".")
+        group = config.get(first)
+        address = group.get(last) if last and isinstance(group, dict) else group
+        if isinstance(address, str) and is_address(address):
+            found = context.members.broadcast(f"at/{typed}", partial(find, typed, address))
+            copy = str(fetch(typed, address, found))
+            config = {**config, first: {**group, last: copy} if isinstance(group, dict) else copy}
+    if mirror := mirror_of(config):
+        resumes = config.get("resume") is not None or context.attempt.number > 0
+        context.members.broadcast("mirror", lambda: claim(mirror, context.run_dir, resumes))
+    return config
+
+
+def _processes(config: DictConfig) -> int:
+    """The number of ranks that this process has to start; 1 if it does the work itself."""
+    if "strategy" not in config or machine.ranks_around() is not None:
+        return 1
+    if config.strategy.processes != "one per device":
+        return 1
+    return machine.local_devices(config.trainer, one_device=False)

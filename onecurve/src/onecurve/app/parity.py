@@ -1,0 +1,45 @@
+"""The work of one process of `python parity.py`."""
+
+from functools import partial
+from typing import Any
+
+from lightning.pytorch import Callback, LightningDataModule
+from omegaconf import OmegaConf
+
+from ..launch.context import DIFFERS, RunContext
+from ..parity.runs import Comparison, compare_in_rank, short_run
+from .run import record
+from .run.instantiate import build, build_task, trainer_errors
+from .run.record import invocation
+from .run.trainer import arguments_of, instances, strategy_of
+
+
+def work(config: dict[str, Any], context: RunContext) -> dict[str, Any]:
+    """Compare the task under its strategy with a plain Trainer, and print the table.
+
+    Returns:
+        The error line for the command, if there is a difference.
+    """
+    cfg, run_dir = OmegaConf.create(config), context.run_dir
+    own = {*short_run(1, {}), "min_epochs", "max_time", "profiler"}
+    options = {name: value for name, value in arguments_of(cfg).items() if name not in own}
+    options["callbacks"] = instances("callbacks", cfg.get("callbacks"), Callback)
+    make_data = partial(build, "data", cfg.data, LightningDataModule)
+    chosen = (strategy_of(cfg), options, cfg.parity.steps, cfg.parity.tolerance, cfg.seed)
+    with trainer_errors():
+        found = compare_in_rank(Comparison(partial(build_task, cfg), make_data, *chosen))
+    if not found.rows:  # not the first rank
+        return {}
+    table, picture = found.table(), run_dir / "parity.html"
+    (run_dir / "parity.txt").write_text(table + "\n")
+    record.finished(run_dir, {"strategy": cfg.strategy.name, "equal": found.equal})
+    print(table)
+    try:
+        found.draw(picture)
+        print(f"Picture: {invocation().short(picture)}")
+    except ModuleNotFoundError as error:
+        print(f"parity.html: needs {error.name}; the extra `sweep` of onecurve installs it")
+    if found.equal:
+        return {}
+    kinds = " and ".join(found.kinds)
+    return {DIFFERS: f"strategy={cfg.strategy.name}: differs from a plain Trainer: {kinds}"}

@@ -1,0 +1,298 @@
+"""`python plan.py`: what a project's configuration asks for, planned and printed."""
+
+import sys
+import warnings
+from typing import Any
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from lightning.pytorch import LightningDataModule, LightningModule
+from omegaconf import DictConfig, OmegaConf
+from rich.table import Table
+from torch import Tensor, nn
+
+from .. import machine
+from ..errors import UserError, plain_console
+from ..launch.context import RunContext
+from ..planner.estimate import Estimate
+from ..planner.hardware import Hardware, named
+from ..planner.layers import Tensors
+from ..planner.meshes import all_meshes, in_words
+from ..planner.network import ADAMW, Network, Precision, Request, StateSize
+from ..strategies.layers import find_layers
+from ..strategies.mesh.sizes import Sizes
+from ..strategies.pipeline.limits import available
+from ..strategies.prepare import prepared
+from ..strategies.tensor.plan import find_plan
+from .run import record
+from .run.instantiate import build, build_task, building
+from .run.predict import network_inputs
+from .run.record import invocation
+
+EXAMPLES = 2  # samples that are read from the data, for their shapes
+# Strategies that have one axis beside replicas.
+PRESETS = {"shard": "fsdp", "pipeline": "pipeline", "tensor": "tensor"}
+KINDS = ("weights", "grads", "optim.", "activ.", "buffers", "working")
+WIDTH = 150  # of a table that goes to a file
+UNFUSED = "activ. is of layers that are not compiled: compiled ones keep less"
+
+
+def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
+    """Plan, print, and leave the record of the run."""
+    cfg = OmegaConf.create(config)
+    request = request_of(cfg)
+    fitting, others = all_meshes(request)
+    facts: dict[str, Any] = {"fitting": len(fitting), "others": len(others)}
+    if fitting:
+        facts |= {"mesh": fitting[0].sizes.words(), "seconds": fitting[0].seconds}
+    record.finished(context.run_dir, facts)
+    show(request, fitting, others, cfg)
+    return {}
+
+
+def request_of(cfg: DictConfig) -> Request:
+    """What a configuration asks to plan."""
+    hardware, ranks, per_node = _ranks_of(cfg)
+    plan = cfg.plan
+    batch = OmegaConf.select(cfg, "data.batch_size")
+    if not isinstance(batch, int):
+        raise UserError(
+            "data.batch_size: a plan needs the samples of a step, over all ranks; add "
+            "data.batch_size=64"
+        )
+    network = _network_of(cfg)
+    usual = Request._field_defaults
+    schedules = tuple(each for each in usual["schedules"] if each in available())
+    is_auto = plan.activation_checkpointing == "auto"
+    return Request(
+        network,
+        hardware,
+        ranks,
+        per_node,
+        batch,
+        state=_optimizer_state(cfg),
+        schedules=schedules if plan.schedule == "auto" else (plan.schedule,),
+        microbatches=None if plan.microbatches == "auto" else plan.microbatches,
+        checkpointing=usual["checkpointing"] if is_auto else (plan.activation_checkpointing,),
+        free=plan.free,
+    )
+
+
+def _ranks_of(cfg: DictConfig) -> tuple[Hardware, int, int]:
+    """The hardware, the number of ranks, and how many of them a node has.
+
+    `trainer.devices` are those of a node, unless no node has so many: then those of all nodes.
+    """
+    hardware = named(cfg.plan.gpu)
+    devices = machine.local_devices(cfg.trainer, one_device=False)
+    nodes = machine.num_nodes(cfg.trainer)
+    if cfg.trainer.devices in ("auto", -1, "-1"):
+        devices = min(hardware.per_node, 8)
+    if devices < 1:
+        raise UserError(
+            f"trainer.devices={cfg.trainer.devices}: must be a number from 1, such as "
+            "trainer.devices=8"
+        )
+    if devices <= hardware.per_node:
+        return hardware, devices * nodes, devices
+    nodes = nodes if nodes > 1 else -(-devices // hardware.per_node)
+    if devices % nodes or devices // nodes > hardware.per_node:
+        fits = -(-devices // hardware.per_node)
+        raise UserError(
+            f"trainer.devices={devices}: {nodes} nodes of {cfg.plan.gpu} have at most "
+            f"{hardware.per_node} each; use trainer.devices={hardware.per_node} "
+            f"trainer.num_nodes={fits}"
+        )
+    return hardware, devices, devices // nodes
+
+
+def _network_of(cfg: DictConfig) -> Network:
+    task = _build_without_memory(cfg)
+    layers = find_layers(task)
+    if layers is None:
+        raise UserError(
+            f"task: {type(task).__name__} has no sequence of layers to plan with; hold the network "
+            "as one nn.Sequential, or add a method layers() that returns its layers in order"
+        )
+    inputs, targets = _examples(cfg, task)
+    loss: Any = getattr(task, "loss", None)
+    return Network(
+        layers,
+        inputs,
+        loss=loss if callable(loss) and targets is not None else None,
+        targets=targets,
+        plan=find_plan(task, layers, None),
+        precision=Precision.named(cfg.trainer.precision),
+        fused=cfg.plan.compile == "layer",
+    )
+
+
+def _build_without_memory(cfg: DictConfig) -> LightningModule:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with torch.device("meta"):
+                return build_task(cfg)
+        except Exception:
+            # A constructor that reads values of its weights needs memory. If it fails for another
+            # reason, this call shows the error.
+            return build_task(cfg)
+
+
+def _examples(cfg: DictConfig, task: LightningModule) -> tuple[Tensors, Any]:
+    data = build("data", {**cfg.data, "batch_size": EXAMPLES}, LightningDataModule)
+    with building("data"):
+        data.prepare_data()
+        data.setup("fit")
+        batch = data.on_after_batch_transfer(next(iter(data.train_dataloader())), 0)
+    pair, inputs = prepared(task, batch), network_inputs(task, batch)
+    if not inputs or not all(isinstance(value, Tensor) and value.ndim for value in inputs):
+        raise UserError(
+            f"{type(task).__name__}: the inputs of its network are not tensors with a row for "
+            "each sample; return such tensors from prepare"
+        )
+    return inputs, None if pair is None else pair.targets
+
+
+def _optimizer_state(cfg: DictConfig) -> StateSize:
+    if "optimizer" not in cfg:
+        return ADAMW
+    parameter = nn.Parameter(torch.ones(2, 2))
+    parameter.grad = torch.ones(2, 2)
+    try:
+        optimizer = instantiate(cfg.optimizer, _convert_="all")([("weight", parameter)])
+        optimizer.step()
+    except Exception:
+        # It needs a closure, or the parameters of this task: assume AdamW.
+        return ADAMW
+    state = [value for value in optimizer.state[parameter].values() if isinstance(value, Tensor)]
+    copies = sum(value.numel() / 4 for value in state if value.numel() > 1)
+    return StateSize(copies, sum(value.nbytes for value in state if value.numel() <= 1))
+
+
+def show(
+    request: Request, fitting: list[Estimate], others: dict[Sizes, str], cfg: DictConfig
+) -> None:
+    """Print a plan."""
+    console = plain_console(width=None if sys.stdout.isatty() else WIDTH)
+    nodes = request.ranks // request.per_node
+    console.print(
+        f"{request.ranks} ranks ({request.per_node} on each of {nodes} nodes), batches of "
+        f"{request.batch}, {cfg.plan.gpu}, {cfg.trainer.precision}: {len(fitting)} meshes "
+        f"fit into {in_words(request.room)}, {len(others)} do not",
+        highlight=False,
+    )
+    if fitting:
+        shown = fitting[: cfg.plan.top]
+        console.print(_fitting_table(request, shown))
+        console.print(_sent_table(shown))
+    for line in _reasons(others):
+        console.print(line, highlight=False)
+    if fitting:
+        print(f"To train so: {_command(fitting[0], cfg, request)}")
+    else:
+        print("No mesh fits; use more devices, a smaller batch, or a GPU with more memory")
+
+
+def _fitting_table(request: Request, estimates: list[Estimate]) -> Table:
+    title = "Meshes that fit, the fastest first: bytes of the fullest rank, and the step"
+    table = Table(title=title, title_justify="left", padding=(0, 0, 0, 1), pad_edge=False)
+    if request.network.fused:
+        table.caption, table.caption_justify = UNFUSED, "left"
+    speed = "tokens/s" if request.network.length else "samples/s"
+    for name in ("mesh", "runs as"):
+        table.add_column(name, overflow="fold")
+    for name in (*KINDS, "all", "idle", "step", speed, "MFU"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in estimates:
+        held = [in_words(size) for size in each.fullest]
+        rate = request.batch / each.seconds
+        length = request.network.length or 1
+        mfu = each.flops / (each.seconds * request.ranks * request.hardware.flops)
+        table.add_row(
+            each.sizes.words(),
+            runs_as(each),
+            *held,
+            in_words(each.fullest.total),
+            f"{each.idle:.0%}" if each.sizes.pipeline > 1 else "",
+            f"{each.seconds:.3g} s" if each.seconds >= 1 else f"{each.seconds * 1e3:.3g} ms",
+            f"{rate * length:,.0f}",
+            f"{mfu:.1%}",
+        )
+    return table
+
+
+def runs_as(each: Estimate) -> str:
+    """The schedule, micro-batches and activation checkpointing of a mesh."""
+    words = []
+    if each.sizes.pipeline > 1:
+        words.append(f"{each.stages.schedule}, {each.stages.microbatches}")
+    if each.checkpointing != "none":
+        words.append(f"{each.checkpointing} checkpointing")
+    return "; ".join(words)
+
+
+def _sent_table(estimates: list[Estimate]) -> Table:
+    title = "Bytes that a rank sends in a step: inside its node + to other nodes"
+    table = Table(title=title, title_justify="left", padding=(0, 0, 0, 1), pad_edge=False)
+    table.add_column("mesh")
+    for axis in Sizes._fields:
+        table.add_column(axis, justify="right")
+    for each in estimates:
+        cells = []
+        for axis in Sizes._fields:
+            message = each.sent[axis]
+            words = [in_words(message.inside)] if message.inside else []
+            words += [f"+ {in_words(message.between)}"] if message.between else []
+            cells.append(" ".join(words))
+        table.add_row(each.sizes.words(), *cells)
+    return table
+
+
+def _reasons(others: dict[Sizes, str]) -> list[str]:
+    """A line for each reason, with the number of meshes and an example."""
+    grouped: dict[str, list[Sizes]] = {}
+    for sizes, reason in others.items():
+        grouped.setdefault(reason.partition(": needs")[0], []).append(sizes)
+    lines = []
+    for reason, group in sorted(grouped.items(), key=lambda item: -len(item[1])):
+        example = group[0]
+        detail = others[example].removeprefix(reason).removeprefix(": ")
+        about = f"{detail} with {example.words()}" if detail else f"such as {example.words()}"
+        lines.append(f"do not fit ({len(group)}): {reason} ({about})")
+    return lines
+
+
+def _command(each: Estimate, cfg: DictConfig, request: Request) -> str:
+    typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    dropped = ("plan.", "trainer.devices=", "trainer.num_nodes=", "trainer.accelerator=")
+    words = [word for word in typed if not word.lstrip("+").startswith((*dropped, "strategy"))]
+    words.append(f"trainer.devices={request.per_node}")
+    if request.ranks > request.per_node:
+        words.append(f"trainer.num_nodes={request.ranks // request.per_node}")
+    if request.network.fused:
+        words.append("compile=layer")
+    return invocation().command("train.py", *words, *_strategy(each))
+
+
+def _strategy(each: Estimate) -> list[str]:
+    """The overrides that choose a mesh: a preset where there is one."""
+    sizes, stages = each.sizes, each.stages
+    used = {axis: size for axis, size in sizes._asdict().items() if size > 1}
+    replicas = [f"strategy.replicas={sizes.replicate}"] if sizes.replicate > 1 else []
+    others = [axis for axis in used if axis != "replicate"]
+    if not others:
+        words = ["strategy=ddp" if used else "strategy=single"]
+    elif len(others) == 1 and others[0] in PRESETS:
+        words = [f"strategy={PRESETS[others[0]]}", *replicas]
+    else:
+        words = ["strategy=mesh", *(f"strategy.{axis}={size}" for axis, size in used.items())]
+    if sizes.pipeline > 1:
+        words += [
+            f"strategy.schedule={stages.schedule}",
+            f"strategy.microbatches={stages.microbatches}",
+        ]
+    if each.checkpointing != "none":
+        words.append(f"strategy.activation_checkpointing={each.checkpointing}")
+    return words

@@ -1,0 +1,257 @@
+"""Builds the objects that a configuration describes, with errors in one line."""
+
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import Parameter, signature
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, NamedTuple
+
+import lightning.pytorch
+from hydra.errors import InstantiationException
+from hydra.utils import get_class, instantiate
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from ...checkpoint.format import network_mismatch, read_checkpoint, trained_config
+from ...errors import NOT_OF_THE_PROJECT, UserError, in_short, nearest, user_error_behind
+
+# What constructors raise about their arguments. Other errors are bugs in them, and keep their
+# traceback.
+ARGUMENT_ERRORS = (
+    *(ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError),
+    *(TypeError, ValueError, InstantiationException, MisconfigurationException),
+)
+
+LIGHTNING = str(Path(lightning.pytorch.__file__).parent)
+# Arguments of a Trainer that are no keys below `trainer`, and those that are.
+ELSEWHERE = {"strategy", "callbacks", "logger", "default_root_dir", "plugins"}
+TRAINER_KEYS = set(signature(Trainer).parameters) - ELSEWHERE
+OFFERED = {"total_steps", "monitor", "mode"}  # to a scheduler
+AS_YAML = {"None": "null", "True": "true", "False": "false"}
+
+
+@contextmanager
+def building(key: str) -> Iterator[None]:
+    """Reports an error of what is built here from the configuration at `key`, in one line."""
+    try:
+        yield
+    except ARGUMENT_ERRORS as error:
+        if refusal := user_error_behind(error):
+            raise refusal from None
+        raise UserError(f"{key}: {describe_error(error)}") from error
+
+
+def build(key: str, node: Any, kind: type[Any], **parts: Any) -> Any:
+    """Build what the configuration at `key` describes, which must be of the class that it needs."""
+    with building(key):
+        part = instantiate(validated(key, node), **parts)
+    if not isinstance(part, kind):
+        raise UserError(
+            f"{key}._target_={node['_target_']}: makes a {type(part).__name__}, and {key} must be "
+            f"a {kind.__name__}; name such a class"
+        )
+    return part
+
+
+def validated(key: str, node: Any) -> Any:
+    """A node of the configuration with its values as the `Config` of each class converts them.
+
+    A class that does not exist, and a value that its `Config` rejects, are a UserError.
+    """
+    if OmegaConf.is_config(node):
+        node = OmegaConf.to_container(node, resolve=True)
+    if not isinstance(node, dict):
+        return node
+    node = {name: validated(f"{key}.{name}", value) for name, value in node.items()}
+    target = node.get("_target_")
+    model = _config_of(_resolved(key, target)) if isinstance(target, str) else None
+    if model is None:
+        return node
+    found = model.checked(node)
+    for problem in found.problems:
+        raise UserError(problem.line(key))
+    return node | found.changed
+
+
+def _resolved(key: str, target: str) -> Any:
+    module, _, name = target.rpartition(".")
+    try:
+        found = import_module(module)
+    except ImportError as error:
+        package, _, missing = (error.name or "").rpartition(".")
+        inside = sys.modules.get(package)
+        folders = getattr(inside, "__path__", None)
+        is_in_target = f"{target}.".startswith(f"{error.name}.")
+        if not is_in_target:
+            raise  # what the file of the class imports is missing
+        if folders is None or hasattr(inside, missing):
+            # Such as a method of a class; or Hydra has a better message.
+            return None
+        module, name = package, missing
+        there = [*dir(inside), *(each.name for each in iter_modules(folders))]
+    else:
+        if hasattr(found, name):
+            return getattr(found, name)
+        there = dir(found)
+    # In earlier releases the rooms of the app were beside the core.
+    moved = module == "onecurve" and find_spec(f"onecurve.app.{name}") is not None
+    close = f"app.{name}" if moved else nearest(name, there)
+    meant = target.replace(f"{module}.{name}", f"{module}.{close}", 1)
+    hint = f"did you mean {meant}?" if close else "name another"
+    raise UserError(f"{key}._target_={target}: there is no {name} in {module}; {hint}")
+
+
+def _config_of(part: Any) -> Any:
+    """The `Config` of a class, unless a class derived from it has its own ``__init__``."""
+    for each in getattr(part, "__mro__", (part,)):
+        model = vars(each).get("Config") if hasattr(each, "__dict__") else None
+        if hasattr(model, "checked"):
+            return model
+        if "__init__" in getattr(each, "__dict__", ()):
+            return None
+    return None
+
+
+def with_key(key: str, part: Any) -> Any:
+    """Let a partial, such as an optimizer without its parameters, report errors with its key.
+
+    A scheduler that does not take one of `OFFERED`, such as a class of PyTorch, does not get it.
+    """
+    if not callable(part):
+        return part
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        with building(key):
+            takes = signature(part).parameters
+            takes_all = any(each.kind == Parameter.VAR_KEYWORD for each in takes.values())
+            left_out = () if takes_all else OFFERED - takes.keys()
+            made = part(*arguments, **{n: options[n] for n in options if n not in left_out})
+            if made is None or isinstance(made, dict) or hasattr(made, "step"):
+                return made
+            raise UserError(
+                f"{key}._target_: returned a {type(made).__name__}; return a {key} of PyTorch"
+            )
+
+    return call
+
+
+def describe_error(error: BaseException) -> str:
+    """An error, and the line of the project's code that raised it."""
+    while isinstance(error, InstantiationException | ImportError) and error.__cause__ is not None:
+        error = error.__cause__
+    text = in_short(error, 300)
+    if not isinstance(error, ValueError | InstantiationException | MisconfigurationException):
+        text = f"{type(error).__name__}: {text}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(NOT_OF_THE_PROJECT)]
+    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    return f"{text}{where}; HYDRA_FULL_ERROR=1 shows the traceback"
+
+
+@contextmanager
+def trainer_errors() -> Iterator[None]:
+    """Reports an error of the Trainer about its own arguments, such as `max_time`, in one line.
+
+    Errors of other code keep their traceback.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, MisconfigurationException) as error:
+        raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
+        text = in_short(error, 400).rstrip(".")
+        if not raised_in.startswith(LIGHTNING) or with_keys(text) == text:
+            raise
+        raise UserError(f"{with_keys(text)}; HYDRA_FULL_ERROR=1 shows the traceback") from error
+
+
+def with_keys(text: str) -> str:
+    """A message of Lightning with the keys of the configuration: `trainer.max_time=null`."""
+    return re.sub(r"`([^`]*)`", _keys_in_quotes, text)
+
+
+def _keys_in_quotes(quoted: re.Match[str]) -> str:
+    words = quoted[1].removeprefix("Trainer(").removesuffix(")").split(", ")
+    pairs = [word.partition("=") for word in words]
+    if not all(name in TRAINER_KEYS for name, _, _ in pairs):
+        return quoted[0]
+    return " ".join(
+        f"trainer.{name}{equals}{AS_YAML.get(value, value)}" for name, equals, value in pairs
+    )
+
+
+def build_task(cfg: DictConfig) -> LightningModule:
+    """Build the LightningModule of a training configuration, with initial weights.
+
+    It gets those of `network`, `optimizer` and `scheduler` that its ``__init__`` takes.
+    """
+    with building("task"):
+        validated("task", cfg.task)
+        kind = get_class(cfg.task._target_)
+        arguments = signature(kind).parameters.values()
+    takes = {argument.name for argument in arguments}
+    # LightningModule's own takes any arguments, and ignores them.
+    has_own = getattr(kind, "__init__", None) is not getattr(LightningModule, "__init__", None)
+    if has_own and any(argument.kind == Parameter.VAR_KEYWORD for argument in arguments):
+        takes = {"network", "optimizer", "scheduler"}
+    parts: dict[str, Any] = {}
+    if "network" in takes:
+        parts["network"] = build("model", cfg.model, nn.Module)
+        with building("init"):
+            instantiate(validated("init", cfg.init))(parts["network"])
+    for name in ("optimizer", "scheduler"):
+        if name in takes:
+            with building(name):
+                # Lists of OmegaConf's own could not be read again from a checkpoint.
+                node = validated(name, cfg[name])
+                parts[name] = with_key(name, instantiate(node, _convert_="all"))
+    task: LightningModule = build("task", cfg.task, LightningModule, **parts)
+    return task
+
+
+class Trained(NamedTuple):
+    """A task with the weights of a checkpoint, and its data."""
+
+    task: LightningModule
+    data: LightningDataModule
+    config: DictConfig  # of the training run
+
+
+def load_trained(
+    cfg: DictConfig,
+    convert: Callable[[nn.Module], nn.Module] = lambda module: module,
+    is_checked: bool = True,
+) -> Trained:
+    """Build task and data from the configuration in a checkpoint, and load the weights.
+
+    Args:
+        cfg: A configuration with `checkpoint`, and `data`: values to replace; null replaces none.
+        convert: Converts the task to the precision of the run before the weights are loaded, so
+            that float64 is not rounded to float32.
+        is_checked: Whether the command has verified the file; see `read_checkpoint`.
+
+    Raises:
+        UserError: If the project has no such task or data any more, or its network differs.
+    """
+    checkpoint = read_checkpoint(cfg.checkpoint, is_checked=is_checked)
+    config = OmegaConf.create(trained_config(checkpoint, cfg.checkpoint))
+    seed_everything(config.seed, workers=True, verbose=False)
+    changes = {key: value for key, value in cfg.data.items() if value is not None}
+    with building("data"):
+        data = instantiate(validated("data", OmegaConf.merge(config.data, changes)))
+    task = build_task(config)
+    convert(task)
+    if why := network_mismatch(task, checkpoint):
+        raise UserError(
+            f"checkpoint={cfg.checkpoint}: {why}; its model or task has changed since: "
+            "give one that was trained with what is there now"
+        )
+    task.load_state_dict(checkpoint["state_dict"])
+    return Trained(task, data, config)

@@ -1,0 +1,405 @@
+"""What one process of predict.py does: write what a trained task predicts for every sample.
+
+Predictions are written by their type: as a table, images, text, or tensors.
+"""
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from lightning.fabric.utilities.apply_func import move_data_to_device
+from lightning.pytorch import (
+    Callback,
+    LightningDataModule,
+    LightningModule,
+    Trainer,
+    seed_everything,
+)
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from omegaconf import OmegaConf
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from ...batch.share import SharedLoader
+from ...compat.of_lightning import loaders_of
+from ...compat.of_torch import tree_leaves
+from ...errors import UserError
+from ...figures import image_grid
+from ...launch.context import RunContext
+from ...strategies.callback_api import CallbackAPI
+from ...strategies.prepare import prepared
+from . import record
+from .instantiate import Trained, load_trained, trainer_errors
+from .protocols import Predicts, ReadsImages
+from .record import invocation_of
+from .trainer import build_trainer
+
+MOST_COLUMNS = 100
+MOST_IMAGES = 100
+BATCH_SIZE = 64  # for a data module that has none
+SUFFIXES = (".csv", ".txt", ".png", ".pt")
+Written = list[tuple[str, Path]]
+PLAIN = (Tensor, str, int, float, complex, bytes, type(None))
+
+
+def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
+    """Predict, in one of three ways.
+
+    A task with a method `predict` (`protocols.Predicts`) does everything itself. Otherwise
+    `predict_step` predicts the image files of `predict.images`, which the data module reads as
+    those of training (`protocols.ReadsImages`), or the samples of the data module's loader.
+    """
+    cfg, run_dir = OmegaConf.create(config), context.run_dir
+    options = {"output": str(run_dir / "predictions"), **config["predict"]}
+    predictions = Predictions()
+    trainer = build_trainer(cfg, run_dir, [predictions])
+    parts = load_trained(cfg, trainer.precision_plugin.convert_module)
+    _reject(options, parts)
+    output = Path(options["output"])
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        facts: dict[str, Any] = {}
+        written: Written = []
+        if not isinstance(parts.task, Predicts):
+            facts["predictions"], written = _predict_samples(parts, trainer, predictions, options)
+        elif trainer.is_global_zero:
+            seed_everything(cfg.seed, workers=True, verbose=False)
+            parts.task.eval().to(trainer.strategy.root_device)
+            with torch.no_grad(), trainer.precision_plugin.forward_context():
+                parts.task.predict(options, parts.data, run_dir)
+    except OSError as error:
+        if error.filename is None or not Path(error.filename).is_relative_to(output.parent):
+            raise
+        raise UserError(
+            f"predict.output={output}: {error.strerror}; name a place that can be written to"
+        ) from error
+    if trainer.is_global_zero:
+        facts |= {"strategy": cfg.strategy.name, "world_size": trainer.world_size}
+        record.finished(run_dir, {"checkpoint": str(cfg.checkpoint), **facts})
+        for what, path in written:
+            print(f"{what}: {invocation_of(run_dir).short(path)}")
+    return {}
+
+
+def _reject(options: dict[str, Any], parts: Trained) -> None:
+    images = options.get("images")
+    if images and not isinstance(parts.data, ReadsImages):
+        raise UserError(
+            f"predict.images={images}: the data of this checkpoint ({type(parts.data).__name__}) "
+            "are not images read from files; leave predict.images out"
+        )
+    if options.get("figure") and not images:
+        raise UserError(
+            "predict.figure=true: shows files with their classes; name them, such as "
+            "predict.images=photos"
+        )
+
+
+def _predict_samples(
+    parts: Trained, trainer: Trainer, predictions: "Predictions", options: dict[str, Any]
+) -> tuple[int, Written]:
+    """Predict all samples, and write a file for each loader, as `_write` does."""
+    task, data, _ = parts
+    add_predict_step(task)
+    files, loader = None, None
+    if images := options.get("images"):
+        files, loader = _image_loader(data, images)
+    elif predict_on_test_set(data) and trainer.is_global_zero:
+        name = type(data).__name__
+        print(f"{name} has no predict_dataloader: these are the samples of its test_dataloader")
+    with trainer_errors():
+        samples = {"dataloaders": loader} if loader else {"datamodule": data}
+        trainer.predict(task, **samples, return_predictions=False)
+    count, written = 0, Written()
+    if not trainer.is_global_zero:
+        return count, written
+    output, of_loaders = Path(options["output"]), predictions.joined()
+    names = [str(name) for name in getattr(data, "class_names", None) or ()]
+    for number, each in enumerate(of_loaders):
+        if each is None:
+            raise UserError(
+                f"{type(task).__name__}.predict_step: returned nothing; return what it predicts "
+                "for each sample, such as a tensor (N,) or (N, C)"
+            )
+        place = _with_suffix(output, f"-{number}") if len(of_loaders) > 1 else output
+        rows, paths = _write(each, place, files, names, bool(options.get("figure")))
+        written += paths
+        count += rows
+    return count, written
+
+
+class Predictions(Callback):
+    """Collects what `predict_step` returns; at the end rank 0 has that of all ranks, in order."""
+
+    def __init__(self) -> None:
+        # For each loader what the step returned; None for a batch without a share.
+        self.batches: list[list[Any]] = []
+
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.batches = [[] for _ in range(trainer.predict_loop.num_dataloaders)]
+
+    def on_predict_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        combined = loaders_of(trainer.predict_loop)
+        assert combined is not None
+        loader = combined.flattened[dataloader_idx]
+        if isinstance(loader, SharedLoader) and not loader.share(batch_idx).size:
+            # This rank had no sample of the batch, and repeated another rank's.
+            outputs = None
+        self.batches[dataloader_idx].append(move_data_to_device(outputs, torch.device("cpu")))
+
+    def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Gather the shares of each batch, in the order of the ranks."""
+        strategy = cast(CallbackAPI, trainer.strategy)
+        for loader, mine in enumerate(self.batches):
+            together: list[Any] = []
+            # Batch by batch: only rank 0 has to hold all of them.
+            for index in range(max(strategy.of_all_samples(len(mine)))):
+                share = mine[index] if index < len(mine) else None
+                shares = strategy.of_all_samples(share)
+                if trainer.is_global_zero:
+                    together += shares
+            self.batches[loader] = together
+
+    def joined(self) -> list[Any]:
+        """For each loader the predictions of all its samples; None if there are none."""
+        given = [[part for part in parts if part is not None] for parts in self.batches]
+        return [joined(parts) if parts else None for parts in given]
+
+
+def add_predict_step(task: LightningModule) -> None:
+    """Give a task without a `predict_step` one that returns the network's outputs."""
+    if is_overridden("predict_step", task):
+        return
+
+    def predict_step(batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        return task(*network_inputs(task, batch))
+
+    task.predict_step = predict_step  # type: ignore[method-assign]
+
+
+def joined(parts: list[Any]) -> Any:
+    """Concatenate the predictions of consecutive samples.
+
+    Tensors are concatenated along their first dimension (where the others differ they become a list
+    of rows), lists one after the other, dictionaries and tuples entry by entry. Anything else has
+    no rows, and becomes a list.
+    """
+    first = parts[0]
+    if isinstance(first, Tensor) and first.ndim:
+        if len({part.shape[1:] for part in parts}) == 1:
+            return torch.cat(parts)
+        return [row for part in parts for row in part]
+    if isinstance(first, Mapping):
+        return {key: joined([part[key] for part in parts]) for key in first}
+    if isinstance(first, tuple) and hasattr(first, "_asdict"):
+        return joined([part._asdict() for part in parts])
+    if isinstance(first, tuple):
+        return tuple(joined(list(entry)) for entry in zip(*parts, strict=True))
+    if isinstance(first, list):
+        return [row for part in parts for row in part]
+    return parts
+
+
+def network_inputs(task: LightningModule, batch: Any) -> tuple[Any, ...]:
+    """The arguments of the task's `forward` for a batch.
+
+    They are the first part of what its `prepare` returns, or of the batch where it has none.
+    """
+    made = prepared(task, batch)
+    first = batch[0] if isinstance(batch, tuple | list) else batch
+    inputs = first if made is None else made.inputs
+    return inputs if isinstance(inputs, tuple) else (inputs,)
+
+
+def bare_trainer(**options: Any) -> Trainer:
+    """A Trainer of one process that writes and prints nothing."""
+    return Trainer(
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **options,
+    )
+
+
+def predict_on_test_set(data: LightningDataModule) -> bool:
+    """Whether a data module lacks `predict_dataloader`; its `test_dataloader` takes its place."""
+    if is_overridden("predict_dataloader", data):
+        return False
+    if not is_overridden("test_dataloader", data):
+        raise UserError(
+            f"data: {type(data).__name__} has neither predict_dataloader nor test_dataloader, so "
+            "there are no samples to predict; write one of them"
+        )
+    setup = data.setup
+    data.setup = lambda stage: setup("test")  # type: ignore[method-assign]
+    data.predict_dataloader = data.test_dataloader  # type: ignore[method-assign]
+    return True
+
+
+def _write(
+    predictions: Any,
+    output: Path,
+    files: Sequence[Path] | None,
+    class_names: Sequence[str],
+    figure: bool = False,
+) -> tuple[int, Written]:
+    """Write the predictions of a data set; returns the number of rows, and what was written.
+
+    Numbers (N,) or (N, C), or a dictionary of columns (N,), become `output.csv`; of image files,
+    probabilities (N, C) become the class of each. Bytes (N, C, H, W) of grey values or colours
+    become pictures in the folder `output`, a list of strings `output.txt`, and everything else
+    `output.pt`, for ``torch.load``. Rows without files are numbered, columns without names as well.
+    """
+    shape = predictions.shape if isinstance(predictions, Tensor) else None
+    if files and shape == (len(files), len(class_names)):
+        return len(files), _write_classes(predictions, files, class_names, output, figure)
+    if figure:
+        raise UserError(
+            "predict.figure=true: shows classes, and this task predicts something else; leave it "
+            "out"
+        )
+    count, path = _write_rows(predictions, output, files, class_names)
+    return count, [(f"{count} predictions", path)]
+
+
+def _write_rows(
+    predictions: Any, output: Path, files: Sequence[Path] | None, class_names: Sequence[str]
+) -> tuple[int, Path]:
+    if columns := _columns(predictions, class_names):
+        path = _with_suffix(output, ".csv")
+        count = len(next(iter(columns.values())))
+        names: Sequence[object] = files or range(count)
+        header = ["file" if files else "sample", *columns]
+        _write_table(path, header, zip(names, *columns.values(), strict=True))
+        return count, path
+    if _are_pictures(predictions):
+        path = _with_suffix(output, "")
+        path.mkdir(exist_ok=True)
+        for number, image in enumerate(predictions):
+            pixels = image.permute(1, 2, 0).squeeze(-1).contiguous().numpy()
+            Image.fromarray(pixels).save(path / f"{number:05}.png")
+        return len(predictions), path
+    if _are_texts(predictions):
+        path = _with_suffix(output, ".txt")
+        # A blank line separates texts of several lines.
+        end = "\n\n" if any("\n" in text for text in predictions) else "\n"
+        path.write_text("".join(text + end for text in predictions))
+        return len(predictions), path
+    leaves = tree_leaves(predictions)
+    if odd := [leaf for leaf in leaves if not isinstance(leaf, PLAIN)]:
+        raise UserError(
+            f"predict_step: returned {type(odd[0]).__name__}, which is not plain data; return "
+            "tensors, numbers, strings, and dictionaries, lists and tuples of them"
+        )
+    path = _with_suffix(output, ".pt")
+    torch.save(predictions, path)
+    is_rows = isinstance(leaves[0], Tensor) and leaves[0].ndim and not isinstance(predictions, list)
+    return len(leaves[0] if is_rows else predictions), path
+
+
+def _write_classes(
+    probabilities: Tensor, files: Sequence[Path], names: Sequence[str], output: Path, figure: bool
+) -> Written:
+    """Write the class of each image; the figure has the least certain ones, those first."""
+    best = probabilities.max(dim=1)
+    labels = [names[index] for index in best.indices.tolist()]
+    rows = list(zip(files, labels, best.values.tolist(), strict=True))
+    table = _with_suffix(output, ".csv")
+    header = ["file", "class", "probability"]
+    _write_table(table, header, ((file, label, f"{share:.4f}") for file, label, share in rows))
+    written = [(f"{len(rows)} images classified", table)]
+    if figure:
+        least_certain = sorted(rows, key=lambda row: row[2])[:MOST_IMAGES]
+        images = [Image.open(file).convert("RGB") for file, _, _ in least_certain]
+        titles = [f"{label} {share:.0%}" for _, label, share in least_certain]
+        sheet = table.with_suffix(".png")
+        image_grid(images, titles).savefig(sheet, dpi=100)
+        written.append(("Contact sheet", sheet))
+    return written
+
+
+def _with_suffix(output: Path, suffix: str) -> Path:
+    """The path with this suffix in place of another one of `SUFFIXES`."""
+    plain = output.with_suffix("") if output.suffix in SUFFIXES else output
+    return plain.with_name(plain.name + suffix)
+
+
+def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def _columns(predictions: Any, class_names: Sequence[str]) -> dict[str, list[Any]] | None:
+    """The columns of a table by name; None for predictions of another form."""
+    if isinstance(predictions, Tensor) and predictions.ndim == 1:
+        return {"prediction": _cells(predictions)}
+    if isinstance(predictions, Tensor) and predictions.ndim == 2:
+        count = predictions.shape[1]
+        if not 0 < count <= MOST_COLUMNS:
+            return None
+        numbers = [str(number) for number in range(count)]
+        names = class_names if len(set(class_names)) == count else numbers
+        return dict(zip(names, map(_cells, predictions.unbind(1)), strict=True))
+    if not isinstance(predictions, Mapping) or not predictions:
+        return None
+    columns = {str(name): value for name, value in predictions.items()}
+    one_dimension = all(
+        value.ndim == 1 if isinstance(value, Tensor) else _are_texts(value)
+        for value in columns.values()
+    )
+    if not one_dimension or len({len(value) for value in columns.values()}) != 1:
+        return None
+    return {name: _cells(value) for name, value in columns.items()}
+
+
+def _cells(column: Tensor | list[str]) -> list[Any]:
+    """The values of a column, with as many digits as restore the same number."""
+    if not isinstance(column, Tensor) or not column.is_floating_point():
+        return list(column) if isinstance(column, list) else column.tolist()
+    if column.dtype == torch.float64:
+        return column.tolist()
+    return [f"{value:.9g}" for value in column.tolist()]
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)
+
+
+def _are_pictures(value: Any) -> bool:
+    is_bytes = isinstance(value, Tensor) and value.dtype == torch.uint8
+    return is_bytes and value.ndim == 4 and value.shape[1] in (1, 3, 4)
+
+
+def _image_loader(data: Any, path: str) -> tuple[list[Path], DataLoader[Any]]:
+    files: list[Path] = data.find_images(path)
+    if not files:
+        raise UserError(
+            f"predict.images={path}: no images in this folder; name another, or one file"
+        )
+    loader: DataLoader[Any] = DataLoader(
+        files,  # type: ignore[arg-type]
+        batch_size=getattr(data, "batch_size", BATCH_SIZE),
+        num_workers=getattr(data, "num_workers", 0),
+        collate_fn=partial(_read_without_labels, data),
+    )
+    return files, loader
+
+
+def _read_without_labels(data: ReadsImages, files: Sequence[Path]) -> tuple[Tensor, None]:
+    return data.read_images(files), None

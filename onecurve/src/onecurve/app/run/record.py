@@ -1,0 +1,392 @@
+"""The run directory: its lock, the files that describe a run, and the command that started it.
+
+The files are config.yaml, environment.json and metrics.json; logs, metrics.csv and checkpoints are
+written by others. A run directory outside of the project's folder of runs is listed in that folder.
+An override in a printed command is quoted twice: for Hydra's grammar, and then for the shell.
+"""
+
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from filelock import FileLock, Timeout
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.errors import HydraException
+
+from ... import machine
+from ...errors import UserError
+from . import redaction
+
+LOCK = ".lock"
+# Names the process, in a file of its own: on Windows a locked file cannot be written.
+HOLDER = ".holder"
+EXTERNAL = ".elsewhere"  # the list of runs outside of the folder of runs, in that folder
+CONFIGURATION = (".hydra/overrides.yaml", ".hydra/hydra.yaml", ".hydra/config.yaml", "config.yaml")
+PACKAGES = ("torch", "torchvision", "lightning", "hydra-core", "torchmetrics", "numpy", "wandb")
+
+
+def start(run_dir: Path, config: dict[str, Any]) -> None:
+    """Write config.yaml and environment.json, and metrics.json with the status "running"."""
+    (run_dir / "logs").mkdir(parents=True, exist_ok=True)
+    (run_dir / "config.yaml").write_text(
+        yaml.safe_dump(redaction.redacted(config), sort_keys=False, allow_unicode=True)
+    )
+    _write_json(
+        run_dir / "environment.json",
+        redaction.redact(_environment(config), redaction.secrets(config)),
+    )
+    runs, is_job = (config.get("paths") or {}).get("runs"), "job" in (config.get("sweep") or {})
+    if runs and not is_job:
+        list_external(run_dir, Path(os.path.abspath(runs)))
+    _write_json(run_dir / "metrics.json", {"status": "running"})
+
+
+def finished(run_dir: Path, facts: dict[str, Any], status: str = "finished") -> None:
+    """Write the final metrics.json: final metrics by name, and strategy, world_size, and so on.
+
+    Rank 0 of the run calls this. The status is how training ended for good.
+    """
+    _write_json(run_dir / "metrics.json", {"status": status, **facts})
+
+
+def unfinished(run_dir: Path, interrupted: bool = False, error: str | None = None) -> None:
+    """Write to metrics.json that the run failed and why, or that it was interrupted.
+
+    A run that has ended keeps its status: what fails later, such as printing, is no failure of it.
+    """
+    if read_metrics(run_dir).get("status") not in (None, "running", "failed", "interrupted"):
+        return
+    why = {"stopped" if interrupted else "error": error} if error else {}
+    status = "interrupted" if interrupted else "failed"
+    _write_json(run_dir / "metrics.json", {"status": status, **why})
+
+
+def change_status(run_dir: Path, status: str, error: str) -> None:
+    """Change the status of a finished run, such as to "diverged", with the reason."""
+    changed = {**read_metrics(run_dir), "status": status, "error": error}
+    _write_json(run_dir / "metrics.json", changed)
+
+
+def read_metrics(run_dir: Path) -> dict[str, Any]:
+    """metrics.json of a run; empty if there is none, or if it is damaged."""
+    try:
+        content = json.loads((run_dir / "metrics.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def rejected(run_dir: Path, was_empty: bool, runs: str | None, error: str | None = None) -> None:
+    """Remove the directory of a run that was rejected before it did anything.
+
+    One that had files before the run is kept, and one in which the run had begun says why it ended.
+    `runs` is the project's folder of runs, if it has one.
+    """
+    begun = any((run_dir / name).exists() for name in ("metrics.csv", "checkpoints", "nan.pt"))
+    if begun or not was_empty:
+        unfinished(run_dir, error=error)
+        return
+    shutil.rmtree(run_dir)
+    if runs:
+        unlist_external(run_dir, Path(os.path.abspath(runs)))
+    _remove_empty(run_dir.parents[:2])
+
+
+def restore_configuration(held: "LockedDirectory") -> None:
+    """Restore the configuration of a resumed run that failed before it trained or saved anything.
+
+    Otherwise an override that cannot work would be part of every later `resume=last`.
+    """
+    overrides = held.run_dir / CONFIGURATION[0]
+    if overrides not in held.before or _size(held.run_dir / "metrics.csv") > held.logged:
+        return
+    resumed = overrides.stat().st_mtime
+    saved = (held.run_dir / "checkpoints").rglob("*")
+    if all(path.stat().st_mtime < resumed for path in saved):
+        for path, content in held.before.items():
+            path.write_bytes(content)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
+def _environment(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "started": time.time(),
+        "command": [sys.executable, *sys.argv],
+        "directory": str(invocation().directory),
+        "seed": config.get("seed"),
+        "git": _git_state(),
+        "versions": {"python": platform.python_version()}
+        | {name: version for name in PACKAGES if (version := _version(name))},
+        "devices": {
+            "machine": platform.platform(),
+            "cores": machine.count_cores(),
+            "gpus": machine.count_gpus(),
+        },
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # an optional one
+        return None
+
+
+def _git_state() -> dict[str, Any] | None:
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return {
+        "commit": commit,
+        "branch": _git("rev-parse", "--abbrev-ref", "HEAD"),
+        "uncommitted_changes": bool(_git("status", "--porcelain")),
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    unfinished = path.with_suffix(".json.new")
+    unfinished.write_text(json.dumps(content, indent=2) + "\n")
+    unfinished.replace(path)
+
+
+# The lock
+
+
+class LockedDirectory(NamedTuple):
+    """A run directory that is locked until its lock is released, or until this process ends."""
+
+    run_dir: Path
+    lock: FileLock
+    was_empty: bool
+    before: dict[Path, bytes]  # files of an earlier run's configuration
+    logged: int  # the size of its metrics.csv
+
+    def discard(self) -> None:
+        """Unlock it before the run has begun, and remove it if it was created for the run."""
+        self.lock.release()
+        if not self.was_empty:
+            return
+        for name in (LOCK, HOLDER):
+            (self.run_dir / name).unlink(missing_ok=True)
+        _remove_empty((self.run_dir, *self.run_dir.parents[:2]))
+
+
+def try_lock(path: Path) -> FileLock | None:
+    """Lock a file until the result is released, or this process ends; None if it is locked.
+
+    Processes that this one forks, such as workers of a loader, do not hold the lock.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        return None
+    return lock
+
+
+def lock_run(run_dir: Path) -> FileLock | None:
+    """Lock a run directory, and name this process in it; None if it is locked."""
+    lock = try_lock(run_dir / LOCK)
+    if lock is not None:
+        (run_dir / HOLDER).write_text(f"process {os.getpid()} on {platform.node()}\n")
+    return lock
+
+
+def lock_directory(run_dir: Path, override: str) -> LockedDirectory:
+    """Create a run directory and lock it.
+
+    Raises:
+        UserError: If another process has locked it, or if it cannot be created. It begins with the
+            override that asked for the directory.
+    """
+    reject_remote(run_dir, override)
+    with creating(override):
+        was_empty = not run_dir.exists() or not any(run_dir.iterdir())
+        lock = lock_run(run_dir)
+    while lock is None:
+        reject_locked(run_dir, override)
+        lock = lock_run(run_dir)
+    files = [file for name in CONFIGURATION if (file := run_dir / name).is_file()]
+    before = {file: file.read_bytes() for file in files}
+    return LockedDirectory(run_dir, lock, was_empty, before, _size(run_dir / "metrics.csv"))
+
+
+@contextmanager
+def creating(override: str) -> Iterator[None]:
+    """Reports why a directory cannot be created, beginning with the override that asked for it."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{override}: cannot be created: {error.strerror}; name a folder that you may "
+            "write to, such as paths.runs=runs"
+        ) from None
+
+
+def reject_remote(run_dir: Path, override: str) -> None:
+    """Reject an address: a local folder of that name would be created."""
+    if re.search(r"(^|/)\w\w+:/", str(run_dir)):
+        raise UserError(
+            f"{override}: a run directory must be on a local or a mounted disk; use "
+            f"{override.partition('=')[0]}=runs/NAME, and copy it when the run has ended"
+        )
+
+
+def reject_locked(run_dir: Path, override: str) -> None:
+    """Reject a run directory that another process has locked, and name the process."""
+    if not _is_locked(run_dir / LOCK):
+        return
+    holder = run_dir / HOLDER
+    who = holder.read_text().strip() if holder.exists() else "another process"
+    raise UserError(
+        f"{override}: {who} is using {run_dir}; wait until it ends, or stop it, then run the same "
+        "command again"
+    )
+
+
+def _is_locked(path: Path) -> bool:
+    if not path.exists():
+        return False
+    try:
+        lock = try_lock(path)
+    except OSError:
+        return False  # somebody else's, or on a disk that can only be read
+    if lock is None:
+        return True
+    lock.release()
+    return False
+
+
+# Runs outside of the folder of runs
+
+
+def list_external(run_dir: Path, runs: Path) -> None:
+    """Add a run to the list of those outside of the folder of runs, unless it is in there."""
+    if run_dir.is_relative_to(runs) or run_dir in external_runs(runs):
+        return
+    runs.mkdir(parents=True, exist_ok=True)
+    with (runs / EXTERNAL).open("a") as file:
+        file.write(json.dumps(str(run_dir)) + "\n")
+
+
+def unlist_external(run_dir: Path, runs: Path) -> None:
+    """Remove a run from the list; an empty list, and an empty folder of runs, are removed."""
+    left = [path for path in external_runs(runs) if path != run_dir]
+    if left == external_runs(runs):
+        return
+    if left:
+        (runs / EXTERNAL).write_text("".join(json.dumps(str(path)) + "\n" for path in left))
+        return
+    (runs / EXTERNAL).unlink()
+    if not any(runs.iterdir()):
+        runs.rmdir()
+
+
+def external_runs(runs: Path) -> list[Path]:
+    """The runs on the list, oldest first; some may be gone."""
+    try:
+        lines = (runs / EXTERNAL).read_text().splitlines()
+    except OSError:
+        return []
+    return [Path(json.loads(line)) for line in lines if line.endswith('"')]
+
+
+# The command of a run, and commands and paths that are printed for the user to copy
+
+
+class Invocation(NamedTuple):
+    """A script, and the directory in which it was called."""
+
+    directory: Path
+    script: str  # as it was typed, such as "train.py" or "../train.py"
+
+    def short(self, path: str | Path) -> str:
+        """A path as it is printed: relative to the directory if it is in there."""
+        path = Path(os.path.abspath(path))
+        is_inside = path.is_relative_to(self.directory)
+        return str(path.relative_to(self.directory) if is_inside else path)
+
+    def command(self, script: str, *overrides: str) -> str:
+        """A command line for a shell: a script beside this one, with overrides."""
+        path = self.short((self.directory / self.script).with_name(script))
+        return shlex.join(["python", path, *overrides])
+
+
+def invocation() -> Invocation:
+    """That of this process; Hydra may have changed the directory since."""
+    is_run = HydraConfig.initialized()
+    return Invocation(Path(HydraConfig.get().runtime.cwd if is_run else os.getcwd()), sys.argv[0])
+
+
+def invocation_of(run_dir: Path) -> Invocation:
+    """That of a run, from its record."""
+    record = run_dir / "environment.json"
+    if not record.is_file():
+        return invocation()
+    environment = json.loads(record.read_text())
+    return Invocation(Path(environment["directory"]), environment["command"][1])
+
+
+def override(key: str, value: str | Path) -> str:
+    """An override with a text, in quotes if Hydra would read something else without them."""
+    text = str(value)
+    is_plain = "${" not in text and text_of(f"{key}={text}") == text
+    return f"{key}={text if is_plain else quoted(text)}"
+
+
+def quoted(value: str | Path) -> str:
+    """A text, or a path, quoted for Hydra's grammar and OmegaConf's interpolation."""
+    text = re.sub(r"(\\*)\$\{", r"\1\1\\${", str(value))
+    # Double quotes where possible: the shell's are single.
+    return QuotedString(text, Quote.single if '"' in text else Quote.double).with_quotes()
+
+
+def text_of(word: str) -> str | None:
+    """The text that Hydra reads in an override; None if it is no text, or no override."""
+    found = parsed(word)
+    value = None if found is None or found.is_sweep_override() else found.value()
+    if not isinstance(value, str):
+        return None
+    return re.sub(r"(\\*)\\\$\{", lambda match: match[1][1::2] + "${", value)
+
+
+def parsed(word: str) -> Override | None:
+    """An override, parsed by Hydra; None if it cannot be parsed."""
+    try:
+        return OverridesParser.create().parse_override(word)
+    except HydraException:
+        return None

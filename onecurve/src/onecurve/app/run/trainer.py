@@ -1,0 +1,241 @@
+"""Builds the Lightning Trainer of a run from the configuration."""
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import (
+    Checkpoint,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    ModelSummary,
+    ProgressBar,
+)
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.strategies import Strategy
+from omegaconf import DictConfig, OmegaConf
+
+from ... import machine
+from ...checkpoint.remote import Mirror
+from ...checkpoint.storage import LocalFiles, ShardedFolders
+from ...compat.of_lightning import callbacks_of, log_in_place, skip_empty_hooks
+from ..loggers.buffered import BufferedCSVLogger
+from .instantiate import build, building, trainer_errors
+from .protocols import HasEnd, HasFinalFacts, HasFinalWeights
+
+# The number of steps in an epoch follows from these keys.
+STEP_KEYS = (
+    ("data",),
+    ("trainer", "accumulate_grad_batches"),
+    ("trainer", "limit_train_batches"),
+    ("callbacks", "gradient_accumulation"),
+)
+
+
+class EarlierSteps(NamedTuple):
+    """The progress of a run before it was resumed with another number of batches to a step.
+
+    That is complete epochs, batches of the epoch that is continued, and optimizer steps in all.
+    """
+
+    epochs: int
+    batches: int
+    steps: int
+
+
+def earlier_steps(checkpoint: Mapping[str, Any], config: Mapping[str, Any]) -> EarlierSteps | None:
+    """The progress in a checkpoint; None if all its steps were of this configuration's size."""
+    before = checkpoint.get("config") or config
+    is_alike = all(_value(before, path) == _value(config, path) for path in STEP_KEYS)
+    if is_alike and not checkpoint.get("had_other_steps"):
+        return None
+    loop = checkpoint["loops"]["fit_loop"]
+    progress = loop["epoch_loop.batch_progress"]
+    batches: int = progress["current"]["processed"]
+    epochs: int = loop["epoch_progress"]["current"]["ready"]
+    if batches and progress["is_last_batch"]:
+        return EarlierSteps(epochs, 0, checkpoint["global_step"])
+    return EarlierSteps(max(0, epochs - 1), batches, checkpoint["global_step"])
+
+
+def _value(config: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        config = (config or {}).get(key)
+    return config
+
+
+class RunTrainer(Trainer):
+    """Lightning's Trainer, which estimates the steps of a resumed run right.
+
+    Attributes:
+        earlier_steps: Progress before the run was resumed with steps of another size.
+    """
+
+    earlier_steps: EarlierSteps | None = None
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """Optimizer steps of the run, including those before it was resumed.
+
+        Lightning's own takes the first epoch's number of batches to a step for all epochs.
+        """
+        estimate = super().estimated_stepping_batches
+        if self.num_training_batches == math.inf or (self.max_epochs or -1) < 1:
+            return estimate
+        batches, epochs = cast(int, self.num_training_batches), cast(int, self.max_epochs)
+        steps, first = 0, 0
+        earlier = self.earlier_steps
+        if earlier and self.lightning_module.automatic_optimization:
+            first = earlier.epochs
+            left_out = earlier.batches // self._batches_per_step(first) if first < epochs else 0
+            steps = earlier.steps - left_out
+        # There may be very many epochs, where max_steps ends a run.
+        schedules = callbacks_of(self, GradientAccumulationScheduler)
+        begins = sorted({each for schedule in schedules for each in schedule.epochs})
+        changes = [each for each in begins if first < each < epochs]
+        for start, end in pairwise([first, *changes, max(first, epochs)]):
+            steps += (end - start) * math.ceil(batches / self._batches_per_step(start))
+        return min(steps, self.max_steps) if self.max_steps != -1 else steps
+
+    def _batches_per_step(self, epoch: int) -> int:
+        for schedule in callbacks_of(self, GradientAccumulationScheduler):
+            batches: int = schedule.get_accumulate_grad_batches(epoch)
+            return batches
+        return self.accumulate_grad_batches
+
+
+class LogConfiguration(Callback):
+    """Logs the configuration, without secrets, to trackers such as Weights & Biases and MLflow.
+
+    Loggers that write into the run directory do not need it: config.yaml is there.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for logger in trainer.loggers:
+            if not isinstance(logger, CSVLogger | TensorBoardLogger):
+                logger.log_hyperparams(dict(self.config))
+
+
+def build_trainer(
+    cfg: DictConfig, run_dir: Path, extra_callbacks: list[Callback], logs_metrics: bool = False
+) -> RunTrainer:
+    """The Trainer with the configured strategy, callbacks and loggers.
+
+    With `logs_metrics` metrics.csv is written, whatever loggers there are.
+    """
+    log_in_place()
+    callbacks = [*instances("callbacks", cfg.get("callbacks"), Callback), *extra_callbacks]
+    loggers = instances("logger", cfg.get("logger"), Logger)
+    folders = [Path(each.log_dir).resolve() for each in loggers if isinstance(each, CSVLogger)]
+    if logs_metrics and run_dir.resolve() not in folders:
+        loggers.append(BufferedCSVLogger(str(run_dir), "", "", flush_logs_every_n_steps=100))
+    arguments = arguments_of(cfg)
+    strategy = strategy_of(cfg)
+    strategy.checkpoint_io = _storage(cfg, run_dir)
+    strategy.report_dir = run_dir
+    strategy.compiled = cfg.get("compile", "none")
+    strategy.compile_backend = cfg.get("compile_backend", "inductor")
+    strategy.count_labels = cfg.get("count_labels", True)
+    with building("trainer"), trainer_errors():
+        trainer = RunTrainer(
+            **arguments,
+            strategy=strategy,
+            callbacks=callbacks,
+            logger=loggers or False,
+            default_root_dir=run_dir,
+            # Each would add a callback of Lightning's own that was not asked for.
+            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+            enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
+            enable_model_summary=any(isinstance(callback, ModelSummary) for callback in callbacks),
+        )
+    skip_empty_hooks(trainer.callbacks)  # type: ignore[attr-defined]
+    return trainer
+
+
+def arguments_of(cfg: DictConfig) -> dict[str, Any]:
+    """The arguments of the Trainer, with the devices resolved for this machine."""
+    one_device = cfg.strategy.processes == "one"
+    arguments: dict[str, Any] = OmegaConf.to_container(cfg.trainer)  # type: ignore[assignment]
+    arguments["accelerator"] = machine.accelerator(cfg.trainer, one_device)
+    arguments["num_nodes"] = machine.num_nodes(cfg.trainer)
+    if precision := arguments.get("precision"):
+        arguments["precision"] = machine.full_precision_name(precision)
+    # A list names GPUs; of CPUs there is only a number.
+    if arguments["devices"] in ("auto", -1, "-1") or arguments["accelerator"] == "cpu":
+        arguments["devices"] = machine.local_devices(cfg.trainer, one_device)
+    return arguments
+
+
+def strategy_of(cfg: DictConfig) -> Any:
+    """Build the strategy of a configuration."""
+    about = {"name", "processes"}  # describe it, and are no arguments
+    options = {key: value for key, value in cfg.strategy.items() if key not in about}
+    return build("strategy", options, Strategy)
+
+
+def best_checkpoint(trainer: Trainer) -> str | None:
+    """Path of the checkpoint to test, if a callback saved one.
+
+    That is the `final_weights` of a callback (`protocols.HasFinalWeights`), else the best by a
+    monitored metric.
+    """
+    cast(LocalFiles, trainer.strategy.checkpoint_io).finish()
+    final = [each.final_weights for each in callbacks_of(trainer, HasFinalWeights)]
+    best = [each.best_model_path for each in callbacks_of(trainer, ModelCheckpoint)]
+    paths = [path for path in final if path]
+    paths += [path for path in best if path and Path(path).exists()]
+    # Rank 0 wrote them, maybe on a disk of its own.
+    return trainer.strategy.broadcast(paths[0] if paths else None)
+
+
+def task_metrics(trainer: Trainer) -> dict[str, float]:
+    """The last metrics of the task by name, without learning rates and the like."""
+    metrics = trainer.callback_metrics.items()
+    return {name: value.item() for name, value in metrics if "/" in name}
+
+
+def final_facts(trainer: Trainer) -> dict[str, float]:
+    """The facts of callbacks (`protocols.HasFinalFacts`) about the whole run, by name."""
+    facts: dict[str, float] = {}
+    for callback in callbacks_of(trainer, HasFinalFacts):
+        facts |= callback.final_facts
+    return facts
+
+
+def close_loggers(trainer: Trainer) -> None:
+    """Close loggers: by `end`, or by `finish` of their experiment.
+
+    Weights & Biases has one run per process until that is finished.
+    """
+    for logger in trainer.loggers:
+        if isinstance(logger, HasEnd):
+            logger.end()
+            continue
+        finish = getattr(getattr(logger, "experiment", None), "finish", None)
+        if callable(finish):
+            finish()
+
+
+def instances(name: str, group: DictConfig | None, kind: type) -> list[Any]:
+    """Build the entries of a group, in their order."""
+    entries = (group or {}).items()
+    return [build(f"{name}.{key!s}", entry, kind) for key, entry in entries if entry]
+
+
+def _storage(cfg: DictConfig, run_dir: Path) -> LocalFiles:
+    settings = cfg.get("checkpoint")
+    if not isinstance(settings, DictConfig):
+        return LocalFiles()
+    kind = ShardedFolders if settings.format == "sharded" else LocalFiles
+    address = settings.get("mirror_to")
+    return kind(
+        settings["async"],
+        stop_on_failure=settings.on_failure == "stop",
+        mirror=Mirror(str(address), run_dir) if address else None,
+    )

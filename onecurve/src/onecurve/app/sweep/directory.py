@@ -1,0 +1,131 @@
+"""The directory of a sweep: what identifies the sweep, who works on it, which jobs are done."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock
+from omegaconf import DictConfig, OmegaConf
+
+from ...errors import UserError
+from ..config.validate import dotted
+from ..run import redaction
+from ..run.record import read_metrics, reject_remote, try_lock
+
+RECORD = "sweep.yaml"
+TRACEBACK = "failure.txt"  # in the directory of a failed job
+COMPLETE = "complete"  # marks a search that has all its trials
+# Keeps further jobs from starting: a job failed with sweep.on_failure=stop, or Ctrl-C was pressed.
+STOPPED = "stopped"
+DONE = {"finished", "diverged", "pruned"}  # a job with one of these statuses is not run again
+# Overrides that may change when a sweep is resumed: how its jobs are run, and where.
+NOT_IDENTIFYING = ("sweep.", "sweep/", "hydra.", "+hydra.", "~hydra.", "paths.")
+# The keys of a search that may not.
+SEARCH_IDENTITY = ("objective", "direction", "value", "space")
+# The C parser is ten times faster, and there may be hundreds of jobs.
+Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def identity(config: DictConfig, config_name: str, jobs: list[list[str]] | None) -> dict[str, Any]:
+    """What identifies a sweep, however and wherever its jobs run; a search has no `jobs` yet."""
+    content: Any = OmegaConf.to_container(config)
+    for name in ("hydra", "paths"):
+        content.pop(name, None)
+    search = content.pop("sweep", {})
+    if kept := {key: search[key] for key in SEARCH_IDENTITY if key in search}:
+        content["sweep"] = kept
+    overrides = redaction.overrides_of(config.hydra.overrides.task)
+    typed = sorted(word for word in overrides if not word.startswith(NOT_IDENTIFYING))
+    found = {"config_name": config_name, "typed": typed, "config": content, "jobs": jobs}
+    text = json.dumps(found, default=str).encode()
+    return {**found, "fingerprint": f"sha256 {hashlib.sha256(text).hexdigest()}"}
+
+
+def choose_directory(config: DictConfig, record: dict[str, Any]) -> tuple[Path, FileLock | None]:
+    """The directory of a new sweep, or that of an unfinished one to resume, and its lock.
+
+    The lock keeps other commands from resuming the sweep as long as it is referenced. A search in a
+    directory that was named has none, as other processes may join it. A directory that was named
+    and belongs to another sweep is rejected.
+    """
+    new = Path(str(config.hydra.sweep.dir)).resolve()
+    key = f"hydra.sweep.dir={config.hydra.sweep.dir}"
+    reject_remote(new, key)
+    resumes = bool(OmegaConf.select(config, "sweep.resume"))
+    if any("hydra.sweep.dir=" in str(word) for word in config.hydra.overrides.hydra):
+        _validate_named(key, read_record(new), record, resumes)
+        if record["jobs"] is None:
+            return new, None
+        if lock := try_lock(new / ".lock"):
+            return new, lock
+        raise UserError(
+            f"{key}: another process is running this sweep; wait for it, or give another directory"
+        )
+    if resumes:
+        for old in sorted(new.parent.parent.glob("*/*-sweep"), reverse=True):
+            if _is_unfinished(old, record) and (lock := try_lock(old / ".lock")):
+                return old, lock
+    return new, try_lock(new / ".lock")
+
+
+def _validate_named(
+    key: str, earlier: dict[str, Any], record: dict[str, Any], resumes: bool
+) -> None:
+    if earlier and not resumes:
+        raise UserError(
+            f"{key}: holds a sweep, and sweep.resume=false does not resume it; give another "
+            "directory, or use sweep.resume=true"
+        )
+    if earlier and earlier.get("fingerprint") != record["fingerprint"]:
+        raise UserError(
+            f"{key}: holds a sweep of another configuration ({_difference(earlier, record)}); give "
+            "another directory"
+        )
+
+
+def _is_unfinished(directory: Path, record: dict[str, Any]) -> bool:
+    if read_record(directory).get("fingerprint") != record["fingerprint"]:
+        return False
+    if record["jobs"] is None:
+        return not (directory / COMPLETE).exists()
+    return jobs_done(directory) < len(record["jobs"])
+
+
+def jobs_done(directory: Path) -> int:
+    """How many jobs of a sweep are done, and not run again."""
+    runs = directory.glob("*/.hydra")
+    return sum(read_metrics(path.parent).get("status") in DONE for path in runs)
+
+
+def _difference(earlier: dict[str, Any], now: dict[str, Any]) -> str:
+    there, here = dict(dotted(earlier.get("config", {}))), dict(dotted(now["config"]))
+    for key in dict.fromkeys([*there, *here]):
+        # A key within a group says more than the group.
+        if not any(isinstance(each.get(key), dict) and each[key] for each in (there, here)):
+            # As JSON, which tells null, an empty text and a missing key apart.
+            old_value, new_value = (
+                json.dumps(each[key], default=str) if key in each else "not set"
+                for each in (there, here)
+            )
+            if old_value != new_value:
+                return f"{key} is {old_value} there, {new_value} here"
+    old, new = set(earlier.get("typed", [])), set(now["typed"])
+    gone, added = (" ".join(sorted(words)) or "nothing" for words in (old - new, new - old))
+    return f"there {gone}, here {added}" if old != new else "other values are swept"
+
+
+def read_record(directory: Path) -> dict[str, Any]:
+    """sweep.yaml of a sweep; empty if it has none."""
+    content = read_yaml(directory / RECORD)
+    return content if isinstance(content, dict) else {}
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file; None if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return yaml.load(file, Loader)
+    except (OSError, ValueError, yaml.YAMLError):
+        return None

@@ -1,0 +1,267 @@
+"""Hydra's callback for a sweep.
+
+Before the first job it validates the sweep and chooses its directory; after the last one it writes
+the report and sets the exit status.
+"""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.core.utils import JobReturn
+from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
+
+from ...compat.of_hydra import split_sweep
+from ...config_model import text
+from ...errors import UserError, say
+from ..command.explain import choices, explain
+from ..command.hydra_hooks import ending_the_command, stop_once
+from ..config.validate import validate_group
+from ..run import redaction
+from ..run.record import creating, invocation, override, quoted
+from .directory import DONE, RECORD, STOPPED, choose_directory, identity, jobs_done, read_yaml
+from .job import is_search
+from .launchers import JOBLIB, SERIAL, Interrupt, launcher_of, slurm_tasks, validate_launcher
+from .results import OVERRIDES
+
+
+class SweepHooks(Callback):
+    """Ends the command by SystemExit: of another exception Hydra would make a warning."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle nothing: joblib and submitit copy this object to the processes of jobs."""
+        return {}
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """A single run was composed."""
+        if is_search(config):
+            stop_once(
+                UserError(
+                    "sweep=optuna: is for a sweep; add -m and a space, such as "
+                    "'optimizer.lr=tag(log, interval(1e-4, 1e-1))'"
+                )
+            )
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """A sweep was composed, and nothing is on disk yet."""
+        config_name = kwargs["config_name"]
+        with ending_the_command(config):
+            try:
+                validate_launcher(config)
+                jobs = _validate(config)
+                # The lock is held as long as Hydra holds this object: until the sweep ends.
+                with creating(f"hydra.sweep.dir={config.hydra.sweep.dir}"):
+                    directory, self.lock = _begin(config, config_name, jobs)
+            except (HydraException, OmegaConfBaseException) as error:
+                sources = config.hydra.runtime.config_sources
+                folder = next(source.path for source in sources if source.provider == "main")
+                overrides = redaction.overrides_of(config.hydra.overrides.task)
+                say(f"error: {explain(error, Path(folder), config_name, overrides)}")
+                sys.exit(1)
+            is_joblib = launcher_of(config.hydra) == JOBLIB
+            self.interrupt = Interrupt(directory) if is_joblib else None
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        """Drop a job's two configurations, half a megabyte that Hydra would keep for the sweep."""
+        job_return.cfg = job_return.hydra_cfg = None
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """All jobs ended."""
+        if self.interrupt:
+            self.interrupt.restore()
+            if self.interrupt.requested:
+                say("stopped by Ctrl-C; the same command resumes the sweep")
+                sys.exit(130)
+        try:
+            with ending_the_command(config):
+                status = _end(config)
+        finally:
+            if self.lock:
+                self.lock.release()
+        if status:
+            sys.exit(status)
+
+
+def _validate(config: DictConfig) -> list[list[str]] | None:
+    """Reject what cannot be swept, and return the overrides of each job; None for a search."""
+    HydraConfig.instance().set_config(config)
+    overrides = overrides_of(config)
+    sweep: Any = OmegaConf.to_container(config.sweep, resolve=True)
+    validate_group("sweep", sweep)
+    parallel = sweep.get("parallel")
+    if parallel != 1 and launcher_of(config.hydra) == SERIAL:
+        raise UserError(
+            f"sweep.parallel={parallel}: jobs run one after the other here; add "
+            "sweep/launcher=joblib, or use sweep.parallel=1"
+        )
+    jobs = None
+    if is_search(config):
+        _validate_search(config, overrides)
+    elif str(config.hydra.sweeper._target_).endswith(".BasicSweeper"):
+        jobs = _grid(overrides)
+    _compose_each_choice(config, overrides)
+    return jobs
+
+
+def _begin(
+    config: DictConfig, config_name: str, jobs: list[list[str]] | None
+) -> tuple[Path, FileLock | None]:
+    """Choose and lock the directory of a sweep, and write its record.
+
+    The directory, and from what jobs are named, are set in the configuration for every job.
+    """
+    overrides = overrides_of(config)
+    words = redaction.redact_command(sys.argv[1:])
+    command = invocation().command(Path(sys.argv[0]).name, *words)
+    record = {"command": command, **identity(config, config_name, jobs)}
+    record = redaction.redact(record, _secrets(overrides))
+    directory, lock = choose_directory(config, record)
+    count = f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}" if jobs else ""
+    kind = f"sweep of {count}" if jobs else "search" if is_search(config) else "sweep"
+    where = f"{kind} in {invocation().short(directory)}"
+    resumed = f"resuming a {where}: {jobs_done(directory)} are done"
+    print(resumed if any(directory.glob("*/.hydra")) else where, flush=True)
+
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / STOPPED).unlink(missing_ok=True)
+    if not (directory / RECORD).exists():
+        content = yaml.safe_dump(record, sort_keys=False, allow_unicode=True)
+        (directory / RECORD).write_text(content)
+    fixed = [each.key_or_group for each in overrides if not each.is_sweep_override()]
+    _set(config, "hydra.sweep.dir", str(directory))
+    for key, number in slurm_tasks(config).items():
+        _set(config, f"hydra.launcher.{key}", number)
+    _set(config, "hydra.job.config.override_dirname.exclude_keys", fixed)
+    HydraConfig.instance().set_config(config)
+    return directory, lock
+
+
+def overrides_of(config: DictConfig) -> list[Override]:
+    """The overrides of a sweep, parsed: those of files, and then what was typed."""
+    params = config.hydra.sweeper.get("params") or OmegaConf.select(config, "sweep.space") or {}
+    swept = [f"{key}={value}" for key, value in params.items()]
+    loader = GlobalHydra.instance().config_loader()
+    parser = OverridesParser.create(config_loader=loader)
+    return parser.parse_overrides([*swept, *redaction.overrides_of(config.hydra.overrides.task)])
+
+
+def _validate_search(config: DictConfig, overrides: list[Override]) -> None:
+    if not any(each.is_sweep_override() for each in overrides):
+        raise UserError(
+            "sweep=optuna: there is nothing to search; add a space, such as "
+            "'optimizer.lr=tag(log, interval(1e-4, 1e-1))' (in quotes, for the shell)"
+        )
+    # Only a search waits for the import of Optuna.
+    from .search import grid_of, read_space, takes_grid
+
+    space, _ = read_space(overrides)
+    if takes_grid(config.sweep):
+        grid_of(space)
+    names, modes = (
+        [value] if isinstance(value, str) else list(value)
+        for value in (config.sweep.objective, config.sweep.direction)
+    )
+    wanted = ["max"] * len(names)
+    if len(names) != len(modes) or not set(modes) <= {"min", "max"}:
+        raise UserError(
+            f"sweep.direction={text(config.sweep.direction)}: must be min or max for each of "
+            f"sweep.objective={text(config.sweep.objective)}, such as "
+            f"sweep.direction={text(wanted if len(names) > 1 else 'max')}"
+        )
+    for name, mode in zip(names, modes, strict=True):
+        if name == config.monitor and mode != config.mode:
+            raise UserError(
+                f"sweep.direction={mode}: monitor={name} has mode={config.mode}; use "
+                f"sweep.direction={config.mode}, or monitor={name} mode={mode}"
+            )
+
+
+def _grid(overrides: list[Override]) -> list[list[str]]:
+    for each in overrides:
+        if each.is_sweep_override() and not each.is_discrete_sweep():
+            raise UserError(
+                f"{each.input_line}: an interval cannot be enumerated; add sweep=optuna to search "
+                f"it, or list values, such as {each.key_or_group}=0.1,0.2"
+            )
+        if each.is_sweep_override() and not list(each.sweep_iterator()):
+            raise UserError(
+                f"{each.input_line}: is a sweep over nothing; give at least one value, such as "
+                f"{each.key_or_group}=range(1,4)"
+            )
+    return split_sweep(overrides)
+
+
+def _compose_each_choice(config: DictConfig, overrides: list[Override]) -> None:
+    """Compose the first job, and one with each other choice of a group, to find typos."""
+    first = [f"{each.get_key_element()}={_first_value(each)}" for each in overrides]
+    loader = GlobalHydra.instance().config_loader()
+    loader.load_sweep_config(config, first)
+    for place, each in enumerate(overrides):
+        if each.is_discrete_sweep() and choices(each.key_or_group):
+            for value in list(each.sweep_string_iterator())[1:]:
+                other = [*first]
+                other[place] = f"{each.get_key_element()}={value}"
+                loader.load_sweep_config(config, other)
+
+
+def _first_value(override: Override) -> str:
+    if not override.is_sweep_override():
+        return override.get_value_element_as_str()
+    sweep = override.value()
+    if isinstance(sweep, IntervalSweep):
+        return str(sweep.start)
+    return next(override.sweep_string_iterator())
+
+
+def _secrets(overrides: list[Override]) -> set[str]:
+    """The values of overrides for all jobs whose key is named like a secret."""
+    fixed = [each for each in overrides if not each.is_sweep_override() and not each.is_delete()]
+    pairs = [(each.get_key_element(), each.get_value_element_as_str()) for each in fixed]
+    values = [(key.lstrip("+~"), value.strip("'\"")) for key, value in pairs]
+    return {value for key, value in values if redaction.is_secret(key, value)}
+
+
+def _set(config: DictConfig, key: str, value: str | int | list[str]) -> None:
+    """Set a key of Hydra's for the sweep, and as an override for every job."""
+    with read_write(config.hydra), open_dict(config.hydra):
+        OmegaConf.update(config, key, value)
+        typed = f"[{','.join(map(quoted, value))}]" if isinstance(value, list) else str(value)
+        typed = quoted(value) if isinstance(value, str) else typed
+        config.hydra.overrides.hydra.append(f"{key}={typed}")
+
+
+def _end(config: DictConfig) -> int:
+    """Write and print the report, and how to resume; 0 if every job is done and none diverged."""
+    # Only here, as no job needs Optuna and Plotly.
+    from .report import write_report
+
+    directory = Path(str(config.hydra.sweep.dir))
+    results = write_report([directory], directory)
+    statuses = [job.status for job in results.jobs]
+    named = shlex.quote(override("hydra.sweep.dir", invocation().short(directory)))
+    if is_search(config):
+        for job in results.best:
+            values = ", ".join(f"{name} {value:.6g}" for name, value in job.values.items())
+            typed = read_yaml(job.directory / OVERRIDES)
+            own = [word for word in typed if not word.startswith("sweep")]
+            print(f"best: job {job.name}, {values}")
+            print(f"  {invocation().command('train.py', *own)}")
+        print(f"More trials: the same command with {named} and a larger sweep.trials")
+        return int(bool({"failed", "diverged"} & set(statuses)))
+    left = sum(status not in DONE for status in statuses)
+    if left:
+        undone = f"{left} of {len(statuses)} jobs are not done"
+        print(f"{undone}; the same command resumes the sweep ({named})")
+    elif directory.name.endswith("-sweep"):  # as hydra/default.yaml names it
+        print("To give a sweep a name: hydra.sweep.dir=runs/NAME")
+    return int(bool(left) or "diverged" in statuses)

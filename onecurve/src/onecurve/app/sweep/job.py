@@ -1,0 +1,215 @@
+"""One job of a sweep: skipped if it is done, resumed or run, and its failure recorded."""
+
+import gc
+import math
+import signal
+import sys
+import traceback
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from hydra.conf import HydraConf
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from ...checkpoint.file import newest_checkpoint
+from ...compat.patching import replaced
+from ...errors import say, user_error_behind
+from ...launch.context import (
+    Metrics,
+    RankFailed,
+    RunContext,
+    describe_failure,
+    diverged,
+    was_stopped,
+)
+from .. import one_run
+from ..command.check import check
+from ..run import record, redaction
+from ..run.record import invocation, read_metrics
+from .directory import DONE, STOPPED, TRACEBACK, read_record
+from .launchers import JOBLIB, interrupt_ends_job, launcher_of, meet, take_share, validate_nodes
+from .results import Objective, read_curves
+
+# Added to the callbacks of every trial of a search.
+PRUNING = {
+    "_target_": "onecurve.app.sweep.pruning.Pruning",
+    "_recursive_": False,
+    "search": "${sweep}",
+}
+
+
+class JobFailed(Exception):
+    """A job failed; the message is one line, and `invalid` says that its configuration was."""
+
+    def __init__(self, line: str, invalid: bool) -> None:
+        super().__init__(line)
+        self.invalid = invalid
+
+
+def is_search(config: DictConfig) -> bool:
+    """Whether trials are chosen as the sweep proceeds: sweep=optuna."""
+    return "trials" in config.get("sweep", {})
+
+
+def run_job(work: str, config: DictConfig) -> float | None:
+    """Run a job of a sweep, unless it is done.
+
+    A failure is recorded in the job's directory and not raised, which would end Hydra's sweep.
+    Ctrl-C and other signals do end it. Returned is the last value of ``monitor``, if there is one.
+    """
+    hydra = HydraConfig.get()
+    sweep_dir, run_dir = Path(hydra.sweep.dir), Path(hydra.runtime.output_dir)
+    name = _name(config, hydra, sweep_dir)
+    context = meet(config, hydra)
+    members = context.members
+    with ExitStack() as stack:
+
+        def take() -> bool:
+            lock = record.lock_run(run_dir)
+            if lock:
+                stack.callback(lock.release)
+            return lock is not None
+
+        status = members.broadcast("status", lambda: read_metrics(run_dir).get("status"))
+        if status in DONE:
+            print(f"{name}: {status} already", flush=True)
+        elif members.broadcast("stopped", (sweep_dir / STOPPED).exists):
+            pass
+        elif not members.broadcast("taken", take):
+            print(f"{name}: another process is at work on it", flush=True)
+            return None
+        else:
+            if launcher_of(hydra) == JOBLIB:
+                take_share(sweep_dir, int(config.sweep.parallel))
+                stack.enter_context(interrupt_ends_job())
+            varied = run_dir.name.partition("-")[2].replace(",", " ")
+            print(f"{name}: {varied}" if varied else name, flush=True)
+            _mirror_to_own_folder(config, run_dir)
+            _run_with_retries(work, config, context, name)
+    return Objective(str(config.get("monitor")), "min").reached(run_dir)
+
+
+def _name(config: DictConfig, hydra: HydraConf, sweep_dir: Path) -> str:
+    if is_search(config):
+        return f"job {config.sweep.trial + 1} of {config.sweep.trials}"
+    jobs = read_record(sweep_dir).get("jobs")
+    return f"job {hydra.job.num + 1}" + (f" of {len(jobs)}" if jobs else "")
+
+
+def _mirror_to_own_folder(config: DictConfig, run_dir: Path) -> None:
+    # Unresolved, so that the text is stored and not what an environment variable holds.
+    plain: Any = OmegaConf.to_container(config, resolve=False)
+    settings = plain.get("checkpoint")
+    if isinstance(settings, dict) and (address := settings.get("mirror_to")):
+        config.checkpoint.mirror_to = f"{str(address).rstrip('/')}/{run_dir.name}"
+
+
+def _run_with_retries(work: str, config: DictConfig, context: RunContext, name: str) -> None:
+    run_dir = context.run_dir
+    policy = config.sweep.on_failure
+    for left in reversed(range(1 + (int(config.sweep.retries) if policy == "retry" else 0))):
+        _free_memory()
+        try:
+            metrics = _run(work, config, context)
+        except JobFailed as failure:
+            retries = left > 0 and not failure.invalid
+            file = invocation().short(run_dir / TRACEBACK)
+            ending = " (trying again)" if retries else f" ({file})"
+            print(f"{name} failed: {failure}{ending}", file=sys.stderr, flush=True)
+            if retries:
+                continue
+            if policy == "stop":
+                (run_dir.parent / STOPPED).touch()
+            return
+        if context.members.is_first and (reason := _divergence(metrics, run_dir)):
+            record.change_status(run_dir, "diverged", reason)
+            print(f"{name} diverged: {reason}", file=sys.stderr, flush=True)
+        elif context.members.is_first:
+            print(f"{name}: {_summary(run_dir)}", flush=True)
+        return
+
+
+def _free_memory() -> None:
+    """Free the trainer and the task of the previous job, which refer to each other."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch and not gc.get_freeze_count():
+        # What is left are mostly the libraries: exclude them from the collections before later
+        # jobs. Only once, as the job's configuration is frozen with them, and never freed.
+        gc.freeze()
+    if torch and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def _run(work: str, config: DictConfig, context: RunContext) -> Metrics:
+    """Run a job, from its newest checkpoint if it was interrupted before.
+
+    If it fails, the traceback is in the run directory. If a signal stopped it, the process ends.
+    """
+    hydra = HydraConfig.get()
+    overrides = redaction.overrides_of(hydra.overrides.task)
+    run_dir, members = context.run_dir, context.members
+    (run_dir / TRACEBACK).unlink(missing_ok=True)
+    try:
+        validate_nodes(config, hydra)
+        line = check(config, str(hydra.job.config_name), overrides)
+        if line and members.is_first:
+            say(line)
+        newest = members.broadcast("newest", lambda: str(newest_checkpoint(run_dir)[0] or ""))
+        if newest and "resume" in config:
+            print(f"resume: continuing from {Path(newest).name}", flush=True)
+            config.resume = newest
+        OmegaConf.update(config, "sweep.job", int(hydra.job.num), force_add=True)
+        if is_search(config):
+            OmegaConf.update(config, "callbacks.pruning", PRUNING, force_add=True)
+        own = [word for word in overrides if not word.startswith("sweep")]
+        # The job's record names the command that runs the job alone.
+        with replaced(sys, "argv", [f"{hydra.job.name}.py", *own]):
+            return one_run.start(work, config, context)
+    except BaseException as error:
+        invalid = user_error_behind(error)
+        stopped = invalid is None and was_stopped(error)
+        line = describe_failure(invalid or error)
+        reports = members.reports_failure()
+        if reports:
+            record.unfinished(run_dir, stopped, line)
+        if stopped:
+            reason, status = "stopped by Ctrl-C", 130
+            if isinstance(error, RankFailed) and error.status > 128:
+                reason, status = str(error).partition(";")[0], error.status
+            print(f"{reason}; the same command resumes the sweep", file=sys.stderr, flush=True)
+            _requeue(status)
+            sys.exit(status)
+        if reports:
+            (run_dir / TRACEBACK).write_text(
+                f"{invalid}\n" if invalid else "".join(traceback.format_exception(error))
+            )
+        raise JobFailed(line, invalid=invalid is not None) from None
+
+
+def _requeue(status: int) -> None:
+    """Call submitit's handler, which queues the job again, if Slurm ends it for its time limit."""
+    usr2 = getattr(signal, "SIGUSR2", None)  # not on Windows, which has no Slurm either
+    if usr2 is not None and status == 128 + usr2:
+        handler = signal.getsignal(usr2)
+        if callable(handler):
+            handler(usr2, None)
+
+
+def _divergence(metrics: Metrics, run_dir: Path) -> str | None:
+    """Which final loss is not finite, and from which step on; None if all are."""
+    if (name := diverged(metrics)) is None:
+        return None
+    curve = read_curves(run_dir, [name])[name]
+    first = next((step for step, number in curve if not math.isfinite(number)), None)
+    return f"{name} is {metrics[name]}" + (f" from step {first} on" if first is not None else "")
+
+
+def _summary(run_dir: Path) -> str:
+    metrics = read_metrics(run_dir)
+    words = [f"{key} {metrics[key]:.4f}" for key in sorted(metrics) if "/" in key]
+    words += [f"{metrics['seconds']:.1f} s"] if "seconds" in metrics else []
+    words += [f"stopped early by {metrics['stopped']}"] if "stopped" in metrics else []
+    return "  ".join([str(metrics["status"]), *words])

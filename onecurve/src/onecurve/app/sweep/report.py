@@ -1,0 +1,357 @@
+"""The report of sweeps: tables in the terminal, sweep.csv, and the page sweep.html.
+
+The tables are of all jobs, of means over seeds, and of strategies compared with `single`.
+"""
+
+import argparse
+import csv
+import itertools
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from string import Template
+
+from plotly.offline import get_plotlyjs
+from rich import box
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from ...errors import UserError, plain_console, stop
+from ..run.record import invocation
+from .charts import charts_of
+from .directory import TRACEBACK
+from .results import COMPARED_STEPS, LOSS, Job, SweepResults, label, read_sweeps, short_keys, shown
+
+PAGE = Path(__file__).with_name("page.html")
+MOST_ROWS = 50
+MOST_FAILURES = 10
+LAST_LETTERS = 6000  # of a traceback on the page: its end says what happened
+STYLES = {"finished": "green", "failed": "red", "diverged": "red", "not run": "dim"}
+FIRST_COLUMNS = ("job", "directory", "status", "error", "stopped")
+STAR = "★ "  # what the name of a best job begins with
+MOST_LETTERS = 16  # of an override's value, where all overrides share a column
+# Head and format of numbers of a job that are no metrics.
+FACTS = {
+    "global_step": ("steps", ",.0f"),
+    "seconds": ("seconds", ".1f"),
+    "samples_per_second": ("samples/s", ",.0f"),
+    "peak_memory_mib": ("peak MiB", ",.0f"),
+}
+ROUNDING = 1e-5
+"""Relative difference of losses from which on a note says how to tell rounding from an error."""
+NOTE = (
+    "Under AdamW in float32 rounding can grow, for example to 0.01 after 50 steps; "
+    "trainer.precision=64-true tells it from an error."
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts below their heads.
+
+    The first columns are `names`, the others numbers; the `least` columns are shown even where
+    there is no room for them.
+    """
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+    names: int = 1
+    least: int = 0
+    note: str = ""
+
+
+def main() -> None:
+    """Print the table of all jobs, and write sweep.csv and sweep.html."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("directories", nargs="*", type=Path, metavar="SWEEP_DIR")
+    parser.add_argument(
+        "--to", type=Path, help="where to write (default: SWEEP_DIR, or here for several)"
+    )
+    arguments = parser.parse_args()
+    directories: list[Path] = arguments.directories
+    try:
+        if not directories:
+            raise UserError("no SWEEP_DIR was given; python report.py runs/DATE/TIME-sweep")
+        here = directories[0] if len(directories) == 1 else Path()
+        write_report(directories, arguments.to or here)
+    except UserError as error:
+        stop(error)
+
+
+def write_report(directories: Sequence[Path], to: Path) -> SweepResults:
+    """Write sweep.csv and sweep.html about all jobs of sweep or run directories."""
+    sweep = read_sweeps(directories)
+    tables = [table for table in (seed_means(sweep), compare_strategies(sweep)) if table]
+    to.mkdir(parents=True, exist_ok=True)
+    _write_csv(sweep, to / "sweep.csv")
+    _write_page(sweep, tables, to / "sweep.html")
+    _print(sweep, tables)
+    files = [invocation().short(to / f"sweep.{suffix}") for suffix in ("csv", "html")]
+    print("Report:", ", ".join(files))
+    return sweep
+
+
+def _write_csv(sweep: SweepResults, path: Path) -> None:
+    """A line for each job, best first, with everything that is known of it."""
+    keys = dict.fromkeys(key for job in sweep.ranked for key in job.overrides)
+    objectives = [each.name for each in sweep.objectives]
+    numbers = {name for job in sweep.jobs for name in job.numbers}
+    others = sorted(numbers.difference(objectives, keys, FIRST_COLUMNS, ["strategy"]))
+    columns = dict.fromkeys([*FIRST_COLUMNS, *keys, "strategy", *objectives, *others])
+    # Excel reads UTF-8 only where the file begins with a byte order mark.
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.DictWriter(file, list(columns))
+        writer.writeheader()
+        for job in sweep.ranked:
+            own = (job.name, job.directory, job.status, job.error, job.stopped)
+            # An override wins over a number of the same name, an objective over a last value.
+            numbers_of_job = {**job.numbers, **job.values, "strategy": job.strategy}
+            first = dict(zip(FIRST_COLUMNS, own, strict=True))
+            writer.writerow({**numbers_of_job, **job.overrides, **first})
+
+
+def _reason(job: Job) -> str:
+    return f"{job.name} {job.status}: {job.error or 'no reason was recorded'}"
+
+
+def _print(sweep: SweepResults, tables: Sequence[Table]) -> None:
+    console = plain_console()
+    jobs = job_table(sweep)
+    if _columns_that_fit(jobs, console.width) < jobs.least:
+        jobs = job_table(sweep, narrow=True)
+    console.print(_for_terminal(jobs, console.width))
+    if len(jobs.rows) > MOST_ROWS:
+        console.print(f"and {len(jobs.rows) - MOST_ROWS} more in sweep.csv")
+    failed = [job for job in sweep.jobs if job.failed]
+    for job in failed[:MOST_FAILURES]:
+        file = job.directory / TRACEBACK
+        where = f" (traceback: {invocation().short(file)})" if file.is_file() else ""
+        console.print(Text(_reason(job) + where, style="red"), soft_wrap=True)
+    if more := failed[MOST_FAILURES:]:
+        console.print(f"and {len(more)} more that failed or diverged, in sweep.csv")
+    for table in tables:
+        console.print(_for_terminal(table, console.width))
+
+
+def _columns_that_fit(table: Table, width: int) -> int:
+    columns = zip(table.heads, *table.rows[:MOST_ROWS], strict=True)
+    # Rich puts a space at either side of a column, and one between two.
+    ends = itertools.accumulate((max(map(len, column)) + 3 for column in columns), initial=1)
+    return sum(end <= width for end in ends) - 1
+
+
+def _for_terminal(table: Table, width: int) -> RichTable:
+    count = max(table.least, _columns_that_fit(table, width))
+    found = RichTable(title=Text(table.title), title_justify="left", box=box.SIMPLE_HEAD)
+    found.caption, found.caption_justify = Text(table.note), "left"
+    for index, head in enumerate(table.heads[:count]):
+        is_name = index < table.names
+        found.add_column(Text(head), justify="left" if is_name else "right", overflow="fold")
+    for row in table.rows[:MOST_ROWS]:
+        cells = [Text(cell, style=STYLES.get(cell, "")) for cell in row[:count]]
+        found.add_row(*cells, style="bold" if row[0].startswith(STAR) else "")
+    return found
+
+
+def _write_page(sweep: SweepResults, tables: Sequence[Table], path: Path) -> None:
+    """One file that opens from disk and fetches nothing."""
+    charts = [
+        figure.to_html(full_html=False, include_plotlyjs=False, div_id=name)
+        for name, figure in charts_of(sweep).items()
+    ]
+    text = Template(PAGE.read_text(encoding="utf-8")).substitute(
+        title=escape(sweep.title),
+        plotly=get_plotlyjs(),
+        introduction=_introduction(sweep),
+        jobs=_as_html(job_table(sweep)),
+        failures="\n".join(_failure(job) for job in sweep.jobs if job.failed),
+        tables="\n".join(map(_as_html, tables)),
+        charts="\n".join(charts),
+    )
+    # Half a character, from a truncated file, cannot be encoded.
+    path.write_text(text, encoding="utf-8", errors="replace")
+
+
+def _introduction(sweep: SweepResults) -> str:
+    better = {"max": "more", "min": "less"}
+    judged = [
+        f"{each.name} ({each.value} value, {better[each.mode]} is better)"
+        for each in sweep.objectives
+    ]
+    overrides = sweep.jobs[0].overrides.items()
+    shared = [f"{key}={text}" for key, text in overrides if key not in sweep.keys]
+    lines = [f"Judged by {' and '.join(judged)}."] if judged else []
+    lines += [f"All jobs have {', '.join(shared)}."] if shared else []
+    commands = "".join(f"<pre>{escape(command)}</pre>" for command in sweep.commands)
+    return f"{commands}<p>{escape(' '.join(lines))}</p>"
+
+
+def _failure(job: Job) -> str:
+    try:
+        traceback = (job.directory / TRACEBACK).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return f"<p>{escape(_reason(job))}</p>"
+    end = escape(traceback[-LAST_LETTERS:])
+    return f"<details><summary>{escape(_reason(job))}</summary><pre>{end}</pre></details>"
+
+
+def _as_html(table: Table) -> str:
+    heads = "".join(f"<th><button>{escape(head)}</button></th>" for head in table.heads)
+    rows = []
+    for row in table.rows:
+        best = ' class="best"' if row[0].startswith(STAR) else ""
+        rows.append(f"<tr{best}>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>")
+    return (
+        f"<h2>{escape(table.title)}</h2><table><thead><tr>{heads}</tr></thead>\n"
+        f"<tbody>{chr(10).join(rows)}</tbody></table><p>{escape(table.note)}</p>"
+    )
+
+
+def job_table(sweep: SweepResults, narrow: bool = False) -> Table:
+    """All jobs, best first; in a narrow place all overrides share a column."""
+    keys = ["overrides"] if narrow else list(short_keys(sweep.keys).values())
+    *facts, memory = (name for name in FACTS if name not in sweep.metrics)
+    numbers = [*facts, *sweep.metrics, memory]
+    ends = ["status", "stopped by"] if any(job.stopped for job in sweep.jobs) else ["status"]
+    rows = []
+    for job in sweep.ranked:
+        values = [shown(job.overrides.get(key, "")) for key in sweep.keys]
+        if narrow:
+            values = [label(job.overrides, sweep.keys, MOST_LETTERS)]
+        name = STAR + job.name if job in sweep.best else job.name
+        ended = [job.status, _stopped_by(job)][: len(ends)]
+        rows.append([name, *values, *ended, *(_cell(job, number) for number in numbers)])
+    heads = [FACTS[number][0] if number in FACTS else number for number in numbers]
+    names = 1 + len(keys) + len(ends)
+    counts = Counter(job.status for job in sweep.ranked).most_common()
+    jobs = "1 job" if len(sweep.jobs) == 1 else f"{len(sweep.jobs)} jobs"
+    return Table(
+        title=f"Sweep, {jobs}: " + ", ".join(f"{count} {status}" for status, count in counts),
+        heads=["job", *keys, *ends, *heads],
+        rows=rows,
+        names=names,
+        least=names + len(facts) + len(sweep.objectives),
+    )
+
+
+def _stopped_by(job: Job) -> str:
+    """What ended a job before its last epoch: "early_stopping", "max_time", "SIGTERM"."""
+    first = job.stopped.removeprefix("stopped by ").partition(" ")[0]
+    return first.rstrip(":").rpartition(".")[2]
+
+
+def _cell(job: Job, name: str) -> str:
+    value = job.number(name)
+    if name in FACTS:
+        return _format(value, FACTS[name][1])
+    if value is None:
+        # NaN of a job that diverged is shown as such.
+        return _format(job.numbers.get(name), ".4f")
+    if 0 < abs(value) < 0.001:
+        return f"{value:.2e}"
+    return f"{value:.4f}" if abs(value) < 100 else f"{value:,.1f}"
+
+
+def _format(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def seed_means(sweep: SweepResults) -> Table | None:
+    """Mean ± standard deviation of each configuration over its seeds, best mean first.
+
+    Only jobs that finished count. None unless a configuration has several seeds.
+    """
+    keys = [key for key in sweep.keys if key != "seed"]
+    groups: dict[tuple[str, ...], list[Job]] = {}
+    for job in sweep.jobs:
+        groups.setdefault(tuple(job.overrides.get(key, "") for key in keys), []).append(job)
+    if "seed" not in sweep.keys or len(groups) == len(sweep.jobs):
+        return None
+
+    def mean_cost(jobs: list[Job]) -> float:
+        costs = [sweep.costs(job)[0] for job in jobs if job.complete]
+        return statistics.fmean(costs) if costs else math.inf
+
+    rows = []
+    for jobs in sorted(groups.values(), key=mean_cost):
+        finished = [job for job in jobs if job.finished]
+        count = str(len(jobs)) if finished == jobs else f"{len(finished)} of {len(jobs)}"
+        means = [_mean([job.number(name) for job in finished]) for name in sweep.metrics]
+        rows.append([label(jobs[0].overrides, keys) or "all jobs", count, *means])
+    title, heads = "Mean ± standard deviation over seeds", ["configuration", "n", *sweep.metrics]
+    return Table(title, heads, rows, least=2 + len(sweep.objectives))
+
+
+def _mean(numbers: Sequence[float | None]) -> str:
+    values = [value for value in numbers if value is not None]
+    if not values:
+        return "–"
+    mean = f"{statistics.fmean(values):.4g}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2g}"
+
+
+def compare_strategies(sweep: SweepResults) -> Table | None:
+    """A row for each strategy, the reference first; None unless several were swept.
+
+    Each job is compared with the job of the reference that is otherwise equal: the largest relative
+    difference of the training loss in the first steps, the mean time of a step, alone and over that
+    of the reference, and the largest peak memory.
+    """
+    names = list(dict.fromkeys(_strategy(job) for job in sweep.jobs))
+    if "strategy" not in sweep.keys or len(names) < 2:
+        return None
+    reference = "single" if "single" in names else names[0]
+    names.sort(key=lambda name: name != reference)
+    # A key of a strategy, such as strategy.schedule, belongs to it.
+    others = [key for key in sweep.keys if key != "strategy" and not key.startswith("strategy.")]
+
+    def rest(job: Job) -> tuple[str, ...]:
+        return tuple(job.overrides.get(key, "") for key in others)
+
+    references = {rest(job): job for job in reversed(sweep.jobs) if _strategy(job) == reference}
+    rows, needs_note = [], False
+    for name in names:
+        jobs = [job for job in sweep.jobs if _strategy(job) == name]
+        pairs = [(job, other) for job in jobs if (other := references.get(rest(job)))]
+        seconds = [own for job in jobs if (own := job.seconds_per_step)]
+        ratios = [
+            own / theirs
+            for job, other in pairs
+            if (own := job.seconds_per_step) and (theirs := other.seconds_per_step)
+        ]
+        difference = max((each for pair in pairs for each in _differences(*pair)), default=None)
+        memory = max(job.number("peak_memory_mib") or 0.0 for job in jobs)
+        needs_note |= (difference or 0) > ROUNDING
+        rows.append(
+            [
+                name,
+                _format(difference, ".1e"),
+                _format(1000 * statistics.fmean(seconds) if seconds else None, ",.1f"),
+                _format(statistics.fmean(ratios) if ratios else None, ".2f"),
+                _format(memory or None, ",.0f"),
+            ]
+        )
+    heads = ["strategy", f"loss difference, {COMPARED_STEPS} steps", "ms per step"]
+    heads += [f"× {reference}", "peak memory, MiB"]
+    title = f"Strategies, compared with {reference}"
+    return Table(title, heads, rows, least=len(heads), note=NOTE if needs_note else "")
+
+
+def _strategy(job: Job) -> str:
+    name = shown(job.overrides.get("strategy") or job.strategy)
+    keys = [key for key in job.overrides if key.lstrip("+").startswith("strategy.")]
+    details = [f"{key.removeprefix('strategy.')}={job.overrides[key]}" for key in keys]
+    return f"{name} ({', '.join(details)})" if details else name
+
+
+def _differences(job: Job, other: Job) -> list[float]:
+    """The relative differences of the training loss in the first steps, where they are finite."""
+    theirs = dict(other.curves[LOSS])
+    shared = [(value, theirs[step]) for step, value in job.curves[LOSS] if step in theirs]
+    found = [abs(a - b) / max(abs(b), 1e-12) for a, b in shared[:COMPARED_STEPS]]
+    return [each for each in found if math.isfinite(each)]

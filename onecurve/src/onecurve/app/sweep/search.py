@@ -1,0 +1,251 @@
+"""`sweep=optuna`: Optuna proposes trials, each of which is a job.
+
+The released plugin, hydra-optuna-sweeper 1.3, requires Optuna 2, whose SQLite storage fails with
+today's SQLAlchemy. Nor can it do what a search must do here: resume the trials that a kill
+interrupted, let a second process join, and end bad trials from inside training.
+"""
+
+import math
+import warnings
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import optuna
+from filelock import FileLock
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from hydra.core.plugins import Plugins
+from hydra.types import HydraContext, TaskFunction
+from hydra.utils import get_class, instantiate
+from omegaconf import DictConfig
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import FrozenTrial, TrialState
+
+from ...errors import UserError
+from ..command.resolvers import job_directory
+from ..run.record import quoted, read_metrics, try_lock
+from .directory import COMPLETE, STOPPED
+from .hooks import overrides_of
+from .results import DIRECTIONS, objectives, validate_objective
+
+NAME = "sweep"
+
+Space = dict[str, BaseDistribution]  # the distribution of every key that is searched
+
+
+class Search:
+    """Asks a study for trials, runs them as jobs, and tells it how they ended."""
+
+    def __init__(
+        self, config: DictConfig, hydra_context: HydraContext, task_function: TaskFunction
+    ) -> None:
+        self.config = config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+        self.directory = Path(str(config.hydra.sweep.dir))
+        self.locks: dict[int, FileLock] = {}
+
+    def run(self) -> None:
+        """Run trials until there are `sweep.trials`; a UserError if one lacks the objective."""
+        self.space, self.fixed = read_space(overrides_of(self.config))
+        search = self.config.sweep
+        self.objectives = objectives(self.config)
+        # Two processes at once would both create the tables.
+        with self._locked_study():
+            modes = [each.mode for each in self.objectives]
+            pruner = search.pruner if len(modes) == 1 else None
+            self.study = open_study(search.storage, modes, pruner)
+        self.count = number_of_trials(search, self.space)
+        while not (self.directory / STOPPED).exists():
+            batch = [trial for _ in range(search.parallel) if (trial := self._next_trial())]
+            if not batch:
+                break
+            jobs = [self._overrides(trial) for trial in batch]
+            self.launcher.launch(jobs, initial_job_idx=batch[0].number)
+            for trial in batch:
+                self._tell(trial)
+        trials = self.study.get_trials(deepcopy=False)
+        if len(trials) >= self.count and all(trial.state.is_finished() for trial in trials):
+            (self.directory / COMPLETE).touch()
+
+    def _locked_study(self) -> FileLock:
+        folder = self.directory / ".locks"
+        folder.mkdir(parents=True, exist_ok=True)
+        return FileLock(folder / "study")
+
+    def _next_trial(self) -> FrozenTrial | None:
+        with self._locked_study():
+            trials = self.study.get_trials(deepcopy=False)
+            for trial in trials:
+                if trial.state == TrialState.RUNNING and self._lock(trial.number):
+                    return trial
+            if len(trials) >= self.count:
+                return None
+            trial = self._ask(number=len(trials))
+            self._lock(trial.number)
+            return trial
+
+    def _ask(self, number: int) -> FrozenTrial:
+        """A new trial, which follows from the seed and the trials so far alone.
+
+        A search that was killed and resumed is therefore the same as one that was not.
+        """
+        search = self.config.sweep
+        arguments: dict[str, Any] = {"seed": search.seed + number}
+        if takes_grid(search):
+            # The seed decides the order of the grid, which is one for all trials.
+            arguments = {"seed": search.seed, "search_space": grid_of(self.space)}
+        self.study.sampler = instantiate(search.sampler, **arguments)
+        asked = self.study.ask(fixed_distributions=self.space).number
+        return self.study.get_trials(deepcopy=False)[asked]
+
+    def _lock(self, number: int) -> bool:
+        if number in self.locks:
+            return False
+        if lock := try_lock(self.directory / ".locks" / f"trial-{number + 1}"):
+            self.locks[number] = lock
+        return lock is not None
+
+    def _overrides(self, trial: FrozenTrial) -> list[str]:
+        return [
+            *self.fixed,
+            *_varied(trial),
+            f"sweep.trial={trial.number}",
+            f"sweep.trials={self.count}",
+            f"hydra.sweep.subdir={quoted(_job_name(trial))}",
+        ]
+
+    def _tell(self, trial: FrozenTrial) -> None:
+        """Record how a trial ended; one that was interrupted, or runs in another process, stays."""
+        run_dir = self.directory / _job_name(trial)
+        metrics = read_metrics(run_dir)
+        status, error = metrics.get("status"), str(metrics.get("error", ""))
+        state, values = TrialState.FAIL, None
+        if status == "pruned":
+            state = TrialState.PRUNED
+        elif status in ("finished", "diverged"):
+            numbers = [key for key, value in metrics.items() if isinstance(value, int | float)]
+            for each in self.objectives:
+                validate_objective(each.name, numbers)
+            reached = [each.reached(run_dir) for each in self.objectives]
+            finite = [value for value in reached if value is not None]
+            if len(finite) == len(reached):
+                state, values = TrialState.COMPLETE, finite
+        elif status != "failed":
+            return
+        try:
+            self.study.tell(trial.number, values, state)
+        except RuntimeError as failure:
+            # After its last trial a grid sampler stops Optuna's own loop, which there is none of.
+            if "Study.stop" not in str(failure):
+                raise
+        if status == "failed" and error.startswith(("sweep.objective=", "monitor=", "mode=")):
+            raise UserError(error)
+        self.locks.pop(trial.number).release()
+
+
+def _varied(trial: FrozenTrial) -> list[str]:
+    return [f"{key}={value}" for key, value in trial.params.items()]
+
+
+def _job_name(trial: FrozenTrial) -> str:
+    return job_directory(trial.number, ",".join(_varied(trial)))
+
+
+def read_space(overrides: list[Override]) -> tuple[Space, list[str]]:
+    """Split overrides into what is searched, and the others as they were typed.
+
+    ``a,b,c`` is a choice, ``range(1,9)`` or ``range(0,1,0.1)`` an evenly spaced number, and
+    ``interval(1,8)`` or ``interval(0.1,1)`` a number between; ``tag(log, ...)`` of a range or an
+    interval searches its logarithm.
+    """
+    space = {
+        override.get_key_element(): _distribution(override)
+        for override in overrides
+        if override.is_sweep_override()
+    }
+    others = [override.input_line or "" for override in overrides]
+    return space, [word for word in others if word.partition("=")[0] not in space]
+
+
+def _distribution(override: Override) -> BaseDistribution:
+    sweep = override.value()
+    try:
+        if isinstance(sweep, IntervalSweep):
+            return _number(sweep.start, sweep.end, None, "log" in sweep.tags)
+        if isinstance(sweep, RangeSweep) and not sweep.shuffle:
+            values = list(override.sweep_iterator())
+            return _number(values[0], values[-1], sweep.step, "log" in sweep.tags)
+        return CategoricalDistribution(list(override.sweep_string_iterator()))
+    except (ValueError, IndexError) as error:
+        raise UserError(
+            f"{override.input_line}: is not a search space ({error}); such as "
+            f"{override.key_or_group}=interval(0.1,1)"
+        ) from None
+
+
+def _number(low: Any, high: Any, step: Any, log: bool) -> BaseDistribution:
+    if all(isinstance(value, int) for value in (low, high, step or 1)):
+        return IntDistribution(low, high, log=log, step=1 if log else step or 1)
+    return FloatDistribution(float(low), float(high), log=log, step=None if log else step)
+
+
+def takes_grid(search: DictConfig) -> bool:
+    """Whether the sampler enumerates all values, as Optuna's GridSampler does."""
+    return "search_space" in signature(get_class(search.sampler._target_)).parameters
+
+
+def grid_of(space: Space) -> dict[str, list[Any]]:
+    """All values of each key, for a sampler that enumerates them; an interval is rejected."""
+    values: dict[str, list[Any]] = {}
+    for key, distribution in space.items():
+        if isinstance(distribution, CategoricalDistribution):
+            values[key] = list(distribution.choices)
+        elif isinstance(distribution, IntDistribution):
+            values[key] = list(range(distribution.low, distribution.high + 1, distribution.step))
+        elif isinstance(distribution, FloatDistribution) and distribution.step:
+            count = round((distribution.high - distribution.low) / distribution.step) + 1
+            values[key] = [distribution.low + n * distribution.step for n in range(count)]
+        else:
+            raise UserError(
+                f"{key}: sweep/sampler=grid needs values, not an interval; list some, such as "
+                f"{key}=0.1,0.2, or use sweep/sampler=tpe"
+            )
+    return values
+
+
+def open_study(address: str, modes: list[str], pruner: DictConfig | None) -> optuna.Study:
+    """Load the study in a storage, or create it; `modes` are those of its objectives."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    # A trial that is resumed reports the validations since its checkpoint again.
+    warnings.filterwarnings("ignore", "The reported value is ignored")
+    return optuna.create_study(
+        study_name=NAME,
+        storage=storage(address),
+        directions=[DIRECTIONS[mode] for mode in modes],
+        pruner=instantiate(pruner) if pruner else None,
+        load_if_exists=True,
+    )
+
+
+def storage(address: str) -> optuna.storages.RDBStorage:
+    """The storage at an address, with time for other processes to write."""
+    arguments = {"timeout": 60} if address.startswith("sqlite:") else {}
+    if address.startswith("sqlite:///"):
+        Path(address.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    return optuna.storages.RDBStorage(address, engine_kwargs={"connect_args": arguments})
+
+
+def number_of_trials(search: DictConfig, space: Space) -> int:
+    """How many trials there are in the end: `sweep.trials`, but not more than points of a grid."""
+    trials = int(search.trials)
+    if not takes_grid(search):
+        return trials
+    return min(trials, math.prod(len(values) for values in grid_of(space).values()))
