@@ -21,10 +21,7 @@ NOT_HERE = {
     "python train.py resume=s3://": "likewise",
     "python evaluate.py checkpoint=s3://": "likewise",
     "python train.py init=s3://": "likewise",
-    "python train.py strategy=ddp trainer.num_nodes=2 launch.rendezvous=HOST:PORT": (
-        "two nodes; onecurve/tests/test_nodes.py runs it with two commands on this one"
-    ),
-    "torchrun --nnodes 2": "two nodes; likewise",
+    "torchrun --nnodes 2": "two nodes; benchmarks/ways_in.py runs it with two commands on this one",
     "tensorboard": "a server that stays; tests/browser looks at its pages",
 }
 # Commands that other tests run.

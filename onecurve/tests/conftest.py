@@ -218,9 +218,9 @@ def is_accepted(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
             (tmp_path / "secret").write_text(64 * "0")
             with monkeypatch.context() as patch:
                 patch.setattr(one_run, "start", lambda *_: ACCEPTED.add(words) or {})
-                # Not with another node.
+                # Not in a run directory.
                 alone = RunContext(tmp_path / "alone")
-                patch.setattr(hydra_hooks, "meet", lambda *_: alone)
+                patch.setattr(hydra_hooks, "_context", lambda _: alone)
                 # Nor is what was composed written to files.
                 cli("train.py", *words, "hydra.output_subdir=null")
         return words in ACCEPTED

@@ -1,22 +1,23 @@
 """What tests of several nodes share: how nodes are started and looked at, and what must be so.
 
-A node is a `python train.py` of its own here, with its own process tree.
+A node is a `python train.py` of its own here, which becomes torchrun by what Kubeflow tells a pod.
 """
 
+import glob
 import json
 import os
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from conftest import FLOAT64, ROUNDING, TINY, Cli, column, largest_difference, run_directories
-from processes import Command, nothing_stays_of, session
+from processes import Command, nothing_stays_of
 
 TRAIN = (*TINY, FLOAT64, "trainer.limit_train_batches=6", "strategy=ddp")
-# Two nodes of one process each are the world of the reference run: two processes on one node.
-NODE = ("trainer.num_nodes=2", "trainer.devices=1")
 SLOW_EPOCHS = ("callbacks=[progress]", "trainer.max_epochs=100000")
 
 Start = Callable[..., Command]
@@ -29,10 +30,22 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
+def pod(number: int, port: int) -> dict[str, str]:
+    """What Kubeflow's Trainer tells a pod of two: with one process each, as the reference has."""
+    told = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": str(number)}
+    return told | {"PET_MASTER_ADDR": "localhost", "PET_MASTER_PORT": str(port)}
+
+
+def elastic_pod(port: int) -> dict[str, str]:
+    """What the Training Operator tells every pod of an elastic job, of one or of two pods."""
+    told = {"PET_NNODES": "1:2", "PET_NPROC_PER_NODE": "1", "PET_RDZV_BACKEND": "c10d"}
+    return told | {"PET_RDZV_ENDPOINT": f"localhost:{port}", "PET_RDZV_ID": "job"}
+
+
 def two_nodes(start: Start, *typed: str) -> list[Command]:
-    """Two commands that are one run, at a place of their own."""
-    place = f"launch.rendezvous=localhost:{free_port()}"
-    return [start(*TRAIN, *NODE, place, *typed) for _ in range(2)]
+    """Two commands that are one run, the first with rank 0."""
+    port = free_port()
+    return [start(*TRAIN, *typed, **pod(number, port)) for number in (0, 1)]
 
 
 def finish(*processes: Command | subprocess.Popen[str], status: int = 0) -> list[tuple[str, str]]:
@@ -71,12 +84,20 @@ def training_rank(nodes: list[Command], folder: Path, rank: int) -> int:
         time.sleep(0.2)
         if not any("epoch" in path.read_text() for path in folder.glob("runs/*/*/metrics.csv")):
             continue
-        for row in [row for node in nodes for row in session(node.pid)]:
-            pid = int(row.split()[0])
-            files = [os.path.realpath(path) for path in Path(f"/proc/{pid}/fd").glob("*")]
-            if any(file.endswith(f"logs/rank_{rank}.log") for file in files):
-                return pid
+        for log in folder.glob(f"runs/*/*/logs/rank_{rank}.log"):
+            for link in glob.glob("/proc/[0-9]*/fd/*"):
+                with suppress(OSError):  # of another user, or closed meanwhile
+                    if os.readlink(link) == str(log.resolve()):
+                        return int(link.split("/")[2])
     raise TimeoutError("no rank trains")
+
+
+def kill_node(node: Command) -> None:
+    """As if it lost power: torchrun's agent and the ranks that it has started."""
+    table = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], stdout=subprocess.PIPE, text=True)
+    pairs = [line.split() for line in table.stdout.splitlines()]
+    for pid in [node.pid, *(int(pid) for pid, parent in pairs if int(parent) == node.pid)]:
+        os.kill(pid, signal.SIGKILL)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

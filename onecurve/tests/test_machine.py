@@ -119,48 +119,6 @@ def test_nodes_and_devices_come_from_the_environment(
     assert machine.num_nodes(trainer) == 5
 
 
-# Where nodes meet, by what Kubeflow tells them.
-OF_ANOTHER: Told = {"MASTER_ADDR": "a", "MASTER_PORT": "1"}
-PLACES: dict[str, tuple[Told, str | None]] = {
-    "nothing": ({}, None),
-    "a Master": ({"MASTER_ADDR": "master-0", "MASTER_PORT": "23456"}, "master-0:23456"),
-    "a TrainJob": ({"PET_MASTER_ADDR": "node-0.job", "PET_MASTER_PORT": "1"}, "node-0.job:1"),
-    "elastic": ({"PET_RDZV_ENDPOINT": "worker-0:23456", **OF_ANOTHER}, "worker-0:23456"),
-}
-
-
-@pytest.mark.parametrize("case", PLACES)
-def test_nodes_meet_at_kubeflows_address(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    told, place = PLACES[case]
-    tell(monkeypatch, told)
-    config = OmegaConf.create({"launch": {"rendezvous": None}})
-    assert addresses.rendezvous(config) == place
-    config.launch.rendezvous = "typed:1"
-    assert addresses.rendezvous(config) == "typed:1"
-
-
-# What is told, what is typed, and: the fewest and most nodes, and the number of this one.
-POD: Told = {"PET_NNODES": "2", "PET_NODE_RANK": "1"}
-NUMBERS: dict[str, tuple[Told, dict[str, Any], tuple[int, int], int | None]] = {
-    "nothing": ({}, {}, (1, 1), None),
-    "typed": ({}, {"nodes": 2, "node_rank": 1}, (2, 2), 1),
-    "a pod": (POD, {}, (2, 2), 1),
-    "a pod that may be replaced": (POD, {"node_rank": None}, (2, 2), None),
-    "an elastic pod": ({"PET_NNODES": "1:2", "PET_NODE_RANK": "1"}, {}, (1, 2), None),
-    "elastic": ({}, {"nodes": "1:3"}, (1, 3), None),
-}
-
-
-@pytest.mark.parametrize("case", NUMBERS)
-def test_nodes_with_numbers_of_their_own(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    told, typed, counts, number = NUMBERS[case]
-    tell(monkeypatch, told)
-    launch = {"nodes": None, "node_rank": "auto", **typed}
-    config = OmegaConf.create({"launch": launch, "trainer": {"num_nodes": "auto"}})
-    assert machine.nodes_asked(config) == counts
-    assert machine.node_rank(config) == number
-
-
 STARTS_A_RANK = """
 from multiprocessing import get_context
 from onecurve.launch import forkserver

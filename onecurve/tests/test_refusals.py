@@ -54,7 +54,7 @@ OF_HYDRA = {
     "~callbacks.checkpiont": "callbacks.checkpiont … did you mean callbacks.checkpoint",
     "~callbacks.ema": "~callbacks.ema: there is no callbacks.ema to remove; leave it out",
     "strategy.microbatches=2": "only with pipeline or mesh; add strategy=pipeline",
-    "launch.secret=short": "launch.secret: nodes no longer sign … launch.node_rank=0, 1",
+    "launch.secret=short": "launch.secret: was removed; torchrun or srun … --node-rank=0",
     "callbacks=null": "callbacks=null: is a group … --help",
     "~trainer trainer.max_epochs=1": "~trainer: removes what another override changes",
     "optimizer.lr 0.01": "optimizer.lr: has no value, such as optimizer.lr=0.01",
@@ -109,11 +109,9 @@ OURS = {
     "data.class_names=[a,b]": "data.class_names … labels go up to 9",
     "trainer.num_nodes=2": "trainer.num_nodes=2 … strategy=ddp",
     "trainer.num_nodes=2 strategy=dp": "trainer.num_nodes=2 … one process … strategy=ddp",
-    "trainer.num_nodes=2 strategy=ddp": "trainer.num_nodes=2 … launch.rendezvous=HOST:PORT",
-    "trainer.num_nodes=2 strategy=ddp launch.rendezvous=host": "=host: … launch.rendezvous=10.0.0",
-    "trainer.num_nodes=2 strategy=ddp launch.rendezvous=host:99999": "from 1 to 65535",
-    "strategy=ddp launch.rendezvous=host:29500": "add trainer.num_nodes=2",
-    "-m launch.nodes=2 strategy=ddp seed=1,2": "launch.nodes=2 … use launch.nodes=null",
+    "trainer.num_nodes=2 strategy=ddp": (
+        "torchrun --nnodes=2 --nproc-per-node=2 --node-rank=0 --master-addr=HOST"
+    ),
     "-m trainer.num_nodes=2 strategy=ddp seed=1,2": "trainer.num_nodes=2 … sweep",
     "data.batch_size=1 strategy=ddp": "data.batch_size=1 … 2 ranks",
     **{
@@ -139,10 +137,7 @@ OURS = {
     "callbacks.checkpoint.filename=mine callbacks.checkpoint.save_top_k=-1": (
         "save_top_k=-1 … 'callbacks.checkpoint.filename=\"mine-{epoch}-{step}\"'"
     ),
-    "+launch.secret_file=nowhere": "launch.secret_file: nodes no longer sign … networks.md",
-    "launch.nodes=2": "launch.nodes=2: strategy=single … strategy=ddp",
-    "strategy=ddp launch.nodes=1:2": "launch.nodes=1:2: the nodes need … HOST:PORT",
-    "strategy=ddp launch.nodes=few": "launch.nodes=few: must be … MIN:MAX",
+    "+launch.rendezvous=a:1": "launch.rendezvous: was removed; torchrun or srun starts the ranks",
     "data.num_workers=1000": "data.num_workers=1000 … at most … use data.num_workers=",
     "data.num_workers=999 strategy=ddp": "each of the 2 ranks here",
     "resume=/dev/zero": "resume=/dev/zero: is neither a file nor a folder; give last",
@@ -343,15 +338,6 @@ OURS |= {
     "resume=file:///not/there": "there is no checkpoint",
     "callbacks=[lr_finder] callbacks.lr_finder.min_lr=2": "min_lr=2: must be below max_lr=1.0, su",
     "callbacks=[lr_finder] callbacks.lr_finder.steps=3": "steps=3: must be a whole number from",
-}
-OURS |= {
-    f"strategy=ddp launch.rendezvous=a:1 {typed}": said
-    for typed, said in {
-        "launch.nodes=3:2": "use launch.nodes=2:3",
-        "launch.nodes=2 trainer.num_nodes=3": "trainer.num_nodes=3 … use trainer.num_nodes=auto",
-        "launch.nodes=1:2 launch.node_rank=0": "numbers nodes that come … launch.node_rank=null",
-        "launch.nodes=2 launch.node_rank=2": "numbered from 0 to 1 … launch.node_rank=0",
-    }.items()
 }
 OURS |= {
     f"callbacks=[gradient_accumulation] {typed}": said

@@ -1,6 +1,5 @@
 """A run that is killed, stopped, moved or changed goes on as if nothing had happened."""
 
-import multiprocessing
 import os
 import signal
 import time
@@ -48,10 +47,9 @@ class Die(Callback):
             if trainer.global_rank == self.rank:
                 marker.touch()
                 print(f"signal {self.sent} in step {trainer.global_step}")
-                agent = multiprocessing.parent_process()
-                assert agent is not None or not self.node
-                os.kill(agent.pid if agent and self.node else os.getpid(), self.sent)  # type: ignore[arg-type]
-                time.sleep(60 if self.node else 0)
+                if self.node:  # torchrun, its agent, first
+                    os.kill(os.getppid(), self.sent)
+                os.kill(os.getpid(), self.sent)
 
 
 def dying(*steps: int, rank: int = 0) -> list[str]:

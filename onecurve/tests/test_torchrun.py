@@ -77,16 +77,12 @@ REFUSED = {
         "strategy=ddp trainer.num_nodes=2",
         ["trainer.num_nodes=2", "use trainer.num_nodes=auto"],
     ),
-    "place": ("torchrun", "strategy=ddp launch.rendezvous=a:1", ["launch.rendezvous=null"]),
-    "range": ("torchrun", "strategy=ddp launch.nodes=1:2", ["launch.nodes=null"]),
     "sweep": ("torchrun", "-m strategy=ddp seed=1,2", ["-m:", "without torchrun"]),
     "srun": ("srun", "strategy=single", ["srun has started 2"]),
     "uneven": ("uneven", "strategy=ddp", ["3 ranks, 2 of them here", "--ntasks-per-node"]),
     "pods": ("pod", "strategy=ddp trainer.num_nodes=1", ["PET_NNODES=2", "trainer.num_nodes=auto"]),
     "one process": ("pod", "strategy=single", ["PET_NNODES=2", "strategy=ddp", "PET_NNODES=1"]),
     "more devices": ("pod", "strategy=ddp trainer.devices=2", ["PET_NPROC_PER_NODE=1", "auto"]),
-    # Its RANK and WORLD_SIZE count pods, and it starts its own ranks.
-    "a pod of a job": ("job", "strategy=ddp trainer.num_nodes=2", ["=nowhere: must be HOST:PORT"]),
     "sweep of pods": ("pod", "-m strategy=ddp seed=1,2", ["-m: PET_NNODES=2"]),
 }
 TOLD = {
@@ -99,7 +95,6 @@ TOLD = {
         "SLURM_STEP_NUM_NODES": "2",
         "SLURM_STEP_TASKS_PER_NODE": "2,1",
     },
-    "job": {"RANK": "0", "WORLD_SIZE": "2", "PET_RDZV_ENDPOINT": "nowhere"},
     "pod": {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_RDZV_ENDPOINT": "here:1"},
 }
 

@@ -20,7 +20,7 @@ from torch import distributed
 from .. import machine
 from ..errors import UserError, hide_frames_above_the_project, user_error_behind
 from ..machine import LIGHTNING_VARIABLES, Ranks, unchanged_environment
-from .addresses import HOST, listening_store, name_interface, stay_on_this_machine
+from .addresses import HOST, gloo_on_loopback, listening_store, stay_on_this_machine
 from .context import Metrics, RankFailed, RunContext, is_stopped, unless_stopped
 from .forkserver import end_with_the_parent
 from .meeting import meet_ranks
@@ -66,7 +66,6 @@ class RankOptions:
     logs: Path | None = None  # the folder for log files; None to leave everything on the console
     # The folder that the agent shares with its ranks; None if torchrun is the agent.
     shared: Path | None = None
-    has_nodes: bool = False  # whether the run may have other nodes, now or later
     debug_rank: int = 0  # the rank that `breakpoint()` stops
     verbose: Verbose = False  # which loggers log debug messages, see `Verbose`
 
@@ -127,7 +126,7 @@ def _do(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> A
 def _of_attempt(
     context: RunContext, options: RankOptions, config: dict[str, Any], ranks: Ranks
 ) -> RunContext:
-    if not options.has_nodes and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         return context
     met = meet_ranks(ranks, config, context.run_dir)
     return replace(context, members=met.members, attempt=met.attempt)
@@ -174,7 +173,7 @@ def only_rank() -> Iterator[None]:
     with unchanged_environment(VARIABLES_OF_ONE_RANK):
         os.environ |= {"MASTER_ADDR": HOST, "MASTER_PORT": str(store.port)}
         os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-        name_interface(HOST)
+        gloo_on_loopback()
         try:
             yield
         finally:
