@@ -430,6 +430,31 @@ def test_a_mistake_in_a_file_gets_one_line(cli: Cli, tmp_path: Path, content: st
     assert {path.name for path in tmp_path.iterdir()} == {"configs"}
 
 
+# What two experiment files have that are swept.
+FOR_ALL_JOBS = {
+    "defaults:\n  - override /sweep/launcher: joblib\n": "type it for all: sweep/launcher=joblib",
+    "hydra:\n  sweeper:\n    params:\n      seed: 1,2\n": (
+        "-m +experiment=a, or type them: seed=1,2"
+    ),
+}
+
+
+@pytest.mark.parametrize("content", FOR_ALL_JOBS)
+def test_what_is_for_all_jobs_is_not_chosen_by_one(cli: Cli, tmp_path: Path, content: str) -> None:
+    folder = tmp_path / "configs/experiment"
+    folder.mkdir(parents=True)
+    for name in ("a", "b"):
+        (folder / f"{name}.yaml").write_text(f"# @package _global_\n{content}")
+    searched = f"hydra.searchpath=[file://{tmp_path}/configs]"
+    outcome = cli("train.py", "-m", searched, "+experiment=a,b")
+    assert (outcome.status, outcome.err.count("\n")) == (2, 1), outcome.err
+    assert outcome.err.startswith("error: +experiment=a: ")
+    assert FOR_ALL_JOBS[content] in outcome.err
+    assert files(tmp_path) == {"configs", "configs/experiment"} | {
+        f"configs/experiment/{name}.yaml" for name in ("a", "b")
+    }
+
+
 # Where a file that Python cannot read is named: by the task, before torch, and by what is built.
 @pytest.mark.parametrize("typed", ["task._target_=broken.Task", "model._target_=broken.Network"])
 def test_a_file_that_python_cannot_read_gets_one_line(

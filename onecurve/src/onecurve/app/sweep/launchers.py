@@ -27,6 +27,7 @@ from .directory import STOPPED
 # Launchers: one job after another in this process, several processes of this machine at the same
 # time, and a job of Slurm for each, queued by submitit.
 SERIAL, JOBLIB, SLURM = "BasicLauncher", "JoblibLauncher", "SlurmLauncher"
+LAUNCHERS = {SERIAL: "serial", JOBLIB: "joblib", SLURM: "slurm", "LocalLauncher": "local"}
 
 T = TypeVar("T")
 
