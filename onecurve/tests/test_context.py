@@ -65,9 +65,9 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_networks_that_combine_positions_are_rejected(name: str) -> None:
     line = on_ranks("refusals")[name]
-    assert line.startswith("strategy.context=2: ")
+    assert line.startswith("context=2: ")
     assert REFUSED[name] in line
-    assert "strategy.context=1" in line.partition("; ")[2]
+    assert "context=1" in line.partition("; ")[2]
     assert "\n" not in line
 
 
@@ -96,7 +96,7 @@ class Of(NamedTuple):
 CANNOT_BE_CUT: dict[str, tuple[list[tuple[int, ...]], str]] = {
     "does not divide": (
         [(2, 30, 8)],
-        "the sequence length 30; use strategy.context=3, or sequences of 32",
+        "the sequence length 30; use context=3, or sequences of 32",
     ),
     "no sequence": ([(8,)], "the shape (8,), so there is no dimension 1"),
     "two lengths": ([(2, 16, 8), (2, 4, 8)], "another has full sequences of that length"),
@@ -106,7 +106,7 @@ CANNOT_BE_CUT: dict[str, tuple[list[tuple[int, ...]], str]] = {
 @pytest.mark.parametrize("name", CANNOT_BE_CUT)
 def test_inputs_that_cannot_be_sharded_are_rejected(name: str) -> None:
     shapes, line = CANNOT_BE_CUT[name]
-    with pytest.raises(UserError, match=r"^strategy.context=4: ") as refusal:
+    with pytest.raises(UserError, match=r"^context=4: ") as refusal:
         shard_sequences(tuple(torch.zeros(shape) for shape in shapes), Of(4))
     assert line in str(refusal.value)
 

@@ -99,8 +99,8 @@ def test_a_switch_is_true_or_false() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "line"),
     {
-        "NAdam": "optimizer.algorithm=NAdam: No module named 'NAdam'; name a class, such as",
-        "torch.optim.Adamm": "has no attribute 'Adamm'; name a class, such as optimizer.algorithm=",
+        "NAdam": "algorithm='NAdam': No module named 'NAdam'; name a class, such as",
+        "torch.optim.Adamm": "has no attribute 'Adamm'; name a class, such as algorithm=",
         "torch.optim.NAdam": "optimizer.amsgrad: torch.optim.NAdam has no such argument; leave it "
         "out: '~optimizer.amsgrad' '~optimizer.fused'",
     }.items(),

@@ -167,4 +167,4 @@ def test_what_cannot_be_split_is_one_line(
 ) -> None:
     with pytest.raises(UserError, match=words) as refused:
         split_network(module(), split)
-    assert str(refused.value).startswith("strategy.split=[")
+    assert str(refused.value).startswith("split=[")

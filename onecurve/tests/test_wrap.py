@@ -63,15 +63,15 @@ def test_a_unit_holds_all_uses_of_a_tied_parameter_or_none() -> None:
 @pytest.mark.parametrize(
     ("wrap", "words"),
     [
-        ("layers", "strategy.wrap=layers: must be layer, min_params or a list"),
-        (["Linear", "Conv2d"], "strategy.wrap=[Linear,Conv2d]: the task has no Conv2d"),
+        ("layers", "wrap='layers': must be layer, min_params or a list"),
+        (["Linear", "Conv2d"], "wrap=['Linear', 'Conv2d']: the task has no Conv2d"),
     ],
 )
 def test_unknown_units_are_rejected(wrap: Any, words: str) -> None:
     with pytest.raises(UserError) as refusal:
         check_wrap(Task(), wrap)
     assert words in str(refusal.value)
-    assert "strategy.wrap=layer" in str(refusal.value)
+    assert "wrap='layer'" in str(refusal.value)
 
 
 def test_sparse_gradients_are_rejected() -> None:

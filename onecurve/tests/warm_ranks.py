@@ -32,6 +32,7 @@ from onecurve.launch import agent, worker
 from onecurve.launch.addresses import HOST, listening_store
 from onecurve.launch.context import unless_stopped
 from onecurve.launch.forkserver import end_with_the_parent, warm_up
+from onecurve.wording import PROJECT
 
 # What a run leaves behind grows.
 MOST_RUNS = 60
@@ -68,7 +69,7 @@ class Ranks:
         # In that of an earlier run are the addresses of a group that has ended.
         store = listening_store(HOST)
         for pipe in self.ours:
-            pipe.send((os.getcwd(), sys.path, store.port, *job))
+            pipe.send((os.getcwd(), sys.path, store.port, os.environ.get(PROJECT), *job))
         results, waiting = {}, list(self.ours)
         while waiting:
             for pipe in wait(waiting):
@@ -122,8 +123,10 @@ def _serve(rank: int, number: int, parent: Connection) -> None:
     told |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_USE_AGENT_STORE": True}
     os.environ.update({name: str(value) for name, value in told.items()})
     for run in itertools.count(1):
-        folder, sys.path[:], port, *job = parent.recv()
+        folder, sys.path[:], port, project, *job = parent.recv()
         os.chdir(folder)
+        os.environ.pop(PROJECT, None)
+        os.environ.update({} if project is None else {PROJECT: project})  # a command's, or a script
         os.environ["MASTER_PORT"] = str(port)
         parent.send(worker.main(*job))
         parent.recv()

@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from .wording import for_reader
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -24,7 +26,7 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         """The message on one line, because a key or a value may contain a line break."""
-        return one_line(super().__str__())
+        return for_reader(one_line(super().__str__()))
 
 
 def one_line(text: str) -> str:
@@ -51,6 +53,7 @@ def say(line: str) -> None:
 
     The run must not depend on it.
     """
+    line = line if "\n" in line else for_reader(line)  # no traceback
     # ValueError: stderr was closed.
     with suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)
