@@ -132,7 +132,7 @@ def test_a_strategy_that_cannot_be_is_rejected() -> None:
     one: Case = (Small, onecurve.Single(), {"devices": 1})
     found = onecurve.launch(fits, {"": one}, devices=2)[""]
     assert "Single needs one process, and torchrun started" in found
-    with pytest.raises(onecurve.UserError, match="schedule=zvb: must be one of gpipe, 1f1b"):
+    with pytest.raises(onecurve.UserError, match="schedule='zvb': must be one of gpipe, 1f1b"):
         onecurve.Pipeline(schedule="zvb")
 
 
@@ -214,7 +214,11 @@ def test_a_call_outside_of_main_is_rejected(tmp_path: Path) -> None:
     command = Command(tmp_path, str(script))
     _, err = command.communicate()
     assert command.returncode
-    assert 'call it beneath if __name__ == "__main__":' in err
+    assert err.count("Traceback") == 1, err
+    assert err.splitlines()[-1] == (
+        "onecurve.errors.UserError: unguarded.py, line 15: starts ranks, each of which imports this "
+        'script; write it beneath if __name__ == "__main__":'
+    )
     assert nothing_stays_of(command.pid)
 
 

@@ -393,10 +393,13 @@ def test_so_they_are_where_layers_are_sharded() -> None:
     assert found.kinds == [result.ACCUMULATED, result.PLAN], found.table()
 
 
-def test_it_leaves_the_process_as_it_was() -> None:
+def test_it_leaves_the_process_as_it_was(capfd: pytest.CaptureFixture[str]) -> None:
     before = torch.get_rng_state(), random.getstate(), dict(os.environ)
     numbers = np.random.get_state(legacy=False)["state"]["key"].tolist()  # type: ignore[index, call-overload]
+    capfd.readouterr()
     found = onecurve.parity(Plain, loaders, strategy=onecurve.Single(), accelerator="cpu")
+    assert "".join(capfd.readouterr()) == ""
+    assert str(found) == repr(found) == found.table()
     with pytest.raises(AssertionError, match=f"{result.RESUME}: put what a step keeps"):
         assert_parity(Remembers, loaders, strategy=onecurve.Single(), accelerator="cpu")
     assert [row.quantity for row in found.rows] == [
