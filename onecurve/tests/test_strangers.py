@@ -26,7 +26,7 @@ from sharded_networks import fused
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, prune, weight_norm
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from torch.utils.tensorboard import SummaryWriter
 from torchmetrics import MeanMetric, MetricTracker, RunningMean, SumMetric
 
@@ -867,6 +867,31 @@ class ClampsByHooks(Stranger):
             parameter.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
 
 
+class OwnLoader:
+    """No DataLoader, as those of DALI and FFCV; it may divide the samples among ranks by itself."""
+
+    def __init__(self, divides: bool = False) -> None:
+        sampler = DistributedSampler(Samples(), shuffle=False) if divides else None  # type: ignore[arg-type, var-annotated]
+        self.batches = DataLoader(Samples(), 8, sampler=sampler)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Any:
+        yield from self.batches
+
+
+class LoadsItself(Stranger):
+    """Makes its loader once the ranks exist."""
+
+    def __init__(self, divides: bool = False) -> None:
+        super().__init__()
+        self.divides = divides
+
+    def train_dataloader(self) -> Any:
+        return OwnLoader(self.divides)
+
+
 # What one rank alone notices.
 OF_ONE_RANK = ("one sample", "alone", "sometimes")
 LINES: dict[str, Any] = {
@@ -938,6 +963,15 @@ LINES: dict[str, Any] = {
     ),
     "numbers": (ReadsNumbers, "fsdp", "are read by numpy() or tolist(); call its full_tensor()"),
     "histograms": (DrawsHistograms, "pipeline", "on_train_epoch_end (test_strangers.py:"),
+    **{
+        f"divided, {name}": (
+            partial(LoadsItself, divides=True),
+            name,
+            "strategy: OwnLoader yields different samples on some ranks; let it yield the same",
+            {"data": type(None)},
+        )
+        for name in ("ddp", "tensor")
+    },
     "skips": (SkipsABatch, "ddp", "training_step of SkipsABatch returned None, which skips a"),
     "anomaly": (
         Stranger,
@@ -983,9 +1017,10 @@ def test_what_cannot_work_is_rejected_in_one_line(
     assert "strategy=" in found
 
 
-def said_in_fit(task: Callable[[], LightningModule]) -> str:
+def said_in_fit(task: Callable[[], LightningModule], data: Any = None, name: str = "ddp") -> str:
+    case: Case = (task, STRATEGIES[name](), {"data": data or partial(DataLoader, Samples(), 8)})
     with redirect_stderr(StringIO()) as said:
-        found = fits({"": (task, onecurve.DDP(), {"data": partial(DataLoader, Samples(), 8)})})
+        found = fits({"": case})
     assert not isinstance(found[""], str)
     return said.getvalue()
 
@@ -996,6 +1031,13 @@ def test_copies_that_drift_apart_are_reported_once() -> None:
     assert len(lines) == 1
     assert "computes gradients by itself, different ones on each rank" in lines[0]
     assert "drift" not in run((OfItsOwnAveraged,)) + run((ByHand,)) + run((Stranger,))
+
+
+def test_so_is_that_ranks_do_not_share_the_batches_of_a_loader() -> None:
+    run = partial(warm_ranks.run, "test_strangers.said_in_fit", processes=2)
+    line = "strategy=ddp: every rank computes every batch of OwnLoader"
+    assert run((Stranger, OwnLoader)).count(line) == 1
+    assert "OwnLoader" not in run((Stranger, OwnLoader, "tensor"))
 
 
 def test_so_is_that_hooks_see_the_gradients_of_one_rank() -> None:
