@@ -6,15 +6,20 @@ from typing import Any
 
 import pytest
 import torch
+import warm_ranks
 from conftest import ALL, FLOAT64, INTERLEAVED, ROUNDING, TINY, Cli, column, one_of_a_kind
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import StochasticWeightAveraging as Lightnings
+from lightning.pytorch.loggers.logger import DummyLogger
 from several_fits import Small, data, quiet_trainer
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader, TensorDataset
 
 import onecurve
+from onecurve.callbacks.device_stats import DeviceStats
+from onecurve.callbacks.nan_guard import NanGuard
+from onecurve.callbacks.throughput import Throughput
 from onecurve.checkpoint.format import read_checkpoint
 
 WAYS = {**ALL, "interleaved": INTERLEAVED}
@@ -263,3 +268,167 @@ def test_it_goes_on_with_the_average_of_lightnings(
         sums = count * state["average_model_state"][name] + ends[0][name] + ends[1][name]
         expected = sums / (count + 2)
         torch.testing.assert_close(mean, expected, rtol=ROUNDING, atol=ROUNDING)
+
+
+class ByHand(Small):
+    """One optimizer, or several of which each makes a step in every batch."""
+
+    def __init__(self, optimizers: int) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.number = optimizers
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+        optimizers: Any = self.optimizers()
+        for number, each in enumerate(optimizers if self.number > 1 else [optimizers]):
+            each.zero_grad()
+            loss = super().training_step(batch, batch_idx)
+            self.manual_backward(loss * self.factor(number, batch_idx))
+            each.step()
+
+    def factor(self, optimizer: int, batch_idx: int) -> float:
+        return 1.0
+
+    def configure_optimizers(self) -> Any:
+        parameters = list(self.net.parameters())
+        parts = [parameters[number :: self.number] for number in range(self.number)]
+        return [torch.optim.SGD(part, lr=0.1) for part in parts]
+
+
+class Breaks(ByHand):
+    def factor(self, optimizer: int, batch_idx: int) -> float:
+        return float("nan") if (optimizer, batch_idx) == (1, 2) else 1.0
+
+
+class Notes(DummyLogger):
+    """The steps at which something was logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[tuple[str, int | None]] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.steps += [(name, step) for name in metrics]
+
+
+@pytest.mark.parametrize(
+    ("start", "every", "most"), [(0.5, None, None), (2, 2, None), (0.75, None, 18)]
+)
+def test_two_optimizers_make_one_step_a_batch(
+    tmp_path: Path, start: float, every: int | None, most: int | None
+) -> None:
+    """All that counts steps does the same for two optimizers as for one."""
+
+    def counted(optimizers: int) -> tuple[Any, ...]:
+        last = tmp_path / str(optimizers) / "last.ckpt"
+        swa = onecurve.StochasticWeightAveraging(f"{last}.swa", start, every, lr=0.01)
+        rates, written, notes = [], [], Notes()
+
+        class Looks(Callback):
+            def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+                rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+                if last.exists():
+                    written.append(len(rates))
+                    last.unlink()
+
+        keeps = onecurve.BestAndLast(
+            last.parent, save_last=True, save_top_k=0, last_every_n_steps=5, every_n_epochs=99
+        )
+        steps = most * optimizers if most else -1
+        trainer = quiet_trainer(
+            onecurve.Single(), max_epochs=8, max_steps=steps, logger=notes, enable_checkpointing=True,
+            callbacks=[swa, keeps, Throughput(4), DeviceStats(4), Looks()],
+        )  # fmt: skip
+        trainer.fit(ByHand(optimizers), data())
+        return swa.average.count, rates, written, notes.steps
+
+    one = counted(1)
+    assert counted(2) == one
+    assert all(one)
+
+
+def test_the_guard_looks_at_every_optimizer_of_a_step(tmp_path: Path) -> None:
+    guard = NanGuard(str(tmp_path / "nan.pt"), str(tmp_path / "nan.ckpt"), every_n_steps=2)
+    trainer = quiet_trainer(onecurve.Single(), max_epochs=1, callbacks=[guard])
+    with pytest.raises(onecurve.UserError, match="step 2: a value is not finite"):
+        trainer.fit(Breaks(2), data())
+
+
+class Climbs(LightningModule):
+    """Each step adds exactly one step of bfloat16 to every weight, between 1 and 2."""
+
+    STEP = 2.0**-7
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return inputs + self.weight
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(self.Layer(), self.Layer())
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.net(inputs)
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        loss: Tensor = -self(batch[0]).sum(1).mean()
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=self.STEP)
+
+
+def climb(name: str, folder: Path) -> None:
+    """Six steps, and a resume with six more."""
+    for epochs, resume in ((6, None), (12, folder / "6.ckpt")):
+        swa = onecurve.StochasticWeightAveraging(str(folder / "swa.ckpt"), start=1)
+        strategy, devices = {
+            "single": (onecurve.Single(), 1),
+            "fsdp": (onecurve.FSDP(), 2),
+            "pipeline": (onecurve.Pipeline(), 2),
+        }[name]
+        trainer = quiet_trainer(
+            strategy, devices, max_epochs=epochs, precision="bf16-true",
+            callbacks=[swa, onecurve.ExponentialMovingAverage(0.9)],
+        )  # fmt: skip
+        rows = DataLoader(TensorDataset(torch.zeros(4, 2)), batch_size=4)
+        trainer.fit(Climbs(), rows, ckpt_path=resume)
+        trainer.save_checkpoint(folder / f"{epochs}.ckpt")
+
+
+@pytest.mark.parametrize("name", ["single", "fsdp", "pipeline"])
+def test_averages_of_weights_in_16_bits_have_more(tmp_path: Path, name: str) -> None:
+    if name == "single":
+        climb(name, tmp_path)
+    else:
+        warm_ranks.run("test_averaging.climb", (name, tmp_path), processes=2)
+    steps = [1 + Climbs.STEP * step for step in range(1, 13)]
+    moving = steps[0]
+    for count, step in enumerate(steps[1:], 1):
+        moving += (1 - min(0.9, (1 + count) / (10 + count))) * (step - moving)
+    for file, average in (("swa.ckpt", sum(steps[1:]) / 11), ("12.ckpt", moving)):
+        state = weights(tmp_path / file)
+        assert len(state) == 2
+        for value in state.values():
+            assert value.tolist() == pytest.approx([average] * 2, rel=1e-6)
+
+
+def test_without_its_average_a_run_goes_on_from_the_weights_of_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fitted(epochs: int, *callbacks: Callback, resume: Path | None = None) -> Trainer:
+        trainer = quiet_trainer(onecurve.Single(), max_epochs=epochs, callbacks=list(callbacks))
+        torch.manual_seed(0)
+        trainer.fit(Small(), data(), ckpt_path=resume)
+        return trainer
+
+    file = tmp_path / "one.ckpt"
+    fitted(1, onecurve.ExponentialMovingAverage()).save_checkpoint(file)
+    rest = fitted(2, resume=file).lightning_module.state_dict()
+    whole = fitted(2).lightning_module.state_dict()
+    assert all(torch.equal(rest[name], whole[name]) for name in whole)
+    assert capsys.readouterr().out.count("training continues from its own weights") == 1

@@ -16,10 +16,10 @@ import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, Timer
 
-from ...callbacks.progress import steps_done
 from ...checkpoint.storage import LocalFiles
 from ...compat.of_lightning import accumulates, callbacks_of, is_epoch_at_its_end
 from ...launch.context import SIGNALS, Stopped
+from ...optim.steps import steps_done
 
 
 class StopOnSignal(Checkpoint):
