@@ -16,9 +16,16 @@ from filelock import FileLock
 from onecurve.torch_versions import too_old
 
 ROOT = Path(__file__).parent / "project"
-# The library, the project, the classes of tests, gpu_check: for this process and those it starts.
-LIBRARY = ROOT.parents[1]
-IMPORTED = [str(at) for at in (LIBRARY / "src", ROOT, ROOT.parent, LIBRARY.parent / "benchmarks")]
+# The library, the project, what tests share, gpu_check, and the rooms of tests, whose classes runs
+# name: for this process and those it starts.
+TESTS, LIBRARY = ROOT.parent, ROOT.parents[1]
+ROOMS = sorted({file.parent for file in TESTS.rglob("test_*.py")})
+IMPORTED = [
+    str(folder)
+    for folder in (
+        LIBRARY / "src", ROOT, TESTS, TESTS / "harness", LIBRARY.parent / "benchmarks", *ROOMS
+    )
+]  # fmt: skip
 sys.path[:] = [*IMPORTED, *(path for path in sys.path if path not in IMPORTED)]
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [*IMPORTED, *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import FLOAT64, ROUNDING, TINY, Cli, one_of_a_kind
+from conftest import FLOAT64, ROOT, ROUNDING, TINY, Cli, one_of_a_kind
 from lightning.pytorch import Callback
 from test_resume import weights
 
@@ -155,7 +155,7 @@ def test_ranks_that_are_started_again_keep_their_address(tmp_path: Path, trained
     torchrun = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--max-restarts=1")
     die = ("+callbacks.die._target_=test_resume.Die", "+callbacks.die.at=[6]")
     to = (f"checkpoint.mirror_to=file://{bucket}", "hydra.run.dir=run")
-    script = str(Path(__file__).parent / "project/train.py")
+    script = str(ROOT / "train.py")
     arguments = (*torchrun, script, *TINY, *SHORT, "strategy=ddp", *to, *die)
     run = subprocess.run(
         [sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=200

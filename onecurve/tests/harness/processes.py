@@ -25,7 +25,7 @@ from pathlib import Path
 from onecurve.launch.forkserver import end_with_the_parent, warm_up
 
 # Not from `conftest`, which the process of a command would have to import, too.
-PROJECT = Path(__file__).parent / "project"
+PROJECT = Path(__file__).parents[1] / "project"
 NUMBERS = itertools.count()
 LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 SPAWN = multiprocessing.util.spawnv_passfds

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, TINY, run_directories
 
-LIBRARY = Path(__file__).parents[1]
+LIBRARY = Path(__file__).parents[2]
 SCRIPT = """
 import onecurve
 

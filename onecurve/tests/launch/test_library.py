@@ -16,7 +16,7 @@ from several_fits import Case, Small, fits
 
 import onecurve
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 README = (TESTS.parent / "README.md").read_text()
 SCRIPT, MOVE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 _, TYPED = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
