@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -169,6 +170,24 @@ def _tasks_here(environment: Mapping[str, str], world: int) -> int:
         return counts[int(node)]
     nodes = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES") or "1"
     return max(1, world // int(nodes))
+
+
+# The signals that stop training. Of several the last in this order counts.
+SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT")
+    if hasattr(signal, name)
+)
+
+
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Block `SIGNALS` in this thread; a process started meanwhile inherits that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # Small test machines may run more processes than cores, but only within this limit.

@@ -175,6 +175,8 @@ def _become(
 ) -> None:
     os.setsid()
     end_with_the_parent()
+    # A process of a forkserver would start others from one, too.
+    multiprocessing.set_start_method(None, force=True)
     os.chdir(folder)
     # A terminal that the leader of a session opens for reading, too, is the session's: /dev/tty.
     for number, path in ((1, stdout), (2, stderr)):
@@ -193,9 +195,12 @@ def _fork_server(program: str, arguments: Sequence[str], descriptors: Sequence[i
     """As `multiprocessing.util.spawnv_passfds`, but a server of forks is a fork of this process."""
     if "multiprocessing.forkserver" not in arguments[-1]:
         return int(SPAWN(program, arguments, descriptors))
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     pid = os.fork()
     if pid == 0:
         try:
+            # The fork of a server's child unblocks signals.
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             first = 3
             for kept in [*sorted(descriptors), os.sysconf("SC_OPEN_MAX")]:
                 os.closerange(first, kept)

@@ -33,10 +33,10 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..errors import UserError
-from ..machine import is_alive, unchanged_environment
+from ..machine import SIGNALS, is_alive, unchanged_environment
 from . import worker
 from .addresses import HOST, listening_store
-from .context import SIGNALS, RankFailed, unless_stopped
+from .context import STOPPING, RankFailed, unless_stopped
 from .process import log_file
 
 # torchelastic of torch 2.11 does not have this option, and waits for 30 seconds.
@@ -146,9 +146,12 @@ def passing_on(ranks: Path, processes: int) -> Iterator[list[int]]:
     received: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        pids = list(filter(is_alive, [int(path.name) for path in ranks.glob("*")]))
+        pids = list(filter(is_alive, [int(path.name) for path in ranks.glob("[0-9]*")]))
         is_second_ctrl_c = number == signal.SIGINT and number in received
         received.append(number)
+        # The signal may have reached the ranks first: they save, and some may have ended.
+        if (ranks / STOPPING).exists() and not is_second_ctrl_c:
+            return
         if is_second_ctrl_c or len(pids) < processes:
             raise SignalException("asked to stop", signal.Signals(number))
         for pid in pids:

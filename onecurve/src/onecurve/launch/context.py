@@ -77,6 +77,9 @@ class RunContext:
         return replace(self, members=Members(), held=None)
 
 
+STOPPING = "stopping"
+"""A file in `RunContext.listening` once ranks have agreed to stop at a signal."""
+
 Metrics = dict[str, float]
 Result = TypeVar("Result")
 
@@ -84,13 +87,6 @@ Result = TypeVar("Result")
 # ends, with status 1.
 STOPPED = "stopped_by_signal"
 DIFFERS = "differs"
-
-# The signals that stop training. Of several the last in this order counts.
-SIGNALS = tuple(
-    getattr(signal, name)
-    for name in ("SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT")
-    if hasattr(signal, name)
-)
 
 
 class RankFailed(Exception):

@@ -1,6 +1,7 @@
 """The process of a rank: logging, breakpoints, errors and the process group around its work."""
 
 import logging
+import multiprocessing
 import os
 import re
 import signal
@@ -9,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -68,6 +69,8 @@ class RankOptions:
     shared: Path | None = None
     debug_rank: int = 0  # the rank that `breakpoint()` stops
     verbose: Verbose = False  # which loggers log debug messages, see `Verbose`
+    # How a rank starts processes, such as the workers of its loaders: as the script does.
+    start_method: str = field(default_factory=multiprocessing.get_start_method)
 
 
 def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> Any:
@@ -85,6 +88,8 @@ def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> 
 def _do(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> Any:
     if options.shared:
         end_with_the_parent()
+        # Python would have it start them from a forkserver, because it was.
+        multiprocessing.set_start_method(options.start_method, force=True)
     ranks = machine.ranks_around()
     assert ranks is not None, "RANK and LOCAL_RANK are set in every rank"
     rank, logs = ranks.rank, options.logs

@@ -17,6 +17,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from onecurve.compat.of_hydra import Hydra, composed_once
+from onecurve.machine import SIGNALS
 
 
 @pytest.mark.parametrize("stderr", ["2>/dev/full", ">&- 2>&-"])
@@ -88,26 +89,32 @@ def test_whoever_starts_ranks_imports_no_lightning_and_they_no_scipy() -> None:
 
 
 PARENT = """
-import multiprocessing, signal, sys, time
+import multiprocessing, os, signal, sys, time
 from onecurve.launch.forkserver import warm_up
+from onecurve.machine import SIGNALS
 
 def heard():
-    sys.exit(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    sys.exit(any(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, lambda number, frame: print("heard", flush=True))
+    received = set()
+    for number in SIGNALS:
+        signal.signal(number, lambda number, frame: received.add(number))
     warm_up()
     print("started", flush=True)
-    time.sleep(0.5)
+    while len(received) < len(SIGNALS):
+        time.sleep(0.01)
     rank = multiprocessing.get_context("forkserver").Process(target=heard)
     rank.start()
     rank.join()
-    print("a rank is deaf to it" if rank.exitcode else "a rank hears it")
+    print(f"{len(received)} heard; a rank {'is deaf' if rank.exitcode else 'hears'}", flush=True)
+    left = multiprocessing.get_context("forkserver").Semaphore()
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_the_server_ignores_ctrl_c(tmp_path: Path) -> None:
-    """Otherwise it would print a traceback from its imports."""
+def test_signals_leave_the_server_and_a_killed_command_no_line(tmp_path: Path) -> None:
+    """A signal goes to a whole process group; after SIGKILL a tracker of semaphores ends."""
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     with subprocess.Popen(
@@ -117,10 +124,11 @@ def test_the_server_ignores_ctrl_c(tmp_path: Path) -> None:
         assert command.stdout
         assert command.stdout.readline() == "started\n"
         time.sleep(0.3)
-        os.killpg(command.pid, signal.SIGINT)
+        for number in SIGNALS:
+            os.killpg(command.pid, number)
         printed, said = command.communicate(timeout=60)
-    assert (command.returncode, said) == (0, "")
-    assert printed == "heard\na rank hears it\n"
+    assert (command.returncode, said) == (-signal.SIGKILL, "")
+    assert printed == "4 heard; a rank hears\n"
 
 
 UNBORN = """

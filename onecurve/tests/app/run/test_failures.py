@@ -2,6 +2,7 @@
 
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -9,12 +10,16 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import TINY, Cli, Outcome, one_of_a_kind
 from lightning.pytorch import Callback, LightningModule, Trainer
 from processes import Command, nothing_stays_of
+from torch.utils.data import DataLoader
 from warm_ranks import RANKS
 
+from onecurve.batch.workers import keep_workers
 from onecurve.errors import chain, user_error_behind
+from onecurve.machine import SIGNALS
 
 
 class FailOnRank(Callback):
@@ -120,24 +125,26 @@ def test_a_killed_rank_ends_the_others(broken: Cli, rank: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("strategy", "sent"),
+    ("strategy", "sent", "workers"),
     [
-        ("single", signal.SIGINT),
-        ("ddp", signal.SIGTERM),
-        pytest.param("pipeline", signal.SIGINT, marks=pytest.mark.long),
+        ("single", signal.SIGUSR1, 2),
+        ("ddp", signal.SIGTERM, 2),
+        pytest.param("single", signal.SIGINT, 0, marks=pytest.mark.long),
+        pytest.param("ddp", signal.SIGUSR2, 0, marks=pytest.mark.long),
+        pytest.param("pipeline", signal.SIGINT, 2, marks=pytest.mark.long),
     ],
 )
-def test_a_signal_ends_everything(tmp_path: Path, strategy: str, sent: signal.Signals) -> None:
-    """Ctrl-C goes to the whole process group, as from a terminal; SIGTERM to the command alone."""
-    process = in_training(tmp_path, strategy)
-    if sent == signal.SIGINT:
-        os.killpg(process.pid, sent)
-    else:
-        process.send_signal(sent)
+def test_a_signal_to_every_process_saves_and_ends_them(
+    tmp_path: Path, strategy: str, sent: signal.Signals, workers: int
+) -> None:
+    """So go Ctrl-C in a terminal, and the signals of Slurm."""
+    process = in_training(tmp_path, strategy, workers)
+    os.killpg(process.pid, sent)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + sent
     assert err.splitlines()[-1].startswith(f"stopped by {sent.name} after step ")
     assert "Traceback" not in err
+    assert len(list(tmp_path.glob("runs/*/*/checkpoints/last.ckpt"))) == 1
     (metrics,) = tmp_path.glob("runs/*/*/metrics.json")
     why = err.splitlines()[-1]
     assert json.loads(metrics.read_text()) == {"status": "interrupted", "stopped": why}
@@ -145,15 +152,32 @@ def test_a_signal_ends_everything(tmp_path: Path, strategy: str, sent: signal.Si
 
 
 def test_ranks_end_with_the_command_that_is_killed(tmp_path: Path) -> None:
-    process = in_training(tmp_path, "ddp")
+    process = in_training(tmp_path, "ddp", workers=2)
     process.kill()
     process.communicate(timeout=60)
     assert nothing_stays_of(process.pid)
 
 
-def in_training(folder: Path, strategy: str) -> Command:
+def test_a_worker_that_still_imports_leaves_signals_to_its_rank() -> None:
+    others = multiprocessing.active_children()
+    loader = DataLoader([1, 2], num_workers=1, multiprocessing_context="spawn")  # type: ignore[arg-type]
+    keep_workers(loader)
+    batches = iter(loader)
+    (worker,) = set(multiprocessing.active_children()) - {*others}
+    for number in SIGNALS:
+        subprocess.run(["kill", f"-{int(number)}", str(worker.pid)], check=True)
+    assert torch.cat(list(batches)).tolist() == [1, 2]
+    # Its rank may end it.
+    batches = iter(loader)
+    (worker,) = set(multiprocessing.active_children()) - {*others}
+    worker.terminate()
+    worker.join(60)
+    assert worker.exitcode == 0
+
+
+def in_training(folder: Path, strategy: str, workers: int) -> Command:
     """A command that has begun to train, in a session of its own."""
-    slow = ("callbacks=[progress]", "trainer.max_epochs=100000")
+    slow = ("callbacks=[progress]", "trainer.max_epochs=100000", f"data.num_workers={workers}")
     process = Command(folder, "train.py", *TINY, *slow, f"strategy={strategy}")
     process.wait_for_line("epoch 1/")
     return process
