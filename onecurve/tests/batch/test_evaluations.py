@@ -1,5 +1,6 @@
 """What an evaluation logs in each step and at the end, with loaders of any kind."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -95,6 +96,38 @@ CASES: tuple[tuple[type[Evaluated], Callable[[], Any]], ...] = (
 
 def in_two_ranks(function: str, *arguments: Any) -> Any:
     return warm_ranks.run(f"test_evaluations.{function}", arguments, processes=2)
+
+
+class OneClockIsSlow(Small):
+    """Notes the steps before a validation; the second rank's clock is half a second late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[int] = []
+
+    def on_train_start(self) -> None:
+        self.trainer._last_val_time += 0.5 * self.global_rank
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        time.sleep(0.02)
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self.steps.append(self.global_step)
+        assert all(self.all_gather(torch.tensor(self.global_step)) == self.global_step)
+
+
+def validated_by_the_clock() -> list[int]:
+    strategy = onecurve.DDP(timeout_seconds=20)
+    options = {"max_steps": 70, "num_sanity_val_steps": 0, "limit_val_batches": 1}
+    trainer = quiet_trainer(strategy, 2, val_check_interval="00:00:00:01", **options)
+    task = OneClockIsSlow()
+    trainer.fit(task, data(), data())
+    return task.steps
+
+
+def test_ranks_validate_by_the_clock_of_the_first() -> None:
+    assert in_two_ranks("validated_by_the_clock")
 
 
 def validated(strategy: Any, devices: int) -> list[list[dict[str, float]]]:

@@ -88,8 +88,8 @@ def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> 
 def _do(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> Any:
     if options.shared:
         end_with_the_parent()
-        # Python would have it start them from a forkserver, because it was.
-        multiprocessing.set_start_method(options.start_method, force=True)
+    # Python would have a rank start them from a forkserver, because it was.
+    multiprocessing.set_start_method(options.start_method, force=True)
     ranks = machine.ranks_around()
     assert ranks is not None, "RANK and LOCAL_RANK are set in every rank"
     rank, logs = ranks.rank, options.logs
