@@ -213,6 +213,33 @@ class CallsAMethod(Stranger):
         return torch.optim.AdamW(trained, lr=0.01)
 
 
+class CallsByName(Scaled):
+    """Its steps do not take a batch's number, and call `forward` by its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Encodes()
+
+    def outputs(self, batch: Any) -> Any:
+        return self.model.forward(batch["inputs"]) * self.scale + self.shift
+
+    def training_step(self, batch: Any) -> Any:  # type: ignore[override]
+        return super().training_step(batch, 0)
+
+    def validation_step(self, batch: Any) -> None:  # type: ignore[override]
+        super().validation_step(batch, 0)
+
+
+class CallsParts(Stranger):
+    """Of a module that it never calls, and reads a weight of it."""
+
+    def __init__(self) -> None:
+        super().__init__(Encodes)
+
+    def outputs(self, batch: Any) -> Any:
+        return self.model.layers(batch["inputs"]) + self.model.shift  # type: ignore[operator]
+
+
 class PenaltyOnItsOwn(Scaled):
     """On what is in none of its parts."""
 
@@ -536,6 +563,8 @@ STRATEGIES: dict[str, Callable[[], Any]] = {
     "dp": onecurve.DP,
     "fsdp": onecurve.FSDP,
     "kept": partial(onecurve.FSDP, reshard_after_forward=False),
+    "methods": partial(onecurve.FSDP, forward_methods=["encode"]),
+    "finer": partial(onecurve.FSDP, wrap=["Sequential"]),
     "tensor": onecurve.Tensor,
     "sequence": partial(onecurve.Tensor, sequence=True),
     "context": partial(onecurve.mesh, context=2),
@@ -563,7 +592,9 @@ EQUAL = [
     *((task, "fsdp") for task in (PenaltyOnItsOwn, Recurrent, ChangesWeights)),
     *((task, "fsdp") for task in (ScaledByANumber, ScaledLate)),
     (RemovesGradients, "ddp"),
-    *((CallsAMethod, name) for name in ("fsdp", "tensor")),
+    *((CallsAMethod, name) for name in ("methods", "tensor")),
+    *((CallsByName, name) for name in ("fsdp", "tensor")),
+    *((CallsParts, name) for name in ("finer", "tensor")),
     (OfABatch, "context"),
     *((OfADistribution, name) for name in ("fsdp", "kept")),
     *((ClipsItself, name) for name in ("pipeline", *MESHES)),
@@ -925,12 +956,18 @@ LINES: dict[str, Any] = {
     "copies layers": (Copies, "pipeline", "a module is copied whose layers are a pipeline"),
     "in place": (PenalizedInPlace, "fsdp", "the loss of PenalizedInPlace depends on sharded"),
     "weight": (UsesAWeight, "fsdp", "UsesAWeight computes with a sharded parameter"),
+    "method": (
+        CallsAMethod,
+        "fsdp",
+        "strategy=fsdp: CallsAMethod calls model.encode (test_strangers.py:",
+    ),
+    "part": (CallsParts, "fsdp", "CallsParts calls model.layers (test_strangers.py:"),
     "norms": (LogsNorms, "fsdp", "use self.trainer.strategy.gradient_norm()"),
     **{
         f"averaged, {name}": (Averaged, name, "use onecurve.ExponentialMovingAverage or")
         for name in ("tensor", "pipeline")
     },
-    "slopes": (PenalizesSlopes, "fsdp", "that its step runs by itself (torch.autograd.grad); use"),
+    "slopes": (PenalizesSlopes, "fsdp", "that its step runs by itself (torch.autograd.grad), or"),
     "input": (partial(Stranger, changed_input), "fsdp", "a layer changes its input in place"),
     "rows": (ScalesRows, "ddp", "strategy=ddp: table scales the rows that it looks up (max_norm)"),
     "rows of shards": (ScalesRows, "fsdp", "table scales the rows that it looks up (max_norm)"),

@@ -8,7 +8,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from onecurve.errors import UserError
-from onecurve.strategies.fsdp.sharding import check_wrap, find_units
+from onecurve.strategies.fsdp.sharding import check_methods, check_wrap, find_units
 from onecurve.strategies.unsupported import reject_sparse
 
 
@@ -72,6 +72,12 @@ def test_unknown_units_are_rejected(wrap: Any, words: str) -> None:
         check_wrap(Task(), wrap)
     assert words in str(refusal.value)
     assert "wrap='layer'" in str(refusal.value)
+
+
+def test_so_are_unknown_methods() -> None:
+    check_methods(Task(), ["forward"])
+    with pytest.raises(UserError, match=r"forward_methods=\[encode\]: no module of Task has"):
+        check_methods(Task(), ["encode"])
 
 
 def test_sparse_gradients_are_rejected() -> None:
