@@ -2,7 +2,7 @@
 
 Besides these, we override some methods that begin with an underscore, as Lightning's own
 strategies, callbacks and loggers do: `_setup_model`, `_get_process_group_backend`,
-`_register_ddp_hooks`, `_save_last_checkpoint` and `_create_experiment`.
+`_register_ddp_hooks`, `_save_last_checkpoint`, `_summary` and `_create_experiment`.
 """
 
 from collections.abc import Iterable
@@ -17,6 +17,7 @@ from lightning.fabric.utilities.logger import _flatten_dict as flatten_dict
 from lightning.fabric.utilities.optimizer import _optimizers_to_device as move_optimizers
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
+from lightning.pytorch.core.optimizer import _MockOptimizer as MockOptimizer
 from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.overrides.distributed import (
     _IndexBatchSamplerWrapper as IndexBatchSamplerWrapper,
@@ -25,6 +26,8 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import (
     _ResultMetric as ResultMetric,
 )
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from lightning.pytorch.utilities.model_summary.model_summary import ModelSummary
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .patching import replaced
@@ -196,6 +199,18 @@ def shares_no_samples(trainer: Trainer) -> None:
 def loaded_checkpoint(trainer: Trainer) -> dict[str, Any]:
     """The checkpoint that a fit resumes from; empty if there is none or it has been restored."""
     return trainer._checkpoint_connector._loaded_checkpoint
+
+
+def have_no_optimizer(optimizers: Iterable[Optimizer]) -> bool:
+    """Whether `configure_optimizers` returned None."""
+    return any(isinstance(each, MockOptimizer) for each in optimizers)
+
+
+class LayersAlone(ModelSummary):
+    """Lightning's summary of layers, which does not call the network."""
+
+    def _forward_example_input(self) -> None:
+        pass
 
 
 def set_device(module: LightningModule, device: torch.device) -> None:

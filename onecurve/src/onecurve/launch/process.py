@@ -25,6 +25,9 @@ EXPECTED_WARNINGS = (
     "Checkpoint directory .* is not empty",  # a resumed run continues in it
     ".*does not have many workers",  # data in memory needs none
     ".*LeafSpec.*is deprecated",  # Lightning's own use of PyTorch
+    # The strategies say it in other words.
+    "`training_step` returned `None`",
+    ".*configure_optimizers` returned `None`",
     "You requested to overfit",  # debug=overfit: the same batches in the same order
     # Layers may return their input; autograd reports in-place changes of it.
     "FSDP2-wrapped module .* returned a view tensor",

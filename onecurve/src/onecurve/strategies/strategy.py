@@ -29,7 +29,12 @@ from ..batch.resume import TrainingEpochs
 from ..batch.workers import keep_workers
 from ..checkpoint.resume_changes import fit_to_length
 from ..checkpoint.storage import LocalFiles
-from ..compat.of_lightning import loaded_checkpoint, move_optimizers, shares_no_samples
+from ..compat.of_lightning import (
+    have_no_optimizer,
+    loaded_checkpoint,
+    move_optimizers,
+    shares_no_samples,
+)
 from ..compat.of_torch import never_captured
 from ..errors import UserError, say
 from ..optim.optimizers import keep_kernels, leave_unscaling, make_contiguous
@@ -43,6 +48,12 @@ from .manual_backward import manual_backward, pytorchs_backward
 from .mesh.ranks import Ranks
 from .parallelism import Parallelism
 from .pipeline.remote import restore
+from .returned import (
+    reject_output,
+    reject_without_gradient,
+    report_no_optimizer,
+    skips_batches,
+)
 from .step import TaskStep
 from .step_log import syncing_over
 from .unsupported import explain_error, reject_scaled_rows
@@ -84,6 +95,7 @@ class OneCurve(CallbackAPI):
     world_size: int
     _layer_sync: LayerSync | None
     _loaders: int = 0
+    _reported_none: bool = False
 
     def __init__(
         self,
@@ -252,6 +264,8 @@ class OneCurve(CallbackAPI):
     def setup_optimizers(self, trainer: Trainer) -> None:
         """Create the optimizers from this rank's parameters."""
         super().setup_optimizers(trainer)
+        if trainer.is_global_zero and have_no_optimizer(self.optimizers):
+            report_no_optimizer(self._connected_module)
         for optimizer in self.optimizers:
             take_shards(optimizer, self.name)
         for parallelism in self.parallelisms:
@@ -311,14 +325,28 @@ class OneCurve(CallbackAPI):
             self.checkpoint_io.poll()
         task = self._connected_module
         accumulates = task.trainer.accumulate_grad_batches > 1
-        output = self._step.train_accumulated(*args) if accumulates else self._step.train(*args)
-        if output is None and task.automatic_optimization and task.trainer.world_size > 1:
+        return self._step.train_accumulated(*args) if accumulates else self._step.train(*args)
+
+    def _of_task(self, *args: Any) -> STEP_OUTPUT:
+        """Call the task's training step, and reject what cannot train."""
+        output = super().training_step(*args)
+        if self._connected_module.automatic_optimization:
+            self._check_output(output)
+        return output
+
+    def _check_output(self, output: STEP_OUTPUT) -> None:
+        task = self._connected_module
+        reject_output(task, output)
+        if output is not None or self._reported_none:
+            return
+        if task.trainer.world_size > 1:
             raise UserError(
                 f"strategy={self.name}: training_step of {type(task).__name__} returned None, "
                 "which skips a batch in one process alone; return the loss times 0, or use "
                 "strategy=single"
             )
-        return output
+        self._reported_none = True
+        say(skips_batches(task, self.name))
 
     def validation_step(self, *args: Any) -> STEP_OUTPUT:
         return self._step.evaluate("validation_step", *args)
@@ -331,7 +359,8 @@ class OneCurve(CallbackAPI):
 
     def _call_task(self, name: str, *args: Any) -> Any:
         """Call a step of the task through Lightning, inside all parallelisms."""
-        step: Callable[[], Any] = partial(getattr(super(), name), *args)
+        method = self._of_task if name == "training_step" else getattr(super(), name)
+        step: Callable[[], Any] = partial(method, *args)
         for parallelism in reversed(self.parallelisms):
             step = partial(parallelism.run, name, args[0], step)
         if self.ranks is None:
@@ -354,6 +383,8 @@ class OneCurve(CallbackAPI):
         if task.automatic_optimization:
             loss = self._step.scaled(loss)
         loss = self._weighed(loss)
+        if task.automatic_optimization:
+            reject_without_gradient(task, loss)
         if self.ranks is None or task.automatic_optimization:
             return super().backward(loss, optimizer, *args, **kwargs)
         with pytorchs_backward(task, kwargs.pop("inputs", None)):
