@@ -2,14 +2,23 @@
 
 from typing import Any
 
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelSummary
 from rich.table import Table
 
+from ..compat.of_lightning import LayersAlone
 from ..errors import plain_console
 
 
 class LayerTable(ModelSummary):
-    """Lightning's summary as a narrow table, without the columns that need an example input."""
+    """Lightning's summary as a narrow table, without the columns that need an example input.
+
+    So the network is not called, which may fail before training: Lightning calls it with a task's
+    `example_input_array` as it is, in single precision.
+    """
+
+    def _summary(self, trainer: Trainer, pl_module: LightningModule) -> LayersAlone:
+        return LayersAlone(pl_module, max_depth=self._max_depth)
 
     @staticmethod
     def summarize(
