@@ -1,7 +1,6 @@
 """Speed, shares of time, and what the devices do."""
 
 import csv
-import re
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -46,7 +45,7 @@ def test_throughput_is_logged_and_summed_up(train: Cli, name: str) -> None:
     assert column(outcome.run, SHARES[2])[2] > 0 < column(outcome.run, SHARES[3])[2]
 
     metrics = outcome.metrics
-    assert metrics["peak_memory_mib"] > 50
+    assert "peak_memory_mib" not in metrics  # on CPUs it would be that of torch
     # A product and a sum for each weight of the mlp, forward and twice that backward.
     state = torch.load(outcome.run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
     weights = sum(value.numel() for name, value in state.items() if name.endswith("weight"))
@@ -56,7 +55,6 @@ def test_throughput_is_logged_and_summed_up(train: Cli, name: str) -> None:
     assert 2 * EPOCH * 64 / metrics["samples_per_second_in_training"] < metrics["seconds"] * 1.2
     if name == "single":
         assert "step share" in outcome.out
-        assert re.search(r"peak memory +│ +[\d,]+ MiB", outcome.out), outcome.out
     # Every rank has its own.
     stats = [f"device/rank_{rank}" for rank in range(metrics["world_size"])]
     columns = {f"{rank}/{stat}" for rank in stats for stat in ("cpu_percent", "memory_mib")}

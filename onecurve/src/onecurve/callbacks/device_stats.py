@@ -55,10 +55,10 @@ class DeviceStats(Callback):
 
 
 class PeakMemory(Callback):
-    """The peak memory of a training run, on the rank that needs most; every run measures it.
+    """The peak memory of a training run on GPUs, on the rank that needs most.
 
-    On a GPU it is the memory that PyTorch has allocated, elsewhere the size of the process with its
-    libraries. Of several jobs in one process, only Linux can measure the latter for each.
+    It is what PyTorch has allocated. On a CPU the size of a process is mostly that of its
+    libraries, and says nothing about the network.
     """
 
     def __init__(self) -> None:
@@ -69,6 +69,8 @@ class PeakMemory(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         device = trainer.strategy.root_device
+        if device.type != "cuda":
+            return
         most = torch.tensor(peak_bytes(device) / 2**20, dtype=torch.float32, device=device)
         if trainer.world_size > 1:
             dist.all_reduce(most, op=dist.ReduceOp.MAX)

@@ -338,6 +338,8 @@ def compare_strategies(sweep: SweepResults) -> Table | None:
         )
     heads = ["strategy", f"loss difference, {COMPARED_STEPS} steps", "ms per step"]
     heads += [f"× {reference}", "peak memory, MiB"]
+    if not any(row[-1] for row in rows):  # on CPUs it is not measured
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
     title = f"Strategies, compared with {reference}"
     return Table(title, heads, rows, least=len(heads), note=NOTE if needs_note else "")
 
