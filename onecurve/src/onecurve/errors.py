@@ -4,11 +4,13 @@ import errno
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from .wording import for_reader
@@ -110,15 +112,33 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def hide_frames_above_the_project(error: BaseException) -> None:
-    """Begin the traceback with the first frame of the project's own code, if it has one.
+def of_the_project(error: BaseException) -> list[TracebackType]:
+    """The frames of an error that are of the project's own code, from the outermost."""
+    return [
+        trace
+        for trace in iter_traceback(error.__traceback__)
+        if not trace.tb_frame.f_code.co_filename.startswith(NOT_OF_THE_PROJECT)
+    ]
 
-    Above it are up to forty frames of Hydra, Lightning and this library.
-    """
-    trace = error.__traceback__
-    while trace and trace.tb_frame.f_code.co_filename.startswith(NOT_OF_THE_PROJECT):
+
+def iter_traceback(trace: TracebackType | None) -> Iterator[TracebackType]:
+    """The frames of a traceback, from the outermost."""
+    while trace is not None:
+        yield trace
         trace = trace.tb_next
-    error.__traceback__ = trace or error.__traceback__
+
+
+def show_frames_of_the_project(error: BaseException) -> None:
+    """Leave an error's traceback the frames of the project's own code, if it has any.
+
+    Around and between them are those of Hydra, Lightning, PyTorch and this library.
+    """
+    for each in chain(error):
+        if frames := of_the_project(each):
+            for outer, inner in pairwise(frames):
+                outer.tb_next = inner
+            frames[-1].tb_next = None
+            each.__traceback__ = frames[0]
 
 
 def interrupted(error: BaseException | None) -> bool:
@@ -270,14 +290,15 @@ BETTER = {
 }
 
 
+STAGES = re.compile(r"^(train|val|valid|validation|eval|test)[_.-]", re.IGNORECASE)
+
+
 def better(name: str) -> str | None:
     """The mode of a well-known metric, "min" or "max"; None for other names."""
-    last = name.rpartition("/")[2]
+    last = STAGES.sub("", name.rpartition("/")[2], count=1).lower()
     return next((direction for direction, names in BETTER.items() if last in names), None)
 
 
-def to_compare_by(names: Iterable[str]) -> str:
-    """Overrides that monitor one of these metrics: `monitor=val/acc mode=max`."""
-    name = next((each for each in sorted(names) if each.startswith("val/")), "val/loss")
-    mode = better(name)
-    return f"monitor={name} mode={mode}" if mode else f"monitor={name}"
+def of_validation(metric: str) -> bool:
+    """Whether a metric is one of validation by its name: `val/loss`, `val_acc`, `valid_f1`."""
+    return metric.lower().startswith(("val", "eval"))

@@ -19,7 +19,7 @@ import torch
 from torch import distributed
 
 from .. import machine
-from ..errors import UserError, hide_frames_above_the_project, user_error_behind
+from ..errors import UserError, show_frames_of_the_project, user_error_behind
 from ..machine import LIGHTNING_VARIABLES, Ranks, unchanged_environment
 from .addresses import HOST, gloo_on_loopback, listening_store, stay_on_this_machine
 from .context import Metrics, RankFailed, RunContext, is_stopped, unless_stopped
@@ -81,7 +81,7 @@ def main(work: Work | str, arguments: tuple[Any, ...], options: RankOptions) -> 
     try:
         return _do(work, arguments, options)
     except Exception as error:
-        hide_frames_above_the_project(error)  # the log has them
+        show_frames_of_the_project(error)  # the log has them
         raise
 
 

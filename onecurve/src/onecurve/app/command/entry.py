@@ -23,10 +23,10 @@ from ...compat.of_hydra import composed_once, hydra_options
 from ...errors import (
     REFUSED,
     UserError,
-    hide_frames_above_the_project,
     interrupted,
     one_line,
     say,
+    show_frames_of_the_project,
     stop,
     user_error_behind,
 )
@@ -183,7 +183,7 @@ def _run(main: Callable[[], None], config_dir: Path, config_name: str) -> None:
             line = explain(error, config_dir, config_name, typed[1:])
             say(f"error: {one_line(line)}")
         else:
-            hide_frames_above_the_project(error.with_traceback(below))
+            show_frames_of_the_project(error.with_traceback(below))
             say("".join(traceback.format_exception(error)).rstrip())
         sys.exit(1)
     finally:

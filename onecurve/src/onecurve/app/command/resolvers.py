@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from ...errors import UserError, better
 from ...wording import PROJECT
 
 LONGEST_NAME = 120
@@ -20,6 +21,17 @@ def numbered(count: int) -> list[str]:
 def call(function: str, *arguments: Any) -> Any:
     """What a function of a dotted name returns; every command calls it, so without torch."""
     return resolve_name(":".join(function.rsplit(".", 1)))(*arguments)
+
+
+def mode_of(monitor: str | None) -> str:
+    """Whether a smaller or a larger value of a metric is better: "min" or "max", by its name."""
+    mode = "min" if monitor is None else better(monitor)
+    if mode is None:
+        raise UserError(
+            f"monitor={monitor}: its name does not tell which way is better; add mode=min or "
+            "mode=max"
+        )
+    return mode
 
 
 def job_directory(number: int, overrides: str) -> str:
@@ -56,7 +68,7 @@ def keys_of(command: str) -> str:
 
 def register_resolvers() -> None:
     """Make the functions known to OmegaConf. Needed before a configuration is read."""
-    functions = (numbered, call, project, keys_of, job_directory)
+    functions = (numbered, call, project, keys_of, mode_of, job_directory)
     named = {function.__name__: function for function in functions}
     for name, function in {**named, "len": len, "cwd": os.getcwd}.items():
         OmegaConf.register_new_resolver(name, function, replace=True)

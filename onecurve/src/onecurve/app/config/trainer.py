@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from ...config_model import Config
+from ...errors import of_validation
 from ...launch import forkserver
 from ...machine import count_cores, full_precision_name
 from ..composed_run import ComposedRun
@@ -214,7 +215,7 @@ def _against_node(run: ComposedRun) -> Iterator[str]:
 def _waits_for_validation(run: ComposedRun) -> bool:
     callbacks = run.get("callbacks") or {}
     monitors = [str(entry.get("monitor")) for entry in callbacks.values() if entry]
-    return any(monitor.startswith("val/") for monitor in monitors)
+    return any(map(of_validation, monitors))
 
 
 class Launch(Config):

@@ -1,6 +1,5 @@
 """What one process of train.py does, from top to bottom, and of evaluate.py, its last part."""
 
-import re
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -12,7 +11,6 @@ from lightning.pytorch import (
     Callback,
     LightningDataModule,
     LightningModule,
-    Trainer,
     seed_everything,
 )
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -26,8 +24,7 @@ from ...callbacks.garbage import GarbageCollection
 from ...checkpoint.format import read_checkpoint, reject_incomplete_state, reject_other_network
 from ...checkpoint.resume_state import ResumeState, resume_loggers
 from ...checkpoint.storage import LocalFiles
-from ...compat.of_lightning import callbacks_of
-from ...errors import UserError, plain_console, say, to_compare_by, user_error_behind
+from ...errors import UserError, of_the_project, plain_console, user_error_behind
 from ...launch.context import (
     STOPPED,
     Attempt,
@@ -41,6 +38,7 @@ from ...optim.steps import steps_done
 from ...strategies.strategy import OneCurve
 from . import record, redaction
 from .instantiate import build, build_task, describe_error, load_trained, trainer_errors
+from .monitor import MonitoredMetrics, missing_metric, no_validation
 from .record import invocation_of, override
 from .stop import StopOnSignal, end_of_training
 from .trainer import (
@@ -51,11 +49,6 @@ from .trainer import (
     earlier_steps,
     final_facts,
     task_metrics,
-)
-
-# The messages of ModelCheckpoint, and of EarlyStopping and schedulers.
-MISSING = re.compile(
-    r"\(monitor='?(.*?)'?\)`? could not find|conditioned on metric `?(\S+?)`? which is not"
 )
 
 # Facts with rows of their own.
@@ -87,7 +80,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
         redact=partial(redaction.redact_hyperparameters, config=config),
     )
     last = run_dir / "checkpoints" / "last.ckpt"
-    own: list[Callback] = [PeakMemory(), resume_state, MonitoredMetrics(last)]
+    own: list[Callback] = [PeakMemory(), resume_state, MonitoredMetrics(cfg, last)]
     own += [StopOnSignal(last, context.listening), LogConfiguration(stored)]
     if cfg.get("gc_every_n_steps"):
         own.append(GarbageCollection(cfg.gc_every_n_steps))
@@ -116,7 +109,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
         metrics = task_metrics(trainer)
 
         ended = end_of_training(trainer, _early_stopping(cfg))
-        unvalidated = _no_validation(trainer) if samples else None
+        unvalidated = no_validation(trainer) if samples else None
         if resume is not None and not samples and trainer.is_global_zero:
             print(
                 f"resume: the run is over: {ended.reason}; to train further add {ended.to_continue}"
@@ -135,7 +128,7 @@ def work(config: dict[str, Any], context: RunContext) -> dict[str, float]:
             raise RankFailed("stopped by SIGTERM", status=143) from None
         raise RankFailed("stopped by SIGINT", status=130) from None
     except Exception as error:
-        if refusal := _missing_metric(error, trainer):
+        if refusal := missing_metric(error, trainer, cfg):
             raise refusal from None
         if not strategy.samples_seen and (line := _rejected_before_training(error)):
             raise UserError(line) from error
@@ -185,7 +178,8 @@ def _rejected_before_training(error: Exception) -> str | None:
     """The line for settings that Lightning rejects, or for a place that cannot be written to."""
     if isinstance(error, MisconfigurationException):
         return describe_error(error)
-    if isinstance(error, OSError) and error.filename and not user_error_behind(error):
+    is_own = user_error_behind(error) is not None or of_the_project(error)
+    if isinstance(error, OSError) and error.filename and not is_own:
         return f"{error.filename}: {error.strerror}; name a place that can be written to"
     return None
 
@@ -222,95 +216,6 @@ def _reject_without_test(task: LightningModule, data: LightningDataModule, hint:
     for name, part in {"test_step": task, "test_dataloader": data}.items():
         if not is_overridden(name, part):
             raise UserError(f"{type(part).__name__} has no {name}; write one{hint}")
-
-
-# A monitored metric that nothing logs
-
-
-class MonitoredMetrics(Callback):
-    """Warns of a missing monitored metric before the first epoch, and saves if one ends the run.
-
-    Only the end of an epoch shows for certain that nothing logs it: a task may log it in an epoch
-    and not in the sanity check before training.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.has_validated = False
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let a ReduceLROnPlateau on a validation metric step only in epochs with a validation."""
-        epochs = trainer.check_val_every_n_epoch or 1
-        for each in trainer.lr_scheduler_configs:
-            is_usual = each.interval == "epoch" and each.frequency == 1
-            if each.reduce_on_plateau and is_usual and str(each.monitor).startswith("val"):
-                each.frequency = epochs
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.has_validated |= not trainer.sanity_checking
-
-    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Warn if the sanity check logged other validation metrics, but not the monitored one."""
-        logged = set(trainer.callback_metrics)
-        groups = {name.partition("/")[0] for name in logged if "/" in name}
-        monitors = [getattr(each, "monitor", "") for each in callbacks_of(trainer, Callback)]
-        for name in dict.fromkeys(map(str, monitors)):
-            if trainer.is_global_zero and name not in logged and name.partition("/")[0] in groups:
-                say(f"{_line(name, logged)}; the first epoch will show whether it is logged")
-
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
-        """Save the epoch that showed it."""
-        if trainer.training and trainer.global_step and MISSING.search(str(exception)):
-            trainer.save_checkpoint(self.file)
-
-
-def _missing_metric(error: Exception, trainer: Trainer) -> UserError | None:
-    """The line for Lightning's error about a monitored metric that is missing; None for others."""
-    found = MISSING.search(str(error))
-    if found is None:
-        return None
-    name, logged = found[1] or found[2], set(trainer.callback_metrics)
-    if trainer.enable_validation and not _validated(trainer) and not name.startswith("train"):
-        often = "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0"
-        return UserError(
-            f"monitor={name}: is needed before the first validation ({_settings(trainer)}); use "
-            f"{often}, or monitor=train/loss mode=min; what was trained is saved: resume=last "
-            f"{often}"
-        )
-    return UserError(
-        f"{_line(name, logged)}; what was trained is saved: resume=last {to_compare_by(logged)}"
-    )
-
-
-def _validated(trainer: Trainer) -> bool:
-    """Whether there was a validation since training began or was resumed."""
-    return any(each.has_validated for each in callbacks_of(trainer, MonitoredMetrics))
-
-
-def _no_validation(trainer: Trainer) -> str | None:
-    """The line for a run with a validation loader that was never validated; None for others."""
-    if not trainer.enable_validation or _validated(trainer):
-        return None
-    return (
-        f"There was no validation ({_settings(trainer)}): no weights are the best by a metric of it"
-    )
-
-
-def _line(name: str, logged: set[str]) -> str:
-    names = ", ".join(sorted(key for key in logged if "/" in key and key != name))
-    return (
-        f"monitor={name}: nothing logs a metric of that name; this task logs {names or 'none'}; "
-        f"such as {to_compare_by(logged)}"
-    )
-
-
-def _settings(trainer: Trainer) -> str:
-    epochs, interval = trainer.check_val_every_n_epoch, trainer.val_check_interval
-    return (
-        f"trainer.check_val_every_n_epoch={epochs or 'null'}, trainer.val_check_interval={interval}"
-    )
 
 
 # The table at the end

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from ...checkpoint.format import network_mismatch, read_checkpoint, trained_config
-from ...errors import NOT_OF_THE_PROJECT, UserError, in_short, nearest, user_error_behind
+from ...errors import UserError, in_short, nearest, of_the_project, user_error_behind
 
 # What constructors raise about their arguments. Other errors are bugs in them, and keep their
 # traceback.
@@ -144,15 +144,17 @@ def with_key(key: str, part: Any) -> Any:
 
 
 def describe_error(error: BaseException) -> str:
-    """An error, and the line of the project's code that raised it."""
+    """An error, and the lines of the project's code that led to it, the last one first."""
     while isinstance(error, InstantiationException | ImportError) and error.__cause__ is not None:
         error = error.__cause__
     text = in_short(error, 300)
     if not isinstance(error, ValueError | InstantiationException | MisconfigurationException):
         text = f"{type(error).__name__}: {text}"
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(NOT_OF_THE_PROJECT)]
-    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    places = [
+        f"{Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno}"
+        for trace in reversed(of_the_project(error))
+    ]
+    where = f" ({', called in '.join(places)})" if places else ""
     return f"{text}{where}; HYDRA_FULL_ERROR=1 shows the traceback"
 
 

@@ -10,6 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     Checkpoint,
     GradientAccumulationScheduler,
+    LearningRateMonitor,
     ModelCheckpoint,
     ModelSummary,
     ProgressBar,
@@ -17,6 +18,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
 
 from ... import machine
 from ...checkpoint.remote import Mirror
@@ -195,9 +197,16 @@ def best_checkpoint(trainer: Trainer) -> str | None:
 
 
 def task_metrics(trainer: Trainer) -> dict[str, float]:
-    """The last metrics of the task by name, without learning rates and the like."""
-    metrics = trainer.callback_metrics.items()
-    return {name: value.item() for name, value in metrics if "/" in name}
+    """The last metrics of the task by name."""
+    return {name: value.item() for name, value in logged_by_task(trainer).items()}
+
+
+def logged_by_task(trainer: Trainer) -> dict[str, Tensor]:
+    """What callbacks can monitor, without the learning rates that LearningRateMonitor adds."""
+    rates: set[str] = set()
+    for each in callbacks_of(trainer, LearningRateMonitor):
+        rates |= {*each.lrs, *each.last_momentum_values, *each.last_weight_decay_values}
+    return {name: value for name, value in trainer.callback_metrics.items() if name not in rates}
 
 
 def final_facts(trainer: Trainer) -> dict[str, float]:

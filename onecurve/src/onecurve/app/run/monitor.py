@@ -1,0 +1,199 @@
+"""A metric that callbacks or schedules monitor and nothing logs: told before the first epoch.
+
+The validation before training (`trainer.num_sanity_val_steps`) shows what validation logs. Where
+that cannot tell, the end of the first epoch does, which is saved.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from omegaconf import DictConfig
+
+from ...compat.of_lightning import callbacks_of
+from ...errors import UserError, better, nearest, of_validation, say
+from .trainer import logged_by_task
+
+# The messages of ModelCheckpoint, and of EarlyStopping and schedulers.
+MISSING = re.compile(
+    r"\(monitor='?(.*?)'?\)`? could not find|conditioned on metric `?(\S+?)`? which is not"
+)
+CANDIDATES = {"epoch", "step"}  # what ModelCheckpoint can monitor beside what is logged
+
+
+class Wait(NamedTuple):
+    """Something that monitors a metric, and the key that gives it another."""
+
+    metric: str
+    key: str | None  # None if code names the metric
+    where: str = ""
+
+    @property
+    def named(self) -> str:
+        """How an error line begins."""
+        return self.where if self.key is None else f"{self.key}={self.metric}"
+
+    def instead(self, metric: str) -> str:
+        """What to type, or to write, to monitor another metric."""
+        if self.key is None:
+            return f"monitor={metric!r} there"
+        mode = better(metric)
+        other = f"{self.key}={metric}"
+        return f"{other} {self.key.removesuffix('monitor')}mode={mode}" if mode else other
+
+
+def waits(trainer: Trainer, cfg: DictConfig) -> list[Wait]:
+    """What monitors a metric in a fit, by key where the configuration names it."""
+    found = []
+    for name, entry in (cfg.get("callbacks") or {}).items():
+        if entry and (metric := entry.get("monitor")):
+            is_shared = metric == cfg.monitor
+            found.append(Wait(metric, "monitor" if is_shared else f"callbacks.{name}.monitor"))
+    configured = {each.metric for each in found}
+    for each in callbacks_of(trainer, Callback):
+        metric = getattr(each, "monitor", None)
+        if isinstance(metric, str) and metric not in configured:
+            found.append(Wait(metric, None, f"{type(each).__name__} has monitor={metric!r}"))
+    task = type(trainer.lightning_module).__name__
+    for config in trainer.lr_scheduler_configs:
+        metric = config.monitor
+        if metric is None or not config.reduce_on_plateau or not config.strict:
+            continue
+        if metric == cfg.task.get("monitor"):
+            found.append(Wait(metric, "monitor" if metric == cfg.monitor else "task.monitor"))
+        else:
+            where = f"the lr_scheduler of {task}.configure_optimizers has monitor={metric!r}"
+            found.append(Wait(metric, None, where))
+    return found
+
+
+class MonitoredMetrics(Callback):
+    """Ends a run before its first epoch if validation does not log a metric that is monitored.
+
+    A metric that may be logged elsewhere gets a line, and the end of the epoch decides.
+    """
+
+    def __init__(self, cfg: DictConfig, file: Path) -> None:
+        self.cfg = cfg
+        self.file = file
+        self.has_validated = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Let a ReduceLROnPlateau on a validation metric step only in epochs with a validation."""
+        epochs = trainer.check_val_every_n_epoch or 1
+        for each in trainer.lr_scheduler_configs:
+            is_usual = each.interval == "epoch" and each.frequency == 1
+            if each.reduce_on_plateau and is_usual and str(each.monitor).startswith("val"):
+                each.frequency = epochs
+        if trainer.enable_validation or not trainer.is_global_zero:
+            return
+        for wait in waits(trainer, self.cfg):
+            if of_validation(wait.metric):
+                say(
+                    f"{wait.named}: there is no validation ({_no_validation_of(trainer)}), so no "
+                    "weights are the best; name a metric of training, or use monitor=null"
+                )
+                return
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.has_validated |= not trainer.sanity_checking
+
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Reject a metric of validation that was not logged with the others."""
+        logged = logged_by_task(trainer)
+        for wait in waits(trainer, self.cfg):
+            if wait.metric in logged or wait.metric in CANDIDATES:
+                continue
+            if logged and of_validation(wait.metric):
+                raise UserError(
+                    f"{line(wait, trainer)}; or, if only a whole validation logs it, "
+                    "trainer.num_sanity_val_steps=0"
+                )
+            if trainer.is_global_zero and not wait.metric.startswith("train"):
+                say(f"{line(wait, trainer)}; the first epoch will show whether it is logged")
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Save the epoch that showed it."""
+        if trainer.training and trainer.global_step and MISSING.search(str(exception)):
+            trainer.save_checkpoint(self.file)
+
+
+def missing_metric(error: Exception, trainer: Trainer, cfg: DictConfig) -> UserError | None:
+    """The line for Lightning's error about a monitored metric that is missing; None for others."""
+    found = MISSING.search(str(error))
+    if found is None:
+        return None
+    name = found[1] or found[2]
+    wait = next((each for each in waits(trainer, cfg) if each.metric == name), Wait(name, None))
+    often = "trainer.check_val_every_n_epoch=1 trainer.val_check_interval=1.0"
+    if trainer.enable_validation and not has_validated(trainer) and of_validation(name):
+        others = [each for each in logged_by_task(trainer) if not of_validation(each)]
+        other = f", or {wait.instead(_proposed(name, others))}" if others else ""
+        return UserError(
+            f"{wait.named}: is needed before the first validation ({_settings(trainer)}); use "
+            f"{often}{other}; what was trained is saved: resume=last {often}"
+        )
+    saved = "what was trained is saved: resume=last"
+    logged = logged_by_task(trainer)
+    if wait.key is not None and logged:
+        saved += f" {wait.instead(_proposed(name, logged))}"
+    return UserError(f"{line(wait, trainer)}; {saved}")
+
+
+def line(wait: Wait, trainer: Trainer) -> str:
+    """That nothing logs a metric, what is logged, and what to do."""
+    task, logged = type(trainer.lightning_module).__name__, logged_by_task(trainer)
+    told = f"{wait.named}: nothing logs a metric of that name"
+    if not logged:
+        where = "validation_step" if of_validation(wait.metric) else "training_step"
+        other = ", or use monitor=null" if wait.key == "monitor" else ""
+        return (
+            f"{told}; {task} logs nothing; write self.log({wait.metric!r}, ...) in {where}{other}"
+        )
+    verb = "write" if wait.key is None else "use"
+    names = ", ".join(sorted(logged))
+    return f"{told}; {task} logs {names}; {verb} {wait.instead(_proposed(wait.metric, logged))}"
+
+
+def _proposed(metric: str, logged: Iterable[str]) -> str:
+    """The logged metric that is meant: by a similar name, or a well-known one of its stage."""
+    names = sorted(logged)
+    alike = [each for each in names if of_validation(each) == of_validation(metric)] or names
+    close = nearest(metric, alike)
+    return close or next(filter(better, alike), alike[0])
+
+
+def has_validated(trainer: Trainer) -> bool:
+    """Whether there was a validation since training began or was resumed."""
+    return any(each.has_validated for each in callbacks_of(trainer, MonitoredMetrics))
+
+
+def no_validation(trainer: Trainer) -> str | None:
+    """The line for a run with a validation loader that was never validated; None for others."""
+    if not trainer.enable_validation or has_validated(trainer):
+        return None
+    return (
+        f"There was no validation ({_settings(trainer)}): no weights are the best by a metric of it"
+    )
+
+
+def _no_validation_of(trainer: Trainer) -> str:
+    task: Any = trainer.lightning_module
+    has_step = is_overridden("validation_step", task)
+    if has_step and trainer.limit_val_batches == 0:
+        return "trainer.limit_val_batches=0"
+    data = trainer.datamodule or task  # type: ignore[attr-defined]
+    part, name = (data, "val_dataloader") if has_step else (task, "validation_step")
+    return f"{type(part).__name__} has no {name}"
+
+
+def _settings(trainer: Trainer) -> str:
+    epochs, interval = trainer.check_val_every_n_epoch, trainer.val_check_interval
+    return (
+        f"trainer.check_val_every_n_epoch={epochs or 'null'}, trainer.val_check_interval={interval}"
+    )

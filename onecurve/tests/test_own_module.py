@@ -1,0 +1,276 @@
+"""A newcomer's own module with Lightning's usual names, and the mistakes that people make in it."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from conftest import TINY, Cli
+from lightning.pytorch import LightningDataModule, LightningModule
+from several_fits import Case, Small, alone, fits_in_ranks, quiet_trainer
+from small.digits import Digits
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import onecurve
+from onecurve.callbacks.model_summary import LayerTable
+from onecurve.errors import better
+
+# What a step or `configure_optimizers` returns
+
+
+class Vector(Small):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return (self(batch[0]) - batch[1]).square().sum(1)
+
+
+class Detached(Small):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx).detach()
+
+
+class Number(Small):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step(batch, batch_idx).item()
+
+
+class Unnamed(Small):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return {"los": super().training_step(batch, batch_idx)}
+
+
+class Forgets(Small):
+    def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+        loss = self.loss(self(batch[0]), batch[1])
+        self.log("train_loss", loss)
+
+
+RETURNS: dict[type[Small], str] = {
+    Vector: r"returned a tensor of shape \(\d+,\), and a loss is one number; return its .mean()",
+    Detached: "returned a loss without a gradient; leave out .detach() and torch.no_grad()",
+    Number: "returned a float (",
+    Unnamed: "returned a dict without a loss (keys: los); add 'loss'",
+    Forgets: "returns nothing; end it with `return loss`",
+}
+
+
+def test_what_a_step_returns_is_rejected_in_one_line() -> None:
+    def in_strategy(strategy: Callable[[], Any]) -> dict[Any, Case]:
+        return {(strategy.__name__, kind): (kind, strategy(), {}) for kind in RETURNS}
+
+    cases = {
+        name: case
+        for strategy in (onecurve.DDP, onecurve.FSDP, onecurve.Pipeline)
+        for name, case in in_strategy(strategy).items()
+    }
+    lines = alone(in_strategy(onecurve.Single)) | fits_in_ranks(cases)
+    assert len(lines) == 4 * len(RETURNS)
+    for (strategy, kind), line in lines.items():
+        words = RETURNS[kind] if kind is Vector else re.escape(RETURNS[kind])
+        where = rf"training_step of {kind.__name__} \(test_own_module.py, line \d+\)"
+        assert re.match(f"{where} {words}", str(line)), (strategy, line)
+
+
+class Skips(Small):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return None if batch_idx == 1 else super().training_step(batch, batch_idx)
+
+
+class NoOptimizer(Small):
+    def configure_optimizers(self) -> None:  # type: ignore[override]
+        torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_what_trains_nothing_gets_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    alone({kind: (kind, None, {}) for kind in (Skips, NoOptimizer)})
+    skips, no_optimizer = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(
+        r"strategy=single: training_step of Skips \(test_own_module.py, line \d+\) returned None, "
+        "which skips a batch; if that is not meant, return the loss",
+        skips,
+    )
+    assert re.match(
+        r"configure_optimizers of NoOptimizer \(test_own_module.py, line \d+\) returned None: ",
+        no_optimizer,
+    )
+
+
+# A metric that is monitored
+
+
+class Mine(LightningModule):
+    """The quick start, with Lightning's names."""
+
+    def __init__(self, num_classes: int, monitor: str, mode: str, waits_for: str = "") -> None:
+        super().__init__()
+        self.model = nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+        self.waits_for = waits_for
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        inputs, targets = batch
+        loss = F.cross_entropy(self.model(inputs), targets)
+        self.log("train_loss", loss)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        outputs = self.model(batch[0])
+        self.log("val_loss", F.cross_entropy(outputs, batch[1]))
+        self.log("val_acc", (outputs.argmax(1) == batch[1]).float().mean())
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.Adam(self.parameters())
+        if not self.waits_for:
+            return optimizer
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": plateau, "monitor": self.waits_for},
+        }
+
+
+class Silent(Mine):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.model(batch[0])
+
+
+NOTHING = "nothing logs a metric of that name; Mine logs val_acc, val_loss;"
+WHOLE = "; or, if only a whole validation logs it, trainer.num_sanity_val_steps=0"
+OWN = (*TINY, "task._target_=test_own_module.Mine", "test=false", "trainer.num_sanity_val_steps=1")
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ((), f"monitor=val/acc: {NOTHING} use monitor=val_acc mode=max"),
+        (("monitor=val/los", "strategy=ddp"), f"monitor=val/los: {NOTHING} use monitor=val_loss"),
+        (
+            ("monitor=val_acc", "callbacks=[early_stopping]", "callbacks.early_stopping.monitor=v"),
+            "",
+        ),
+        (
+            ("monitor=val_acc", "+task.waits_for=val_los"),
+            f"the lr_scheduler of Mine.configure_optimizers has monitor='val_los': {NOTHING} "
+            "write monitor='val_loss' there",
+        ),
+    ],
+)
+def test_a_metric_that_validation_does_not_log_is_known_before_the_first_epoch(
+    cli: Cli, typed: tuple[str, ...], line: str
+) -> None:
+    outcome = cli("train.py", *OWN, *typed)
+    assert outcome.status == 2
+    if line:
+        assert outcome.err.splitlines()[-1].startswith(f"error: {line}")
+        assert outcome.err.endswith(f"{WHOLE}\n")
+        assert outcome.runs == []
+        return
+    # By its name it may be one of training: the first epoch decides.
+    early, end = outcome.err.splitlines()[-2:]
+    told = f"callbacks.early_stopping.monitor=v: {NOTHING} use callbacks.early_stopping.monitor="
+    assert early.startswith(told)
+    assert early.endswith("; the first epoch will show whether it is logged")
+    assert "what was trained is saved: resume=last callbacks.early_stopping.monitor=" in end
+
+
+def test_only_what_is_logged_is_proposed(cli: Cli) -> None:
+    outcome = cli("train.py", *OWN, "task._target_=test_own_module.Silent")
+    early, end = outcome.err.splitlines()[-2:]
+    assert early == (
+        "monitor=val/acc: nothing logs a metric of that name; Silent logs nothing; write "
+        "self.log('val/acc', ...) in validation_step, or use monitor=null; the first epoch will "
+        "show whether it is logged"
+    )
+    assert end == (
+        "error: monitor=val/acc: nothing logs a metric of that name; Silent logs train_loss; use "
+        "monitor=train_loss mode=min; what was trained is saved: resume=last monitor=train_loss "
+        "mode=min"
+    )
+
+
+def test_names_without_a_slash_are_metrics_of_the_run(train: Cli) -> None:
+    outcome = train(*OWN, "monitor=val_acc", "callbacks=[checkpoint,lr_monitor]")
+    named = {name for name in outcome.metrics if name.startswith(("val", "train", "lr"))}
+    assert named == {"train_loss", "val_acc", "val_loss"}
+    assert re.search(r"│ val_loss +│ +\d", outcome.out), outcome.out
+    assert "peak memory" not in outcome.out  # on a CPU it would be that of torch
+
+
+def test_the_side_that_is_better_follows_the_name(cli: Cli) -> None:
+    sides = {"val_loss": "min", "valid/accuracy": "max", "test_f1": "max", "interval_loss": None}
+    assert {name: better(name) for name in sides} == sides
+    follows = "mode='${mode_of:${monitor}}'"
+    outcome = cli("train.py", *OWN, "monitor=val_gap", follows)
+    assert (outcome.status, outcome.err) == (
+        2,
+        "error: monitor=val_gap: its name does not tell which way is better; add mode=min or "
+        "mode=max\n",
+    )
+
+
+# Errors of one's own code
+
+
+class NoFile(Digits):
+    """Reads a table that is not there, where a data module usually does."""
+
+    def setup(self, stage: str) -> None:
+        _table("missing.csv")
+
+
+class NoFileBuilt(Digits):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        _table("missing.csv")
+
+
+class NoBatch(Digits):
+    def train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader([1, 2], collate_fn=lambda rows: _table("missing.csv"))
+
+
+def _table(file: str) -> str:
+    with open(file) as table:
+        return table.read()
+
+
+@pytest.mark.parametrize("kind", [NoFile, NoBatch])
+def test_errors_of_data_keep_the_frames_of_the_project(
+    cli: Cli, kind: type[LightningDataModule]
+) -> None:
+    outcome = cli(
+        "train.py", *OWN, "monitor=val_acc", f"data._target_=test_own_module.{kind.__name__}"
+    )
+    assert outcome.status == 1
+    shown = outcome.err.partition("Traceback (most recent call last):\n")[2]
+    assert len(re.findall("^  File ", shown, re.MULTILINE)) == 2
+    assert '_table("missing.csv")' in shown
+    assert shown.splitlines()[-1].startswith("FileNotFoundError: ")
+
+
+def test_errors_of_constructors_name_the_lines_of_the_project(cli: Cli) -> None:
+    outcome = cli("train.py", *OWN, "data._target_=test_own_module.NoFileBuilt")
+    assert outcome.status == 2
+    assert re.search(
+        r"No such file or directory: 'missing.csv' \(test_own_module.py, line \d+, called in "
+        r"test_own_module.py, line \d+\)",
+        outcome.err,
+    )
+
+
+# The table of layers
+
+
+class WithExample(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.example_input_array = torch.zeros(2, 5)
+
+
+def test_the_table_of_layers_does_not_call_the_network(capsys: pytest.CaptureFixture[str]) -> None:
+    """Which would fail by the example's width, and in double precision by its type."""
+    loader = torch.utils.data.DataLoader([(torch.zeros(6), torch.zeros(2))])
+    summary, options = LayerTable(max_depth=2), {"precision": "64-true", "max_steps": 1}
+    trainer = quiet_trainer(onecurve.Single(), callbacks=[summary], **options)
+    trainer.fit(WithExample(), loader)
+    assert "146 parameters, 146 of them trainable" in capsys.readouterr().out
