@@ -248,6 +248,33 @@ def test_errors_of_data_keep_the_frames_of_the_project(
     assert shown.splitlines()[-1].startswith("FileNotFoundError: ")
 
 
+class BackwardTwice(Mine):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        loss.backward()
+        return loss
+
+
+class LogsAll(Mine):
+    def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+        self.log("outputs", self.model(batch[0]))
+
+
+@pytest.mark.parametrize("kind", [BackwardTwice, LogsAll])
+def test_no_library_s_inside_is_shown(cli: Cli, kind: type[Mine]) -> None:
+    """Where no frame is the project's, or a message holds a whole tensor."""
+    task = f"task._target_=test_own_module.{kind.__name__}"
+    outcome = cli("train.py", *OWN, "monitor=val_acc", task)
+    assert outcome.status == 1
+    trace = outcome.err.partition("Traceback (most recent call last):\n")[2]
+    assert trace.count("  File ") == 1
+    assert len(trace.splitlines()) < 16
+    last = f"logs/rank_0.log of the run has all frames: {outcome.run}"
+    assert trace.splitlines()[-1].endswith(last if kind is BackwardTwice else ".mean())`")
+    assert "of the run" not in (outcome.run / "logs/rank_0.log").read_text()
+    assert (outcome.run / "logs/rank_0.log").read_text().count("  File ") > 20
+
+
 def test_errors_of_constructors_name_the_lines_of_the_project(cli: Cli) -> None:
     outcome = cli("train.py", *OWN, "data._target_=test_own_module.NoFileBuilt")
     assert outcome.status == 2

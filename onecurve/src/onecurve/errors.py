@@ -47,6 +47,7 @@ NOT_OF_THE_PROJECT = (
 )
 """How paths of files begin that are installed, of this library, or no files."""
 
+LONGEST_MESSAGE = 4000  # the error of a loader's worker, which holds its traceback, is shorter
 REFUSED = 2  # the exit status after a UserError; Hydra's own errors end with 1
 
 
@@ -129,16 +130,20 @@ def iter_traceback(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def show_frames_of_the_project(error: BaseException) -> None:
-    """Leave an error's traceback the frames of the project's own code, if it has any.
+    """Leave an error's traceback the frames of the project's own code; without one, the last frame.
 
-    Around and between them are those of Hydra, Lightning, PyTorch and this library.
+    Around and between them are those of Hydra, Lightning, PyTorch and this library. A message with
+    a whole tensor in it, as Lightning's about `self.log`, is shortened.
     """
     for each in chain(error):
-        if frames := of_the_project(each):
-            for outer, inner in pairwise(frames):
-                outer.tb_next = inner
+        frames = of_the_project(each) or [*iter_traceback(each.__traceback__)][-1:]
+        for outer, inner in pairwise(frames):
+            outer.tb_next = inner
+        if frames:
             frames[-1].tb_next = None
             each.__traceback__ = frames[0]
+        if [type(part) for part in each.args] == [str] and len(each.args[0]) > LONGEST_MESSAGE:
+            each.args = (f"{each.args[0][:400]} … {each.args[0][-200:]}",)
 
 
 def interrupted(error: BaseException | None) -> bool:

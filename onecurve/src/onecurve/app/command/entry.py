@@ -24,6 +24,7 @@ from ...errors import (
     REFUSED,
     UserError,
     interrupted,
+    of_the_project,
     one_line,
     say,
     show_frames_of_the_project,
@@ -119,6 +120,8 @@ def run(work: str, config: DictConfig) -> float | None:
         if isinstance(shown, RankFailed | UserError):
             status = shown.status if isinstance(shown, RankFailed) else REFUSED
             raise Ended(status, shown if reports else None) from None
+        if context and not of_the_project(shown):
+            shown.add_note(f"logs/rank_0.log of the run has all frames: {context.run_dir}")
         raise shown from None
     finally:
         if context and context.held:
