@@ -32,7 +32,7 @@ ELSEWHERE = {
     "make setup": "tests/test_readme.py",
     "source .venv/bin/activate": "tests/test_readme.py",
     "make demo": "tests/test_demo.py",
-    "uvx cookiecutter gh:org/cookiecutter-lightning": "tests/test_readme.py",
+    "uvx cookiecutter path/to/clone": "tests/test_readme.py",
     "cd my-project": "tests/test_readme.py",
     "make docs": "tests/test_docs_site.py",
     "make update": "tests/test_update.py",

@@ -68,7 +68,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_projects_site(project: Path) -> None:
     done = make_docs(project, f"VENV={BIN.parent}")
     assert done.returncode == 0, done.stdout + done.stderr
-    has_all(project / "build/site", "project", "tasks", "api")
+    has_all(project / "build/site", "index", "project", "tasks", "api")
+    (named,) = re.findall(r"^Open (\S+)\.$", done.stdout, re.MULTILINE)
+    assert (project / named).exists()
     assert ".tasks.classification.Classification" in (project / "build/site/api.html").read_text()
     title = re.search("<title>(.*)</title>", (project / "build/site/project.html").read_text())
     assert title
