@@ -25,6 +25,7 @@ NOT_HERE = {
         "two nodes; onecurve/tests/test_nodes.py runs it with two commands on this one"
     ),
     "torchrun --nnodes 2": "two nodes; likewise",
+    "make gpu": "wants a GPU; onecurve/tests/test_gpu_check.py",
     "tensorboard": "a server that stays; tests/browser looks at its pages",
 }
 # Commands that other tests run.

@@ -9,7 +9,7 @@ from baking import LIBRARY, TEMPLATE, bake, python_in, scripts_in
 
 PAGES = [*sorted((LIBRARY / "docs").glob("*.md")), TEMPLATE / "docs/start.md"]
 # Most of the commands, which show what the tests of the library try, too.
-MORE = ("callbacks", "recipes", "strategies", "sweeps")
+MORE = ("callbacks", "recipes", "strategies", "sweeps", "fsdp", "pipeline", "tensor", "mesh")
 LONG = pytest.mark.long
 
 
@@ -18,7 +18,7 @@ LONG = pytest.mark.long
     "pages",
     [
         pytest.param([page for page in PAGES if page.stem not in MORE], id="first"),
-        pytest.param([page for page in PAGES if page.stem in MORE], id=",".join(MORE), marks=LONG),
+        pytest.param([page for page in PAGES if page.stem in MORE], id="more", marks=LONG),
     ],
 )
 def test_every_command_runs(tmp_path: Path, pages: list[Path]) -> None:

@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+import yaml
 from baking import LIBRARY, PROJECT, TEMPLATE
 
 SOURCE = TEMPLATE / PROJECT
@@ -48,6 +49,20 @@ def test_a_starter_lists_every_choice(starter: str) -> None:
     }
     rows = rows_of((folder / "README.md").read_text(encoding="utf-8"))
     assert {group: listed(cells) for group, cells in rows.items()} == groups
+
+
+STRATEGIES = ("single", "dp", "ddp", "fsdp", "pipeline", "tensor")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_page_of_a_strategy_has_its_keys_and_defaults(strategy: str) -> None:
+    file = SOURCE / f"configs/strategy/{strategy}.yaml"
+    keys = yaml.safe_load(file.read_text(encoding="utf-8"))
+    for name in ("name", "processes", "_target_"):
+        del keys[name]
+    page = (LIBRARY / f"docs/{strategy}.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^\| `strategy\.(\w+)` \| `([\w.]+)` \|", page, re.MULTILINE))
+    assert {key: yaml.safe_load(value) for key, value in shown.items()} == keys
 
 
 def test_every_callback_is_described() -> None:
